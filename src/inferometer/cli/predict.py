@@ -1,0 +1,123 @@
+"""inferometer predict: what would a model do on a device, from its datasheet or from a fitted model?"""
+
+from pathlib import Path
+from typing import Any, Final, get_args
+
+import click
+
+from inferometer.cli.answer import give, json_option
+from inferometer.cli.predict_text import predict_text
+from inferometer.cli.prediction import PredictAnswer, fitted_speeds, likely_changes
+from inferometer.errors import SpecError
+from inferometer.measure.this_machine import this_hardware
+from inferometer.perfmodel import communication, datasheet, steptime_file
+from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel.speculation import Speculation
+from inferometer.spec import catalog, resolve, types
+
+ANSWER = PredictAnswer
+FIT_NAME: Final = "step_time.json"
+_COUNT = click.IntRange(min=1)
+_DTYPE = click.Choice(get_args(types.DType))
+
+
+@click.command(
+    "predict",
+    short_help="What would a model do on a device?",
+    epilog="""\b
+Examples:
+  inferometer predict llama-3.1-8b --hardware h100_sxm --batch 32 --prompt 1024 --output 256
+  inferometer predict smollm2-135m --hardware this --batch 4 --dtype float32
+  inferometer predict llama-2-70b --hardware a100_80gb_sxm --tp 4 --quantization int8 --what-if
+""",
+)
+@click.argument("model")
+@click.option("--hardware", required=True, metavar="ID|this", help="A device of the catalogue, or this machine, probed now.")
+@click.option("--batch", type=_COUNT, default=1, show_default=True, help="Sequences at once.")
+@click.option("--prompt", type=_COUNT, default=512, show_default=True, help="Prompt tokens of each.")
+@click.option("--output", type=_COUNT, default=128, show_default=True, help="Output tokens of each.")
+@click.option("--dtype", type=_DTYPE, help="Of weights and activations. Default: bfloat16; float32 on a CPU.")
+@click.option("--kv-dtype", type=_DTYPE, help="Of the KV cache. Default: as --dtype.")
+@click.option("--quantization", type=_DTYPE, help="Weights alone, in fewer bits.")
+@click.option("--tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel devices.")
+@click.option("--pp", type=_COUNT, default=1, show_default=True, help="Pipeline-parallel stages.")
+@click.option("--ep", is_flag=True, help="Experts spread over the tensor-parallel devices.")
+@click.option("--sparsity", is_flag=True, help="2:4 sparse weights.")
+@click.option("--speculative", metavar="K,ACCEPTANCE,COST", help="Draft K tokens; chance of each; a draft step's cost against a step.")
+@click.option("--prefix-hit", type=float, default=0.0, help="Share of each prompt that the prefix cache holds.")
+@click.option("--usd-per-hour", type=float, help="Price of one device. Default: the catalogue's first.")
+@click.option("--gpu-memory-utilization", type=float, default=0.9, show_default=True, help="Share of memory given to the engine.")
+@click.option(
+    "--fit",
+    "fit_file",
+    type=click.Path(path_type=Path),
+    help="Of `inferometer fit`: its file, or the run's folder.",
+)
+@click.option("--what-if", is_flag=True, help="Add what the usual changes would gain.")
+@json_option
+def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags: Any) -> None:
+    """What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
+
+    Answers say what they rest on: *datasheet*, *measured ceilings* (--hardware this) or *fitted* (--fit), always with an interval.
+    """
+    spec = resolve.resolve_model(model, load_format="dummy").spec
+    device = this_hardware() if hardware == "this" else catalog.find_hardware(hardware)
+    scenario = _scenario(spec, device, flags)
+    sheet = datasheet.predict_scenario(scenario, price=_price(flags["usd_per_hour"]), utilization_fraction=flags["gpu_memory_utilization"])
+    fitted = fitted_speeds(steptime_file.load_step_time_model(_fit_file(flags["fit_file"])), scenario) if flags["fit_file"] else None
+    answer = PredictAnswer(
+        basis="fitted" if fitted is not None else "measured ceilings" if hardware == "this" else "datasheet",
+        datasheet=sheet,
+        fitted=fitted,
+        what_ifs=likely_changes(scenario) if what_if else (),
+    )
+    give(answer, as_json=as_json, show=predict_text)
+
+
+def _scenario(model: types.ModelSpec, device: types.HardwareSpec, flags: dict[str, Any]) -> Scenario:
+    engine = types.EngineSpec(
+        dtype=flags["dtype"] or ("float32" if device.kind == "cpu" else "bfloat16"),
+        kv_cache_dtype=flags["kv_dtype"],
+        quantization=flags["quantization"],
+        device="cpu" if device.kind == "cpu" else "cuda",
+        tensor_parallel_size=flags["tp"],
+    )
+    plan = communication.ParallelPlan(n_tensor=flags["tp"], n_pipeline=flags["pp"], has_expert_parallelism=flags["ep"])
+    return Scenario(
+        model=model,
+        engine=engine,
+        hardware=device,
+        batch_size=flags["batch"],
+        prompt_tokens=flags["prompt"],
+        output_tokens=flags["output"],
+        plan=plan,
+        is_sparse=flags["sparsity"],
+        speculation=_speculation(flags["speculative"]),
+        prefix_hit_fraction=flags["prefix_hit"],
+    )
+
+
+def _speculation(text: str | None) -> Speculation | None:
+    if text is None:
+        return None
+    try:
+        n_draft_tokens, acceptance, cost = text.split(",")
+        return Speculation(n_draft_tokens=int(n_draft_tokens), acceptance_fraction=float(acceptance), draft_cost_ratio=float(cost))
+    except ValueError:
+        raise SpecError(f"{text!r} is no speculation", where="--speculative", allowed="K,ACCEPTANCE,COST", try_="4,0.8,0.05") from None
+
+
+def _fit_file(path: Path) -> Path:
+    return path / FIT_NAME if path.is_dir() else path
+
+
+def _price(usd_per_hour: float | None) -> types.PriceSpec | None:
+    if usd_per_hour is None:
+        return None
+    if not 0 < usd_per_hour < float("inf"):
+        raise SpecError(f"a price of {usd_per_hour:g} $ per hour", where="--usd-per-hour", allowed="above 0", try_="2.5")
+    source = types.Source(kind="config", where="--usd-per-hour")
+    return types.PriceSpec(usd_per_hour=usd_per_hour, basis="as given", source=source)
+
+
+__all__ = ["ANSWER", "command"]

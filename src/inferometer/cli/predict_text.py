@@ -1,0 +1,117 @@
+"""How does a prediction look in the terminal: the answer, then sizes, bounds, and what would change it?"""
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.cli.prediction import PredictAnswer, WhatIfRow
+from inferometer.perfmodel.datasheet import DatasheetPrediction, PhaseAnswer
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_bytes, format_count, format_duration, format_fraction, format_number, format_rate
+
+_ABSENT = "not known"
+
+
+def predict_text(answer: PredictAnswer) -> RenderableType:
+    """The whole prediction."""
+    sheet = answer.datasheet
+    parts: list[RenderableType] = [Text(_headline(answer), style="bold"), _speeds(answer)]
+    parts += [Text(""), _sizes(sheet), Text(""), _bounds(sheet)]
+    if answer.what_ifs:
+        parts += [Text(""), _what_ifs(answer.what_ifs)]
+    of = "" if answer.fitted is None else "on what is by datasheet: "
+    parts += [Text(f"CAUTION {of}{caution}") for caution in sheet.cautions]
+    if answer.fitted is not None and answer.fitted.outside_why:
+        parts.append(Text(f"OUTSIDE what the fit was checked on: {answer.fitted.outside_why}"))
+    return Group(*parts)
+
+
+def _headline(answer: PredictAnswer) -> str:
+    scenario = answer.datasheet.scenario
+    devices = f"{scenario.n_devices} x " if scenario.n_devices > 1 else ""
+    batch = f"batch {scenario.batch_size}, {scenario.prompt_tokens} tokens in, {scenario.output_tokens} out"
+    return f"{scenario.model.model_id} {scenario.engine.dtype} on {devices}{scenario.hardware.name}: {batch} ({answer.basis})"
+
+
+def _speeds(answer: PredictAnswer) -> RenderableType:
+    speeds, costs, fitted = answer.datasheet.speeds, answer.datasheet.costs, answer.fitted
+    table = Table("", "likely", "between", box=None, pad_edge=False)
+    ttft_s, tpot_s = (fitted.ttft_s, fitted.tpot_s) if fitted else (speeds.ttft_s, speeds.tpot_s)
+    decode = fitted.decode_tokens_per_s if fitted else speeds.decode_tokens_per_s
+    table.add_row("TTFT", *_with_range(ttft_s, format_duration))
+    table.add_row("TPOT", *_with_range(tpot_s, format_duration))
+    table.add_row("output tok/s, decoding", *_with_range(decode, format_number))
+    by = ", by datasheet" if fitted else ""
+    table.add_row(f"output tok/s, prefill too{by}", *_with_range(speeds.output_tokens_per_s, format_number))
+    if fitted is None:  # a fit has its own idea of what the ceilings give
+        table.add_row("MBU of decode", *_with_range(speeds.mbu_fraction, format_fraction))
+        table.add_row("MFU of prefill", *_with_range(speeds.mfu_fraction, format_fraction))
+    if costs.usd_per_million_tokens is not None and costs.price is not None:
+        table.add_row(f"$ / 1M output tokens{by}", *_with_range(costs.usd_per_million_tokens, format_number))
+        table.add_row("", Text(f"at {format_number(costs.price.usd_per_hour)} $/h"), Text(f"{costs.price.basis}"))
+    if costs.joule_per_million_tokens is not None:
+        table.add_row(f"kWh / 1M output tokens{by}", *_with_range(costs.joule_per_million_tokens.scaled(1 / 3.6e6), format_number))
+    return table
+
+
+def _with_range(estimate: Estimate, write: Callable[[float], str]) -> tuple[str, str]:
+    if estimate.low is None or estimate.high is None:
+        return write(estimate.value), _ABSENT
+    return write(estimate.value), f"{write(estimate.low)} to {write(estimate.high)}"
+
+
+def _sizes(sheet: DatasheetPrediction) -> RenderableType:
+    sizes = sheet.sizes
+    table = Table(box=None, show_header=False, pad_edge=False)
+    active = f", {format_count(sizes.n_active_parameters)} active" if sizes.n_active_parameters != sizes.n_parameters else ""
+    rows = [
+        ("parameters", f"{format_count(sizes.n_parameters)}{active}"),
+        ("weights, one device", format_bytes(sizes.weight_bytes)),
+        ("KV cache per token", f"{sizes.kv_bytes_per_token:,} B"),
+        ("memory of one device", _memory_sentence(sheet)),
+        ("largest batch that fits", str(sizes.largest_batch_size) if sizes.largest_batch_size else "none"),
+        ("logits of all positions", f"{format_bytes(sizes.logits.all_bytes)}; last only {format_bytes(sizes.logits.last_bytes)}"),
+    ]
+    for label, text in rows:
+        table.add_row(label, text)
+    return table
+
+
+def _memory_sentence(sheet: DatasheetPrediction) -> str:
+    memory = sheet.sizes.memory
+    used = f"weights {format_bytes(memory.weight_bytes)} + KV {format_bytes(memory.kv_bytes)}"
+    used += f" + activations {format_bytes(memory.activation_bytes)} + reserve {format_bytes(memory.reserve_bytes)}"
+    left = f"{format_bytes(memory.free_bytes)} free" if memory.fits else f"{format_bytes(-memory.free_bytes)} TOO MUCH"
+    return f"{used} of {format_bytes(memory.total_bytes)}: {left}"
+
+
+def _bounds(sheet: DatasheetPrediction) -> RenderableType:
+    table = Table("one step, at the peaks", "FLOP", "bytes", "compute", "memory", "links", "bound by", box=None, pad_edge=False)
+    for name, phase in (("prefill", sheet.prefill), ("decode", sheet.decode)):
+        table.add_row(name, *_bound_cells(phase))
+    return table
+
+
+def _bound_cells(phase: PhaseAnswer) -> tuple[str, ...]:
+    work, bound = phase.work, phase.bound
+    times = (bound.compute_s, bound.memory_s, bound.link_s)
+    return (
+        format_rate(work.total_flop, "FLOP"),
+        format_bytes(work.memory_bytes),
+        *(format_duration(time_s) if time_s else "none" for time_s in times),
+        bound.bound_by,
+    )
+
+
+def _what_ifs(rows: tuple[WhatIfRow, ...]) -> RenderableType:
+    table = Table("what if", "TTFT", "TPOT", "tok/s per device", "weights saved", "needs", box=None, pad_edge=False)
+    for row in rows:
+        gains = (row.ttft_gain_ratio, row.tpot_gain_ratio, row.throughput_gain_ratio)
+        saved = format_bytes(row.weight_bytes_saved) if row.weight_bytes_saved else "none"
+        table.add_row(row.name, *(f"{gain.value:.2f}x" for gain in gains), saved, Text(row.needs or ""))
+    return table
+
+
+__all__ = ["predict_text"]

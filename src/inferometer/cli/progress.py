@@ -1,0 +1,41 @@
+"""How does a person see that a long measurement is alive, and when it will end?
+
+On a terminal a bar with the time left; elsewhere a line per point. All of it on stderr.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from inferometer.measure.sweep import OnProgress
+from inferometer.measure.sweep import Progress as SweepProgress
+
+
+@contextmanager
+def shown_progress() -> Generator[OnProgress]:
+    """Draw what a sweep says about itself."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda progress: console.print(f"{progress.n_done}/{progress.n_points}  {_sentence(progress)}")
+        return
+    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda progress: bar.update(task, completed=progress.n_done, total=progress.n_points, description=_sentence(progress))
+
+
+def _sentence(progress: SweepProgress) -> str:
+    point = progress.point
+    now = f"prompt {point.prompt_tokens} x batch {point.batch_size}" if point is not None else "done"
+    left = f", {_rough(progress.left_s)} left" if progress.left_s else ""
+    return now + left
+
+
+def _rough(left_s: float) -> str:
+    """An estimate of minutes has no milliseconds."""
+    return f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
+
+
+__all__ = ["shown_progress"]

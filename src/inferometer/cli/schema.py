@@ -1,0 +1,51 @@
+"""inferometer schema: what does a verb's --json look like?"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import msgspec
+from rich.console import RenderableType
+
+from inferometer.cli.answer import give, json_option, json_schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaAnswer:
+    """The JSON schema of a verb's answer."""
+
+    verb: str
+    schema: dict[str, Any]
+
+
+ANSWER = SchemaAnswer
+
+
+@click.command(
+    "schema",
+    short_help="What does a verb's --json look like?",
+    epilog="""\b
+Example:
+  inferometer schema predict
+""",
+)
+@click.argument("verb")
+@json_option
+@click.pass_context
+def command(context: click.Context, verb: str, *, as_json: bool) -> None:
+    """What does a verb's --json look like? A JSON schema; keys carry their units."""
+    parent = context.parent
+    known = parent.command if parent is not None else None
+    found = known.get_command(context, verb) if isinstance(known, click.Group) else None
+    if found is None or found.callback is None:
+        raise click.BadParameter(f"{verb!r} is no verb", param_hint="VERB")
+    module = importlib.import_module(found.callback.__module__)
+    give(SchemaAnswer(verb=verb, schema=json_schema(module.ANSWER)), as_json=as_json, show=_show)
+
+
+def _show(answer: SchemaAnswer) -> RenderableType:
+    return msgspec.json.format(msgspec.json.encode(answer.schema), indent=2).decode()
+
+
+__all__ = ["ANSWER", "SchemaAnswer", "command"]

@@ -1,0 +1,95 @@
+"""What can go wrong, and which exit code says so.
+
+The tree (exit code behind each class)::
+
+    InferometerError                1
+    ├── SpecError                   2   the question was bad: a value, a file, a flag
+    ├── MeasureError                3   the measurement failed or is INVALID
+    │   └── EngineError             3   the engine under test failed or died
+    ├── RecordError                 4   a record cannot be read or written
+    ├── ModelError                  5   the step-time model cannot answer
+    │   └── OutOfRangeError         5   the question lies outside the model's valid box
+    └── SizingError                 6   no decision is possible
+
+Verdicts are not errors: an objective that is missed exits 10, one that is undecided exits 11.
+A message has four parts: what is wrong with the value, where it came from, what is allowed, what to try.
+"""
+
+from typing import ClassVar
+
+EXIT_ANSWERED = 0
+EXIT_SLO_MISSED = 10
+EXIT_UNDECIDED = 11
+
+
+class InferometerError(Exception):
+    """Something the user can act on; its text says how."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, where: str | None = None, allowed: str | None = None, try_: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.allowed = allowed
+        self.try_ = try_
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        parts += [f"  from: {self.where}"] if self.where else []
+        parts += [f"  allowed: {self.allowed}"] if self.allowed else []
+        parts += [f"  try: {self.try_}"] if self.try_ else []
+        return "\n".join(parts)
+
+
+class SpecError(InferometerError):
+    """The question was bad: an unknown name, an impossible value, a broken file."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class MeasureError(InferometerError):
+    """The measurement failed, or what was measured is INVALID."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class EngineError(MeasureError):
+    """The engine under test refused, failed or died."""
+
+
+class RecordError(InferometerError):
+    """A record cannot be read, written or trusted."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class ModelError(InferometerError):
+    """The step-time model cannot be fitted or cannot answer."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class OutOfRangeError(ModelError):
+    """The question lies outside the box in which the model was checked."""
+
+
+class SizingError(InferometerError):
+    """No decision is possible from what was given."""
+
+    exit_code: ClassVar[int] = 6
+
+
+__all__ = [
+    "EXIT_ANSWERED",
+    "EXIT_SLO_MISSED",
+    "EXIT_UNDECIDED",
+    "EngineError",
+    "InferometerError",
+    "MeasureError",
+    "ModelError",
+    "OutOfRangeError",
+    "RecordError",
+    "SizingError",
+    "SpecError",
+]

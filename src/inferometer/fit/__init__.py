@@ -1,0 +1,1 @@
+"""LEARN FROM RUNS: step-time models from what was measured."""

@@ -1,0 +1,68 @@
+"""Which parameters could the data not tell, and which measurement would tell them?"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.steptime_terms import PARAMETERS
+
+_ENTANGLED: Final = 0.95
+
+_REMEDIES: Final = {
+    "launch_s": "batches of 1 and 2 at a short context, and a run whose memory ceiling was probed",
+    "weight_bytes_per_s": "a second dtype or model width, or a run whose memory ceiling was probed: launches do not change with them",
+    "kv_bytes_per_s": "decode steps at two contexts that differ by a factor of 8 or more, at a large batch",
+    "matmul_flop_per_s": "prefills of 512 and more tokens",
+    "attention_flop_per_s": "prefills of one long prompt and of many short ones with as many tokens in all",
+    "per_sequence_s": "batches that differ by a factor of 8 at the same number of context tokens in all",
+    "link_bytes_per_s": "prefills of several lengths with tensor parallelism",
+    "message_s": "decode steps with tensor parallelism at batch 1",
+    "floor_s": "a compiled engine mode beside the eager one",
+    "prefill_ratio": "prefills of a few tokens beside decode steps",
+    "overlap_ratio": "batches around the one where the step time begins to rise",
+    "blend_ratio": "batches or prefills of 64 to 512 rows",
+    "sag_ratio": "prefills of 512 and of 8192 tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unidentified:
+    """Parameters that the data do not tell, or tell only together, and what to measure."""
+
+    parameters: tuple[str, ...]
+    why: str
+    remedy: str
+
+
+def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
+    """What do the data behind this model leave open?
+
+    First the parameters that came out as they were assumed, then pairs of the others that the data tell only together
+    (correlation above 0.95 in the posterior).
+    """
+    alone = [
+        Unidentified(parameters=(entry.name,), why=f"the data do not tell {entry.name}: it is as assumed", remedy=_REMEDIES[entry.name])
+        for entry in model.parameters
+        if entry.told_by == "prior"
+    ]
+    assumed = {entry.parameters[0] for entry in alone}
+    names = [name for name in model.free if name in PARAMETERS]
+    covariance = model.belief().covariance[: len(names), : len(names)]
+    deviation = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(deviation, deviation)
+    pairs = [
+        Unidentified(
+            parameters=(names[i], names[j]),
+            why=f"the data tell {names[i]} and {names[j]} only together (correlation {correlation[i, j]:+.2f})",
+            remedy=_REMEDIES[names[i]],
+        )
+        for i in range(len(names))
+        for j in range(i)
+        if abs(correlation[i, j]) > _ENTANGLED and not {names[i], names[j]} & assumed
+    ]
+    return (*alone, *pairs)
+
+
+__all__ = ["Unidentified", "unidentified"]

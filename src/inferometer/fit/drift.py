@@ -1,0 +1,178 @@
+"""Does the speed of a shared machine drift during a run, and how much of the spread between repetitions is that?
+
+Ceilings are probed between the repetitions. Within one point, repetitions differ by the machine's state and by chance only,
+so regressing the deviations of their times on the deviations of the probes (fixed effects per point) tells how much of a
+drift reaches a step, without asking the step-time model. A repetition is *restless* where the probes around it deviate from the
+undisturbed speed of the run, or from each other, by more than a tenth: even corrected it is known less well, and that too is estimated.
+Letters of shapes: R repetitions.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from inferometer.records.ceilings import probes_of
+from inferometer.records.types import F64, I64, CeilingTable, ProbeKind, Run
+
+_Phase: TypeAlias = Literal["prefill", "decode"]
+_PHASES: Final[tuple[_Phase, ...]] = ("prefill", "decode")
+_MIN_SAMPLES: Final = 12
+_KINDS: Final = (ProbeKind.READ, ProbeKind.MATMUL)
+
+RESTLESS_RATIO: Final = 0.1
+"""Unrest above which a repetition is restless."""
+
+_UNDISTURBED_QUANTILE: Final = 0.75
+"""Neighbours only slow a machine down: this quantile of the probes is what it can do, also where half a run was disturbed."""
+
+_PROBE_NOISE_RATIO: Final = 0.05
+"""Deviations of a probe up to this are its own noise: a probe takes milliseconds."""
+
+
+class MachineState(NamedTuple):
+    """How fast was the machine around each of R repetitions?"""
+
+    log_speed: F64
+    """(R, 2): logarithms of read and matmul speed over the undisturbed speed, less the probes' noise; NaN where there is no probe."""
+    unrest: F64
+    """(R,): how far from the undisturbed speed and from each other the probes before and after lie (log); NaN where there is none."""
+
+    def rows(self, index: I64) -> "MachineState":
+        """Some of the repetitions."""
+        return MachineState(self.log_speed[index], self.unrest[index])
+
+
+class Repetitions(NamedTuple):
+    """R repetitions of one phase of one point, and the machine's state at each."""
+
+    phase: _Phase
+    log_s: F64
+    state: MachineState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftCorrection:
+    """How much slower is a step when the machine is: step time ~ read speed^-a · matmul speed^-b.
+
+    The spreads are standard deviations of log time between repetitions of the same point, before and after.
+    """
+
+    prefill_read_ratio: float
+    prefill_matmul_ratio: float
+    decode_read_ratio: float
+    decode_matmul_ratio: float
+    restless_ratio: float
+    """Standard deviation of log time that a restless repetition keeps after correction."""
+    spread_before_ratio: float
+    spread_after_ratio: float
+
+    @property
+    def helps(self) -> bool:
+        """Whether a tenth of the spread or more goes away."""
+        return self.spread_after_ratio < 0.9 * self.spread_before_ratio
+
+    def applied(self, repetitions: Repetitions) -> F64:
+        """Log seconds as they would be at the undisturbed speed of the run."""
+        prefill = np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
+        decode = np.array([self.decode_read_ratio, self.decode_matmul_ratio])
+        exponents = prefill if repetitions.phase == "prefill" else decode
+        return np.asarray(repetitions.log_s + np.nan_to_num(repetitions.state.log_speed) @ exponents, dtype=np.float64)
+
+
+def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
+    """The correction that these repetitions tell; None where probes or repetitions are too few."""
+    exponents: dict[_Phase, F64] = {}
+    before, after, unrest = [np.empty(0)], [np.empty(0)], [np.empty(0)]
+    n_points = 0
+    for phase in _PHASES:
+        within = _within(sample for sample in samples if sample.phase == phase)
+        if within.times.size < _MIN_SAMPLES:
+            return None
+        exponents[phase] = _nonnegative_slopes(within.speeds, within.times)
+        before.append(within.times)
+        after.append(within.times + within.speeds @ exponents[phase])
+        unrest.append(within.unrest)
+        n_points += within.n_points
+    squares = np.concatenate(after) ** 2
+    n_free = squares.size - n_points
+    return DriftCorrection(
+        prefill_read_ratio=float(exponents["prefill"][0]),
+        prefill_matmul_ratio=float(exponents["prefill"][1]),
+        decode_read_ratio=float(exponents["decode"][0]),
+        decode_matmul_ratio=float(exponents["decode"][1]),
+        restless_ratio=_restless_spread(squares, np.concatenate(unrest)),
+        spread_before_ratio=float(np.sqrt(np.sum(np.concatenate(before) ** 2) / n_free)),
+        spread_after_ratio=float(np.sqrt(np.sum(squares) / n_free)),
+    )
+
+
+def machine_states(run: Run) -> MachineState:
+    """How fast was the machine around each repetition of this run: the mean of the last probe before and the first after it."""
+    if run.sweep is None:
+        return MachineState(np.empty((0, 2)), np.empty(0))
+    sweep = run.sweep
+    ends_ns = sweep.started_ns + np.maximum(sweep.prefill_ns, 0) + np.maximum(sweep.decode_ns, 0)
+    # (2 kinds, 2 ends, R)
+    around = np.stack([_speeds_around(run.ceilings, sweep.started_ns, ends_ns, kind) for kind in _KINDS])
+    discord = np.abs(around[:, 0] - around[:, 1])
+    unrest = np.sqrt(np.mean(around.mean(axis=1) ** 2 + discord**2, axis=0))
+    speed = around.mean(axis=1).T
+    return MachineState(log_speed=speed - np.clip(speed, -_PROBE_NOISE_RATIO, _PROBE_NOISE_RATIO), unrest=unrest)
+
+
+class _Within(NamedTuple):
+    times: F64
+    speeds: F64
+    unrest: F64
+    n_points: int
+
+
+def _speeds_around(ceilings: CeilingTable | None, starts_ns: I64, ends_ns: I64, kind: ProbeKind) -> F64:
+    """(2, R) log speeds before and after, over the undisturbed speed."""
+    probes = probes_of(ceilings, kind)
+    if probes is None:
+        return np.full((2, starts_ns.size), np.nan)
+    order = np.argsort(probes.started_ns, kind="stable")
+    at_ns, speed = probes.started_ns[order], np.log(probes.value_per_s[order])
+    before = np.clip(np.searchsorted(at_ns, starts_ns, side="right") - 1, 0, at_ns.size - 1)
+    after = np.clip(np.searchsorted(at_ns, ends_ns, side="left"), 0, at_ns.size - 1)
+    reference = np.quantile(speed, _UNDISTURBED_QUANTILE)
+    return np.asarray(np.stack([speed[before], speed[after]]) - reference, dtype=np.float64)
+
+
+def _within(samples: Iterable[Repetitions]) -> _Within:
+    """Deviations of log times and speeds from their point's mean."""
+    times, speeds, unrest = [np.empty(0)], [np.empty((0, 2))], [np.empty(0)]
+    for sample in samples:
+        known = np.isfinite(sample.state.log_speed).all(axis=1)
+        if known.sum() > 1:
+            times.append(sample.log_s[known] - sample.log_s[known].mean())
+            speeds.append(sample.state.log_speed[known] - sample.state.log_speed[known].mean(axis=0))
+            unrest.append(sample.state.unrest[known])
+    return _Within(np.concatenate(times), np.concatenate(speeds), np.concatenate(unrest), len(times) - 1)
+
+
+def _restless_spread(squares: F64, unrest: F64) -> float:
+    """The spread of restless repetitions, which is at least that of the others."""
+    is_restless = unrest > RESTLESS_RATIO
+    quiet = float(np.sqrt(np.mean(squares[~is_restless]))) if (~is_restless).any() else 0.0
+    return max(quiet, float(np.sqrt(np.mean(squares[is_restless])))) if is_restless.any() else quiet
+
+
+def _nonnegative_slopes(speeds: F64, times: F64) -> F64:
+    """How strongly do times fall with speeds: least squares, at least 0 each, shrunk towards 0 where probes hardly vary."""
+    ridge = 1e-3 * np.sqrt(times.size)
+    best, best_loss = np.zeros(2), float(times @ times)
+    for active in ((0,), (1,), (0, 1)):
+        columns = -speeds[:, active]
+        slopes = np.linalg.solve(columns.T @ columns + ridge**2 * np.eye(len(active)), columns.T @ times)
+        loss = float(np.sum((times - columns @ slopes) ** 2))
+        if (slopes >= 0).all() and loss < best_loss:
+            best, best_loss = np.zeros(2), loss
+            best[list(active)] = slopes
+    return best
+
+
+__all__ = ["RESTLESS_RATIO", "DriftCorrection", "MachineState", "Repetitions", "estimate_drift", "machine_states"]

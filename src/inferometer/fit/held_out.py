@@ -1,0 +1,84 @@
+"""How wrong were models on configurations that they had not seen, and how wide must an interval be to hold nine in ten?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from inferometer.perfmodel.steptime import HeldOutError, PhaseName
+from inferometer.records.types import F64
+
+PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")
+
+Z_90: Final = 1.645
+"""Standard deviations of a normal distribution that hold 90 % of it."""
+
+_MIN_FOR_CALIBRATION: Final = 12
+
+MAX_NOISE_RATIO: Final = 0.05
+"""A point that is not known better than this does not judge a model; it is counted apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutPoint:
+    """One observation, and what a model that had not seen its configuration said."""
+
+    phase: PhaseName
+    prompt_tokens: int
+    batch_size: int
+    measured_s: float
+    predicted_s: float
+    log_deviation_ratio: float
+    """Standard deviation of the logarithm that the model claimed."""
+    noise_ratio: float
+    """Standard deviation of the logarithm of ``measured_s``: what repetitions leave open."""
+    n_folds: int
+
+    @property
+    def error_fraction(self) -> float:
+        """Signed error relative to what was measured."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def standardised_ratio(self) -> float:
+        """Log error in claimed standard deviations."""
+        return float(np.log(self.predicted_s / self.measured_s)) / self.log_deviation_ratio
+
+
+def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
+    """Errors by phase, and how many points lie in the interval claimed for them. Points that are themselves unsure are left out.
+
+    Each point is judged by an interval that was calibrated without it.
+    """
+    errors: list[HeldOutError] = []
+    for phase in PHASES:
+        mine = [point for point in points if point.phase == phase and point.noise_ratio <= MAX_NOISE_RATIO]
+        if not mine:
+            continue
+        absolute = np.abs([point.error_fraction for point in mine])
+        standardised = np.abs([point.standardised_ratio for point in mine])
+        inside = [score <= interval_ratio(np.delete(standardised, i)) for i, score in enumerate(standardised)]
+        errors.append(
+            HeldOutError(
+                phase=phase,
+                n_points=len(mine),
+                n_noisy=sum(point.phase == phase for point in points) - len(mine),
+                n_folds=mine[0].n_folds,
+                median_fraction=float(np.median(absolute)),
+                p95_fraction=float(np.quantile(absolute, 0.95)),
+                coverage_fraction=float(np.mean(inside)),
+            )
+        )
+    return tuple(errors)
+
+
+def interval_ratio(standardised: F64) -> float:
+    """How many claimed standard deviations hold 90 % of the held-out errors? Conformal where points suffice, else normal."""
+    n = standardised.size
+    if n < _MIN_FOR_CALIBRATION:
+        return Z_90
+    return float(np.quantile(standardised, min(1.0, 0.9 * (n + 1) / n)))
+
+
+__all__ = ["MAX_NOISE_RATIO", "PHASES", "Z_90", "HeldOutPoint", "held_out_errors", "interval_ratio"]

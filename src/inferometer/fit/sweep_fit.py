@@ -1,0 +1,125 @@
+"""Which step-time model do these sweeps support, and how wrong is it on configurations that it has not seen?
+
+Letters of shapes: N observations, K free parameters.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.errors import ModelError
+from inferometer.fit.assembly import data_of, model_of
+from inferometer.fit.held_out import Z_90, HeldOutPoint
+from inferometer.fit.observations import Observations, observe
+from inferometer.fit.priors import Ceilings, Priors, ceilings_of, priors_of
+from inferometer.fit.regression import Data, Posterior, Strengths, regress
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.records.types import F64, Run
+from inferometer.spec.types import HardwareSpec
+
+N_FOLDS: Final = 10
+
+
+class StepTimeFit(NamedTuple):
+    """A model, and what models fitted without each configuration said of it."""
+
+    model: StepTimeModel
+    held_out: tuple[HeldOutPoint, ...]
+
+
+def fit_step_time(
+    runs: Sequence[Run], *, hardware: HardwareSpec | None = None, is_drift_removed: bool | None = None, n_folds: int = N_FOLDS
+) -> StepTimeModel:
+    """The step-time model that these runs of one model on one engine support, with its held-out error.
+
+    ``hardware`` gives the datasheet's peaks where the runs probed none. ``is_drift_removed`` None lets the probes decide.
+
+    Raises
+    ------
+    ModelError
+        Nothing to fit: no run, different subjects, fewer than two observations.
+    """
+    return fit_and_validate(runs, hardware=hardware, is_drift_removed=is_drift_removed, n_folds=n_folds).model
+
+
+def fit_and_validate(
+    runs: Sequence[Run], *, hardware: HardwareSpec | None = None, is_drift_removed: bool | None = None, n_folds: int = N_FOLDS
+) -> StepTimeFit:
+    """Like ``fit_step_time``, with the held-out points behind its held-out error."""
+    seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
+    if len(seen.rows) < 2:
+        raise ModelError(f"{len(seen.rows)} step time cannot carry a model", allowed="two or more", try_="a sweep over batch sizes")
+    ceilings = ceilings_of(runs, seen.engine, hardware)
+    posterior = _posterior(seen, ceilings)
+    held_out = _held_out(seen, ceilings, n_folds, posterior.strengths)
+    name = hardware.hardware_id if hardware is not None else _host_name(runs)
+    return StepTimeFit(model=model_of(seen, _priors(seen, data_of(seen), ceilings), posterior, held_out, name), held_out=held_out)
+
+
+def cross_validate(
+    runs: Sequence[Run], n_folds: int = N_FOLDS, *, hardware: HardwareSpec | None = None, is_drift_removed: bool | None = None
+) -> tuple[HeldOutPoint, ...]:
+    """What do models say that were fitted without the configuration (prompt, batch) that they are asked about?
+
+    Every configuration is left out once, both phases together; folds are interleaved over the sorted configurations.
+    """
+    seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
+    return _held_out(seen, ceilings_of(runs, seen.engine, hardware), n_folds, None)
+
+
+def _priors(seen: Observations, data: Data, ceilings: Ceilings) -> Priors:
+    return priors_of(seen, data.work, data.log_s, ceilings)
+
+
+def _posterior(seen: Observations, ceilings: Ceilings, start: Strengths | None = None) -> Posterior:
+    data = data_of(seen)
+    return regress(data, _priors(seen, data, ceilings), start)
+
+
+def _held_out(seen: Observations, ceilings: Ceilings, n_folds: int, start: Strengths | None) -> tuple[HeldOutPoint, ...]:
+    configurations = sorted({row.configuration for row in seen.rows})
+    n_folds = min(n_folds, len(configurations))
+    if len(configurations) < 3:
+        return ()
+    points: list[HeldOutPoint] = []
+    for fold in range(n_folds):
+        left_out = set(configurations[fold::n_folds])
+        is_kept = [row.configuration not in left_out for row in seen.rows]
+        training, test = seen.subset(is_kept), seen.subset([not kept for kept in is_kept])
+        posterior = _posterior(training, ceilings, start)
+        model = model_of(training, _priors(training, data_of(training), ceilings), posterior, (), None)
+        shapes = [row.shape for row in test.rows]
+        work = model.work(shapes)
+        predicted_s = model.terms(work).total_s
+        deviation = _claimed_deviation(model, test, model.log_half_widths(shapes, work))
+        points += [
+            HeldOutPoint(
+                phase=row.phase,
+                prompt_tokens=row.prompt_tokens,
+                batch_size=row.batch_size,
+                measured_s=row.duration_s,
+                predicted_s=float(predicted_s[i]),
+                log_deviation_ratio=float(deviation[i]),
+                noise_ratio=row.noise_ratio,
+                n_folds=n_folds,
+            )
+            for i, row in enumerate(test.rows)
+        ]
+    return tuple(points)
+
+
+def _claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
+    """Standard deviation of the logarithm of what will be measured: the model's, and the noise of the measured median."""
+    ratios = {doubt.phase: doubt.interval_ratio for doubt in model.doubts}
+    scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
+    noise = np.array([row.noise_ratio for row in test.rows])
+    return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
+
+
+def _host_name(runs: Sequence[Run]) -> str | None:
+    host = runs[0].manifest.host
+    return None if host is None else host.accelerator or host.cpu_model
+
+
+__all__ = ["N_FOLDS", "HeldOutPoint", "StepTimeFit", "cross_validate", "fit_and_validate", "fit_step_time"]

@@ -1,0 +1,156 @@
+"""How fast can this machine read, copy and multiply, right now?
+
+A probe takes tens of milliseconds, so that it can stand between the repetitions that it judges: bandwidth on a shared
+machine drifts by a factor of two within minutes. It is the fastest of several passes, because a ceiling is what was
+possible, and it touches as many bytes as the model's weights, because a cache helps both alike. This file needs numpy
+alone; workers that have torch use ``engines/torch_ceilings.py``, which asks the same question.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.measure.engines.protocol import Ceiling, ProbeSettings
+from inferometer.records.types import EngineFacts, ProbeKind
+from inferometer.spec.types import EngineSpec
+
+MIN_FOOTPRINT_BYTES: Final = 16 * 2**20
+MAX_FOOTPRINT_BYTES: Final = 2**30
+PROBE_S: Final = 0.025
+"""A probe goes on for at least this long …"""
+MIN_PASSES: Final = 3
+"""… and at least this often."""
+_READ_IN_ONE_GO_BYTES: Final = 512 * 2**20
+MATMUL_ROWS: Final = 2048
+"""Square: 17 GFLOP, of which blocking makes the most on CPUs (1,024 reaches half of the bf16 rate with AMX)."""
+
+_Array: TypeAlias = NDArray[Any]
+_NUMPY_MATMUL: Final = ("float32",)
+"""Formats in which numpy multiplies with a tuned kernel; others are absent."""
+
+
+def probe_footprint_bytes(weight_bytes: int | None) -> int:
+    """How many bytes should a probe touch that judges a model of so many weight bytes? Whole MiB, between the clamps.
+
+    Example
+    -------
+    >>> probe_footprint_bytes(270_000_000) // 2**20, probe_footprint_bytes(None) // 2**20
+    (257, 1024)
+    """
+    if weight_bytes is None:
+        return MAX_FOOTPRINT_BYTES
+    return min(max(weight_bytes, MIN_FOOTPRINT_BYTES), MAX_FOOTPRINT_BYTES) // 2**20 * 2**20
+
+
+def probe_settings(spec: EngineSpec, facts: EngineFacts) -> ProbeSettings:
+    """Which ceilings judge this engine between its repetitions: reading for MBU, multiplying in its dtype for MFU."""
+    return ProbeSettings(
+        kinds=(ProbeKind.READ, ProbeKind.MATMUL),
+        footprint_bytes=probe_footprint_bytes(facts.weight_bytes),
+        matmul_dtype=spec.dtype,
+        device=spec.device,
+        n_threads=n_threads_used(spec),
+    )
+
+
+def n_threads_used(spec: EngineSpec) -> int:
+    """How many threads does the engine compute with: what was asked, else the cores that this process may use?"""
+    return spec.n_threads or len(os.sched_getaffinity(0))
+
+
+def fastest_s(passes: Callable[[], object], *, budget_s: float = PROBE_S, min_passes: int = MIN_PASSES) -> float:
+    """How long did the fastest of several passes take? As many as fit the budget, at least ``min_passes``."""
+    best_ns, n_passes, begin_ns = None, 0, time.perf_counter_ns()
+    while n_passes < min_passes or time.perf_counter_ns() - begin_ns < budget_s * 1e9:
+        start_ns = time.perf_counter_ns()
+        passes()
+        taken_ns = time.perf_counter_ns() - start_ns
+        best_ns = taken_ns if best_ns is None else min(best_ns, taken_ns)
+        n_passes += 1
+    return (best_ns or 1) / 1e9
+
+
+class NumpyCeilings:
+    """Probes with numpy and one thread per core used: for engines whose environment has no torch."""
+
+    def __init__(self) -> None:
+        self._words: NDArray[np.int64] | None = None
+        self._copies: NDArray[np.int64] | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._n_threads = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the probe keeps between measurements."""
+        return sum(0 if held is None else held.nbytes for held in (self._words, self._copies))
+
+    def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
+        """One measurement of each kind asked for that numpy can answer."""
+        self._prepare(settings)
+        return tuple(ceiling for kind in settings.kinds if (ceiling := self._probe(kind, settings)) is not None)
+
+    def _probe(self, kind: ProbeKind, settings: ProbeSettings) -> Ceiling | None:
+        started_ns = time.perf_counter_ns()
+        if kind is ProbeKind.MATMUL:
+            if settings.matmul_dtype not in _NUMPY_MATMUL:
+                return None
+            left = np.ones((MATMUL_ROWS, MATMUL_ROWS), dtype=settings.matmul_dtype)
+            per_s = 2 * MATMUL_ROWS**3 / fastest_s(lambda: left @ left)
+            return Ceiling(
+                kind=kind, started_ns=started_ns, dtype=settings.matmul_dtype, footprint_bytes=3 * left.nbytes, value_per_s=per_s
+            )
+        words = self._words_of(settings.footprint_bytes)
+        if kind is ProbeKind.READ:
+            # The cheapest reduction that numpy vectorises: a sum of floats costs more than the reading at one thread.
+            # Several passes in one go where one is short: handing work to threads takes 0.1 ms.
+            n_passes = max(_READ_IN_ONE_GO_BYTES // words.nbytes, 1)
+            per_s = n_passes * words.nbytes / fastest_s(lambda: self._in_parallel(_read_again_and_again(n_passes), words))
+        else:
+            self._copies = np.zeros_like(words) if self._copies is None or self._copies.size != words.size else self._copies
+            per_s = 2 * words.nbytes / fastest_s(lambda: self._in_parallel(np.copyto, self._copies, words))
+        return Ceiling(kind=kind, started_ns=started_ns, dtype="", footprint_bytes=words.nbytes, value_per_s=per_s)
+
+    def _words_of(self, footprint_bytes: int) -> NDArray[np.int64]:
+        if self._words is None or self._words.nbytes != footprint_bytes // 8 * 8:
+            # arange and not zeros: untouched zero pages all map to one page that stays in the cache.
+            self._words = np.arange(footprint_bytes // 8, dtype=np.int64)
+            self._copies = None
+        return self._words
+
+    def _prepare(self, settings: ProbeSettings) -> None:
+        n_threads = settings.n_threads or len(os.sched_getaffinity(0))
+        if n_threads != self._n_threads:
+            self._pool = ThreadPoolExecutor(n_threads)
+            self._n_threads = n_threads
+
+    def _in_parallel(self, work: Callable[..., object], *arrays: _Array | None) -> None:
+        parts: Sequence[Sequence[_Array]] = [np.array_split(array, self._n_threads) for array in arrays if array is not None]
+        if self._pool is not None:
+            list(self._pool.map(work, *parts))
+
+
+def _read_again_and_again(n_passes: int) -> Callable[[_Array], None]:
+    def read(words: _Array) -> None:
+        for _ in range(n_passes):
+            np.bitwise_or.reduce(words)
+
+    return read
+
+
+__all__ = [
+    "MATMUL_ROWS",
+    "MAX_FOOTPRINT_BYTES",
+    "MIN_FOOTPRINT_BYTES",
+    "MIN_PASSES",
+    "PROBE_S",
+    "NumpyCeilings",
+    "fastest_s",
+    "n_threads_used",
+    "probe_footprint_bytes",
+    "probe_settings",
+]

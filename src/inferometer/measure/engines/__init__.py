@@ -1,0 +1,1 @@
+"""The engines that can be measured, behind one small protocol, each in a process of its own."""

@@ -1,0 +1,84 @@
+"""As which Hugging Face folder can an engine that reads nothing else load this model?
+
+A GGUF file is unpacked once, to float32, into the user's cache folder, under the SHA-256 of its content. A catalogue
+entry becomes a folder with nothing but a configuration. What the cache holds can be deleted at any time.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from transformers.utils.quantization_config import GgufConfig
+
+from inferometer.errors import EngineError, SpecError
+from inferometer.measure.engines.cached_folder import unpacked_folder, write_whole
+from inferometer.measure.engines.gguf_file import hash_file
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.engines.transformers_config import HfConfig
+
+_LAYOUT = "1"
+"""Raised when what we write changes, so that an older folder is not taken for a new one."""
+
+
+def weights_folder(model: ModelReference, config: HfConfig) -> str:
+    """A folder (or Hugging Face id) with configuration and weights.
+
+    Raises
+    ------
+    SpecError
+        The model has no weights.
+    EngineError
+        The GGUF file cannot be unpacked, or there is no room for it.
+    """
+    if model.location is None:
+        raise SpecError("a catalogue entry has no weights", where="--model", allowed="a folder or a GGUF file", try_="--load-format dummy")
+    if model.kind != "gguf":
+        return model.location
+    folder = unpacked_folder() / f"{hash_file(Path(model.location))[:32]}-{_LAYOUT}"
+    if not folder.exists():
+        try:
+            write_whole(folder, lambda draft: _unpack(Path(str(model.location)), config, draft))
+        except (OSError, ValueError, ImportError, KeyError) as error:
+            raise EngineError(
+                f"the GGUF file could not be unpacked: {error}", where=str(model.location), try_="a Hugging Face folder"
+            ) from error
+    return str(folder)
+
+
+def config_folder(config: HfConfig) -> str:
+    """A folder with nothing but this configuration, for random weights."""
+    content = _config_json(config)
+    folder = unpacked_folder() / f"config-{hashlib.sha256(content.encode()).hexdigest()[:32]}"
+    if not folder.exists():
+        write_whole(folder, lambda draft: _write_config(content, draft))
+    return str(folder)
+
+
+def _unpack(gguf: Path, config: HfConfig, folder: Path) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+    )
+    tensors = {name: tensor.detach().contiguous() for name, tensor in loaded.state_dict().items()}
+    if config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    _write_config(_config_json(config), folder)
+
+
+def _config_json(config: HfConfig) -> str:
+    content = config.to_dict()
+    content.pop("quantization_config", None)
+    if not content.get("architectures"):
+        with torch.device("meta"):
+            content["architectures"] = [type(AutoModelForCausalLM.from_config(config)).__name__]
+    return json.dumps(content, indent=1, default=str, sort_keys=True)
+
+
+def _write_config(content: str, folder: Path) -> None:
+    (folder / "config.json").write_text(content)
+
+
+__all__ = ["config_folder", "weights_folder"]

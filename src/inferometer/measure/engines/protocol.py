@@ -1,0 +1,235 @@
+"""What must an engine do to be measured, and what do its process and ours say to each other?
+
+An engine lives in a worker process of its own (``worker.py``), so that each has its own environment, a death by
+out-of-memory is a recorded point, and tensor-parallel ranks are nothing special. This file, ``worker.py``,
+``harness.py`` and the engines import only the standard library, numpy, msgspec and the rooms to the right of
+``measure``: that is all that an engine's environment is asked to have besides the engine.
+
+An engine module offers ``open_engine(spec: EngineSpec, model: ModelReference) -> Engine`` (``ENGINES`` in
+``worker.py`` names it). It raises ``SpecError`` for what it cannot do (a mode, a dtype, a model kind), ``OutOfMemory``
+where the weights do not fit, ``EngineError`` for the rest.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias
+
+import msgspec
+import numpy as np
+
+from inferometer.records.types import I64, EngineFacts, ProbeKind
+from inferometer.spec.types import DType, EngineSpec, ModelSpec, SweepPoint
+
+ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
+
+
+class OutOfMemory(Exception):
+    """The point does not fit; the engine has cleaned up and can go on with the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReference:
+    """What is an engine to load?
+
+    ``location`` is a Hugging Face folder, a GGUF file or a Hugging Face id; None where only the architecture is known
+    (a catalogue entry), which can be run with random weights alone. ``spec`` is the architecture as the resolver read it.
+    """
+
+    kind: ModelKind
+    location: str | None
+    spec: ModelSpec | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """What one run of one point took. Clock readings are ``time.perf_counter_ns`` of the worker."""
+
+    started_ns: int
+    prefill_ns: int
+    """Submission of the batch to the first token of every sequence, device synchronised."""
+    decode_step_ns: tuple[int, ...]
+    """Each decode step of the whole batch: gen_tokens - 1 of them, unless the engine mixed phases."""
+    reserved_bytes: int | None
+    """Peak memory that the engine took from the device (on a CPU: peak resident set of its processes)."""
+    allocated_bytes: int | None
+    """Peak memory in use by tensors; None where the engine cannot tell."""
+    output_ids: tuple[tuple[int, ...], ...]
+    """The tokens generated, one tuple per sequence, in the order of the prompts: batch and length were honoured."""
+    is_warmup: bool = False
+    """Set by the harness, not by engines."""
+    index: int = 0
+    """Which repetition of its point, warm-ups first; set by the harness."""
+    ended_ns: int | None = None
+    """When the engine gave control back; set by the harness."""
+
+
+class Engine(Protocol):
+    """One loaded model, ready to run static batches."""
+
+    def facts(self) -> EngineFacts:
+        """What is loaded, in which versions? Asked again after each point: ``compile_s`` grows."""
+        ...
+
+    def run(self, prompt_ids: I64, gen_tokens: int) -> Repetition:
+        """Run one static batch once: honour batch and lengths exactly, never stop early, greedy.
+
+        Parameters
+        ----------
+        prompt_ids
+            One row per sequence, one column per prompt token. No two repetitions get the same prompts, so that a
+            prefix cache finds nothing.
+        gen_tokens
+            Tokens to generate for each sequence, the one that the prefill yields included.
+
+        Raises
+        ------
+        OutOfMemory
+            The point does not fit.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back memory and processes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """Which ceilings of the machine are to be probed between repetitions?"""
+
+    kinds: tuple[ProbeKind, ...]
+    footprint_bytes: int
+    """How much memory READ and COPY touch: the bytes of the weights, so that caches help both alike."""
+    matmul_dtype: DType
+    device: Literal["cpu", "cuda"] = "cpu"
+    n_threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """What did one probe measure?"""
+
+    kind: ProbeKind
+    started_ns: int
+    dtype: str
+    """The number format of a MATMUL probe; '' for the others."""
+    footprint_bytes: int
+    value_per_s: float
+
+
+class CeilingProbe(Protocol):
+    """Measures the ceilings of the machine in tens of milliseconds each."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the probe keeps, which is not the engine's."""
+        ...
+
+    def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
+        """One measurement of each kind asked for, now."""
+        ...
+
+
+# What the parent says. Every message is one line of JSON; the tag is in "type".
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Load this model; answered by Loaded, NoMemory or Failed."""
+
+    spec: EngineSpec
+    model: ModelReference
+
+
+class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Run this point; answered by a stream of Repeated and Probed, then Loaded (the facts anew), NoMemory or Failed."""
+
+    point: SweepPoint
+    n_warmup: int
+    n_reps: int
+    seed: int
+    vocab_size: int
+    probes: ProbeSettings | None
+
+
+class ProbeNow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Measure the ceilings; answered by Probed."""
+
+    probes: ProbeSettings
+
+
+class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give everything back and leave; answered by the end of the stream."""
+
+
+# What the worker says.
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The model is there, or a point is complete: the engine's facts."""
+
+    facts: EngineFacts
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One repetition is done."""
+
+    repetition: Repetition
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ceilings, as they were just now."""
+
+    ceilings: tuple[Ceiling, ...]
+
+
+class NoMemory(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It does not fit. The worker lives on and takes the next point, unless it was loading."""
+
+    why: str
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """An error that the user can act on, to be raised on our side; ``is_question`` makes it a SpecError."""
+
+    what: str
+    is_question: bool
+    where: str | None = None
+    allowed: str | None = None
+    try_: str | None = None
+
+
+Command: TypeAlias = Load | Measure | ProbeNow | Close
+Reply: TypeAlias = Loaded | Repeated | Probed | NoMemory | Failed
+
+
+def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition: int) -> I64:
+    """Which prompts does this repetition run? The same on every engine, different in every repetition.
+
+    Token ids come from the middle of the vocabulary: special tokens sit at its ends.
+    """
+    rng = np.random.default_rng((seed, point.prompt_tokens, point.batch_size, repetition))
+    low, high = min(1000, vocab_size // 4), max(vocab_size - vocab_size // 16, 2)
+    return rng.integers(low, high, size=(point.batch_size, point.prompt_tokens), dtype=np.int64)
+
+
+__all__ = [
+    "Ceiling",
+    "CeilingProbe",
+    "Close",
+    "Command",
+    "Engine",
+    "Failed",
+    "Load",
+    "Loaded",
+    "Measure",
+    "ModelKind",
+    "ModelReference",
+    "NoMemory",
+    "OutOfMemory",
+    "ProbeNow",
+    "ProbeSettings",
+    "Probed",
+    "Repeated",
+    "Repetition",
+    "Reply",
+    "random_prompts",
+]

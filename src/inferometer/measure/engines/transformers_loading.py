@@ -1,0 +1,180 @@
+"""How does a model come into memory for the transformers engine: real weights, or its architecture with random ones?"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.initialization import no_init_weights
+
+from inferometer.errors import EngineError, SpecError
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.engines.transformers_config import HfConfig, HfModel, configuration_of
+from inferometer.spec.types import DType, EngineSpec
+
+TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+MAX_HASHED_BYTES: Final = 2 * 2**30
+"""Larger weights are not hashed: it would take longer than the sweep."""
+_WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
+
+
+def check_spec(spec: EngineSpec) -> None:
+    """Can this engine do what is asked, on this machine?
+
+    Raises
+    ------
+    SpecError
+        It cannot.
+    """
+    if spec.device == "cuda" and not torch.cuda.is_available():
+        raise SpecError("device 'cuda' is not on this machine", where="--device", allowed="cpu", try_="--device cpu")
+    allowed = [name for name in TORCH_DTYPE if name != "bfloat16" or spec.device == "cpu" or torch.cuda.is_bf16_supported()]
+    if spec.dtype not in allowed:
+        raise SpecError(
+            f"dtype {spec.dtype!r} is not computed in by transformers on this {spec.device}", where="--dtype", allowed=", ".join(allowed)
+        )
+    if spec.quantization is not None:
+        raise SpecError(
+            f"quantization {spec.quantization!r} is not run by the transformers engine",
+            where="--quantization",
+            allowed="none (a GGUF file is unpacked to --dtype)",
+            try_="--engine openvino, which keeps a GGUF's 4-bit weights",
+        )
+    if spec.kv_cache_dtype not in {None, spec.dtype}:
+        raise SpecError(f"a KV cache in {spec.kv_cache_dtype!r}", where="--kv-cache-dtype", allowed=f"the model's own {spec.dtype}")
+
+
+def read_config(model: ModelReference) -> HfConfig:
+    """The Hugging Face configuration of the model, wherever it comes from.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read, or it is no decoder-only language model.
+    """
+    if model.location is None:
+        if model.spec is None:
+            raise SpecError("a model without location and without architecture", where="the sweep's model")
+        return configuration_of(model.spec)
+    try:
+        folder, gguf = _folder_and_gguf(model)
+        config = AutoConfig.from_pretrained(folder, **gguf)
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"transformers cannot read the model {model.location!r}: {_first_line(error)}",
+            where="--model",
+            allowed="a Hugging Face folder or id in the local cache, or a GGUF file",
+        ) from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise SpecError(
+            f"{model.location!r} is an encoder-decoder model", where="its configuration", allowed="decoder-only language models"
+        )
+    return config
+
+
+def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device: str) -> HfModel:
+    """The model, ready for inference, on its device, in its dtype. Tensor-parallel ranks each get their shard.
+
+    Raises
+    ------
+    EngineError
+        transformers could not load it.
+    """
+    dtype = TORCH_DTYPE[spec.dtype]
+    is_sharded = spec.tensor_parallel_size > 1
+    try:
+        if spec.load_format == "dummy" or model.location is None:
+            loaded = _random_model(config, dtype, "cpu" if is_sharded else device)
+            if is_sharded:
+                # Every rank drew the same numbers; each keeps its shard of them.
+                loaded = type(loaded).from_pretrained(
+                    None, config=config, state_dict=loaded.state_dict(), dtype=dtype, distributed_config=sharding(config, spec)
+                )
+        else:
+            folder, gguf = _folder_and_gguf(model)
+            where: dict[str, Any] = {"distributed_config": sharding(config, spec)} if is_sharded else {"device_map": device}
+            packed = {"quantization_config": GgufConfig(dequantize=True)} if gguf else {}
+            loaded = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype, **gguf, **packed, **where)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise EngineError(
+            f"transformers could not load the model: {_first_line(error)}", where=str(model.location or "the catalogue")
+        ) from error
+    return loaded.eval()
+
+
+def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
+    """Which of transformers' tensor-parallel rules apply: all, or all but attention's where heads do not divide."""
+    ranks = spec.tensor_parallel_size
+    heads = (config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    if not any(n % ranks for n in heads):
+        return DistributedConfig(tp_size=ranks, tp_plan="auto")
+    plan = config.base_model_tp_plan or {}
+    whole = {f"model.{name}": "replicate" for name in plan if ".self_attn." in name}
+    return DistributedConfig(tp_size=ranks, tp_plan=whole)
+
+
+def hash_weights(model: ModelReference) -> str | None:
+    """SHA-256 over the weight files, in the order of their names; None where there are none here or they are too large."""
+    if model.location is None:
+        return None
+    place = Path(model.location)
+    candidates = sorted(place.iterdir()) if place.is_dir() else [place]
+    files = [path for path in candidates if path.is_file() and path.suffix in _WEIGHT_SUFFIXES]
+    if not files or sum(path.stat().st_size for path in files) > MAX_HASHED_BYTES:
+        return None
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as weights:
+            for chunk in iter(lambda: weights.read(2**22), b""):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
+    """Every parameter tensor once: tied embeddings count once."""
+    seen: set[int] = set()
+    for parameter in loaded.parameters():
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield parameter
+
+
+def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
+    """The architecture with random weights, built where and as it is to be: no second copy in another format.
+
+    Values do not matter for speed, except that zeros draw less power and denormal ones are slow: uniform within the range
+    of trained weights.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device), no_init_weights():
+            loaded = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    finally:
+        torch.set_default_dtype(before)
+    loaded.tie_weights()
+    generator = torch.Generator(device=device).manual_seed(0)
+    with torch.no_grad():
+        for parameter in distinct_parameters(loaded):
+            if parameter.dim() < 2:
+                parameter.fill_(1.0)
+            else:
+                parameter.uniform_(-0.04, 0.04, generator=generator)
+    return loaded
+
+
+def _folder_and_gguf(model: ModelReference) -> tuple[str, dict[str, str]]:
+    location = str(model.location)
+    if model.kind == "gguf":
+        return str(Path(location).parent), {"gguf_file": Path(location).name}
+    return location, {}
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+__all__ = ["MAX_HASHED_BYTES", "TORCH_DTYPE", "check_spec", "distinct_parameters", "hash_weights", "load_model", "read_config", "sharding"]

@@ -1,0 +1,184 @@
+"""In which Python does an engine live, and how is such a Python made?
+
+Engines pin what other engines cannot have (vLLM its torch, OpenVINO none at all), so each may have an interpreter of its
+own. The locks that say exactly what is in it ship with the package.
+"""
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import EngineError, SpecError
+from inferometer.spec.types import EngineName
+
+Where: TypeAlias = Literal["variable", "here", "managed"]
+
+ENGINES_DIR: Final = "INFEROMETER_ENGINES_DIR"
+"""Names the folder that holds the managed environments, ``.venv-<engine>`` each; without it, the user's cache folder."""
+
+LIBRARIES: Final[dict[EngineName, tuple[str, ...]]] = {
+    "transformers": ("torch", "transformers"),
+    "vllm": ("vllm",),
+    "openvino": ("openvino_genai",),
+}
+"""What an interpreter must be able to import to run an engine."""
+
+_TORCH: Final = ("-r", "torch.lock")
+_INSTALLS: Final[dict[EngineName, tuple[tuple[str, ...], ...]]] = {
+    "transformers": (_TORCH, ("--no-deps", "-r", "transformers.lock")),
+    "vllm": (_TORCH, ("--no-deps", "-r", "vllm.lock")),
+    "openvino": (("--no-deps", "-r", "openvino.lock"),),
+}
+"""The arguments of ``pip install`` for each engine, in order."""
+
+_COMPLETE: Final = "inferometer-complete"
+"""A file written when everything is installed, with the hash of the locks: an installation that was interrupted is none."""
+
+_N_LAST_LINES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEnvironment:
+    """An interpreter that can run an engine, and how we came to it."""
+
+    engine: EngineName
+    python: Path
+    where: Where
+
+
+def find_environment(engine: EngineName) -> EngineEnvironment:
+    """Which interpreter runs this engine: the one a variable names, else this one, else the managed one?
+
+    Raises
+    ------
+    SpecError
+        The variable names no interpreter.
+    EngineError
+        There is none; the message says how to get one.
+    """
+    variable = python_variable(engine)
+    named = os.environ.get(variable)
+    if named:
+        if not os.access(named, os.X_OK) or Path(named).is_dir():
+            raise SpecError(f"{named!r} is no program that can be run", where=variable, allowed="the path of a Python interpreter")
+        return EngineEnvironment(engine=engine, python=Path(named), where="variable")
+    if all(importlib.util.find_spec(library) is not None for library in LIBRARIES[engine]):
+        return EngineEnvironment(engine=engine, python=Path(sys.executable), where="here")
+    folder = managed_folder(engine)
+    if (folder / _COMPLETE).exists():
+        return EngineEnvironment(engine=engine, python=_python_of(folder), where="managed")
+    raise EngineError(
+        f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here, and no environment in {folder}",
+        where="the engine asked for",
+        allowed=f"an interpreter that has it, named by {variable}, or a folder of environments, named by {ENGINES_DIR}",
+        try_=f"inferometer engines --install {engine}",
+    )
+
+
+def python_variable(engine: EngineName) -> str:
+    """Which environment variable names the interpreter of this engine?
+
+    Example
+    -------
+    >>> python_variable("vllm")
+    'INFEROMETER_VLLM_PYTHON'
+    """
+    return f"INFEROMETER_{engine.upper()}_PYTHON"
+
+
+def managed_folder(engine: EngineName) -> Path:
+    """Where do we keep this engine's own environment, whether it exists or not?"""
+    named = os.environ.get(ENGINES_DIR)
+    if named:
+        return Path(named).absolute() / f".venv-{engine}"
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "inferometer" / "engines" / f".venv-{engine}"
+
+
+def install_environment(engine: EngineName, *, say: Callable[[str], None] | None = None) -> EngineEnvironment:
+    """Make the managed environment of this engine from the locks that ship with the package; made from the same, it is left alone.
+
+    ``say`` is told what happens, step by step. What was there but not complete is completed.
+
+    Raises
+    ------
+    EngineError
+        The folder cannot be written, or pip failed; the message ends with its last lines.
+    """
+    folder = managed_folder(engine)
+    found = EngineEnvironment(engine=engine, python=_python_of(folder), where="managed")
+    complete = folder / _COMPLETE
+    tell = say or _say_nothing
+    try:
+        with as_file(files("inferometer.measure") / "locks") as locks:
+            fingerprint = _fingerprint(engine, locks)
+            if complete.exists() and complete.read_text() == fingerprint:
+                return found
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            complete.unlink(missing_ok=True)
+            if not found.python.exists():
+                tell(f"making {folder}")
+                _run(engine, [sys.executable, "-m", "venv", str(folder)])
+            for arguments in _INSTALLS[engine]:
+                tell(f"installing {_n_packages(locks / arguments[-1])} packages of {arguments[-1]}")
+                _pip_install(engine, found.python, (*arguments[:-1], str(locks / arguments[-1])))
+        complete.write_text(fingerprint)
+    except OSError as error:
+        raise EngineError(
+            f"the environment of {engine} cannot be made: {error}", where=str(folder), try_=f"another {ENGINES_DIR}"
+        ) from error
+    return found
+
+
+def _pip_install(engine: EngineName, python: Path, arguments: tuple[str, ...]) -> None:
+    # In an environment that forbids bytecode vLLM takes 30 s to import instead of 6: let pip compile.
+    _run(engine, [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--compile", *arguments])
+
+
+def _run(engine: EngineName, command: list[str]) -> None:
+    variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME"}}
+    done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+        raise EngineError(
+            f"the environment of {engine} could not be installed (exit code {done.returncode}); the last lines were:\n    "
+            + "\n    ".join(lines[-_N_LAST_LINES:]),
+            where=" ".join(command[:4]),
+            try_=f"inferometer engines --install {engine}, when what it says is mended: it goes on where it stopped",
+        )
+
+
+def _say_nothing(text: str) -> None:
+    del text
+
+
+def _python_of(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def _fingerprint(engine: EngineName, locks: Path) -> str:
+    content = b"".join((locks / arguments[-1]).read_bytes() for arguments in _INSTALLS[engine])
+    return hashlib.sha256(content).hexdigest() + "\n"
+
+
+def _n_packages(lock: Path) -> int:
+    return sum(1 for line in lock.read_text().splitlines() if line[:1].isalnum())
+
+
+__all__ = [
+    "ENGINES_DIR",
+    "LIBRARIES",
+    "EngineEnvironment",
+    "Where",
+    "find_environment",
+    "install_environment",
+    "managed_folder",
+    "python_variable",
+]

@@ -1,0 +1,279 @@
+"""On which machine do we measure, and what about it would make numbers bad?"""
+
+import hashlib
+import os
+import platform
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from inferometer.measure.nvml import NvmlDevices
+from inferometer.records.types import Caution, HostFacts
+from inferometer.units import format_bytes, format_fraction
+
+_CPU: Final = Path("/sys/devices/system/cpu")
+_ALLOWED_VARIABLES: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "GOMP_CPU_AFFINITY",
+    "HF_HUB_OFFLINE",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "MKL_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "OMP_WAIT_POLICY",
+    "OPENBLAS_NUM_THREADS",
+    "PYTORCH_CUDA_ALLOC_CONF",
+)
+_LOOK_S: Final = 0.5
+"""How long other processes are watched."""
+BUSY_FRACTION: Final = 0.05
+"""Of one core: a neighbour below it is not worth a word."""
+MIN_FREE_FRACTION: Final = 0.1
+
+
+def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
+    """Which machine is this? What it does not tell is None."""
+    nvml = NvmlDevices.open(1) if uses_device else None
+    device = None if nvml is None else nvml.facts()
+    return HostFacts(
+        hostname_hash=hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
+        os=_os_name(),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        cpu_model=_cpu_model(),
+        n_cores=len(os.sched_getaffinity(0)),
+        n_threads_used=n_threads,
+        memory_bytes=psutil.virtual_memory().total,
+        cpu_governor=_read(_CPU / "cpu0" / "cpufreq" / "scaling_governor"),
+        accelerator=None if device is None else device.name,
+        accelerator_driver=None if device is None else device.driver,
+        accelerator_memory_bytes=None if device is None else device.memory_bytes,
+        environment=tuple((name, os.environ[name]) for name in _ALLOWED_VARIABLES if name in os.environ),
+    )
+
+
+def examine_machine() -> tuple[Caution, ...]:
+    """What would make numbers bad on this machine, each with its remedy? Takes half a second."""
+    busy, stolen_fraction = _watch_others()
+    found = [
+        *_governor(),
+        *busy,
+        *_stolen(stolen_fraction),
+        *_load(),
+        *_swap(),
+        *_free_memory(),
+        *_quota(),
+        *_hyperthreads(),
+        *_clock_source(),
+        *_wait_policy(),
+        *_device(),
+    ]
+    return tuple(found)
+
+
+def _governor() -> list[Caution]:
+    governor = _read(_CPU / "cpu0" / "cpufreq" / "scaling_governor")
+    if governor in {None, "performance"}:
+        return []
+    return [
+        Caution(
+            code="CPU_GOVERNOR",
+            text=f"the CPU's clock follows the load (governor {governor!r}), so first steps are slower than later ones",
+            remedy="sudo cpupower frequency-set -g performance",
+        )
+    ]
+
+
+def _watch_others() -> tuple[list[Caution], float | None]:
+    """Who else computes, and how much of our time did the hypervisor give to others, while we watch?"""
+    ours = {os.getpid(), os.getppid()}
+    before = {process.pid: process for process in psutil.process_iter(["name"]) if process.pid not in ours}
+    first_s = {pid: _cpu_s(process) for pid, process in before.items()}
+    stolen_before, total_before = _stolen_and_total_s()
+    begin_s = time.monotonic()
+    time.sleep(_LOOK_S)
+    wall_s = time.monotonic() - begin_s
+    stolen_after, total_after = _stolen_and_total_s()
+    shares = {pid: (_cpu_s(process) - first_s[pid]) / wall_s for pid, process in before.items()}
+    busy = {pid: share for pid, share in shares.items() if share > BUSY_FRACTION}
+    stolen_fraction = (stolen_after - stolen_before) / (total_after - total_before) if total_after > total_before else None
+    if not busy:
+        return [], stolen_fraction
+    worst = max(busy, key=lambda pid: busy[pid])
+    caution = Caution(
+        code="BUSY_NEIGHBOURS",
+        text=f"{len(busy)} other processes use {sum(busy.values()):.1f} cores, most of it {before[worst].info['name']} ({worst})",
+        remedy="stop them, or measure when they are done; numbers taken beside them vary",
+    )
+    return [caution], stolen_fraction
+
+
+def _stolen(stolen_fraction: float | None) -> list[Caution]:
+    if stolen_fraction is None or stolen_fraction < 0.01:
+        return []
+    return [
+        Caution(
+            code="STOLEN_TIME",
+            text=f"the hypervisor gave {format_fraction(stolen_fraction)} of the processor time to other machines",
+            remedy="a machine with dedicated cores, or more repetitions and a look at the spread",
+        )
+    ]
+
+
+def _load() -> list[Caution]:
+    load_1min = os.getloadavg()[0]
+    n_cores = len(os.sched_getaffinity(0))
+    if load_1min < 0.5 * n_cores:
+        return []
+    return [
+        Caution(
+            code="LOAD",
+            text=f"{load_1min:.1f} processes ran or waited on average in the last minute, on {n_cores} cores",
+            remedy="wait until the machine is quiet (uptime)",
+        )
+    ]
+
+
+def _swap() -> list[Caution]:
+    swap = psutil.swap_memory()
+    if swap.used < 64 * 2**20:
+        return []
+    return [
+        Caution(
+            code="SWAP",
+            text=f"{format_bytes(swap.used)} of memory lie in swap: a step that touches them waits for the disk",
+            remedy="free memory, then sudo swapoff -a && sudo swapon -a",
+        )
+    ]
+
+
+def _free_memory() -> list[Caution]:
+    memory = psutil.virtual_memory()
+    if memory.available > MIN_FREE_FRACTION * memory.total:
+        return []
+    return [
+        Caution(
+            code="LITTLE_MEMORY",
+            text=f"{format_bytes(memory.available)} of {format_bytes(memory.total)} are free",
+            remedy="end what holds memory; points that need more are refused as out of memory",
+        )
+    ]
+
+
+def _quota() -> list[Caution]:
+    quota = _read(Path("/sys/fs/cgroup/cpu.max"))
+    if quota is None or quota.startswith("max"):
+        return []
+    quota_us, period_us = (int(part) for part in quota.split())
+    n_cores = len(os.sched_getaffinity(0))
+    if quota_us >= n_cores * period_us:
+        return []
+    return [
+        Caution(
+            code="CPU_QUOTA",
+            text=f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop when the quota of a period is spent",
+            remedy=f"--threads {max(quota_us // period_us, 1)}, or a container with whole cores (cpuset instead of quota)",
+        )
+    ]
+
+
+def _hyperthreads() -> list[Caution]:
+    siblings = {_read(_CPU / f"cpu{cpu}" / "topology" / "thread_siblings_list") for cpu in os.sched_getaffinity(0)} - {None}
+    n_threads = len(os.sched_getaffinity(0))
+    if not siblings or len(siblings) == n_threads:
+        return []
+    return [
+        Caution(
+            code="HYPERTHREADS",
+            text=f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core do not do the work of two",
+            remedy=f"--threads {len(siblings)}",
+        )
+    ]
+
+
+def _clock_source() -> list[Caution]:
+    source = _read(Path("/sys/devices/system/clocksource/clocksource0/current_clocksource"))
+    if source in {None, "tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page"}:
+        return []
+    return [
+        Caution(
+            code="SLOW_CLOCK",
+            text=f"the kernel's clock is {source!r}: reading it takes a microsecond or more, and it may drift",
+            remedy="boot with clocksource=tsc where the processor's counter is stable",
+        )
+    ]
+
+
+def _wait_policy() -> list[Caution]:
+    policy = os.environ.get("OMP_WAIT_POLICY")
+    if policy is None or policy.lower() == "passive":
+        return []
+    return [
+        Caution(
+            code="OMP_WAIT_POLICY",
+            text=f"OMP_WAIT_POLICY={policy}: threads that spin at barriers make a step 15 to 80 times slower beside one busy neighbour",
+            remedy="export OMP_WAIT_POLICY=passive; engines that this tool starts have it already",
+        )
+    ]
+
+
+def _device() -> list[Caution]:
+    nvml = NvmlDevices.open(1)
+    if nvml is None:
+        return []
+    found: list[Caution] = []
+    sample, n_others = nvml.sample(), nvml.other_processes()
+    if sample.throttle_reasons:
+        reasons = ", ".join(sample.throttle_reasons)
+        found.append(
+            Caution(code="THROTTLED", text=f"the accelerator runs below its clocks: {reasons}", remedy="cool it or raise its limit")
+        )
+    if n_others:
+        found.append(
+            Caution(
+                code="DEVICE_SHARED", text=f"{n_others} processes compute on the accelerator", remedy="end them, or take another device"
+            )
+        )
+    return found
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:  # it ended while we looked, or is not ours to look at
+        return 0.0
+    return float(times.user + times.system)
+
+
+def _stolen_and_total_s() -> tuple[float, float]:
+    times = psutil.cpu_times()
+    return float(getattr(times, "steal", 0.0)), float(sum(times))
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
+    except OSError:
+        return platform.system()
+
+
+def _cpu_model() -> str | None:
+    lines = (_read(Path("/proc/cpuinfo")) or "").splitlines()
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    return name or platform.processor() or None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+__all__ = ["BUSY_FRACTION", "examine_machine", "host_facts"]

@@ -1,0 +1,76 @@
+"""How is a sweep run from its first point to its last, in spite of whatever happens between?
+
+A point is stored as soon as it is measured. The same command given again goes on with what is missing: after Ctrl-C,
+after ``kill -9``, after a full disk. A point that does not fit in memory is an answer, and the sweep goes on.
+"""
+
+from pathlib import Path
+
+from inferometer.errors import MeasureError
+from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
+from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
+from inferometer.measure.environments import find_environment
+from inferometer.measure.manifest import new_manifest, now_utc
+from inferometer.measure.measuring import PointMeasurer
+from inferometer.measure.session import measure_missing
+from inferometer.measure.time_left import OnProgress, Progress
+from inferometer.records.store import RunWriter, read_run
+from inferometer.records.types import EngineFacts, Run
+from inferometer.spec.types import SweepPlan
+
+
+def run_sweep(
+    plan: SweepPlan,
+    model: ModelReference,
+    directory: Path,
+    on_progress: OnProgress,
+    *,
+    command: tuple[str, ...] = (),
+    settings: WorkerSettings | None = None,
+) -> Run:
+    """Measure what is missing of the plan, store it point by point, and give back the whole run.
+
+    Raises
+    ------
+    SpecError
+        The engine cannot do what is asked.
+    MeasureError
+        It was interrupted, or the engine fails at whatever is tried. What was measured is stored.
+    RecordError
+        The folder cannot be written, or holds another run.
+    """
+    # Before minutes of loading: is there anything to do, and may we write?
+    with RunWriter.create_or_resume(directory, new_manifest(plan, model.spec, command)) as writer:
+        is_complete = writer.is_complete
+    if not is_complete:
+        settings = settings or WorkerSettings(python=str(find_environment(plan.engine.engine).python))
+        with RemoteEngine(plan.engine, model, settings) as engine:
+            manifest = new_manifest(plan, model.spec, command, _load(engine))
+            with RunWriter.create_or_resume(directory, manifest) as writer:
+                _measure(plan, engine, writer, on_progress, directory)
+    return read_run(directory)
+
+
+def _load(engine: RemoteEngine) -> EngineFacts:
+    try:
+        return engine.facts()
+    except OutOfMemory as error:
+        raise MeasureError(
+            f"the model does not fit: {error}", where=engine.model.location, try_="a smaller --dtype or model, or --tp over more devices"
+        ) from None
+
+
+def _measure(plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progress: OnProgress, directory: Path) -> None:
+    try:
+        with PointMeasurer(plan, engine) as measurer:
+            cautions = measure_missing(plan, measurer, writer, on_progress)
+        writer.finish(cautions, now_utc())
+    except KeyboardInterrupt:
+        raise MeasureError(
+            f"interrupted: {len(writer.done_points)} of {len(plan.points)} points are stored",
+            where=str(directory),
+            try_="the same command again: it goes on with what is missing",
+        ) from None
+
+
+__all__ = ["OnProgress", "Progress", "run_sweep"]

@@ -1,0 +1,173 @@
+"""What did the machine do while a repetition ran: processors, accelerator, energy?
+
+A thread of its own samples counters every few hundredths of a second (some 0.1 % of a core), and repetitions are cut out
+of them afterwards. What the machine does not tell stays absent.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+import psutil
+
+from inferometer.measure.nvml import NvmlDevices
+
+INTERVAL_S: Final = 0.05
+_FAMILY_EVERY: Final = 20
+"""Samples between two looks for new child processes: that search reads all of /proc."""
+_PATIENCE_SAMPLES: Final = 4
+"""Intervals to wait for the sample after a repetition: an engine that has died will not be sampled again."""
+_POWERCAP: Final = Path("/sys/class/powercap")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What was sampled during one repetition; NaN is absent."""
+
+    cpu_fraction: float = float("nan")
+    device_fraction: float = float("nan")
+    energy_joule: float = float("nan")
+    power_watt: float = float("nan")
+
+
+@dataclass(slots=True)
+class _Series:
+    """Samples of one counter: when, and how much since the beginning of time."""
+
+    at_ns: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def add(self, at_ns: int, value: float | None) -> None:
+        if value is not None:
+            self.at_ns.append(at_ns)
+            self.values.append(value)
+
+    def grown(self, start_ns: int, end_ns: int) -> float:
+        """How much it grew between two instants; NaN where the samples do not reach around them."""
+        if len(self.at_ns) < 2 or self.at_ns[0] > start_ns or self.at_ns[-1] < end_ns:
+            return float("nan")
+        before, after = np.interp([start_ns, end_ns], self.at_ns, self.values)
+        return float(after - before)
+
+    def mean(self, start_ns: int, end_ns: int) -> float:
+        inside = [value for at_ns, value in zip(self.at_ns, self.values, strict=True) if start_ns <= at_ns <= end_ns]
+        return float(np.mean(inside)) if inside else float("nan")
+
+
+class Sampler:
+    """Samples an engine's processes and the machine while it is open as a context."""
+
+    def __init__(self, engine_pid: Callable[[], int | None], *, n_cores: int, device: str, n_devices: int = 1) -> None:
+        self._engine_pid = engine_pid
+        self._n_cores = n_cores
+        self._nvml = NvmlDevices.open(n_devices) if device == "cuda" else None
+        self._family: list[psutil.Process] = []
+        self._cpu_s, self._busy, self._energy_joule, self._power_watt = _Series(), _Series(), _Series(), _Series()
+        self._throttled: set[str] = set()
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, name="telemetry", daemon=True)
+        self._rapl = RaplCounter()
+
+    def __enter__(self) -> Self:
+        """Begin sampling."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End sampling."""
+        self._over.set()
+        self._thread.join()
+
+    @property
+    def throttle_reasons(self) -> tuple[str, ...]:
+        """Why did the accelerator run below its clocks, at any time so far?"""
+        return tuple(sorted(self._throttled))
+
+    def between(self, start_ns: int, end_ns: int) -> Telemetry:
+        """What was sampled between two readings of ``time.perf_counter_ns``? Waits for the sample that follows the second."""
+        for _ in range(_PATIENCE_SAMPLES):
+            if not self._cpu_s.at_ns or self._cpu_s.at_ns[-1] >= end_ns:
+                break
+            self._over.wait(INTERVAL_S)
+        wall_s = (end_ns - start_ns) / 1e9
+        with self._lock:
+            energy_joule = self._energy_joule.grown(start_ns, end_ns)
+            power_watt = self._power_watt.mean(start_ns, end_ns)
+            return Telemetry(
+                cpu_fraction=self._cpu_s.grown(start_ns, end_ns) / (wall_s * self._n_cores),
+                device_fraction=self._busy.mean(start_ns, end_ns),
+                energy_joule=energy_joule,
+                power_watt=energy_joule / wall_s if np.isnan(power_watt) else power_watt,
+            )
+
+    def forget(self) -> None:
+        """Drop the samples so far: their repetitions are written."""
+        with self._lock:
+            for series in (self._cpu_s, self._busy, self._energy_joule, self._power_watt):
+                del series.at_ns[:-2], series.values[:-2]
+
+    def _watch(self) -> None:
+        n_samples = 0
+        while not self._over.wait(INTERVAL_S):
+            self._sample(looks_for_children=n_samples % _FAMILY_EVERY == 0)
+            n_samples += 1
+
+    def _sample(self, *, looks_for_children: bool) -> None:
+        cpu_s = self._family_cpu_s(looks_for_children=looks_for_children)
+        at_ns = time.perf_counter_ns()
+        device = None if self._nvml is None else self._nvml.sample()
+        with self._lock:
+            self._cpu_s.add(at_ns, cpu_s)
+            if device is None:
+                self._energy_joule.add(at_ns, self._rapl.read_joule())
+                return
+            self._busy.add(at_ns, device.busy_fraction)
+            self._energy_joule.add(at_ns, device.energy_joule)
+            self._power_watt.add(at_ns, device.power_watt)
+            self._throttled |= set(device.throttle_reasons)
+
+    def _family_cpu_s(self, *, looks_for_children: bool) -> float | None:
+        pid = self._engine_pid()
+        if pid is None:
+            return None
+        try:
+            if looks_for_children or not self._family or self._family[0].pid != pid:
+                leader = psutil.Process(pid)
+                self._family = [leader, *leader.children(recursive=True)]
+            return float(sum(times.user + times.system for times in (process.cpu_times() for process in self._family)))
+        except psutil.Error:
+            self._family = []
+            return None
+
+
+class RaplCounter:
+    """Energy of the processor packages since the first reading, from Linux's powercap; absent where it is not readable."""
+
+    def __init__(self, root: Path = _POWERCAP) -> None:
+        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it that would count twice.
+        self._packages = [path for path in sorted(root.glob("intel-rapl:*")) if path.name.count(":") == 1]
+        self._last_uj: dict[Path, int] = {}
+        self._total_uj = 0
+
+    def read_joule(self) -> float | None:
+        """Joules so far, wrap-arounds taken out."""
+        try:
+            for package in self._packages:
+                now_uj = int((package / "energy_uj").read_text())
+                grown_uj = now_uj - self._last_uj.get(package, now_uj)
+                if grown_uj < 0:
+                    grown_uj += int((package / "max_energy_range_uj").read_text())
+                self._total_uj += grown_uj
+                self._last_uj[package] = now_uj
+        except OSError:
+            return None
+        return self._total_uj / 1e6 if self._packages else None
+
+
+__all__ = ["INTERVAL_S", "RaplCounter", "Sampler", "Telemetry"]

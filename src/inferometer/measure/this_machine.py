@@ -1,0 +1,76 @@
+"""What is the machine at hand as a device: how much memory, which bandwidth, which FLOP/s, measured now?"""
+
+import importlib.util
+import os
+from datetime import UTC, datetime
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, NumpyCeilings
+from inferometer.measure.engines.protocol import CeilingProbe, ProbeSettings
+from inferometer.measure.host import host_facts
+from inferometer.measure.nvml import NvmlDevices
+from inferometer.records.types import ProbeKind
+from inferometer.spec.catalog import find_hardware
+from inferometer.spec.types import Constant, DType, HardwareSpec, PeakSpec, Source
+
+_TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
+_DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")
+
+
+def this_hardware() -> HardwareSpec:
+    """The device that an engine would use here: the catalogue's GPU where there is one, else this CPU, its ceilings measured now.
+
+    Takes about a second. Number formats that nobody here can multiply in are absent.
+
+    Raises
+    ------
+    SpecError
+        There is a GPU that the catalogue does not know.
+    """
+    nvml = NvmlDevices.open(1)
+    if nvml is not None:
+        return find_hardware(nvml.facts().name)
+    probe = _probe()
+    n_threads = len(os.sched_getaffinity(0))
+    found = probe.measure(_settings((ProbeKind.READ,), "float32", n_threads))
+    reads = [ceiling.value_per_s for ceiling in found if ceiling.kind is ProbeKind.READ]
+    if not reads:
+        raise SpecError("the memory bandwidth of this machine could not be measured", where="--hardware this", try_="--hardware ID")
+    peaks = [
+        PeakSpec(dtype=dtype, flop_per_s=_measured(ceiling.value_per_s))
+        for dtype in _DTYPES
+        for ceiling in probe.measure(_settings((ProbeKind.MATMUL,), dtype, n_threads))
+    ]
+    host = host_facts(n_threads=n_threads, uses_device=False)
+    if host.memory_bytes is None:
+        raise SpecError("nobody says how much memory this machine has", where="--hardware this", try_="--hardware ID")
+    return HardwareSpec(
+        hardware_id="this",
+        name=f"{host.cpu_model or 'this CPU'} ({n_threads} threads)",
+        vendor="this machine",
+        kind="cpu",
+        memory_bytes=_measured(host.memory_bytes),
+        memory_bytes_per_s=_measured(reads[0]),
+        peaks=tuple(peaks),
+    )
+
+
+def _probe() -> CeilingProbe:
+    # torch multiplies in more formats than numpy; it is loaded by name, because the core runs without it.
+    if importlib.util.find_spec("torch") is None:
+        return NumpyCeilings()
+    probe: CeilingProbe = importlib.import_module(_TORCH_PROBE).open_probe()
+    return probe
+
+
+def _settings(kinds: tuple[ProbeKind, ...], dtype: DType, n_threads: int) -> ProbeSettings:
+    return ProbeSettings(kinds=kinds, footprint_bytes=MAX_FOOTPRINT_BYTES, matmul_dtype=dtype, n_threads=n_threads)
+
+
+def _measured(value: float) -> Constant:
+    now = datetime.now(UTC).date().isoformat()
+    return Constant(value=value, source=Source(kind="measured", where="probed on this machine", checked_utc=now))
+
+
+__all__ = ["this_hardware"]

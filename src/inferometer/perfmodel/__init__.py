@@ -1,0 +1,1 @@
+"""WHY THAT LONG: FLOP, bytes, bounds, memory and the step-time model."""

@@ -1,0 +1,254 @@
+"""What do the datasheets say: how fast, how large, how dear, between which bounds, before anything was measured?
+
+Nothing here is fitted to the machine at hand. The low end of each time is physical: peaks reached in full, everything
+overlapped. The likely value and the high end take efficiencies published for other machines (``scenario.LIKELY``, ``WORST``).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from inferometer.perfmodel.memory import (
+    DEFAULT_UTILIZATION,
+    LogitsTrap,
+    MemoryBudget,
+    MemoryQuestion,
+    largest_batch_size,
+    logits_trap,
+    memory_budget,
+)
+from inferometer.perfmodel.roofline import critical_batch_size, peaks_of
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Phases, Scenario, bounds_of, decode_of, phases_at, prefill_of
+from inferometer.perfmodel.types import StepBound, StepWork
+from inferometer.perfmodel.utilisation import joule_per_million_tokens, usd_per_million_tokens
+from inferometer.perfmodel.work import kv_bytes_per_token, kv_dtype, n_active_parameters, n_parameters, weight_bytes
+from inferometer.spec.catalog import unsourced_constants
+from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
+from inferometer.stats.estimate import Estimate
+
+METHOD: Final = "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
+CONFIDENCE_FRACTION: Final = 0.9
+"""Nominal; how many published measurements lie inside is a test (test_datasheet_published)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How large is it? Bytes are those of one device, but for the KV cache's."""
+
+    n_parameters: int
+    n_active_parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    """All devices together, while no window is full."""
+    memory: MemoryBudget
+    largest_batch_size: int
+    """The most such sequences that fit; 0 where not even one does."""
+    logits: LogitsTrap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseAnswer:
+    """What does one step of a phase do on one device, and what bounds it at the peaks?"""
+
+    work: StepWork
+    bound: StepBound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast is it? Rates are those of the whole instance."""
+
+    ttft_s: Estimate
+    tpot_s: Estimate
+    tokens_per_s_per_user: Estimate  # 1 / TPOT
+    decode_tokens_per_s: Estimate
+    """While all sequences decode."""
+    output_tokens_per_s: Estimate
+    """Output tokens / the whole duration of the batch, its prefill included."""
+    total_tokens_per_s: Estimate
+    """Prompt and output tokens / the whole duration of the batch."""
+    mbu_fraction: Estimate
+    """Of decode, against the datasheet's bandwidth."""
+    mfu_fraction: Estimate
+    """Of prefill, against the datasheet's dense peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What do a million output tokens cost, all devices of the instance paid and at their rated power? None: nobody knows."""
+
+    price: PriceSpec | None
+    usd_per_million_tokens: Estimate | None
+    power_watt: float | None
+    joule_per_million_tokens: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasheetPrediction:
+    """Everything that ``predict`` answers from datasheets."""
+
+    scenario: Scenario
+    sizes: Sizes
+    prefill: PhaseAnswer
+    decode: PhaseAnswer
+    critical_batch_size: int
+    """From this batch on decode's matrices are bound by compute."""
+    speeds: Speeds
+    costs: Costs
+    cautions: tuple[str, ...]
+    """What makes the answer less good: it does not fit, a number without a source, a lossy format."""
+
+
+def predict_datasheet(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, batch_size: int, prompt_tokens: int, output_tokens: int
+) -> DatasheetPrediction:
+    """What do the datasheets say about this static batch? Anything more particular is asked with ``predict_scenario``.
+
+    Raises
+    ------
+    SpecError
+        An impossible question: the device lacks the number format, heads cannot be split, the context is too long.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> answer = predict_datasheet(find_model("llama-2-7b"), EngineSpec(dtype="bfloat16"), find_hardware("a100_80gb_sxm"),
+    ...                            batch_size=1, prompt_tokens=128, output_tokens=128)
+    >>> answer.decode.bound.bound_by, round(answer.speeds.tokens_per_s_per_user.value)
+    ('memory', 99)
+    """
+    return predict_scenario(
+        Scenario(
+            model=model,
+            engine=engine,
+            hardware=hardware,
+            batch_size=batch_size,
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+        )
+    )
+
+
+def predict_scenario(
+    scenario: Scenario, *, price: PriceSpec | None = None, utilization_fraction: float = DEFAULT_UTILIZATION.value
+) -> DatasheetPrediction:
+    """What do the datasheets say about this scenario? ``price`` None takes the catalogue's first.
+
+    Raises
+    ------
+    SpecError
+        An impossible question.
+    """
+    sizes = _sizes(scenario, utilization_fraction=utilization_fraction)
+    speeds = _speeds(scenario)
+    costs = _costs(scenario, speeds, price or next(iter(scenario.hardware.prices), None))
+    prefill_bound, decode_bound = bounds_of(scenario)
+    return DatasheetPrediction(
+        scenario=scenario,
+        sizes=sizes,
+        prefill=PhaseAnswer(work=prefill_of(scenario)[1], bound=prefill_bound),
+        decode=PhaseAnswer(work=decode_of(scenario)[1], bound=decode_bound),
+        critical_batch_size=critical_batch_size(scenario.model, scenario.engine, peaks_of(scenario.hardware, scenario.engine)),
+        speeds=speeds,
+        costs=costs,
+        cautions=_cautions(scenario, sizes, costs),
+    )
+
+
+def _sizes(scenario: Scenario, *, utilization_fraction: float) -> Sizes:
+    model, engine = scenario.model, scenario.engine
+    question = MemoryQuestion(
+        model=model,
+        engine=engine,
+        hardware=scenario.hardware,
+        context_tokens=scenario.prompt_tokens + scenario.output_tokens,
+        prompt_tokens=scenario.prompt_tokens,
+        plan=scenario.used_plan,
+        utilization_fraction=utilization_fraction,
+    )
+    return Sizes(
+        n_parameters=n_parameters(model),
+        n_active_parameters=n_active_parameters(model),
+        weight_bytes=weight_bytes(model, engine),
+        kv_bytes_per_token=kv_bytes_per_token(model, kv_dtype(engine)),
+        memory=memory_budget(question, scenario.batch_size),
+        largest_batch_size=largest_batch_size(question),
+        logits=logits_trap(model, engine, batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
+    )
+
+
+def _speeds(scenario: Scenario) -> Speeds:
+    best, likely, worst = phases_at(scenario, BEST), phases_at(scenario, LIKELY), phases_at(scenario, WORST)
+
+    def estimate(pick: Callable[[Phases], float]) -> Estimate:
+        return Estimate(
+            value=pick(likely), low=pick(best), high=pick(worst), confidence_fraction=CONFIDENCE_FRACTION, n_samples=1, method=METHOD
+        )
+
+    peaks = peaks_of(scenario.hardware, scenario.engine)
+    ttft_s, tpot_s = estimate(lambda phases: phases.ttft_s), estimate(lambda phases: phases.tpot_s)
+    duration_s = estimate(lambda phases: phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s)
+    n_output = scenario.batch_size * scenario.output_tokens
+    decode_work, prefill_work = decode_of(scenario)[1], prefill_of(scenario)[1]
+    step_bytes = decode_work.weight_bytes + decode_work.kv_read_bytes
+    return Speeds(
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        tokens_per_s_per_user=tpot_s.inverted(),
+        decode_tokens_per_s=tpot_s.inverted(scenario.batch_size),
+        output_tokens_per_s=duration_s.inverted(n_output),
+        total_tokens_per_s=duration_s.inverted(n_output + scenario.batch_size * scenario.prompt_tokens),
+        mbu_fraction=tpot_s.inverted(step_bytes / scenario.expected_step_tokens / peaks.memory_bytes_per_s),
+        mfu_fraction=ttft_s.inverted(prefill_work.total_flop / peaks.flop_per_s),
+    )
+
+
+def _costs(scenario: Scenario, speeds: Speeds, price: PriceSpec | None) -> Costs:
+    rate, n_devices = speeds.output_tokens_per_s, scenario.n_devices
+    rated = scenario.hardware.power_watt
+    power_watt = None if rated is None else rated.value * n_devices
+    return Costs(
+        price=price,
+        usd_per_million_tokens=None if price is None else usd_per_million_tokens(rate, usd_per_hour=price.usd_per_hour * n_devices),
+        power_watt=power_watt,
+        joule_per_million_tokens=None if power_watt is None else joule_per_million_tokens(rate, power_watt=power_watt),
+    )
+
+
+def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]:
+    engine, hardware = scenario.engine, scenario.hardware
+    said: list[str] = []
+    if not sizes.memory.fits:
+        missing = f"{-sizes.memory.free_bytes / 2**30:.3g} GiB are missing on each device"
+        said.append(f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume it did")
+    unsourced = unsourced_constants(hardware)
+    if unsourced:
+        said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
+    if engine.quantization is not None:
+        said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
+    if engine.quantization in {"int4", "float4"}:
+        said.append("4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of the times may be too low")
+    if hardware.vendor != "nvidia":
+        said.append("the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the likely time in a table of 2024")
+    if scenario.is_sparse:
+        said.append("2:4 sparsity needs weights that were pruned for it")
+    if scenario.launch_overhead_s == 0:
+        said.append("launch overhead is not in datasheets: small models in eager mode are slower; fit a sweep to know")
+    if costs.price is not None:
+        said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
+    if scenario.model.note is not None:
+        said.append(scenario.model.note)
+    return tuple(said)
+
+
+__all__ = [
+    "CONFIDENCE_FRACTION",
+    "METHOD",
+    "Costs",
+    "DatasheetPrediction",
+    "PhaseAnswer",
+    "Sizes",
+    "Speeds",
+    "predict_datasheet",
+    "predict_scenario",
+]

@@ -1,0 +1,138 @@
+"""What does a device's memory hold, how large a batch fits, and what do the logits of a whole prompt cost?"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.communication import ParallelPlan, plan_of
+from inferometer.perfmodel.kv_cache import kv_bytes, n_kv_shards
+from inferometer.perfmodel.weights import linears, n_shards, weight_bytes
+from inferometer.perfmodel.work import kv_dtype, logits_bytes
+from inferometer.spec.types import DTYPE_BITS, Constant, EngineSpec, HardwareSpec, ModelSpec, Source
+
+DEFAULT_UTILIZATION: Final = Constant(
+    value=0.9, source=Source(kind="repository", where="vllm-project/vllm: EngineArgs.gpu_memory_utilization, long the default")
+)
+_MOST_SEQUENCES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBudget:
+    """What one device of the group holds for a batch, in bytes. ``free_bytes`` is negative where it does not fit."""
+
+    total_bytes: int
+    reserve_bytes: int
+    """Not given to the engine: driver, graphs, other processes."""
+    weight_bytes: int
+    kv_bytes: int
+    activation_bytes: int
+    logits_bytes: int
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left."""
+        return self.total_bytes - self.reserve_bytes - self.weight_bytes - self.kv_bytes - self.activation_bytes - self.logits_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether nothing is lacking."""
+        return self.free_bytes >= 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryQuestion:
+    """What is to be held: ``batch_size`` sequences that grow to ``context_tokens``, at most ``max_step_tokens`` computed at once."""
+
+    model: ModelSpec
+    engine: EngineSpec
+    hardware: HardwareSpec
+    context_tokens: int
+    prompt_tokens: int
+    plan: ParallelPlan | None = None
+    max_step_tokens: int | None = None
+    """None: whole prompts of the whole batch are computed in one step (static batching)."""
+    block_tokens: int = 1
+    """Tokens in a block of a paged cache; contexts are rounded up to it."""
+    utilization_fraction: float = DEFAULT_UTILIZATION.value
+    has_all_logits: bool = False
+    """Whether the prefill computes logits for each position instead of the last."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.utilization_fraction <= 1:
+            raise SpecError(
+                f"memory utilization {self.utilization_fraction}", where="--gpu-memory-utilization", allowed="above 0, at most 1"
+            )
+        if self.context_tokens > self.model.max_position_tokens:
+            raise SpecError(
+                f"{self.context_tokens} tokens of context",
+                where="--prompt + --output",
+                allowed=f"at most {self.model.max_position_tokens} for {self.model.model_id!r}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsTrap:
+    """How many bytes do logits take if a prefill asks for the last position, and for all of them?"""
+
+    last_bytes: int
+    all_bytes: int
+
+
+def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
+    """What does each device hold for this batch?
+
+    With pipeline parallelism a stage holds its share of layers' weights and cache. Activations are those of the widest layer
+    (its inputs, outputs and the residual stream), which the next layer reuses: an estimate, engines round up.
+    """
+    model, engine = question.model, question.engine
+    n_stages = (question.plan or plan_of(engine)).n_pipeline
+    total_bytes = round(question.hardware.memory_bytes.value)
+    rows = batch_size * question.prompt_tokens
+    rows = rows if question.max_step_tokens is None else min(rows, max(question.max_step_tokens, batch_size))
+    positions = rows if question.has_all_logits else batch_size
+    blocks_tokens = -(-question.context_tokens // question.block_tokens) * question.block_tokens
+    per_sequence = kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens) / n_kv_shards(model, engine) / n_stages
+    return MemoryBudget(
+        total_bytes=total_bytes,
+        reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
+        weight_bytes=round(weight_bytes(model, engine) / n_stages),
+        kv_bytes=round(batch_size * per_sequence),
+        activation_bytes=round(rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8),
+        logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),
+    )
+
+
+def largest_batch_size(question: MemoryQuestion) -> int:
+    """How many such sequences fit at once? 0 where not even one does.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> question = MemoryQuestion(model=find_model("llama-2-7b"), engine=EngineSpec(dtype="float16"), hardware=find_hardware("a10"),
+    ...                           context_tokens=1024, prompt_tokens=512)
+    >>> largest_batch_size(question)
+    16
+    """
+    low, high = 0, 1
+    while high < _MOST_SEQUENCES and memory_budget(question, high).fits:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if memory_budget(question, middle).fits else (low, middle)
+    return low
+
+
+def logits_trap(model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int) -> LogitsTrap:
+    """What would logits of every position of the prompts cost, against those of the last?"""
+    return LogitsTrap(
+        last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
+        all_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens),
+    )
+
+
+def _row_elements(model: ModelSpec, n_devices: int) -> float:
+    widest = max(part.n_active_copies * (part.n_in + part.n_out / n_shards(part, model, n_devices)) for part in linears(model))
+    return 2 * model.hidden_size + widest
+
+
+__all__ = ["DEFAULT_UTILIZATION", "LogitsTrap", "MemoryBudget", "MemoryQuestion", "largest_batch_size", "logits_trap", "memory_budget"]

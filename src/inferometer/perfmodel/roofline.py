@@ -1,0 +1,139 @@
+"""How fast could a step be at best on this device, how slow if nothing overlapped, and what bounds it?"""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.types import StepBound, StepWork
+from inferometer.perfmodel.weights import linears, stored_weight_bits
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What one device can do at most, and the number format that it computes in."""
+
+    flop_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float | None
+    message_latency_s: float = 0.0
+    compute_dtype: DType
+
+    def scaled(self, *, compute_fraction: float, memory_fraction: float) -> "Peaks":
+        """The peaks of a device that reaches these shares of them; links share the fate of the memory."""
+        return Peaks(
+            flop_per_s=self.flop_per_s * compute_fraction,
+            memory_bytes_per_s=self.memory_bytes_per_s * memory_fraction,
+            link_bytes_per_s=None if self.link_bytes_per_s is None else self.link_bytes_per_s * memory_fraction,
+            message_latency_s=self.message_latency_s,
+            compute_dtype=self.compute_dtype,
+        )
+
+
+def compute_dtype(engine: EngineSpec) -> DType:
+    """In which format does the engine multiply? float8 and int8 weights meet activations of the same format (W8A8).
+
+    4-bit weights are widened and multiplied in ``engine.dtype`` (weight-only quantisation).
+    """
+    return engine.quantization if engine.quantization in {"float8", "int8"} else engine.dtype
+
+
+def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
+    """The datasheet peaks of a device for what the engine does on it.
+
+    Where the device has no link between devices, PCIe carries the traffic.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format.
+    """
+    dtype = compute_dtype(engine)
+    peak = hardware.peak_flop_per_s(dtype)
+    if peak is None:
+        raise SpecError(
+            f"{hardware.name} has no known rate in {dtype}",
+            where="--dtype" if engine.quantization is None else "--quantization",
+            allowed=", ".join(part.dtype for part in hardware.peaks),
+        )
+    link = hardware.link_bytes_per_s or hardware.pcie_bytes_per_s
+    return Peaks(
+        flop_per_s=peak.value,
+        memory_bytes_per_s=hardware.memory_bytes_per_s.value,
+        link_bytes_per_s=None if link is None else link.value,
+        compute_dtype=dtype,
+    )
+
+
+def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
+    """Which times follow from the work and the peaks: compute, memory, link; the longest of them bounds the step.
+
+    Raises
+    ------
+    SpecError
+        The step sends data, and no link is known.
+
+    Source
+    ------
+    Williams, Waterman and Patterson, Roofline, CACM 52 (2009); both bounds as in "How to scale your model" (2025), part 1.
+
+    Example
+    -------
+    >>> from inferometer.perfmodel.types import decode_shape
+    >>> from inferometer.perfmodel.work import step_work
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> engine = EngineSpec(dtype="bfloat16")
+    >>> work = step_work(find_model("llama-2-7b"), engine, decode_shape(batch_size=1, context_tokens=512))
+    >>> step_bound(work, peaks_of(find_hardware("a100_80gb_sxm"), engine)).bound_by
+    'memory'
+    """
+    if work.link_bytes > 0 and peaks.link_bytes_per_s is None:
+        raise SpecError("no link between devices is known", where="--hardware", allowed="one device", try_="--tp 1")
+    link_s = 0.0 if peaks.link_bytes_per_s is None else work.link_bytes / peaks.link_bytes_per_s
+    link_s += work.n_link_messages * peaks.message_latency_s
+    compute_s, memory_s = work.total_flop / peaks.flop_per_s, work.memory_bytes / peaks.memory_bytes_per_s
+    longest_s = max(compute_s, memory_s, link_s)
+    bound_by: Literal["compute", "memory", "link"] = "link"
+    if longest_s in {memory_s, compute_s}:
+        bound_by = "memory" if memory_s == longest_s else "compute"
+    return StepBound(compute_s=compute_s, memory_s=memory_s, link_s=link_s, bound_by=bound_by)
+
+
+def intensity_flop_per_byte(work: StepWork) -> float:
+    """How many FLOP does the step do for each byte that it moves: where it stands under the roofline?"""
+    return work.total_flop / work.memory_bytes
+
+
+def ridge_flop_per_byte(peaks: Peaks) -> float:
+    """At which intensity do the two roofs meet?"""
+    return peaks.flop_per_s / peaks.memory_bytes_per_s
+
+
+def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> int:
+    """From which batch on do the matrices of a decode step take longer to multiply than to read?
+
+    Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak FLOP/s / bandwidth; a mixture
+    of experts needs its share of idle experts more rows. KV cache and attention are left out.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> engine = EngineSpec(dtype="bfloat16")
+    >>> critical_batch_size(find_model("llama-2-7b"), engine, peaks_of(find_hardware("h100_sxm"), engine))
+    296
+    """
+    weights = sum(part.n_weights for part in linears(model))
+    active = sum(part.n_weights * part.n_active_copies / part.n_copies for part in linears(model))
+    return ceil(stored_weight_bits(engine) / 8 / 2 * ridge_flop_per_byte(peaks) * weights / active)
+
+
+__all__ = [
+    "Peaks",
+    "compute_dtype",
+    "critical_batch_size",
+    "intensity_flop_per_byte",
+    "peaks_of",
+    "ridge_flop_per_byte",
+    "step_bound",
+]

@@ -1,0 +1,202 @@
+"""What is asked of the datasheets, and how long do its two phases take at a given share of the peaks?"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.communication import ParallelPlan, plan_of
+from inferometer.perfmodel.roofline import Peaks, peaks_of, step_bound
+from inferometer.perfmodel.sparsity import sparse_work
+from inferometer.perfmodel.speculation import Speculation, expected_tokens, verification_shape
+from inferometer.perfmodel.types import BatchShape, StepBound, StepWork, decode_shape, prefill_shape
+from inferometer.perfmodel.work import step_work
+from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, Source
+
+Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
+"""What happens at the same time. An all-reduce waits for its data and the next matrix for it, so links rarely hide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A static batch: ``batch_size`` prompts of ``prompt_tokens``, ``output_tokens`` for each, on devices of one kind.
+
+    ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``: time that the host takes to
+    launch a step's kernels where they are not captured in a graph (from a fitted model; unknown to datasheets).
+    """
+
+    model: ModelSpec
+    engine: EngineSpec
+    hardware: HardwareSpec
+    batch_size: int
+    prompt_tokens: int
+    output_tokens: int
+    plan: ParallelPlan | None = None
+    is_sparse: bool = False
+    speculation: Speculation | None = None
+    prefix_hit_fraction: float = 0.0
+    launch_overhead_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = {"batch": self.batch_size, "prompt": self.prompt_tokens, "output": self.output_tokens}
+        for name, count in counts.items():
+            if count < 1:
+                raise SpecError(f"{name} = {count}", where=f"--{name}", allowed="1 or more")
+        if not 0 <= self.prefix_hit_fraction < 1:
+            raise SpecError(f"prefix-cache hit rate {self.prefix_hit_fraction}", where="--prefix-hit", allowed="0 to below 1")
+        if self.plan is not None and self.plan.n_tensor != self.engine.tensor_parallel_size:
+            raise SpecError(
+                f"the plan has {self.plan.n_tensor} tensor-parallel devices", allowed=f"the engine's {self.engine.tensor_parallel_size}"
+            )
+
+    @property
+    def used_plan(self) -> ParallelPlan:
+        """The plan, or the engine's own."""
+        return self.plan or plan_of(self.engine)
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of one instance."""
+        return self.used_plan.n_tensor * self.used_plan.n_pipeline
+
+    @property
+    def step_batch_size(self) -> int:
+        """Sequences in one step: a pipeline keeps one micro-batch in each stage."""
+        return -(-self.batch_size // self.used_plan.n_pipeline)
+
+    @property
+    def mean_context_tokens(self) -> int:
+        """Context of the mean decode step, its new token included: contexts grow from prompt + 1 to prompt + output - 1."""
+        return self.prompt_tokens + max(self.output_tokens // 2, 1)
+
+    @property
+    def expected_step_tokens(self) -> float:
+        """Tokens that a decode step yields for each sequence: 1 without speculation."""
+        return 1.0 if self.speculation is None else expected_tokens(self.speculation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Which shares of the peaks does a machine reach, how long does a message between devices take, and what overlaps?"""
+
+    compute_fraction: float
+    memory_fraction: float
+    message_latency_s: float
+    overlap: Overlap
+    source: Source
+
+
+BEST: Final = Efficiency(
+    compute_fraction=1.0,
+    memory_fraction=1.0,
+    message_latency_s=0.0,
+    overlap="everything",
+    source=Source(kind="derived", where="the peaks themselves"),
+)
+LIKELY: Final = Efficiency(
+    compute_fraction=0.45,
+    memory_fraction=0.65,
+    message_latency_s=20e-6,
+    overlap="compute and memory",
+    source=Source(
+        kind="derived",
+        where="medians: gpt-fast README (pytorch-labs/gpt-fast@6ecad9b) decode of Llama 7B to 70B in 16 and 8 bit on one A100 or "
+        "MI250X; first tokens of MPT-7B and Llama-2-70B on A100 (Databricks, LLM Inference Performance Engineering, 2023)",
+    ),
+)
+WORST: Final = Efficiency(
+    compute_fraction=0.25,
+    memory_fraction=0.4,
+    message_latency_s=40e-6,
+    overlap="nothing",
+    source=Source(kind="derived", where="the lowest of the same tables, 4-bit weights left out"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """How long does the first token take, and each further one?"""
+
+    ttft_s: float
+    tpot_s: float
+
+
+def prefill_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+    """The step that yields the first token of each sequence, the whole (micro-)batch at once."""
+    cached_tokens = min(round(scenario.prefix_hit_fraction * scenario.prompt_tokens), scenario.prompt_tokens - 1)
+    shape = prefill_shape(batch_size=scenario.step_batch_size, prompt_tokens=scenario.prompt_tokens, cached_tokens=cached_tokens)
+    return shape, _work(scenario, shape)
+
+
+def decode_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+    """The mean decode step: of one token for each sequence, or of a verification."""
+    if scenario.speculation is not None:
+        shape = verification_shape(scenario.speculation, batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
+        return shape, _work(scenario, shape)
+    return plain_decode_of(scenario)
+
+
+def plain_decode_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+    """The mean decode step without speculation."""
+    shape = decode_shape(batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
+    return shape, _work(scenario, shape)
+
+
+def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
+    """How long do both phases take at these shares of the peaks?
+
+    A micro-batch of a pipeline takes as long as its way through all stages; the others follow right behind it, so the time
+    between a sequence's tokens is that way too.
+    """
+    peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
+
+    def step_s(work: StepWork) -> float:
+        bound = step_bound(work, peaks)
+        if efficiency.overlap == "nothing":
+            return bound.upper_s + scenario.launch_overhead_s
+        if efficiency.overlap == "everything":
+            return max(bound.lower_s, scenario.launch_overhead_s)
+        return max(max(bound.compute_s, bound.memory_s) + bound.link_s, scenario.launch_overhead_s)
+
+    decode_s = step_s(decode_of(scenario)[1])
+    ttft_s = step_s(prefill_of(scenario)[1])
+    if scenario.used_plan.n_pipeline > 1:
+        # The last micro-batch's first token waits until those before it have left the first stage.
+        ttft_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
+    if scenario.speculation is None:
+        return Phases(ttft_s=ttft_s, tpot_s=decode_s)
+    drafts_s = scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio * step_s(plain_decode_of(scenario)[1])
+    return Phases(ttft_s=ttft_s, tpot_s=(decode_s + drafts_s) / scenario.expected_step_tokens)
+
+
+def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
+    """The peaks that this efficiency leaves."""
+    scaled = peaks.scaled(compute_fraction=efficiency.compute_fraction, memory_fraction=efficiency.memory_fraction)
+    return replace(scaled, message_latency_s=efficiency.message_latency_s)
+
+
+def bounds_of(scenario: Scenario) -> tuple[StepBound, StepBound]:
+    """The bounds of prefill and of decode at the peaks."""
+    peaks = peaks_of(scenario.hardware, scenario.engine)
+    return step_bound(prefill_of(scenario)[1], peaks), step_bound(decode_of(scenario)[1], peaks)
+
+
+def _work(scenario: Scenario, shape: BatchShape) -> StepWork:
+    work = step_work(scenario.model, scenario.engine, shape, plan=scenario.used_plan)
+    return sparse_work(work, scenario.model, scenario.engine, n_rows=shape.n_rows) if scenario.is_sparse else work
+
+
+__all__ = [
+    "BEST",
+    "LIKELY",
+    "WORST",
+    "Efficiency",
+    "Overlap",
+    "Phases",
+    "Scenario",
+    "bounds_of",
+    "decode_of",
+    "phases_at",
+    "plain_decode_of",
+    "prefill_of",
+    "scaled_peaks",
+]

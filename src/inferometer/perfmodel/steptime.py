@@ -1,0 +1,184 @@
+"""How long will a step take, what is that made of, what limits it, and how far may the answer be trusted?
+
+``StepTimeModel`` is the closed form of ``steptime_terms`` with fitted parameters, their covariance, the box of shapes in which
+it was checked, and how wrong it was on configurations that it had not seen. It is made by ``inferometer.fit``.
+Letters of shapes: N steps, K free parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from inferometer.perfmodel.steptime_box import BoxRange, outside
+from inferometer.perfmodel.steptime_limits import Belief, PhaseDoubt, PhaseName, belief_of, interval_factors, limits, log_half_widths
+from inferometer.perfmodel.steptime_terms import StepParameters, TermColumns, WorkColumns, term_columns, work_columns
+from inferometer.perfmodel.types import BatchShape, Limit, StepPrediction, Term
+from inferometer.records.types import F64
+from inferometer.spec.types import EngineSpec, ModelSpec
+from inferometer.stats.estimate import Estimate
+
+SCHEMA_VERSION: Final = 1
+CONFIDENCE_FRACTION: Final = 0.9
+
+ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedParameter:
+    """One physical parameter (its name ends in its unit), its interval, and what told it: the data, what was assumed, or both."""
+
+    name: str
+    estimate: Estimate
+    told_by: ToldBy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedOn:
+    """What was a model fitted to?"""
+
+    run_ids: tuple[str, ...]
+    hardware: str | None
+    attention_implementation: str | None
+    n_observations: int
+    n_configurations: int
+    is_drift_removed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutError:
+    """How wrong was the model on configurations that it had not seen? Errors are absolute, relative to what was measured."""
+
+    phase: PhaseName
+    n_points: int
+    n_folds: int
+    median_fraction: float
+    p95_fraction: float
+    coverage_fraction: float
+    """Share of held-out points inside the interval that was claimed for them."""
+    n_noisy: int = 0
+    """Points left out of this account because repetitions did not agree on what was measured (a disturbed machine)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeModel:
+    """A fitted step-time model of one model on one engine and machine."""
+
+    model: ModelSpec
+    engine: EngineSpec
+    parameters: tuple[FittedParameter, ...]
+    kv_traffic_ratio: float
+    """Bytes that attention moves for each byte of KV cache that decoding requests hold (eager attention copies)."""
+    staircase_rows: tuple[int, ...]
+    staircase_log_ratio: tuple[float, ...]
+    free: tuple[str, ...]
+    """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the staircase."""
+    covariance: tuple[tuple[float, ...], ...]
+    """Of the free parameters, as logarithms (the sag and the knots as they are)."""
+    doubts: tuple[PhaseDoubt, ...]
+    box: tuple[BoxRange, ...]
+    trained_on: TrainedOn
+    held_out: tuple[HeldOutError, ...]
+    computes_all_logits: bool = False
+    """The engine computes the logits of every prompt token, not of the last only: what a shape says of its logits is overruled.
+    ``replace(model, computes_all_logits=False)`` tells what asking for the last position only would bring."""
+    schema_version: int = SCHEMA_VERSION
+
+    def predict(self, shape: BatchShape) -> StepPrediction:
+        """How long will this step take, what is that made of, and may the answer be trusted?
+
+        The interval is one of 90 %; outside the box it widens with the distance, and ``outside_why`` says what is outside.
+        """
+        return self.predict_all([shape])[0]
+
+    def predict_all(self, shapes: Sequence[BatchShape]) -> tuple[StepPrediction, ...]:
+        """The predictions of many steps, at little more than the cost of one."""
+        work, belief = self.work(shapes), self.belief()
+        terms = self.terms(work)
+        limited_by = limits(belief, work)
+        factors = interval_factors(self.doubts, self.box, shapes, self.log_variance(work)).tolist()
+        reasons = [outside(self.box, shape).reasons for shape in shapes]
+        return tuple(
+            StepPrediction(
+                duration_s=self._estimate(float(terms.total_s[i]), factors[i]),
+                terms=_terms_at(terms, i),
+                limited_by=limited_by[i],
+                is_inside_box=not reasons[i],
+                outside_why="; ".join(reasons[i]) or None,
+            )
+            for i in range(len(shapes))
+        )
+
+    def work(self, shapes: Sequence[BatchShape]) -> WorkColumns:
+        """The work of these steps."""
+        if self.computes_all_logits:
+            shapes = [replace(shape, n_logit_positions=shape.n_rows) for shape in shapes]
+        return work_columns(self.model, self.engine, shapes, kv_traffic_ratio=self.kv_traffic_ratio)
+
+    def terms(self, work: WorkColumns) -> TermColumns:
+        """Seconds by cause, of all steps at once."""
+        belief = self.belief()
+        return term_columns(belief.vector, belief.staircase, work)
+
+    def limits(self, work: WorkColumns) -> tuple[Limit, ...]:
+        """What limits each step, where the data support an answer."""
+        return limits(self.belief(), work)
+
+    def log_half_widths(self, shapes: Sequence[BatchShape], work: WorkColumns) -> F64:
+        """Half the width of the 90 % interval of the logarithm of each step's time."""
+        return log_half_widths(self.doubts, self.box, shapes, self.log_variance(work))
+
+    def log_variance(self, work: WorkColumns) -> F64:
+        """Variance of log time from what is not known about the parameters."""
+        return self.belief().log_time_variance(work)
+
+    def belief(self) -> Belief:
+        """The parameters as vectors, with their covariance."""
+        return belief_of(self.physical(), self.staircase_rows, self.staircase_log_ratio, self.free, self.covariance)
+
+    def physical(self) -> StepParameters:
+        """All parameters by name."""
+        return StepParameters(**{entry.name: entry.estimate.value for entry in self.parameters})
+
+    def save(self, path: Path) -> None:
+        """Write the model to a JSON file."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    def _estimate(self, duration_s: float, factor_ratio: float) -> Estimate:
+        return Estimate(
+            value=duration_s,
+            low=duration_s / factor_ratio,
+            high=duration_s * factor_ratio,
+            confidence_fraction=CONFIDENCE_FRACTION,
+            n_samples=self.trained_on.n_observations,
+            method="parameter covariance and held-out errors",
+        )
+
+
+def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
+    seconds = {
+        "launch": terms.launch,
+        "weights": terms.weights,
+        "kv": terms.kv,
+        "matmul": terms.matmul,
+        "attention": terms.attention,
+        "logits": terms.head_weights + terms.head_matmul,
+        "per_sequence": terms.per_sequence,
+        "communication": terms.communication,
+    }
+    return tuple(Term(name=name, seconds_s=float(column[index])) for name, column in seconds.items())
+
+
+__all__ = [
+    "CONFIDENCE_FRACTION",
+    "SCHEMA_VERSION",
+    "FittedParameter",
+    "HeldOutError",
+    "PhaseDoubt",
+    "PhaseName",
+    "StepTimeModel",
+    "ToldBy",
+    "TrainedOn",
+]

@@ -1,0 +1,138 @@
+"""What is a step, as far as its time goes: what it contains, the work that is, and what bounds it."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from inferometer.stats.estimate import Estimate
+
+Limit: TypeAlias = Literal["weight bandwidth", "KV bandwidth", "compute", "attention", "launch overhead", "communication", "undecided"]
+"""What a step can be limited by, in the words of every report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchShape:
+    """A step's sufficient statistics: all that its time depends on in the models of this room.
+
+    One prefilling request with q new tokens after c cached ones contributes q to ``prefill_tokens`` and
+    q·(c + (q + 1)/2) to ``prefill_context_product_tokens2``; one decoding request with context L (its new token included) adds L
+    to ``decode_context_tokens``.
+    """
+
+    n_prefill_requests: int
+    n_decode_requests: int
+    prefill_tokens: int
+    prefill_context_product_tokens2: int
+    decode_context_tokens: int
+    n_logit_positions: int
+    """Positions for which logits are computed: the number of requests, unless an engine computes all of a prompt."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of every matmul of the layers: new tokens of the step."""
+        return self.prefill_tokens + self.n_decode_requests
+
+
+def prefill_shape(*, batch_size: int, prompt_tokens: int, cached_tokens: int = 0) -> BatchShape:
+    """The step that prefills ``batch_size`` prompts of ``prompt_tokens`` each, ``cached_tokens`` of them cached."""
+    new_tokens = prompt_tokens - cached_tokens
+    product_tokens2 = new_tokens * cached_tokens + new_tokens * (new_tokens + 1) // 2
+    return BatchShape(
+        n_prefill_requests=batch_size,
+        n_decode_requests=0,
+        prefill_tokens=batch_size * new_tokens,
+        prefill_context_product_tokens2=batch_size * product_tokens2,
+        decode_context_tokens=0,
+        n_logit_positions=batch_size,
+    )
+
+
+def decode_shape(*, batch_size: int, context_tokens: int) -> BatchShape:
+    """The step that yields one token for each of ``batch_size`` sequences of ``context_tokens`` (new token included)."""
+    return BatchShape(
+        n_prefill_requests=0,
+        n_decode_requests=batch_size,
+        prefill_tokens=0,
+        prefill_context_product_tokens2=0,
+        decode_context_tokens=batch_size * context_tokens,
+        n_logit_positions=batch_size,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What must a step compute and move, on one device?"""
+
+    matmul_flop: float
+    attention_flop: float
+    logits_flop: float
+    weight_bytes: float
+    kv_read_bytes: float
+    kv_write_bytes: float
+    activation_bytes: float
+    link_bytes: float
+    """Sent by one device for tensor, pipeline and expert parallelism."""
+    n_link_messages: int
+
+    @property
+    def total_flop(self) -> float:
+        """All floating-point operations of the step."""
+        return self.matmul_flop + self.attention_flop + self.logits_flop
+
+    @property
+    def memory_bytes(self) -> float:
+        """All bytes between memory and the processors."""
+        return self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBound:
+    """How fast could a step be at best, and how slow if nothing overlapped? ``lower_s`` = max, ``upper_s`` = sum."""
+
+    compute_s: float
+    memory_s: float
+    link_s: float
+    bound_by: Literal["compute", "memory", "link"]
+
+    @property
+    def lower_s(self) -> float:
+        """Everything overlaps: the longest of the three."""
+        return max(self.compute_s, self.memory_s, self.link_s)
+
+    @property
+    def upper_s(self) -> float:
+        """Nothing overlaps: the sum of the three."""
+        return self.compute_s + self.memory_s + self.link_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """One part of a step's time."""
+
+    name: str
+    """One of: launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
+    seconds_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """How long will a step take, what is that made of, and may the answer be trusted?"""
+
+    duration_s: Estimate
+    terms: tuple[Term, ...]
+    """Parts that sum to ``duration_s.value``."""
+    limited_by: Limit
+    is_inside_box: bool
+    outside_why: str | None
+    """Which quantity lies outside which range, where ``is_inside_box`` is false."""
+
+
+__all__ = [
+    "BatchShape",
+    "Limit",
+    "StepBound",
+    "StepPrediction",
+    "StepWork",
+    "Term",
+    "decode_shape",
+    "prefill_shape",
+]

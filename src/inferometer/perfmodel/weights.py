@@ -1,0 +1,356 @@
+"""How many weights does a model have, how many bytes are they on one device, and which does a step read?
+
+A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and activations all follow from that list.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import SpecError
+from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec, Source
+
+Split: TypeAlias = Literal["all", "kv_heads", "none"]
+"""Over which devices of a tensor-parallel group is a matrix split: all, as many as there are KV heads, or none (a copy on each)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linear:
+    """A matrix that multiplies every row: ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token."""
+
+    name: str
+    n_in: int
+    n_out: int
+    n_layers: int
+    split: Split = "all"
+    n_copies: int = 1
+    n_active_copies: int = 1
+    has_bias: bool = False
+    is_quantised: bool = True
+    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16."""
+
+    @property
+    def n_weights(self) -> int:
+        """Elements of all copies in all layers, biases left out."""
+        return self.n_in * self.n_out * self.n_copies * self.n_layers
+
+    @property
+    def n_biases(self) -> int:
+        """Elements of all biases."""
+        return self.n_out * self.n_copies * self.n_layers if self.has_bias else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFormat:
+    """How a quantised matrix is stored: ``value_bits`` for a weight, and a scale and a zero point for each group of weights."""
+
+    value_bits: int
+    group_size: int
+    scale_bits: int
+    zero_bits: int
+    source: Source
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits per weight, scales and zero points included."""
+        return self.value_bits + (self.scale_bits + self.zero_bits) / self.group_size
+
+
+STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
+    "int4": StoredFormat(
+        value_bits=4,
+        group_size=128,
+        scale_bits=16,
+        zero_bits=4,
+        source=Source(kind="page", where="arXiv 2306.00978 (AWQ): groups of 128, 16-bit scale, 4-bit zero point"),
+    ),
+    "float4": StoredFormat(
+        value_bits=4,
+        group_size=32,
+        scale_bits=8,
+        zero_bits=0,
+        source=Source(kind="page", where="OCP Microscaling Formats v1.0: MXFP4, blocks of 32 with an 8-bit scale"),
+    ),
+    "int8": StoredFormat(
+        value_bits=8,
+        group_size=128,
+        scale_bits=16,
+        zero_bits=0,
+        source=Source(kind="derived", where="a 16-bit scale for each 128 weights: an upper figure, per-channel scales cost less"),
+    ),
+    "float8": StoredFormat(
+        value_bits=8,
+        group_size=128 * 128,
+        scale_bits=32,
+        zero_bits=0,
+        source=Source(kind="page", where="arXiv 2412.19437 section 3.3 (DeepSeek-V3): blocks of 128 x 128 with a 32-bit scale"),
+    ),
+}
+
+
+def linears(model: ModelSpec) -> tuple[Linear, ...]:
+    """Every matrix of the layers; embedding and head are apart.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_model
+    >>> [(part.name, part.n_in, part.n_out) for part in linears(find_model("qwen2.5-3b"))][:2]
+    [('query', 2048, 2048), ('key_value', 2048, 512)]
+    """
+    parts = _attention(model) + _feed_forward(model)
+    if model.embedding_size not in {None, model.hidden_size}:
+        ends = [
+            Linear(name=name, n_in=n_in, n_out=n_out, n_layers=1, split="none")
+            for name, n_in, n_out in (
+                ("project_in", model.embedding_size or 0, model.hidden_size),
+                ("project_out", model.hidden_size, model.embedding_size or 0),
+            )
+        ]
+        parts += ends
+    return tuple(parts)
+
+
+def n_parameters(model: ModelSpec) -> int:
+    """How many parameters does the model have, a tied matrix counted once?
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_model
+    >>> n_parameters(find_model("qwen2.5-3b"))
+    3085938688
+    """
+    head = 0 if model.tie_word_embeddings else _embedding_elements(model)
+    return _embedding_elements(model) + head + _positions(model) + sum(part.n_weights for part in linears(model)) + _small_vectors(model)
+
+
+def n_active_parameters(model: ModelSpec) -> int:
+    """How many weights does one decoded token multiply? Routed experts count as used; the embedding look-up does not count.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_model
+    >>> n_active_parameters(find_model("mixtral-8x7b"))
+    12748853248
+    """
+    idle = sum((part.n_weights + part.n_biases) * (part.n_copies - part.n_active_copies) // part.n_copies for part in linears(model))
+    lookup = (0 if model.tie_word_embeddings else _embedding_elements(model)) + _positions(model)
+    return n_parameters(model) - idle - lookup
+
+
+def stored_weight_bits(engine: EngineSpec) -> float:
+    """How many bits does the engine store for a weight of the layers, scales included? int4 in groups of 128 takes 4.16.
+
+    Example
+    -------
+    >>> stored_weight_bits(EngineSpec(dtype="bfloat16", quantization="int4"))
+    4.15625
+    """
+    if engine.quantization is None:
+        return DTYPE_BITS[engine.dtype]
+    stored = STORED_FORMATS.get(engine.quantization)
+    return DTYPE_BITS[engine.quantization] if stored is None else stored.weight_bits
+
+
+def weight_bytes(model: ModelSpec, engine: EngineSpec) -> int:
+    """How many bytes of weights does one device hold?
+
+    Under tensor parallelism matrices are split over the devices; K and V projections over at most ``n_kv_heads`` of them;
+    norms, biases, routers and MLA's down-projections are copied. vLLM splits the embedding, transformers copies it.
+    Quantised: only the matrices of the layers; embedding, head, norms and routers stay in ``engine.dtype``, as in published
+    int4 and float8 checkpoints.
+
+    Raises
+    ------
+    SpecError
+        The query heads cannot be split evenly.
+    """
+    n_devices = checked_tensor_parallel(model, engine)
+    plain_bits = DTYPE_BITS[engine.dtype]
+    total_bits = sum(linear_bits(part, engine) * part.n_weights / n_shards(part, model, n_devices) for part in linears(model))
+    total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
+    n_embedding_shards = n_devices if engine.engine == "vllm" else 1
+    total_bits += _embedding_elements(model) * plain_bits / n_embedding_shards
+    if not model.tie_word_embeddings:
+        total_bits += _embedding_elements(model) * plain_bits / n_devices
+    return round(total_bits / 8)
+
+
+def step_weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_rows: int, n_logit_positions: int) -> float:
+    """How many bytes of weights does one device read in a step of ``n_rows`` new tokens?
+
+    Each matrix once, of the experts only those that some row is routed to, the head where logits are wanted; of the
+    embedding only the rows looked up, which count as activations.
+    """
+    n_devices = checked_tensor_parallel(model, engine)
+    plain_bits = DTYPE_BITS[engine.dtype]
+    bits = 0.0
+    for part in linears(model):
+        share_fraction = expected_experts(part.n_copies, part.n_active_copies, n_rows) / part.n_copies
+        bits += linear_bits(part, engine) * part.n_weights / n_shards(part, model, n_devices) * share_fraction
+    if n_logit_positions > 0:
+        bits += _embedding_elements(model) * plain_bits / n_devices
+    return (bits + _small_vectors(model) * plain_bits) / 8
+
+
+def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) -> float:
+    """How many distinct experts do ``n_tokens`` tokens need, if routing is uniform and independent: E·(1 - (1 - k/E)^n).
+
+    A token leaves a given expert out with probability 1 - k/E. Real routing is correlated, so fewer are touched: this is
+    an upper figure in expectation.
+
+    Source
+    ------
+    MoESD (arXiv 2505.19645), number of activated experts N(t).
+
+    Example
+    -------
+    >>> round(expected_experts(8, 2, 4), 4)
+    5.4688
+    """
+    if n_experts == n_experts_per_token:
+        return float(n_experts)
+    return n_experts * (1.0 - (1.0 - n_experts_per_token / n_experts) ** n_tokens)
+
+
+def linear_bits(part: Linear, engine: EngineSpec) -> float:
+    """How many bits does the engine store for a weight of this matrix?"""
+    return stored_weight_bits(engine) if part.is_quantised else DTYPE_BITS[engine.dtype]
+
+
+def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
+    """Over how many of ``n_devices`` devices is this matrix split?"""
+    if part.split == "none":
+        return 1
+    return min(n_devices, model.attention.n_kv_heads) if part.split == "kv_heads" else n_devices
+
+
+def checked_tensor_parallel(model: ModelSpec, engine: EngineSpec) -> int:
+    """The engine's tensor-parallel size, if the model's query heads can be split over it.
+
+    Raises
+    ------
+    SpecError
+        They cannot.
+    """
+    n_devices = engine.tensor_parallel_size
+    n_heads = model.attention.n_heads
+    if n_heads % n_devices:
+        allowed = [str(size) for size in range(1, n_heads + 1) if n_heads % size == 0]
+        raise SpecError(
+            f"{n_heads} query heads of {model.model_id!r} cannot be split over {n_devices} devices",
+            where="--tp",
+            allowed=", ".join(allowed),
+        )
+    return n_devices
+
+
+def head_elements(model: ModelSpec) -> int:
+    """Elements of the matrix that turns hidden states into logits."""
+    return _embedding_elements(model)
+
+
+def _attention(model: ModelSpec) -> list[Linear]:
+    heads, hidden, n_layers, mla = model.attention, model.hidden_size, model.n_layers, model.mla
+    if mla is None:
+        queries, keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
+        return [
+            Linear(name="query", n_in=hidden, n_out=queries, n_layers=n_layers, has_bias=heads.has_qkv_bias),
+            Linear(name="key_value", n_in=hidden, n_out=keys_values, n_layers=n_layers, split="kv_heads", has_bias=heads.has_qkv_bias),
+            Linear(name="attention_out", n_in=queries, n_out=hidden, n_layers=n_layers, has_bias=heads.has_out_bias),
+        ]
+    queries = heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+    expanded = heads.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    query = [Linear(name="query", n_in=hidden, n_out=queries, n_layers=n_layers)]
+    if mla.q_lora_rank is not None:
+        query = [
+            Linear(name="query_down", n_in=hidden, n_out=mla.q_lora_rank, n_layers=n_layers, split="none"),
+            Linear(name="query_up", n_in=mla.q_lora_rank, n_out=queries, n_layers=n_layers),
+        ]
+    latent = mla.kv_lora_rank + mla.qk_rope_head_dim
+    return [
+        *query,
+        Linear(name="key_value_down", n_in=hidden, n_out=latent, n_layers=n_layers, split="none"),
+        Linear(name="key_value_up", n_in=mla.kv_lora_rank, n_out=expanded, n_layers=n_layers),
+        Linear(name="attention_out", n_in=heads.n_heads * mla.v_head_dim, n_out=hidden, n_layers=n_layers),
+    ]
+
+
+def _feed_forward(model: ModelSpec) -> list[Linear]:
+    hidden, moe, mlp = model.hidden_size, model.moe, model.mlp
+    n_dense = model.n_layers if moe is None else moe.n_dense_layers
+    widening = 2 if mlp.is_gated else 1
+    parts: list[Linear] = []
+    if n_dense:
+        inner = mlp.intermediate_size
+        parts += [
+            Linear(name="mlp_up", n_in=hidden, n_out=widening * inner, n_layers=n_dense, has_bias=mlp.has_bias),
+            Linear(name="mlp_down", n_in=inner, n_out=hidden, n_layers=n_dense, has_bias=mlp.has_bias),
+        ]
+    if moe is None or n_dense == model.n_layers:
+        return parts
+    n_sparse, inner, shared = model.n_layers - n_dense, moe.intermediate_size, moe.n_shared_experts * moe.intermediate_size
+    expert = Linear(
+        name="experts_up",
+        n_in=hidden,
+        n_out=widening * inner,
+        n_layers=n_sparse,
+        n_copies=moe.n_experts,
+        n_active_copies=moe.n_experts_per_token,
+        has_bias=moe.has_bias,
+    )
+    router = Linear(name="router", n_in=hidden, n_out=moe.n_experts, n_layers=n_sparse, split="none", is_quantised=False)
+    parts += [
+        replace(router, has_bias=moe.has_bias or moe.has_router_bias),
+        expert,
+        replace(expert, name="experts_down", n_in=inner, n_out=hidden),
+    ]
+    if shared:
+        parts += [
+            Linear(name="shared_up", n_in=hidden, n_out=widening * shared, n_layers=n_sparse),
+            Linear(name="shared_down", n_in=shared, n_out=hidden, n_layers=n_sparse),
+        ]
+    if moe.has_shared_expert_gate:
+        parts.append(Linear(name="shared_gate", n_in=hidden, n_out=1, n_layers=n_sparse, split="none", is_quantised=False))
+    return parts
+
+
+def _embedding_elements(model: ModelSpec) -> int:
+    return model.vocab_size * (model.embedding_size or model.hidden_size)
+
+
+def _positions(model: ModelSpec) -> int:
+    return model.n_learned_positions * model.hidden_size if model.position == "learned" else 0
+
+
+def _small_vectors(model: ModelSpec) -> int:
+    """Norms, biases and attention sinks."""
+    heads, mla = model.attention, model.mla
+    norm = model.hidden_size * (2 if model.norm_has_bias else 1)
+    per_layer = model.norms_per_layer * norm
+    if heads.has_qk_norm:
+        per_layer += (heads.n_heads + heads.n_kv_heads) * heads.head_dim if heads.has_full_width_qk_norm else 2 * heads.head_dim
+    if heads.has_sinks:
+        per_layer += heads.n_heads
+    if mla is not None:
+        per_layer += mla.kv_lora_rank + (mla.q_lora_rank or 0)
+    final = norm if model.has_final_norm else 0
+    head_bias = model.vocab_size if model.has_head_bias else 0
+    return model.n_layers * per_layer + final + head_bias + sum(part.n_biases for part in linears(model))
+
+
+__all__ = [
+    "STORED_FORMATS",
+    "Linear",
+    "Split",
+    "StoredFormat",
+    "checked_tensor_parallel",
+    "expected_experts",
+    "head_elements",
+    "linear_bits",
+    "linears",
+    "n_active_parameters",
+    "n_parameters",
+    "n_shards",
+    "step_weight_bytes",
+    "stored_weight_bits",
+    "weight_bytes",
+]

@@ -1,0 +1,156 @@
+"""What would change if: another precision, sparsity, fewer KV heads, more devices, speculation, a warm prefix cache, graphs?
+
+Each change makes another scenario; both are answered by the datasheets and compared. A ratio of two such answers is better
+known than either, because their common efficiencies cancel: the interval of a gain is that over all levels of efficiency.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.datasheet import DatasheetPrediction, predict_scenario
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Phases, Scenario, phases_at
+from inferometer.perfmodel.speculation import Speculation
+from inferometer.spec.types import DType
+from inferometer.stats.estimate import Estimate
+
+METHOD: Final = "datasheet: the same change at three levels of efficiency"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing done differently, and what it asks for."""
+
+    name: str
+    scenario: Scenario
+    needs: str | None = None
+    """What must be true or done first, such as other weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What a change gains. Ratios are before / after: above 1 is faster; that of throughput is after / before."""
+
+    change: Change
+    after: DatasheetPrediction
+    ttft_gain_ratio: Estimate
+    tpot_gain_ratio: Estimate
+    throughput_gain_ratio: Estimate
+    """Output tokens per second and device."""
+    weight_bytes_saved: int
+    """On each device."""
+
+
+def what_if(before: Scenario, change: Change) -> WhatIf:
+    """What does this change gain over the scenario ``before``?
+
+    Raises
+    ------
+    SpecError
+        The changed scenario is impossible.
+    """
+    plain, after = predict_scenario(before), predict_scenario(change.scenario)
+
+    def gain(pick: Callable[[Scenario, Phases], float]) -> Estimate:
+        levels = (LIKELY, BEST, WORST)
+        ratios = [pick(before, phases_at(before, level)) / pick(change.scenario, phases_at(change.scenario, level)) for level in levels]
+        return Estimate(value=ratios[0], low=min(ratios), high=max(ratios), confidence_fraction=0.9, n_samples=1, method=METHOD)
+
+    return WhatIf(
+        change=change,
+        after=after,
+        ttft_gain_ratio=gain(lambda _, phases: phases.ttft_s),
+        tpot_gain_ratio=gain(lambda _, phases: phases.tpot_s),
+        throughput_gain_ratio=gain(_device_seconds_per_token_s),
+        weight_bytes_saved=plain.sizes.weight_bytes - after.sizes.weight_bytes,
+    )
+
+
+def with_precision(scenario: Scenario, dtype: DType) -> Change:
+    """The same in another number format of weights and activations."""
+    engine = replace(scenario.engine, dtype=dtype, quantization=None)
+    return Change(name=f"--dtype {dtype}", scenario=replace(scenario, engine=engine))
+
+
+def with_quantization(scenario: Scenario, dtype: DType) -> Change:
+    """The matrices of the layers in fewer bits."""
+    engine = replace(scenario.engine, quantization=dtype)
+    return Change(
+        name=f"--quantization {dtype}", scenario=replace(scenario, engine=engine), needs="quantised weights, and a check of quality"
+    )
+
+
+def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
+    """The KV cache in another number format."""
+    engine = replace(scenario.engine, kv_cache_dtype=dtype)
+    return Change(name=f"--kv-cache-dtype {dtype}", scenario=replace(scenario, engine=engine), needs="a check of quality")
+
+
+def with_sparsity(scenario: Scenario) -> Change:
+    """The matrices of the layers 2:4 sparse."""
+    return Change(name="2:4 sparsity", scenario=replace(scenario, is_sparse=True), needs="weights pruned 2:4, and a check of quality")
+
+
+def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
+    """As many query heads sharing fewer (or more) KV heads.
+
+    Raises
+    ------
+    SpecError
+        The query heads cannot be shared out.
+    """
+    if scenario.model.mla is not None:
+        raise SpecError("latent attention has no KV heads to share", where="--kv-heads", allowed="models with KV heads")
+    attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads)
+    model = replace(scenario.model, attention=attention)
+    return Change(name=f"{n_kv_heads} KV heads", scenario=replace(scenario, model=model), needs="a model trained so (arXiv 2305.13245)")
+
+
+def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> Change:
+    """The model over more devices: matrices split, layers split, or both."""
+    plan = ParallelPlan(n_tensor=n_tensor, n_pipeline=n_pipeline)
+    engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
+    return Change(name=f"--tp {n_tensor} --pp {n_pipeline}", scenario=replace(scenario, engine=engine, plan=plan))
+
+
+def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
+    """A draft that proposes tokens for the model to verify."""
+    return Change(
+        name=f"speculative decoding, {speculation.n_draft_tokens} tokens",
+        scenario=replace(scenario, speculation=speculation),
+        needs="an acceptance rate measured on your text",
+    )
+
+
+def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
+    """A share of each prompt already in the prefix cache."""
+    return Change(name=f"prefix cache, {hit_fraction:.0%} hits", scenario=replace(scenario, prefix_hit_fraction=hit_fraction))
+
+
+def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
+    """Steps captured in graphs, so that this much launch overhead is left of the scenario's (both from a fitted model)."""
+    return Change(name="graphs", scenario=replace(scenario, launch_overhead_s=launch_overhead_s))
+
+
+def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
+    duration_s = phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
+    return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)
+
+
+__all__ = [
+    "METHOD",
+    "Change",
+    "WhatIf",
+    "what_if",
+    "with_devices",
+    "with_graphs",
+    "with_kv_dtype",
+    "with_kv_heads",
+    "with_precision",
+    "with_prefix_hits",
+    "with_quantization",
+    "with_sparsity",
+    "with_speculation",
+]

@@ -1,0 +1,1 @@
+"""WHAT HAPPENED: the record of a run, its tables and its store."""

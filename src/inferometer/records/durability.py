@@ -1,0 +1,171 @@
+"""How is a file put where kill -9, a full disk or a second writer cannot spoil it?
+
+Whole files and folders are written beside their place, flushed to the disk, and renamed into it: a reader sees all or nothing.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from pathlib import Path
+from typing import Final, Self
+
+from inferometer.errors import RecordError
+
+SUMS_NAME: Final = "SHA256SUMS"
+"""Checksums of the files beside it, in the format of ``sha256sum -c``."""
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put ``content`` at ``path``, all or nothing, and onto the disk."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def move_into_place(source: Path, target: Path) -> None:
+    """Rename a finished file or folder (its files are flushed first) and flush the folder that holds it."""
+    try:
+        for path in sorted(source.iterdir()) if source.is_dir() else [source]:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if source.is_dir():
+            sync_folder(source)
+        source.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise cannot_write(target, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder's list of names: without it a rename may be lost with the power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, if they are missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that is no longer needed; if it cannot be, it does no harm."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def cannot_write(path: Path, error: OSError) -> RecordError:
+    """The error that says why ``path`` cannot be written and what to do."""
+    return RecordError(
+        f"cannot write: {error.strerror or error}",
+        where=str(path),
+        allowed="a writable folder with free space",
+        try_="free some space or give another folder with --out; what was stored before stays readable",
+    )
+
+
+def write_sums(folder: Path, names: tuple[str, ...]) -> None:
+    """Store the checksums of these files of ``folder`` beside them (Parquet itself does not notice a flipped byte)."""
+    lines = [f"{_sum_of(folder / name)}  {name}\n" for name in names]
+    replace_file(folder / SUMS_NAME, "".join(lines).encode())
+
+
+def damaged_files(folder: Path) -> tuple[str, ...]:
+    """Which files of ``folder`` are missing or differ from the stored checksums? None where no checksums are stored."""
+    sums = folder / SUMS_NAME
+    if not sums.is_file():
+        return ()
+    damaged: list[str] = []
+    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
+        expected, _, name = line.partition("  ")
+        path = folder / name
+        if not name or Path(name).name != name or not path.is_file() or _sum_of(path) != expected:
+            damaged.append(name or SUMS_NAME)
+    return tuple(damaged)
+
+
+def _sum_of(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise RecordError(f"cannot read: {error.strerror or error}", where=str(path)) from error
+
+
+class WriterLock:
+    """Holds a folder for one writer. The kernel lets go of it when the process dies, however it dies; no stale lock remains."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def acquire(cls, path: Path) -> Self:
+        """Take the lock, or say which process has it."""
+        while True:
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            except OSError as error:
+                raise cannot_write(path, error) from error
+            if _try_lock(path, descriptor):
+                return cls(path, descriptor)
+
+    def release(self) -> None:
+        """Let go, and leave nothing behind."""
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _try_lock(path: Path, descriptor: int) -> bool:
+    """Lock an open file; False if its former holder removed it after it had been opened, so that another try is due."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not path.exists() or path.stat().st_ino != os.fstat(descriptor).st_ino:
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise RecordError(
+            f"another process (pid {holder}) is writing to this run",
+            where=str(path.parent),
+            try_="wait until it is done, or give another folder with --out",
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise cannot_write(path, error) from error
+    return True
+
+
+__all__ = [
+    "SUMS_NAME",
+    "TEMPORARY_SUFFIX",
+    "WriterLock",
+    "cannot_write",
+    "damaged_files",
+    "make_folder",
+    "move_into_place",
+    "remove_folder",
+    "replace_file",
+    "sync_folder",
+    "write_sums",
+]

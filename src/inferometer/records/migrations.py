@@ -1,0 +1,97 @@
+"""How is a record of an older version read? Each version has its loader, and keeps it for ever.
+
+History of the schema
+---------------------
+1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
+
+To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old version here as a
+function that turns old columns and an old manifest into today's, add one for the new version, and commit a record of
+the old version under ``tests/records/fixtures`` with a test that reads it.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from inferometer.errors import InferometerError, RecordError
+from inferometer.records.tables import Column
+from inferometer.records.types import RunManifest
+
+ColumnsLoader: TypeAlias = Callable[[dict[str, Column]], dict[str, Column]]
+"""Turns the columns of an old table into those of today's."""
+
+
+class Loader(NamedTuple):
+    """How is one version of the schema read?"""
+
+    manifest: Callable[[bytes], RunManifest]
+    sweep: ColumnsLoader
+    steps: ColumnsLoader
+    ceilings: ColumnsLoader
+
+
+class StoredManifest(NamedTuple):
+    """What does the manifest say, in today's words, and how are the tables beside it read?"""
+
+    manifest: RunManifest
+    loader: Loader
+
+
+def read_manifest(path: Path) -> StoredManifest:
+    """What does a manifest of any known version say?
+
+    Raises
+    ------
+    RecordError
+        The file is missing, damaged, or of a version that is not known here.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"cannot read the manifest: {error.strerror or error}", where=str(path)) from error
+    try:
+        version = msgspec.json.decode(content, type=_Versioned).schema_version
+        loader = _loader_of(version, where=str(path))
+        return StoredManifest(loader.manifest(content), loader)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"the manifest is damaged: {error}",
+            where=str(path),
+            try_="put back a copy of manifest.json; the tables beside it are plain Parquet files",
+        ) from error
+    except RecordError:
+        raise
+    except InferometerError as error:
+        raise RecordError(f"the manifest holds what cannot be: {error.what}", where=str(path), allowed=error.allowed) from error
+
+
+def _loader_of(version: int, *, where: str) -> Loader:
+    if version not in LOADERS:
+        raise RecordError(
+            f"schema version {version} is unknown",
+            where=where,
+            allowed=", ".join(str(known) for known in LOADERS),
+            try_="a newer inferometer" if version > max(LOADERS) else None,
+        )
+    return LOADERS[version]
+
+
+class _Versioned(msgspec.Struct):
+    schema_version: int
+
+
+def _manifest_version_1(content: bytes) -> RunManifest:
+    return msgspec.json.decode(content, type=RunManifest)
+
+
+def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:
+    return columns
+
+
+LOADERS: Final[dict[int, Loader]] = {
+    1: Loader(manifest=_manifest_version_1, sweep=_as_they_are, steps=_as_they_are, ceilings=_as_they_are),
+}
+
+__all__ = ["LOADERS", "ColumnsLoader", "Loader", "StoredManifest", "read_manifest"]

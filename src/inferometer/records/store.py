@@ -1,0 +1,234 @@
+"""How is a run written point by point, so that nothing is lost, resumed, and read?
+
+A part is written beside its place and renamed into it: ``kill -9`` at any instant loses at most the point in progress.
+Until the manifest says *complete* readers take the parts, afterwards the merged tables; so merging may be killed too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+
+from inferometer.errors import RecordError
+from inferometer.records import durability, parquet, resuming, tables
+from inferometer.records.layout import (
+    CEILINGS_NAME,
+    LOCK_NAME,
+    MANIFEST_NAME,
+    PARTS_NAME,
+    STEPS_NAME,
+    SWEEP_NAME,
+    TABLE_NAMES,
+    part_folder,
+    parts_of,
+)
+from inferometer.records.migrations import read_manifest
+from inferometer.records.reading import read_run
+from inferometer.records.tables import Table
+from inferometer.records.types import SCHEMA_VERSION, Caution, CeilingTable, RunManifest, StepTable, SweepTable
+
+_DAMAGED_SUFFIX: Final = ".damaged"
+
+
+class RunWriter:
+    """Writes one run. Use it as a context manager, or call ``close``."""
+
+    def __init__(self, directory: Path, manifest: RunManifest, lock: durability.WriterLock) -> None:
+        self._directory = directory
+        self._manifest = manifest
+        self._lock = lock
+        parts = parts_of(directory)
+        self._next_sequence = 1 + max((part.sequence for part in parts), default=-1)
+        self._done_points = {part.point_index for part in parts}
+
+    @classmethod
+    def create_or_resume(cls, directory: Path, manifest: RunManifest) -> Self:
+        """Start the run in ``directory``, or go on with the one that is there.
+
+        A complete run is opened too: ``is_complete`` says so, and it can only be closed. A stored part that no longer
+        has its checksum is set aside, its point counts as not done, and a caution says so.
+
+        Raises
+        ------
+        RecordError
+            The folder cannot be written, is being written by another process, or holds a run of another plan, engine
+            or model (the message says what differs).
+        """
+        durability.make_folder(directory)
+        lock = durability.WriterLock.acquire(directory / LOCK_NAME)
+        try:
+            manifest = _opened(directory, manifest)
+        except BaseException:
+            lock.release()
+            raise
+        return cls(directory, manifest, lock)
+
+    @property
+    def manifest(self) -> RunManifest:
+        """What the run's folder says; of a resumed run it keeps the id, the command and the start of the first session."""
+        return self._manifest
+
+    @property
+    def is_complete(self) -> bool:
+        """Is there nothing left to do, because the same command ran to its end before?"""
+        return self._manifest.is_complete
+
+    @property
+    def done_points(self) -> frozenset[int]:
+        """Which points of the plan are stored?"""
+        if self.is_complete and self._manifest.plan is not None:
+            return frozenset(range(len(self._manifest.plan.points)))
+        return frozenset(self._done_points)
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Where a resumed session's clock begins: after all that is stored, so that times since the start of the run keep their order."""
+        end_ns = 0
+        for part in () if self.is_complete else parts_of(self._directory):
+            sweep = parquet.read_table(part.folder / SWEEP_NAME, SweepTable)
+            end_ns = max(end_ns, tables.end_ns(sweep, parquet.read_table(part.folder / CEILINGS_NAME, CeilingTable)))
+        return end_ns
+
+    def append_point(self, point_index: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable) -> None:
+        """Store what was measured at one point. When this returns it is on the disk.
+
+        Raises
+        ------
+        RecordError
+            It could not be written (a full disk); what was stored before is untouched. Or the point is there already.
+        """
+        self._refuse_if_complete()
+        if point_index in self._done_points:
+            raise RecordError(f"point {point_index} is stored already", where=str(self._directory))
+        place = part_folder(self._directory, sequence=self._next_sequence, point_index=point_index)
+        temporary = place.with_name(place.name + durability.TEMPORARY_SUFFIX)
+        try:
+            durability.make_folder(temporary)
+            parquet.write_table(temporary / SWEEP_NAME, sweep)
+            parquet.write_table(temporary / STEPS_NAME, steps)
+            parquet.write_table(temporary / CEILINGS_NAME, ceilings)
+            durability.write_sums(temporary, TABLE_NAMES)
+            durability.move_into_place(temporary, place)
+        except RecordError as error:
+            durability.remove_folder(temporary)
+            raise _with_what_is_kept(error, len(self._done_points)) from error
+        self._next_sequence += 1
+        self._done_points.add(point_index)
+
+    def finish(self, cautions: Sequence[Caution], ended_utc: str) -> None:
+        """Merge the parts into one file per table, then declare the run complete, then remove the parts.
+
+        Raises
+        ------
+        RecordError
+            It could not be written; the parts are untouched, and ``finish`` can be called again.
+        """
+        self._refuse_if_complete()
+        folders = [part.folder for part in parts_of(self._directory)]
+        try:
+            _merge(self._directory, folders, SWEEP_NAME, SweepTable)
+            _merge(self._directory, folders, STEPS_NAME, StepTable)
+            _merge(self._directory, folders, CEILINGS_NAME, CeilingTable)
+            durability.write_sums(self._directory, TABLE_NAMES)
+            manifest = replace(
+                self._manifest,
+                is_complete=True,
+                ended_utc=ended_utc,
+                cautions=resuming.without_repeats((*self._manifest.cautions, *cautions)),
+            )
+            _write_manifest(self._directory, manifest)
+        except RecordError as error:
+            _sweep_up(self._directory)
+            raise _with_what_is_kept(error, len(folders)) from error
+        self._manifest = manifest
+        durability.remove_folder(self._directory / PARTS_NAME)
+
+    def close(self) -> None:
+        """Let another writer have the folder."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _refuse_if_complete(self) -> None:
+        if self.is_complete:
+            raise RecordError(
+                "the run is complete; nothing can be added",
+                where=str(self._directory),
+                try_=f"inferometer show {self._directory}, or measure anew into another folder with --out",
+            )
+
+
+def _opened(directory: Path, asked: RunManifest) -> RunManifest:
+    """The manifest to go on with, after the folder was made ready for it."""
+    path = directory / MANIFEST_NAME
+    if not path.exists() and parts_of(directory):
+        raise RecordError("the folder has parts of a run but no manifest.json", where=str(directory), try_="another folder with --out")
+    manifest = _resumed(directory, read_manifest(path).manifest, asked) if path.exists() else asked
+    if not manifest.is_complete:
+        cautions = _set_damaged_aside(directory)
+        manifest = replace(manifest, cautions=resuming.without_repeats((*manifest.cautions, *cautions)))
+        _write_manifest(directory, manifest)
+        _sweep_up(directory)
+    return manifest
+
+
+def _resumed(directory: Path, stored: RunManifest, asked: RunManifest) -> RunManifest:
+    """The run to go on with. One without a single point (a question that was refused) keeps no folder from another question."""
+    is_untouched = not stored.is_complete and not any((directory / PARTS_NAME).glob("*"))
+    if is_untouched and resuming.differences(stored, asked):
+        return asked
+    return resuming.resumed(stored, asked, where=str(directory))
+
+
+def _write_manifest(directory: Path, manifest: RunManifest) -> None:
+    content = msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2)
+    durability.replace_file(directory / MANIFEST_NAME, content + b"\n")
+
+
+def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Table]) -> None:
+    table = tables.concat(table_type, [parquet.read_table(folder / name, table_type) for folder in folders])
+    temporary = directory / (name + durability.TEMPORARY_SUFFIX)
+    parquet.write_table(temporary, table)
+    durability.move_into_place(temporary, directory / name)
+
+
+def _set_damaged_aside(directory: Path) -> tuple[Caution, ...]:
+    cautions: list[Caution] = []
+    for part in parts_of(directory):
+        damaged = durability.damaged_files(part.folder)
+        if damaged:
+            durability.move_into_place(part.folder, part.folder.with_name(part.folder.name + _DAMAGED_SUFFIX))
+            cautions.append(
+                Caution(
+                    code="DAMAGED_PART",
+                    text=f"stored point {part.point_index} ({', '.join(damaged)}) differed from its checksum and was measured again",
+                    remedy="check the disk that holds the record",
+                )
+            )
+    return tuple(cautions)
+
+
+def _sweep_up(directory: Path) -> None:
+    """Remove what a killed writer left unfinished."""
+    for path in directory.glob(f"*{durability.TEMPORARY_SUFFIX}"):
+        path.unlink(missing_ok=True)
+    for path in (directory / PARTS_NAME).glob(f"*{durability.TEMPORARY_SUFFIX}"):
+        durability.remove_folder(path)
+
+
+def _with_what_is_kept(error: RecordError, n_kept: int) -> RecordError:
+    return RecordError(
+        error.what,
+        where=error.where,
+        allowed=error.allowed or "a writable folder with free space",
+        try_=f"free some space, then give the same command again: {n_kept} measured points are stored, and it goes on after them",
+    )
+
+
+__all__ = ["RunWriter", "read_run"]

@@ -1,0 +1,152 @@
+"""What are the columns of a sweep's CSV table called, ours and others', and how is ours written?
+
+Megabytes in these tables are 2^20 bytes: that is what tools built on torch print (the weights of a 3.09 B model in 16 bit
+are 5,886 of them, and published tables start just above that, below its 6,172 · 10^6 bytes).
+"""
+
+import csv
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import RecordError
+from inferometer.records import durability
+from inferometer.records.summaries import PointSummary
+from inferometer.stats.estimate import Estimate
+
+BYTES_PER_MB: Final = 2**20
+
+FieldName: TypeAlias = Literal["prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "reserved_mb", "allocated_mb", "flag"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """One line of the table: a point, its utilisation (computed elsewhere) and its flag."""
+
+    summary: PointSummary
+    mbu_fraction: Estimate | None = None
+    mfu_fraction: Estimate | None = None
+    flag: str = ""
+
+
+def column_texts(row: SweepRow) -> dict[str, str]:
+    """What stands in each column of a line, in order. Nothing where there is no number."""
+    summary, point = row.summary, row.summary.point
+    n_prompt_tokens = point.batch_size * point.prompt_tokens
+    prefill, decode = summary.prefill_s, summary.decode_gen_token_s
+    ms, mb = 1e3, 1 / BYTES_PER_MB
+    return {
+        "seq_len": str(point.prompt_tokens),
+        "batch": str(point.batch_size),
+        "gen_tokens": str(point.gen_tokens),
+        "prefill_p50_ms": _value(prefill, ms),
+        "prefill_ms_per_tok": _value(prefill, ms / n_prompt_tokens),
+        "prefill_tok_s": _value(summary.prefill_tokens_per_s),
+        "decode_p50_ms_per_tok": _value(decode, ms),
+        "decode_tok_s": _value(summary.decode_tokens_per_s),
+        "total_tok_s": _value(summary.total_tokens_per_s),
+        "reserved_mb": _value(summary.reserved_bytes, mb),
+        "allocated_mb": _value(summary.allocated_bytes, mb),
+        "mbu": _value(row.mbu_fraction),
+        "mfu": _value(row.mfu_fraction),
+        "flag": row.flag,
+        "ttft_ms": _value(summary.ttft_s, ms),
+        "tpot_ms": _value(summary.tpot_s, ms),
+        "prefill_low_ms": _end(prefill, ms, _low),
+        "prefill_high_ms": _end(prefill, ms, _high),
+        "decode_low_ms_per_tok": _end(decode, ms, _low),
+        "decode_high_ms_per_tok": _end(decode, ms, _high),
+        "tpot_low_ms": _end(summary.tpot_s, ms, _low),
+        "tpot_high_ms": _end(summary.tpot_s, ms, _high),
+        "mbu_low": _end(row.mbu_fraction, 1, _low),
+        "mbu_high": _end(row.mbu_fraction, 1, _high),
+        "mfu_low": _end(row.mfu_fraction, 1, _low),
+        "mfu_high": _end(row.mfu_fraction, 1, _high),
+        "n_reps": str(summary.n_reps),
+    }
+
+
+def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
+    """Write the table of a sweep, one line per point; an empty field is an absent number.
+
+    Raises
+    ------
+    RecordError
+        The file cannot be written.
+    """
+    texts = [column_texts(row) for row in rows]
+    if not texts:
+        raise RecordError("the sweep has no points to write", where=str(path))
+    buffer = StringIO(newline="")
+    writer = csv.DictWriter(buffer, fieldnames=list(texts[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(texts)
+    durability.replace_file(path, buffer.getvalue().encode())
+
+
+def field_of(header: str) -> FieldName | None:
+    """Which field does a column of somebody's table hold, judged by its header? None: one that is not read.
+
+    Example
+    -------
+    >>> field_of("decode ms/step"), field_of("Batch Size"), field_of("prefill tok/s")
+    ('decode_ms', 'batch', None)
+    """
+    return _FIELDS.get(re.sub(r"[^a-z0-9]+", "_", header.lower()).strip("_"))
+
+
+_ALIASES: Final[dict[FieldName, tuple[str, ...]]] = {
+    "prompt": (
+        "seq_len",
+        "seq",
+        "seqlen",
+        "sequence_length",
+        "prompt",
+        "prompt_len",
+        "prompt_length",
+        "prompt_tokens",
+        "input_tokens",
+        "isl",
+    ),
+    "batch": ("batch", "batch_size", "batchsize", "bs"),
+    "gen": ("gen_tokens", "gen", "generated", "generated_tokens", "max_new_tokens", "output_tokens", "osl"),
+    "prefill_ms": ("prefill_p50_ms", "prefill_ms", "prefill_time_ms", "prefill_latency_ms"),
+    "decode_ms": (
+        "decode_p50_ms_per_tok",
+        "decode_p50_ms_tok",
+        "decode_ms_per_tok",
+        "decode_ms_tok",
+        "decode_ms_per_token",
+        "decode_ms_token",
+        "decode_ms_step",
+        "decode_ms_per_step",
+    ),
+    "step_ms": ("tpot_ms", "tpot_p50_ms"),
+    "reserved_mb": ("reserved_mb", "peak_reserved_mb", "mem_reserved_mb", "memory_reserved_mb"),
+    "allocated_mb": ("allocated_mb", "peak_allocated_mb", "mem_allocated_mb", "memory_allocated_mb"),
+    "flag": ("flag", "flags", "status"),
+}
+_FIELDS: Final[dict[str, FieldName]] = {alias: field for field, aliases in _ALIASES.items() for alias in aliases}
+
+
+def _value(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
+    return "" if estimate is None else f"{estimate.value * factor_ratio:.6g}"
+
+
+def _end(estimate: Estimate | None, factor_ratio: float, end_of: Callable[[Estimate], float | None]) -> str:
+    end = None if estimate is None else end_of(estimate)
+    return "" if end is None else f"{end * factor_ratio:.6g}"
+
+
+def _low(estimate: Estimate) -> float | None:
+    return estimate.low
+
+
+def _high(estimate: Estimate) -> float | None:
+    return estimate.high
+
+
+__all__ = ["BYTES_PER_MB", "FieldName", "SweepRow", "column_texts", "field_of", "write_sweep_csv"]

@@ -1,0 +1,234 @@
+"""How does a sweep become a CSV table, and somebody's table a run that can be fitted and reported?
+
+Read are tables with commas, semicolons, tabs or bars (also a Markdown table cut out of a page) and one header line.
+Needed are the prompt length, the batch and the times of prefill or decode; what else is known is used.
+"""
+
+import csv
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inferometer.errors import RecordError
+from inferometer.records import tables
+from inferometer.records.sweep_columns import BYTES_PER_MB, FieldName, SweepRow, field_of, write_sweep_csv
+from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
+from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
+
+_ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
+_OUT_OF_MEMORY: Final = ("oom", "out of memory", "out_of_memory")
+_NS_PER_MS: Final = 1e6
+_FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen-tokens"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What does the reader know of a table that it does not say itself? What it does say, counts more."""
+
+    prompt_tokens: int | None = None
+    batch_size: int | None = None
+    gen_tokens: int | None = None
+    origin: Origin = "published"
+    model: ModelSpec | None = None
+    engine: EngineSpec | None = None
+    """With it the run gets a plan, as fitting needs one; its warm-ups are not known and count as none."""
+    source: Source | None = None
+
+
+def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
+    """The run that a table tells of: one repetition per line, points numbered by their first line.
+
+    Raises
+    ------
+    RecordError
+        The file is no such table, or a line is broken; the message has its number.
+    """
+    facts = facts or TableFacts()
+    try:
+        content = path.read_bytes()
+        text = content.decode("utf-8-sig")
+        modified_utc = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read the table: {error}", where=str(path)) from error
+    lines = _lines_of(text, str(path))
+    is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
+    sweep = _table_of(lines, facts, str(path))
+    manifest = RunManifest(
+        run_id=f"table-{hashlib.sha256(content).hexdigest()[:12]}",
+        origin=facts.origin,
+        created_utc=modified_utc,
+        command=(),
+        tool_version="unknown",
+        plan=_plan_of(sweep, facts),
+        model=facts.model,
+        engine=None,
+        host=None,
+        source=facts.source or Source(kind="unsourced", where=path.name),
+        is_complete=True,
+        cautions=(*(() if is_gen_known else (_GEN_UNKNOWN,)), *_unread_times(text)),
+    )
+    return Run(manifest=manifest, sweep=sweep, steps=None, ceilings=None)
+
+
+class _Line(NamedTuple):
+    number: int
+    fields: dict[FieldName, str]
+
+
+_GEN_UNKNOWN: Final = Caution(
+    code="GEN_TOKENS_UNKNOWN",
+    text="the table does not say how many tokens were generated: one decode step is assumed, and total throughput is that of one",
+    remedy="add a column gen_tokens",
+)
+
+
+def _lines_of(text: str, where: str) -> list[_Line]:
+    """The lines that hold numbers, with the fields that are known by their header."""
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip() and not line.startswith("#")]
+    if not numbered:
+        raise RecordError("the table is empty", where=where)
+    header_number, header = numbered[0]
+    delimiter = max("|\t;,", key=header.count)
+    names: list[FieldName | None] = [field_of(cell) for cell in _cells(header, delimiter)]
+    _check_header(names, header, f"{where}, line {header_number}")
+    found: list[_Line] = []
+    for number, line in numbered[1:]:
+        cells = _cells(line, delimiter)
+        if all(set(cell) <= set("-: ") and "-" in cell for cell in cells) and delimiter == "|":
+            continue  # the rule below the header of a Markdown table
+        if len(cells) != len(names):
+            raise RecordError(f"line {number} has {len(cells)} fields, the header has {len(names)}", where=f"{where}, line {number}")
+        fields: dict[FieldName, str] = {name: cell for name, cell in zip(names, cells, strict=True) if name is not None}
+        found.append(_Line(number, fields))
+    if not found:
+        raise RecordError("the table has a header and no lines", where=where)
+    return found
+
+
+def _unread_times(text: str) -> tuple[Caution, ...]:
+    """A phase that only columns of unclear meaning tell of is not read: that must not pass in silence."""
+    header = next(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    cells = _cells(header, max("|\t;,", key=header.count))
+    fields = {field_of(cell) for cell in cells}
+    found: list[Caution] = []
+    for word, known, clear in (
+        ("prefill", {"prefill_ms"}, "prefill_ms"),
+        ("decode", {"decode_ms", "step_ms"}, "decode_ms_per_tok or tpot_ms"),
+    ):
+        unclear = [cell for cell in cells if word in cell.lower()]
+        if unclear and not known & fields:
+            text_of = f"no {word} time was read: the meaning of the column {unclear[0]!r} is not clear"
+            found.append(Caution(code="COLUMN_NOT_READ", text=text_of, remedy=f"name it {clear}, in milliseconds"))
+    return tuple(found)
+
+
+def _check_header(names: list[FieldName | None], header: str, where: str) -> None:
+    repeated = {name for name in names if name is not None and names.count(name) > 1}
+    if repeated:
+        raise RecordError(f"two columns both say {', '.join(sorted(repeated))}", where=where, try_="remove or rename one of them")
+    if not {"prefill_ms", "decode_ms", "step_ms"} & set(names):
+        raise RecordError(
+            f"no column with times is known in the header {header.strip()!r}",
+            where=where,
+            allowed="seq_len, batch, gen_tokens, prefill_p50_ms, decode_p50_ms_per_tok, or close to it: 'prefill ms', 'decode ms/tok'",
+        )
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == "|":
+        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+
+
+def _table_of(lines: list[_Line], facts: TableFacts, where: str) -> SweepTable:
+    point_indices: dict[SweepPoint, int] = {}
+    n_seen: dict[SweepPoint, int] = {}
+    rows: list[dict[str, object]] = []
+    for line in lines:
+        here = f"{where}, line {line.number}"
+        point = SweepPoint(
+            prompt_tokens=_count(line, "prompt", facts.prompt_tokens, here, "seq_len"),
+            batch_size=_count(line, "batch", facts.batch_size, here, "batch"),
+            gen_tokens=_count(line, "gen", facts.gen_tokens or 1, here, "gen_tokens"),
+        )
+        repetition = n_seen.get(point, 0)
+        n_seen[point] = repetition + 1
+        index = point_indices.setdefault(point, len(point_indices))
+        rows.append(_row(line, point, here) | {"point_index": index, "repetition": repetition})
+    return tables.from_rows(SweepTable, rows)
+
+
+def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
+    """One repetition. Where a table has both decode time / generated tokens and TPOT, their quotient tells how many steps there were."""
+    prefill_ms, decode_ms, step_ms = (_number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms"))
+    reserved_mb, allocated_mb = _number(line, "reserved_mb", where), _number(line, "allocated_mb", where)
+    is_out_of_memory = any(word in line.fields.get("flag", "").lower() for word in _OUT_OF_MEMORY)
+    if prefill_ms is None and decode_ms is None and step_ms is None and not is_out_of_memory:
+        raise RecordError("neither a prefill nor a decode time", where=where, allowed="a time, or OOM in a column called flag")
+    n_steps = point.gen_tokens
+    total_ms = None if decode_ms is None else decode_ms * point.gen_tokens
+    if step_ms is not None:
+        n_steps = max(1, point.gen_tokens - 1) if total_ms is None else max(1, round(total_ms / step_ms))
+        total_ms = step_ms * n_steps if total_ms is None else total_ms
+    return {
+        "is_warmup": False,
+        "status": PointStatus.OUT_OF_MEMORY if is_out_of_memory else PointStatus.OK,
+        "prompt_tokens": point.prompt_tokens,
+        "batch_size": point.batch_size,
+        "gen_tokens": point.gen_tokens,
+        "prefill_ns": None if prefill_ms is None else round(prefill_ms * _NS_PER_MS),
+        "decode_ns": None if total_ms is None else round(total_ms * _NS_PER_MS),
+        "n_decode_steps": 0 if total_ms is None else n_steps,
+        "reserved_bytes": None if reserved_mb is None else round(reserved_mb * BYTES_PER_MB),
+        "allocated_bytes": None if allocated_mb is None else round(allocated_mb * BYTES_PER_MB),
+    }
+
+
+def _plan_of(sweep: SweepTable, facts: TableFacts) -> SweepPlan | None:
+    if facts.engine is None:
+        return None
+    points: dict[int, SweepPoint] = {}
+    for index, prompt, batch, gen in zip(sweep.point_index, sweep.prompt_tokens, sweep.batch_size, sweep.gen_tokens, strict=True):
+        points[int(index)] = SweepPoint(prompt_tokens=int(prompt), batch_size=int(batch), gen_tokens=int(gen))
+    return SweepPlan(
+        model="unknown" if facts.model is None else facts.model.model_id,
+        engine=facts.engine,
+        points=tuple(points[index] for index in sorted(points)),
+        n_warmup=0,
+        n_reps=int(sweep.repetition.max()) + 1,
+        seed=0,
+    )
+
+
+def _count(line: _Line, name: FieldName, known: int | None, where: str, column: str) -> int:
+    text = line.fields.get(name, "")
+    if text.lower() in _ABSENT_TEXTS:
+        if known is None:
+            raise RecordError(
+                f"the table does not say {column}", where=where, try_=f"add a column {column}, or say it for all lines: {_FLAGS[column]}"
+            )
+        return known
+    number = _number(line, name, where)
+    if number is None or number != int(number):
+        raise RecordError(f"{column} = {text!r} is no whole number", where=where, allowed="1 or more")
+    return int(number)
+
+
+def _number(line: _Line, name: FieldName, where: str) -> float | None:
+    text = line.fields.get(name, "")
+    if text.lower() in _ABSENT_TEXTS:
+        return None
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise RecordError(
+            f"line {line.number}: {text!r} is no number", where=where, allowed="a number with a point, such as 34.79"
+        ) from error
+    if not 0 < number < float("inf"):
+        raise RecordError(f"line {line.number}: {text} is not positive and finite", where=where, allowed="a positive number, or nothing")
+    return number
+
+
+__all__ = ["SweepRow", "TableFacts", "read_sweep_csv", "write_sweep_csv"]

@@ -1,0 +1,140 @@
+"""How are the tables of a run made, joined and cut, so that every column has its type and all have one length?
+
+The column types are read from the annotations of ``records.types``: they are written down once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import RecordError
+from inferometer.records.types import ABSENT, CeilingTable, StepTable, SweepTable
+
+Table = TypeVar("Table", SweepTable, StepTable, CeilingTable)
+AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable
+Column: TypeAlias = NDArray[Any]
+
+_ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}
+"""What says *nobody could tell*, by numpy type code; columns of other types must be told."""
+
+
+def column_types(table_type: type[AnyTable]) -> dict[str, np.dtype[Any]]:
+    """Which columns does this kind of table have, in order, of which dtype?
+
+    Example
+    -------
+    >>> column_types(CeilingTable)["value_per_s"]
+    dtype('float64')
+    """
+    hints = get_type_hints(table_type)
+    return {name: np.dtype(get_args(get_args(hints[name])[1])[0]) for name in table_type._fields}
+
+
+def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Table:
+    """The table made of these columns (anything numpy can make an array of), checked for names, types and length.
+
+    Raises
+    ------
+    RecordError
+        A column is missing, unknown, of another length, or does not fit its type without loss.
+    """
+    types = column_types(table_type)
+    if set(columns) != set(types):
+        problem = f"missing: {sorted(set(types) - set(columns))}, unknown: {sorted(set(columns) - set(types))}"
+        raise RecordError(f"columns of a {table_type.__name__} do not match; {problem}", allowed=", ".join(types))
+    arrays = [_cast(name, columns[name], dtype, table_type.__name__) for name, dtype in types.items()]
+    lengths = {name: len(array) for name, array in zip(types, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise RecordError(f"columns of a {table_type.__name__} differ in length: {lengths}", allowed="one value per row in each")
+    return table_type._make(arrays)
+
+
+def from_rows(table_type: type[Table], rows: Iterable[Mapping[str, object]]) -> Table:
+    """The table made of these rows. A key that is missing or None is absent, which only int64 and float64 columns can be.
+
+    Raises
+    ------
+    RecordError
+        A row has an unknown key, or lacks one that cannot be absent.
+    """
+    types = column_types(table_type)
+    columns: dict[str, list[object]] = {name: [] for name in types}
+    for i_row, row in enumerate(rows):
+        unknown = set(row) - set(types)
+        if unknown:
+            raise RecordError(f"row {i_row} of a {table_type.__name__} has unknown {sorted(unknown)}", allowed=", ".join(types))
+        for name, dtype in types.items():
+            value = row.get(name)
+            if value is None and dtype.str[1:] not in _ABSENT_VALUES:
+                raise RecordError(f"row {i_row} of a {table_type.__name__} lacks {name}, which cannot be absent")
+            columns[name].append(_ABSENT_VALUES[dtype.str[1:]] if value is None else value)
+    return from_columns(table_type, columns)
+
+
+def empty(table_type: type[Table]) -> Table:
+    """A table of this kind without rows."""
+    return from_columns(table_type, {name: np.empty(0, dtype) for name, dtype in column_types(table_type).items()})
+
+
+def concat(table_type: type[Table], tables: Sequence[Table]) -> Table:
+    """All rows of these tables, one table after the other."""
+    if not tables:
+        return empty(table_type)
+    return from_columns(table_type, {name: np.concatenate([getattr(table, name) for table in tables]) for name in table_type._fields})
+
+
+def select(table: Table, rows: NDArray[Any]) -> Table:
+    """The rows that a mask or an array of indices picks, in that order."""
+    return type(table)._make(column[rows] for column in table)
+
+
+def n_rows(table: AnyTable) -> int:
+    """How many rows does a table have?"""
+    return len(table.point_index)
+
+
+def optional_ns(column: NDArray[np.int64]) -> NDArray[np.float64]:
+    """An int64 column as floats, absent values as NaN."""
+    return np.where(column == ABSENT, np.nan, column.astype(np.float64))
+
+
+def end_ns(sweep: SweepTable, ceilings: CeilingTable) -> int:
+    """When is all of this over, in nanoseconds since the start of the run? 0 for empty tables."""
+    took_ns = np.maximum(sweep.prefill_ns, 0) + np.maximum(sweep.decode_ns, 0)
+    ends = [*(sweep.started_ns + took_ns).tolist(), *ceilings.started_ns.tolist()]
+    return max(ends) + 1 if ends else 0
+
+
+def _cast(name: str, values: object, dtype: np.dtype[Any], table_name: str) -> Column:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise RecordError(f"column {name} of a {table_name} has {array.ndim} dimensions", allowed="1")
+    if array.dtype == dtype or (dtype.kind == "U" and array.dtype.kind == "U"):
+        return array
+    if array.size == 0:
+        return array.astype(dtype)
+    is_same_kind = np.can_cast(array.dtype, dtype, "same_kind") or (dtype.kind == "U" and array.dtype.kind == "O")
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype) if is_same_kind else array
+    is_lossless = is_same_kind and (dtype.kind in "fU" or bool(np.array_equal(cast, array)))
+    if not is_lossless:
+        raise RecordError(f"column {name} of a {table_name} holds {array.dtype} values that are no {dtype}", where=f"{array[:3]}...")
+    return cast
+
+
+__all__ = [
+    "AnyTable",
+    "Column",
+    "Table",
+    "column_types",
+    "concat",
+    "empty",
+    "end_ns",
+    "from_columns",
+    "from_rows",
+    "n_rows",
+    "optional_ns",
+    "select",
+]

@@ -1,0 +1,282 @@
+"""What happened in a run: tables as arrays, and a manifest that says where and how they were made.
+
+A ``Run`` has one type whether it was measured, simulated or published; whoever reads it cannot tell.
+
+Absent is never 0: an absent int64 is ``ABSENT``, an absent float is NaN; both are NULL in Parquet.
+Letters of shapes: N repetitions or requests, S steps, C ceiling probes.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.spec.types import ModelSpec, Source, SweepPlan
+
+ABSENT: Final = int(np.iinfo(np.int64).min)
+"""The int64 that means *nobody could tell*; NULL in Parquet."""
+
+SCHEMA_VERSION: Final = 1
+
+I8: TypeAlias = NDArray[np.int8]
+I32: TypeAlias = NDArray[np.int32]
+I64: TypeAlias = NDArray[np.int64]
+F64: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+
+Origin: TypeAlias = Literal["measured", "simulated", "published"]
+
+
+class PointStatus(IntEnum):
+    """How did a repetition of a sweep point end?"""
+
+    OK = 0
+    OUT_OF_MEMORY = 1
+    FAILED = 2
+
+
+class Phase(IntEnum):
+    """What did a step do?"""
+
+    PREFILL = 0
+    DECODE = 1
+    MIXED = 2
+
+
+class RequestStatus(IntEnum):
+    """How did a request end, or did it not?"""
+
+    STOPPED = 0
+    """The model said its last word."""
+    LENGTH = 1
+    """It reached the tokens that were allowed, or all that the model can remember."""
+    ABORTED = 2
+    """Its client went away."""
+    REJECTED = 3
+    """The engine refused it."""
+    FAILED = 4
+    UNFINISHED = 5
+    """It was not done when the run ended: what is known of its times are lower bounds."""
+
+
+class ProbeKind(IntEnum):
+    """Which ceiling of the machine did a probe measure?"""
+
+    READ = 0
+    COPY = 1
+    MATMUL = 2
+
+
+class SweepTable(NamedTuple):
+    """One row per repetition of a sweep point, warm-ups included (N rows, in the order in which they ran)."""
+
+    point_index: I32
+    """Index into ``manifest.plan.points``."""
+    repetition: I32
+    is_warmup: Bools
+    status: I8
+    """A ``PointStatus``. Where it is not OK the times are ABSENT."""
+    prompt_tokens: I32
+    batch_size: I32
+    gen_tokens: I32
+    """Tokens generated per sequence, the one that the prefill yields included."""
+    started_ns: I64
+    """Since the start of the run."""
+    prefill_ns: I64
+    """From the batch's submission to its first token (device synchronised)."""
+    decode_ns: I64
+    """All decode steps together."""
+    n_decode_steps: I32
+    reserved_bytes: I64
+    """Peak memory reserved from the device by the engine (on a CPU: peak resident set)."""
+    allocated_bytes: I64
+    """Peak memory in use by tensors."""
+    cpu_fraction: F64
+    """CPU time of the engine's processes / (wall time · cores used)."""
+    device_fraction: F64
+    """Accelerator utilisation as its driver reports it."""
+    energy_joule: F64
+    power_watt: F64
+
+
+class RequestTable(NamedTuple):
+    """One row per request (N rows, in order of ``intended_send_ns``), those that were refused or never done included.
+
+    Instants are since the start of the run. Latency counts from ``intended_send_ns``: ``sent_ns`` is what a late generator did.
+    """
+
+    intended_send_ns: I64
+    sent_ns: I64
+    admitted_ns: I64
+    """When the engine first scheduled it; ABSENT where it did not or nobody could tell."""
+    first_token_ns: I64
+    """ABSENT where there was none."""
+    finished_ns: I64
+    """When the last token came, the client went away or the engine refused; ABSENT where the request is unfinished."""
+    prompt_tokens: I32
+    cached_tokens: I32
+    """Of the prompt, found in the prefix cache at the first admission."""
+    output_tokens: I32
+    """Delivered."""
+    n_preemptions: I32
+    status: I8
+    """A ``RequestStatus``."""
+    priority: I32
+    """The smaller, the more urgent."""
+    class_index: I32
+    """Which kind of request of the workload."""
+
+
+class StepTable(NamedTuple):
+    """One row per engine step (S rows). ``point_index`` and ``repetition`` are -1 outside sweeps."""
+
+    point_index: I32
+    repetition: I32
+    is_warmup: Bools
+    phase: I8
+    """A ``Phase``."""
+    start_ns: I64
+    duration_ns: I64
+    n_prefill_requests: I32
+    n_decode_requests: I32
+    n_waiting_requests: I32
+    n_preempted_requests: I32
+    prefill_tokens: I64
+    """New prompt tokens of the step, all requests together."""
+    prefill_context_product_tokens2: I64
+    """Sum over prefilling requests of (new tokens q) · (mean context seen) = q·(c + (q + 1)/2), c tokens being cached before."""
+    decode_context_tokens: I64
+    """Sum over decoding requests of the tokens attended to, the new one included."""
+    kv_blocks_used: I64
+
+
+class CeilingTable(NamedTuple):
+    """One row per probe of the machine's ceilings, interleaved with the repetitions they judge (C rows)."""
+
+    point_index: I32
+    """The point that was being measured; -1 before the first and after the last."""
+    repetition: I32
+    started_ns: I64
+    kind: I8
+    """A ``ProbeKind``."""
+    dtype: NDArray[np.str_]
+    """The number format of a matmul probe; '' for the others."""
+    footprint_bytes: I64
+    """Bytes touched by the probe."""
+    value_per_s: F64
+    """Bytes/s of READ and COPY (copy counts reads plus writes), FLOP/s of MATMUL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caution:
+    """Something that makes a run's numbers less good, and what to do about it."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """On which machine? Absent facts are None."""
+
+    hostname_hash: str | None
+    os: str
+    kernel: str
+    python: str
+    cpu_model: str | None
+    n_cores: int | None
+    n_threads_used: int | None
+    memory_bytes: int | None
+    cpu_governor: str | None
+    accelerator: str | None
+    accelerator_driver: str | None
+    accelerator_memory_bytes: int | None
+    environment: tuple[tuple[str, str], ...] = ()
+    """Allow-listed environment variables, sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What did the engine say it was? Absent facts are None."""
+
+    engine: str
+    version: str
+    libraries: tuple[tuple[str, str], ...]
+    """(name, version) of what decides its speed, sorted."""
+    weight_bytes: int | None
+    """Bytes of the weights as loaded."""
+    n_parameters: int | None
+    weights_origin: str
+    """'file' or 'random'."""
+    weights_sha256: str | None
+    attention_implementation: str | None
+    load_s: float | None
+    compile_s: float | None
+    compute_dtype: str | None = None
+    """The number format it says it multiplies in."""
+    weight_formats: tuple[tuple[str, int], ...] = ()
+    """(format, parameters held in it), most first; empty where all are in ``compute_dtype``."""
+    kv_cache_dtype: str | None = None
+    n_kv_blocks: int | None = None
+    kv_block_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunManifest:
+    """Where, when, with what and by which command was a run made?"""
+
+    run_id: str
+    origin: Origin
+    created_utc: str
+    command: tuple[str, ...]
+    tool_version: str
+    plan: SweepPlan | None
+    model: ModelSpec | None
+    engine: EngineFacts | None
+    host: HostFacts | None
+    source: Source | None
+    """For published runs: where it was published."""
+    git_commit: str | None = None
+    is_complete: bool = False
+    ended_utc: str | None = None
+    cautions: tuple[Caution, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What happened: a manifest and its tables. Tables that a run does not have are None."""
+
+    manifest: RunManifest
+    sweep: SweepTable | None
+    steps: StepTable | None
+    ceilings: CeilingTable | None
+    requests: RequestTable | None = None
+
+
+__all__ = [
+    "ABSENT",
+    "F64",
+    "I8",
+    "I32",
+    "I64",
+    "SCHEMA_VERSION",
+    "Bools",
+    "Caution",
+    "CeilingTable",
+    "EngineFacts",
+    "HostFacts",
+    "Origin",
+    "Phase",
+    "PointStatus",
+    "ProbeKind",
+    "RequestStatus",
+    "RequestTable",
+    "Run",
+    "RunManifest",
+    "StepTable",
+    "SweepTable",
+]

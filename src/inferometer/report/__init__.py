@@ -1,0 +1,1 @@
+"""SHOW IT: view models, charts, one HTML file."""

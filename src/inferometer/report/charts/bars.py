@@ -1,0 +1,49 @@
+"""What do charts with one row per point share: the order of rows, their labels, the height of the chart?"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import altair as alt
+
+from inferometer.report.cells import has_several_runs, point_label
+from inferometer.report.charts.frame import phone_lines
+from inferometer.report.views import PointRow
+
+MAX_LABEL_WIDTH: Final = 150
+ROW_HEIGHT: Final = 22
+MAX_ROWS: Final = 40
+"""More rows than this are in the table only: bars thinner than a letter tell nothing."""
+
+
+def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
+    """Each point with its label, in the order of the view."""
+    has_runs = has_several_runs(row.run_label for row in points)
+    return tuple((point_label(row, has_runs=has_runs), row) for row in points)
+
+
+def label_axis(labels: Sequence[str], *title: str) -> alt.Y:
+    """One row for each point, in the given order; the lines of the title lie flat above, from the left edge of the labels."""
+    sort = list(dict.fromkeys(labels))
+    lines = phone_lines([*title, "rows: prompt × batch"])
+    axis = alt.Axis(
+        title=lines,
+        labelLimit=MAX_LABEL_WIDTH,
+        labelPadding=5,
+        ticks=False,
+        domain=False,
+        titleAngle=0,
+        titleAlign="left",
+        titleAnchor="end",
+        titleBaseline="bottom",
+        titleX=-min(MAX_LABEL_WIDTH, 6 * max(len(label) for label in sort)) - 5,
+        titleY=-8 - 15 * (len(lines) - 1),
+    )
+    return alt.Y("label:N", sort=sort, axis=axis, scale=alt.Scale(domain=sort, paddingInner=0.25, paddingOuter=0.2))
+
+
+def rows_height(labels: Sequence[str], *, row_height: int = ROW_HEIGHT) -> int:
+    """As high as the rows need."""
+    return max(3, len(set(labels))) * row_height
+
+
+__all__ = ["MAX_LABEL_WIDTH", "MAX_ROWS", "ROW_HEIGHT", "label_axis", "labelled", "rows_height"]

@@ -1,0 +1,201 @@
+"""What do all charts share: type of the result, colours that colour-blind readers tell apart, axes, error bars?
+
+Colours are Okabe–Ito in the order of most distance; shape and dash repeat what colour says. The page turns INK, MUTED and PAPER
+(each a colour that nothing else uses) into its own colours, so that one drawing serves light, dark and print.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import altair as alt
+
+from inferometer.stats.estimate import Estimate
+
+Row: TypeAlias = dict[str, Any]
+
+INK: Final = "#1b1f23"
+MUTED: Final = "#5b6570"
+GRID: Final = "#e3e6e9"
+PAPER: Final = "#fffffe"
+PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
+SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
+FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', 'DejaVu Sans', sans-serif"
+WIDTH: Final = 680
+HEIGHT: Final = 300
+POINT_SIZE: Final = 64
+MAX_TITLE_LETTERS: Final = 50
+MAX_LEGEND_LETTERS: Final = 22
+"""Longer names stand in one column: two would be cut on a phone."""
+BAND_OPACITY: Final = 0.16
+PREDICTED_DASH: Final = (6, 3)
+BEYOND_DASH: Final = (1, 3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartSpec:
+    """A chart, what it says in one sentence, and the numbers that it draws."""
+
+    chart_id: str
+    title: str
+    finding: str
+    """Alternative text and caption: one sentence, computed from the view."""
+    spec: Mapping[str, Any]
+    """Vega-Lite."""
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def values(rows: Sequence[Row]) -> alt.Data:
+    """The rows as inline data."""
+    return alt.Data(values=list(rows))
+
+
+def interval_fields(estimate: Estimate, factor_ratio: float) -> Row:
+    """``value``, ``low``, ``high`` in the display unit, and ``interval`` as text for the tooltip; ends are absent where n is too small."""
+    fields: Row = {"value": estimate.value * factor_ratio, "n": estimate.n_samples}
+    if estimate.low is not None and estimate.high is not None:
+        fields |= {"low": estimate.low * factor_ratio, "high": estimate.high * factor_ratio}
+    return fields
+
+
+def ends(row: Row) -> tuple[float, float]:
+    """The ends of a row's interval; its value twice where it has none."""
+    value = float(row["value"])
+    return (float(row["low"]), float(row["high"])) if "low" in row else (value, value)
+
+
+def phone_lines(lines: Sequence[str]) -> list[str]:
+    """The lines of a title, broken at `` · `` where a phone would cut them; empty ones left out."""
+    broken: list[str] = []
+    for line in lines:
+        current = ""
+        for part in line.split(" · "):
+            joined = f"{current} · {part}" if current else part
+            if current and len(joined) > MAX_TITLE_LETTERS:
+                broken.append(current)
+                current = part
+            else:
+                current = joined
+        broken += [current] if current else []
+    return broken
+
+
+def y_axis(*title: str, tick_count: int, number_format: str = ",~r") -> alt.Axis:
+    """A vertical axis whose title, of one or more lines, lies flat above it, where a phone has room for it."""
+    lines = phone_lines(title)
+    return alt.Axis(
+        title=lines,
+        titleAngle=0,
+        titleAlign="left",
+        titleAnchor="end",
+        titleBaseline="bottom",
+        titleX=-38,
+        titleY=-10 - 15 * (len(lines) - 1),
+        tickCount=tick_count,
+        format=number_format,
+    )
+
+
+def log_axis_domain(numbers: Sequence[float], *, margin_ratio: float = 1.25) -> list[float]:
+    """A logarithmic axis that holds all numbers with a margin at both ends."""
+    positive = [number for number in numbers if number > 0]
+    return [min(positive) / margin_ratio, max(positive) * margin_ratio]
+
+
+def tested_axis(title: str, tested: Sequence[int]) -> alt.Axis:
+    """A horizontal axis with a tick at each value that was tested."""
+    return alt.Axis(title=title, values=sorted(set(tested)), format="d", labelOverlap="greedy", grid=False)
+
+
+def log2_x(field: str, title: str, tested: Sequence[int], shown: Sequence[int]) -> alt.X:
+    """A doubling is a step to the right; ticks where something was tested, room for all that is shown."""
+    scale = alt.Scale(type="log", base=2, domain=[min(shown) / 1.12, max(shown) * 1.15], nice=False)
+    return alt.X(f"{field}:Q", scale=scale, axis=tested_axis(title, tested))
+
+
+def series_channels(labels: Sequence[str], *, title: str | None = None) -> dict[str, Any]:
+    """Colour and shape of each series, said twice so that colour alone carries nothing."""
+    domain = list(labels)
+    colours = [PALETTE[index % len(PALETTE)] for index in range(len(domain))]
+    shapes = [SHAPES[(index + index // len(PALETTE)) % len(SHAPES)] for index in range(len(domain))]
+    legend = alt.Legend(title=title, columns=legend_columns(domain)) if len(domain) > 1 else None
+    return {
+        "color": alt.Color("series:N", scale=alt.Scale(domain=domain, range=colours), legend=legend, sort=domain),
+        "shape": alt.Shape("series:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend, sort=domain),
+    }
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """How many columns of names fit on a phone?"""
+    return 2 if max(len(name) for name in names) <= MAX_LEGEND_LETTERS else 1
+
+
+def finished(layers: Sequence[alt.Chart], *, height: float = HEIGHT) -> dict[str, Any]:
+    """The Vega-Lite of these layers in our looks, as wide as their box."""
+    dressed = alt.layer(*layers).properties(width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    dressed = (
+        dressed.configure(background="transparent", font=FONT, padding=4, aria=False)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=MUTED,
+            titleColor=INK,
+            labelFontSize=12,
+            titleFontSize=12,
+            titleFontWeight="normal",
+            gridColor=GRID,
+            domainColor=MUTED,
+            tickColor=MUTED,
+            titlePadding=8,
+        )
+        .configure_legend(
+            orient="bottom",
+            direction="horizontal",
+            columns=2,
+            labelColor=INK,
+            titleColor=INK,
+            labelFontSize=12,
+            symbolSize=80,
+            symbolOpacity=1,
+            labelLimit=300,
+            title=None,
+            offset=8,
+            columnPadding=16,
+        )
+        .configure_text(color=INK, fontSize=12, font=FONT)
+    )
+    spec: dict[str, Any] = dressed.to_dict()
+    spec.pop("$schema", None)
+    return spec
+
+
+__all__ = [
+    "BAND_OPACITY",
+    "BEYOND_DASH",
+    "FONT",
+    "GRID",
+    "HEIGHT",
+    "INK",
+    "MAX_LEGEND_LETTERS",
+    "MAX_TITLE_LETTERS",
+    "MUTED",
+    "PALETTE",
+    "PAPER",
+    "POINT_SIZE",
+    "PREDICTED_DASH",
+    "SHAPES",
+    "WIDTH",
+    "ChartSpec",
+    "Row",
+    "ends",
+    "finished",
+    "interval_fields",
+    "legend_columns",
+    "log2_x",
+    "log_axis_domain",
+    "phone_lines",
+    "series_channels",
+    "tested_axis",
+    "values",
+    "y_axis",
+]

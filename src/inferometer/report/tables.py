@@ -1,0 +1,117 @@
+"""Which tables stand in a report as tables: the points, held-out errors, parameters, and what the words mean?"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs
+from inferometer.report.views import SweepReportView
+from inferometer.units import format_fraction, format_number
+
+MS_PER_S: Final = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """Rows of text under a header."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+DEFINITIONS: Final = (
+    ("TTFT", "ttft_s", "time to first token: of a static batch, from its submission to its first token, its prefill."),
+    ("TPOT", "decode_step_s", "time per output token: here a decode step of the whole batch, which yields one token of each sequence."),
+    ("Output tok/s", "decode_tokens_per_s", "output tokens of the whole batch per second of decode."),
+    ("Total tok/s", "total_tokens_per_s", "input and output tokens of the whole batch per second of prefill and decode together."),
+    ("MBU", "mbu_fraction", "(weight bytes + KV bytes read per decode step ÷ step time) ÷ memory bandwidth measured around the point."),
+    ("MFU", "mfu_fraction", "FLOP of a step ÷ step time ÷ FLOP/s of a matmul in this number format, measured around the point."),
+    ("Reserved memory", "reserved_bytes", "peak that the engine took from the device (on a CPU: peak resident set)."),
+    ("Allocated memory", "allocated_bytes", "peak in use by tensors."),
+)
+"""(word, the field of a point that makes it appear, definition)."""
+
+STATISTICS: Final = (
+    ("Median and interval", "of repetitions; [low, high] holds the median with 95 % confidence. Where n is too small, the cell says so."),
+    ("Collapse flag", "time per token at least the collapse factor (default 2) times the previous point's, prefill and decode apart."),
+    ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
+)
+
+
+def points_table(view: SweepReportView) -> TextTable | None:
+    """All measured points, a column for each fact that any of them has."""
+    if not view.points:
+        return None
+    has_runs = has_several_runs(row.run_label for row in view.points)
+    columns: dict[str, list[str]] = {"run": [row.run_label for row in view.points]} if has_runs else {}
+    columns |= {
+        "prompt": [str(row.prompt_tokens) for row in view.points],
+        "batch": [str(row.batch_size) for row in view.points],
+        "TTFT ms": [estimate_cell(row.ttft_s, MS_PER_S) for row in view.points],
+        "predicted TTFT ms": [estimate_cell(row.predicted_ttft_s, MS_PER_S) for row in view.points],
+        "decode step ms": [estimate_cell(row.decode_step_s, MS_PER_S) for row in view.points],
+        "predicted step ms": [estimate_cell(row.predicted_decode_step_s, MS_PER_S) for row in view.points],
+        "output tok/s": [estimate_cell(row.decode_tokens_per_s) for row in view.points],
+        "total tok/s": [estimate_cell(row.total_tokens_per_s) for row in view.points],
+        "n": [str(row.n_reps) for row in view.points],
+        "limited by (decode)": [row.decode_limited_by or ABSENT_TEXT for row in view.points],
+        "flags": [" ".join(row.flags) or ("" if row.status == "ok" else row.status.upper()) for row in view.points],
+    }
+    present = {name: cells for name, cells in columns.items() if any(cell not in {ABSENT_TEXT, ""} for cell in cells)}
+    rows = tuple(zip(*present.values(), strict=True))
+    return TextTable(caption="Measured points: median of repetitions [95 % interval]", header=tuple(present), rows=rows)
+
+
+def held_out_table(view: SweepReportView) -> TextTable | None:
+    """How wrong the model was where it had not seen the answer."""
+    if not view.held_out:
+        return None
+    rows = tuple(
+        (
+            row.phase,
+            str(row.n_points),
+            format_fraction(row.median_fraction),
+            format_fraction(row.p95_fraction),
+            format_fraction(row.coverage_fraction),
+        )
+        for row in view.held_out
+    )
+    header = ("phase", "points", "median error", "95th percentile of error", "measured inside the predicted interval")
+    return TextTable(caption="Held-out error of the fitted model", header=header, rows=rows)
+
+
+def parameters_table(view: SweepReportView) -> TextTable | None:
+    """The fitted parameters, in display form."""
+    if not view.parameters:
+        return None
+    rows = tuple((row.name, row.value, row.interval, row.told_by) for row in view.parameters)
+    return TextTable(caption="Fitted parameters", header=("parameter", "value", "interval", "told by"), rows=rows)
+
+
+def definitions(view: SweepReportView) -> tuple[tuple[str, str], ...]:
+    """The words that this report uses, with their meaning."""
+    words = [(word, text) for word, field, text in DEFINITIONS if any(getattr(row, field) is not None for row in view.points)]
+    if not words:
+        return ()
+    if view.predictions or view.held_out:
+        words.append(("Held out", "the model that predicted a point was fitted without it; in sample: with it."))
+    factor = _definition_of_n(view)
+    return (*words, *STATISTICS, *factor)
+
+
+def _definition_of_n(view: SweepReportView) -> tuple[tuple[str, str], ...]:
+    counts = sorted({row.n_reps for row in view.points if row.status == "ok"})
+    if not counts:
+        return ()
+    return (("n", f"repetitions of a point after warm-up; in this report {', '.join(format_number(count) for count in counts)}."),)
+
+
+__all__ = [
+    "DEFINITIONS",
+    "STATISTICS",
+    "TextTable",
+    "definitions",
+    "held_out_table",
+    "parameters_table",
+    "points_table",
+]

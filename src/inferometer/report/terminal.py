@@ -1,0 +1,137 @@
+"""How does a run look in a terminal: the answer in five lines, then the table that carries it?
+
+Nothing here prints: renderables are returned, and the command line prints them. Readable at 80 columns and without colour.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.report.views import Explained, FiveLines, PointRow, SweepReportView
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_bytes, format_duration, format_fraction, format_number
+
+ABSENT_TEXT: Final = "–"
+
+_SHORT_NAMES: Final = {"attention": "attn", "per_sequence": "seqs", "communication": "comm", "unexplained": "rest", "kv": "KV"}
+
+
+def report_text(view: SweepReportView) -> RenderableType:
+    """The whole run: headline, five lines, table of batches, findings that the data carry, cautions."""
+    parts: list[RenderableType] = [
+        Text(f"{view.title} · {view.subtitle}", style="bold"),
+        five_lines_text(view.five_lines),
+        points_table(view.points),
+    ]
+    parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
+    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
+    return Group(*parts)
+
+
+def five_lines_text(lines: FiveLines) -> RenderableType:
+    """ANSWER, LIMIT, NEXT, TRUST, REPORT, each hanging under its word."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column()
+    named = (("ANSWER", lines.answer), ("LIMIT", lines.limit), ("NEXT", lines.next), ("TRUST", lines.trust), ("REPORT", lines.report))
+    for word, text in named:
+        grid.add_row(word, Text(text))
+    return Padding(grid, (0, 0, 1, 0))
+
+
+def points_table(points: Sequence[PointRow]) -> RenderableType:
+    """Batch × (step, throughput, prediction and its error, limit), one block for each prompt length and run."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    has_runs = len({row.run_label for row in points}) > 1
+    for header in (["run"] if has_runs else []) + ["prompt", "batch", "TTFT", "step ms", "tok/s", "predicted step", "limited by", ""]:
+        table.add_column(header, justify="left" if header in {"run", "limited by", ""} else "right", no_wrap=header != "limited by")
+    for row in points:
+        cells = [
+            str(row.prompt_tokens),
+            str(row.batch_size),
+            duration_text(row.ttft_s),
+            _with_margin(row.decode_step_s, 1e3),
+            _with_margin(row.decode_tokens_per_s, 1.0),
+            _predicted_text(row),
+            row.decode_limited_by or ABSENT_TEXT,
+            " ".join(row.flags),
+        ]
+        table.add_row(*([row.run_label] if has_runs else []), *cells)
+    return table
+
+
+def explained_table(explained: Sequence[Explained]) -> RenderableType:
+    """Where the time of each point goes: a column for each part, as a share of what was measured."""
+    names = [name for name in dict.fromkeys(part.name for row in explained for part in row.parts) if any_time(explained, name)]
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("phase", no_wrap=True)
+    for header in ["in×batch", "measured", *(_SHORT_NAMES.get(name, name) for name in names)]:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in explained:
+        seconds = {part.name: part.duration_s for part in row.parts}
+        shares = [_share_text(seconds.get(name), row.measured_s.value) for name in names]
+        table.add_row(row.phase, f"{row.prompt_tokens}×{row.batch_size}", duration_text(row.measured_s), *shares)
+    return table
+
+
+def any_time(explained: Sequence[Explained], name: str) -> bool:
+    """Does this part take any time anywhere (communication takes none on one device)?"""
+    return any(abs(part.duration_s) > 0 for row in explained for part in row.parts if part.name == name)
+
+
+def duration_text(estimate: Estimate | None) -> str:
+    """A duration with its interval, or the sign of absence."""
+    if estimate is None:
+        return ABSENT_TEXT
+    return format_duration(estimate.value)
+
+
+def fraction_text(estimate: Estimate | None) -> str:
+    """A fraction in percent, or the sign of absence."""
+    return ABSENT_TEXT if estimate is None else format_fraction(estimate.value)
+
+
+def bytes_text(estimate: Estimate | None) -> str:
+    """A size, or the sign of absence."""
+    return ABSENT_TEXT if estimate is None else format_bytes(estimate.value)
+
+
+def _with_margin(estimate: Estimate | None, factor_ratio: float) -> str:
+    """``31.8 ±0.5``: half of the interval's width; no margin where the repetitions carry none."""
+    if estimate is None:
+        return ABSENT_TEXT
+    value = format_number(estimate.value * factor_ratio)
+    if estimate.low is None or estimate.high is None:
+        return f"{value} (n={estimate.n_samples})"
+    return f"{value} ±{format_number((estimate.high - estimate.low) / 2 * factor_ratio)}"
+
+
+def _predicted_text(row: PointRow) -> str:
+    """``30.9 (-2 %)``: what a model that had not seen the point said, and how far off it was."""
+    if row.predicted_decode_step_s is None:
+        return ABSENT_TEXT
+    predicted = format_number(row.predicted_decode_step_s.value * 1e3)
+    if row.decode_step_s is None:
+        return predicted
+    return f"{predicted} ({row.predicted_decode_step_s.value / row.decode_step_s.value - 1:+.0%})"
+
+
+def _share_text(part_s: float | None, measured_s: float) -> str:
+    return ABSENT_TEXT if part_s is None else f"{part_s / measured_s:.0%}"
+
+
+__all__ = [
+    "ABSENT_TEXT",
+    "any_time",
+    "bytes_text",
+    "duration_text",
+    "explained_table",
+    "five_lines_text",
+    "fraction_text",
+    "points_table",
+    "report_text",
+]

@@ -1,0 +1,245 @@
+"""What is there to show? The facts of runs, ready to be drawn: this room computes none of them.
+
+Every number is an Estimate or None; None is shown as absent, never as 0. Units are in the names; charts and tables
+choose the display unit. The same view gives the same bytes in every surface.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from inferometer.records.types import Caution
+from inferometer.stats.estimate import Estimate
+
+PhaseName: TypeAlias = Literal["prefill", "decode"]
+CeilingKind: TypeAlias = Literal["read", "copy", "matmul"]
+Support: TypeAlias = Literal["supported", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiveLines:
+    """The answer in five lines, each a sentence or two of plain text; ``report`` says where the files are."""
+
+    answer: str
+    limit: str
+    next: str
+    trust: str
+    report: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointRow:
+    """One measured point: a prompt length at a batch size, of one run."""
+
+    run_label: str
+    prompt_tokens: int
+    batch_size: int
+    gen_tokens: int
+    status: Literal["ok", "out_of_memory", "failed"]
+    n_reps: int
+    ttft_s: Estimate | None
+    """First token of the whole static batch: its prefill."""
+    decode_step_s: Estimate | None
+    """One decode step of the whole batch; TPOT of each sequence."""
+    decode_gen_token_s: Estimate | None
+    """Decode time / generated tokens per sequence, the definition of the sweep table."""
+    prefill_tokens_per_s: Estimate | None
+    decode_tokens_per_s: Estimate | None
+    """Output tokens per second of the whole batch."""
+    total_tokens_per_s: Estimate | None
+    """Input and output tokens per second."""
+    reserved_bytes: Estimate | None
+    allocated_bytes: Estimate | None
+    device_fraction: Estimate | None
+    cpu_fraction: Estimate | None
+    energy_joule: Estimate | None
+    mbu_fraction: Estimate | None
+    """Of decode, against the bandwidth measured around this point."""
+    mfu_fraction: Estimate | None
+    """Of prefill, against the matmul rate measured around this point."""
+    mbu_datasheet_fraction: Estimate | None
+    mfu_datasheet_fraction: Estimate | None
+    predicted_decode_step_s: Estimate | None
+    """By a model that was fitted without this point, where there is one."""
+    predicted_ttft_s: Estimate | None
+    decode_limited_by: str | None
+    prefill_limited_by: str | None
+    flags: tuple[str, ...]
+    """Such as COLLAPSE_PREFILL(x3.4), OUT_OF_MEMORY, NOISY."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One point of a fitted curve."""
+
+    prompt_tokens: int
+    batch_size: int
+    duration_s: Estimate
+    is_inside_box: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What the fitted model says between and beyond the points: prefill over prompts at one batch, or a step over batches at one prompt."""
+
+    run_label: str
+    phase: PhaseName
+    points: tuple[CurvePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoofCeiling:
+    """A roof: a bandwidth and a peak that belong together."""
+
+    label: str
+    kind: Literal["measured", "datasheet"]
+    read_bytes_per_s: float
+    peak_flop_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflinePoint:
+    """What a phase of a point achieved, under the roof."""
+
+    run_label: str
+    phase: PhaseName
+    prompt_tokens: int
+    batch_size: int
+    intensity_flop_per_byte: float
+    achieved_flop_per_s: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineView:
+    """Measured points under measured and nominal roofs."""
+
+    ceilings: tuple[RoofCeiling, ...]
+    points: tuple[RooflinePoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedPoint:
+    """What was predicted for a point, and what was measured there."""
+
+    run_label: str
+    phase: PhaseName
+    prompt_tokens: int
+    batch_size: int
+    measured_s: Estimate
+    predicted_s: Estimate
+    is_held_out: bool
+    """The model that predicted it had not seen it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePart:
+    """A part of a step's time: launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
+
+    name: str
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """Where the time of one phase of one point goes; the parts sum to what was measured, ``unexplained`` may be negative."""
+
+    run_label: str
+    phase: PhaseName
+    prompt_tokens: int
+    batch_size: int
+    measured_s: Estimate
+    parts: tuple[TimePart, ...]
+    limited_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingMoment:
+    """What the machine could do at one moment of the run."""
+
+    run_label: str
+    elapsed_s: float
+    kind: CeilingKind
+    value_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A finding in words, and whether the data carry it."""
+
+    sentence: str
+    support: Support
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterRow:
+    """A fitted parameter in display form: name, value with interval, and what told it."""
+
+    name: str
+    value: str
+    interval: str
+    told_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutRow:
+    """How wrong the model was on points that it had not seen."""
+
+    phase: PhaseName
+    n_points: int
+    median_fraction: float
+    p95_fraction: float
+    coverage_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactGroup:
+    """A titled list of labelled facts: the model card, the machine, the engine, the software, the command."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepReportView:
+    """All that a report on one or several sweeps shows; several runs of one model stand side by side by ``run_label``."""
+
+    title: str
+    subtitle: str
+    five_lines: FiveLines
+    points: tuple[PointRow, ...]
+    curves: tuple[Curve, ...] = ()
+    roofline: RooflineView | None = None
+    predictions: tuple[PredictedPoint, ...] = ()
+    explained: tuple[Explained, ...] = ()
+    ceilings: tuple[CeilingMoment, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    cautions: tuple[Caution, ...] = ()
+    parameters: tuple[ParameterRow, ...] = ()
+    held_out: tuple[HeldOutRow, ...] = ()
+    fact_groups: tuple[FactGroup, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    """(what, path)."""
+    rerun_command: str = ""
+    tool_version: str = ""
+
+
+__all__ = [
+    "CeilingKind",
+    "CeilingMoment",
+    "Curve",
+    "CurvePoint",
+    "Explained",
+    "FactGroup",
+    "FiveLines",
+    "HeldOutRow",
+    "ParameterRow",
+    "PhaseName",
+    "PointRow",
+    "PredictedPoint",
+    "RoofCeiling",
+    "RooflinePoint",
+    "RooflineView",
+    "Statement",
+    "Support",
+    "SweepReportView",
+    "TimePart",
+]

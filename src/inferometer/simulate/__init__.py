@@ -1,0 +1,1 @@
+"""What would happen? Engines' schedulers, step by step, on a clock of whole nanoseconds."""

@@ -1,0 +1,164 @@
+"""What is asked of an engine: when do requests arrive, how long are they, and which of their tokens do they share?
+
+Letters of shapes: N requests, K content ids of all requests together.
+"""
+
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inferometer.errors import SpecError
+from inferometer.records.types import ABSENT, I32, I64
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+_WHERE: Final = "the workload"
+
+Number = TypeVar("Number", np.int32, np.int64)
+
+
+class Demand(NamedTuple):
+    """N requests in order of arrival. Made by ``demand``, which checks."""
+
+    arrival_ns: I64
+    prompt_tokens: I32
+    output_tokens: I32
+    """Where the model stops by itself."""
+    max_tokens: I32
+    """Where the client stops it: all that the scheduler knows beforehand."""
+    priority: I32
+    """The smaller, the more urgent."""
+    class_index: I32
+    abort_ns: I64
+    """When the client goes away; ABSENT where it stays."""
+    content_start: I64
+    """(N + 1) Where each request's content ids begin."""
+    contents: I32
+    """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the start of the sequence."""
+
+    @property
+    def n_requests(self) -> int:
+        """How many requests?"""
+        return len(self.arrival_ns)
+
+    @property
+    def n_contents(self) -> int:
+        """How many different contents?"""
+        return int(self.contents.max()) + 1 if self.contents.size else 0
+
+
+class SharedBlocks(NamedTuple):
+    """Which full blocks of which requests have equal contents, as any integers; the rest of each request is its own."""
+
+    start: I64
+    """(N + 1) Where each request's ids begin."""
+    ids: I64
+
+
+def demand(
+    arrival_ns: ArrayLike,
+    prompt_tokens: ArrayLike,
+    output_tokens: ArrayLike,
+    *,
+    max_tokens: ArrayLike | None = None,
+    priority: ArrayLike | None = None,
+    class_index: ArrayLike | None = None,
+    abort_ns: ArrayLike | None = None,
+) -> Demand:
+    """The requests of these columns, without shared prefixes; ``with_contents`` adds those.
+
+    Raises
+    ------
+    SpecError
+        A column of another length, an arrival before its predecessor or before 0, a length below 1, an abort before its arrival.
+    """
+    n_requests = len(np.asarray(arrival_ns))
+    output = _column("output_tokens", output_tokens, n_requests, np.int32)
+    made = Demand(
+        arrival_ns=_column("arrival_ns", arrival_ns, n_requests, np.int64),
+        prompt_tokens=_column("prompt_tokens", prompt_tokens, n_requests, np.int32),
+        output_tokens=output,
+        max_tokens=output if max_tokens is None else _column("max_tokens", max_tokens, n_requests, np.int32),
+        priority=_column("priority", np.zeros(n_requests) if priority is None else priority, n_requests, np.int32),
+        class_index=_column("class_index", np.zeros(n_requests) if class_index is None else class_index, n_requests, np.int32),
+        abort_ns=_column("abort_ns", np.full(n_requests, ABSENT) if abort_ns is None else abort_ns, n_requests, np.int64),
+        content_start=np.zeros(n_requests + 1, np.int64),
+        contents=np.empty(0, np.int32),
+    )
+    _check(made)
+    return made
+
+
+def with_contents(requests: Demand, block_size: int, shared: SharedBlocks | None = None) -> Demand:
+    """The same requests, with an id for each full block of prompt and output, as prefix caching needs them.
+
+    Blocks beyond the shared ones get ids of their own: they are found again only by the request itself, after a preemption.
+    """
+    n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // block_size
+    start = np.concatenate([[0], np.cumsum(n_full)])
+    if start[-1] > np.iinfo(np.int32).max:
+        raise SpecError(f"{start[-1]} blocks in all prompts and outputs", where=_WHERE, allowed="2^31 - 1", try_="fewer requests at once")
+    contents = np.full(int(start[-1]), -1, np.int32)
+    n_ids = 0
+    if shared is not None:
+        n_shared = np.diff(shared.start)
+        if len(n_shared) != requests.n_requests or bool(np.any(n_shared > n_full)):
+            raise SpecError("shared blocks do not fit the requests", where=_WHERE, allowed="at most the full blocks of prompt and output")
+        distinct, dense = np.unique(shared.ids, return_inverse=True)
+        n_ids = len(distinct)
+        places = np.repeat(start[:-1] - shared.start[:-1], n_shared) + np.arange(len(shared.ids))
+        contents[places] = dense
+    own = contents < 0
+    contents[own] = np.arange(n_ids, n_ids + int(own.sum()), dtype=np.int32)
+    return requests._replace(content_start=start.astype(np.int64), contents=contents)
+
+
+def contents_checked(requests: Demand, config: SchedulerConfig) -> Demand:
+    """The same requests with the contents that this engine asks for: none without prefix caching, else one for each full block.
+
+    Raises
+    ------
+    SpecError
+        The contents were made for blocks of another size.
+    """
+    if not config.enable_prefix_caching:
+        return requests
+    if not requests.contents.size:
+        return with_contents(requests, config.block_size)
+    n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // config.block_size
+    if not np.array_equal(np.diff(requests.content_start), n_full):
+        raise SpecError(
+            "the requests' contents were made for blocks of another size", where=_WHERE, allowed=f"blocks of {config.block_size} tokens"
+        )
+    return requests
+
+
+def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) -> NDArray[Number]:
+    array = np.asarray(values)
+    if array.shape != (n_requests,):
+        raise SpecError(f"{name} has the shape {array.shape}", where=_WHERE, allowed=f"one value for each of {n_requests} requests")
+    cast = array.astype(dtype)
+    if not np.array_equal(cast, array):
+        raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")
+    return np.ascontiguousarray(cast)
+
+
+def _check(requests: Demand) -> None:
+    if requests.n_requests == 0:
+        raise SpecError("no requests", where=_WHERE, allowed="at least one")
+    late = np.flatnonzero(np.diff(requests.arrival_ns, prepend=0) < 0)
+    if late.size:
+        raise SpecError(f"request {late[0]} arrives at {requests.arrival_ns[late[0]]} ns, before its predecessor or before 0", where=_WHERE)
+    for name in ("prompt_tokens", "output_tokens"):
+        short = np.flatnonzero(getattr(requests, name) < 1)
+        if short.size:
+            raise SpecError(f"{name} of request {short[0]} is {getattr(requests, name)[short[0]]}", where=_WHERE, allowed="1 or more")
+    small = np.flatnonzero(requests.max_tokens < requests.output_tokens)
+    if small.size:
+        raise SpecError(f"max_tokens of request {small[0]} is below its output_tokens", where=_WHERE, allowed="that or more")
+    early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < requests.arrival_ns))
+    if early.size:
+        raise SpecError(f"request {early[0]} is aborted before it arrives", where=_WHERE)
+
+
+__all__ = ["Demand", "SharedBlocks", "contents_checked", "demand", "with_contents"]

@@ -1,0 +1,175 @@
+"""Which KV blocks does which request own, which are free, and which hold a prefix that can be reused? Compiled.
+
+The same as ``reference_blocks``, on arrays; both mirror ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
+"""
+
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_state import NOTHING, Record, Records, State
+
+
+@compiled
+def find_hits(state: State, index: int, seat: int) -> int:
+    """How many blocks hold a prefix of this request? They are noted in the seat's row; nothing is taken yet."""
+    request = state.requests[index]
+    n_max: int = (request.num_tokens - 1) // state.config[0].block_size
+    for i_block in range(n_max):
+        block = state.first_equal[state.contents[request.content_start + i_block]]
+        if block == NOTHING:
+            return i_block
+        state.block_table[seat, i_block] = block
+    return n_max
+
+
+@compiled
+def admit(state: State, index: int, seat: int, num_new_tokens: int, n_hits: int) -> bool:
+    """Seat a waiting request with its hits and room for its next tokens; False, and nothing changed, where there is none."""
+    config, counters, request = state.config[0], state.counters[0], state.requests[index]
+    row = state.block_table[seat]
+    n_spare = counters.n_free
+    for i_block in range(n_hits):
+        n_spare -= state.blocks[row[i_block]].ref_count == 0
+    if counters.n_running > 0:
+        n_spare -= config.watermark_blocks
+    if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
+        return False
+    num_done = n_hits * config.block_size
+    n_needed = _n_blocks(min(num_done + num_new_tokens, config.max_model_len), config.block_size)
+    if max(n_needed - n_hits, 0) > n_spare:
+        return False
+    for i_block in range(n_hits):
+        _touch(state.blocks, counters, row[i_block])
+    request.seat = seat
+    request.num_blocks = n_hits
+    request.num_cached_blocks = n_hits
+    _take(state, index, n_needed)
+    cache_blocks(state, index, min(num_done + num_new_tokens, request.num_tokens))
+    return True
+
+
+@compiled
+def extend(state: State, index: int, num_new_tokens: int) -> bool:
+    """Room for the next tokens of a running request; False, and nothing changed, where there is none."""
+    config, request = state.config[0], state.requests[index]
+    num_slots = request.num_computed_tokens + num_new_tokens
+    if min(num_slots, config.max_model_len) > request.num_blocks * config.block_size:
+        n_needed = _n_blocks(min(num_slots, config.max_model_len), config.block_size)
+        if n_needed - request.num_blocks > state.counters[0].n_free:
+            return False
+        _take(state, index, n_needed)
+    cache_blocks(state, index, min(num_slots, request.num_tokens))
+    return True
+
+
+@compiled
+def cache_blocks(state: State, index: int, num_tokens: int) -> None:
+    """Register the blocks that these first tokens fill."""
+    config, request = state.config[0], state.requests[index]
+    if not config.is_caching:
+        return
+    while (request.num_cached_blocks + 1) * config.block_size <= num_tokens:
+        block = state.block_table[request.seat, request.num_cached_blocks]
+        _register(state, block, state.contents[request.content_start + request.num_cached_blocks])
+        request.num_cached_blocks += 1
+
+
+@compiled
+def free(state: State, index: int) -> None:
+    """Take all blocks and the seat: blocks without content to the front of the queue (last one first), the others to its end."""
+    counters, request, blocks = state.counters[0], state.requests[index], state.blocks
+    if request.seat == NOTHING:
+        return
+    after = 0
+    for i_block in range(request.num_blocks - 1, -1, -1):
+        block = state.block_table[request.seat, i_block]
+        blocks[block].ref_count -= 1
+        if blocks[block].ref_count == 0:
+            counters.n_free += 1
+            if blocks[block].content != NOTHING:
+                _insert(blocks, block, blocks[0].previous)
+            else:
+                _insert(blocks, block, after)
+                after = block
+    state.free_seats[counters.n_seats] = request.seat
+    counters.n_seats += 1
+    request.seat = NOTHING
+    request.num_blocks = 0
+    request.num_cached_blocks = 0
+
+
+@compiled
+def _n_blocks(num_tokens: int, block_size: int) -> int:
+    return (num_tokens + block_size - 1) // block_size
+
+
+@compiled
+def _take(state: State, index: int, n_needed: int) -> None:
+    """Take blocks from the front of the queue until the request has as many; what they held is forgotten."""
+    request, blocks = state.requests[index], state.blocks
+    row = state.block_table[request.seat]
+    for i_block in range(request.num_blocks, n_needed):
+        block = blocks[0].next
+        _unlink(blocks, block)
+        if blocks[block].content != NOTHING:
+            _forget(state, block)
+        blocks[block].ref_count = 1
+        row[i_block] = block
+        state.counters[0].n_free -= 1
+    request.num_blocks = max(n_needed, request.num_blocks)
+
+
+@compiled
+def _touch(blocks: Records, counters: Record, block: int) -> None:
+    if blocks[block].ref_count == 0:
+        _unlink(blocks, block)
+        counters.n_free -= 1
+    blocks[block].ref_count += 1
+
+
+@compiled
+def _unlink(blocks: Records, block: int) -> None:
+    before, after = blocks[block].previous, blocks[block].next
+    blocks[before].next = after
+    blocks[after].previous = before
+
+
+@compiled
+def _insert(blocks: Records, block: int, before: int) -> None:
+    """Put a block into the ring of free ones, behind ``before``."""
+    after = blocks[before].next
+    blocks[block].previous = before
+    blocks[block].next = after
+    blocks[before].next = block
+    blocks[after].previous = block
+
+
+@compiled
+def _register(state: State, block: int, content: int) -> None:
+    """From now on the block can be found by its content, after those that were registered before."""
+    last = state.last_equal[content]
+    state.blocks[block].content = content
+    state.blocks[block].previous_equal = last
+    state.blocks[block].next_equal = NOTHING
+    if last == NOTHING:
+        state.first_equal[content] = block
+    else:
+        state.blocks[last].next_equal = block
+    state.last_equal[content] = block
+
+
+@compiled
+def _forget(state: State, block: int) -> None:
+    """Take a block out of the list of those with its content."""
+    blocks = state.blocks
+    content, before, after = blocks[block].content, blocks[block].previous_equal, blocks[block].next_equal
+    if before == NOTHING:
+        state.first_equal[content] = after
+    else:
+        blocks[before].next_equal = after
+    if after == NOTHING:
+        state.last_equal[content] = before
+    else:
+        blocks[after].previous_equal = before
+    blocks[block].content = NOTHING
+
+
+__all__ = ["admit", "cache_blocks", "extend", "find_hits", "free"]

@@ -1,0 +1,164 @@
+"""What happens when, from the first arrival to the last token? The engine's loop on a clock of nanoseconds, compiled.
+
+Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` (depth 2) of vLLM 0.32.0: whoever has arrived is
+taken in before each ``schedule``; batches are launched until ``depth`` are in flight; then the oldest is awaited, those whose
+client has gone are dropped, and its tokens are delivered. Batches run one after the other on the device.
+
+Order of events at one instant: arrivals by index, then aborts, then ``schedule``; at the end of a step aborts by time, then tokens.
+"""
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate import kernel_queue, kernel_schedule, kernel_update
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_state import State
+from inferometer.simulate.outcome import FAR_NS, Outcome, StepLog, max_barren_steps
+from inferometer.simulate.reference_request import Status
+from inferometer.simulate.step_cost import compiled_duration_ns
+
+_UNSEEN, _WAITING, _REJECTED = int(Status.UNSEEN), int(Status.WAITING), int(Status.REJECTED)
+
+_LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
+_STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
+
+
+@compiled
+def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
+    """Go on until all is done, the time is over, no progress is possible, or the log is full; returns an ``Outcome``."""
+    counters, depth = state.counters[0], state.config[0].depth
+    while log.n_filled[0] < len(log.start_ns):
+        _take_in(state)
+        if counters.n_running + counters.n_waiting > 0:
+            slot = (counters.first_batch + counters.n_in_flight) % depth
+            kernel_schedule.schedule(state, slot)
+            _price(state, cost, slot)
+            _note(state, log, slot)
+            if state.batches[slot].n_parts == 0 and counters.n_preempted == 0 and counters.n_busy_in_flight == 0:
+                counters.n_in_flight = 0
+                if not _jump(state, until_ns):
+                    return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
+                continue
+            counters.n_in_flight += 1
+            counters.n_busy_in_flight += state.batches[slot].n_parts > 0
+            if counters.n_in_flight < depth:
+                continue
+        elif counters.n_in_flight == 0:
+            if not _jump(state, until_ns):
+                return _FINISHED if counters.next_arrival == len(state.requests) else _HORIZON
+            continue
+        if state.batches[counters.first_batch].end_ns > until_ns:
+            return _HORIZON
+        _complete_oldest(state)
+        if counters.n_barren_steps > max_barren_steps(state.config[0].max_model_len):
+            return _LIVELOCK
+    return _LOG_FULL
+
+
+@compiled
+def _take_in(state: State) -> None:
+    """Take in whoever has arrived. A prompt as long as the model can remember is refused by the engine's front end."""
+    counters = state.counters[0]
+    while counters.next_arrival < len(state.requests):
+        index = counters.next_arrival
+        request = state.requests[index]
+        if request.arrival_ns > counters.now_ns:
+            return
+        counters.next_arrival += 1
+        if request.status != _UNSEEN:
+            continue  # its client has gone already
+        if request.num_prompt_tokens >= state.config[0].max_model_len:
+            request.status = _REJECTED
+            request.finished_ns = request.arrival_ns
+            continue
+        request.status = _WAITING
+        kernel_queue.add(state, index)
+
+
+@compiled
+def _drop_aborted(state: State) -> None:
+    """Drop whoever has gone by now."""
+    counters = state.counters[0]
+    while counters.next_abort < len(state.abort_order):
+        index = state.abort_order[counters.next_abort]
+        if state.abort_ns[index] > counters.now_ns:
+            return
+        counters.next_abort += 1
+        kernel_update.abort(state, index)
+
+
+@compiled
+def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
+    """When does the device begin this batch, and when is it done? A batch without tokens takes no time."""
+    counters, batch = state.counters[0], state.batches[slot]
+    batch.start_ns = max(counters.now_ns, counters.device_free_ns)
+    batch.end_ns = batch.start_ns
+    if batch.n_parts > 0:
+        batch.end_ns += compiled_duration_ns(
+            cost,
+            batch.n_prefill_requests,
+            batch.n_decode_requests,
+            batch.prefill_tokens,
+            batch.prefill_pairs_tokens2,
+            batch.decode_context_tokens,
+        )
+    counters.device_free_ns = batch.end_ns
+
+
+@compiled
+def _note(state: State, log: StepLog, slot: int) -> None:
+    """Log a batch that computes or that cost somebody his place."""
+    counters, batch, row = state.counters[0], state.batches[slot], log.n_filled[0]
+    counters.n_barren_steps += counters.n_preempted > 0
+    if batch.n_parts == 0 and counters.n_preempted == 0:
+        return
+    log.start_ns[row] = batch.start_ns
+    log.duration_ns[row] = batch.end_ns - batch.start_ns
+    log.n_prefill_requests[row] = batch.n_prefill_requests
+    log.n_decode_requests[row] = batch.n_decode_requests
+    log.n_waiting_requests[row] = counters.n_waiting
+    log.n_preempted_requests[row] = counters.n_preempted
+    log.prefill_tokens[row] = batch.prefill_tokens
+    log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
+    log.decode_context_tokens[row] = batch.decode_context_tokens
+    log.kv_blocks_used[row] = len(state.blocks) - 1 - counters.n_free
+    log.n_filled[0] = row + 1
+
+
+@compiled
+def _complete_oldest(state: State) -> None:
+    """Wait for the oldest batch in flight and process what it yielded."""
+    counters, slot = state.counters[0], state.counters[0].first_batch
+    counters.now_ns = max(counters.now_ns, state.batches[slot].end_ns)
+    _drop_aborted(state)
+    n_delivered = kernel_update.update(state, slot)
+    if n_delivered > 0:
+        counters.n_barren_steps = 0
+    counters.n_busy_in_flight -= state.batches[slot].n_parts > 0
+    counters.first_batch = (slot + 1) % state.config[0].depth
+    counters.n_in_flight -= 1
+
+
+@compiled
+def _next_event_ns(state: State) -> int:
+    """When does the next request arrive or go away?"""
+    counters = state.counters[0]
+    when_ns = FAR_NS
+    if counters.next_arrival < len(state.requests):
+        when_ns = state.requests[counters.next_arrival].arrival_ns
+    if counters.next_abort < len(state.abort_order):
+        when_ns = min(when_ns, state.abort_ns[state.abort_order[counters.next_abort]])
+    return when_ns
+
+
+@compiled
+def _jump(state: State, until_ns: int) -> bool:
+    """Nothing can be done now: go to the next arrival or departure; False where there is none in time."""
+    when_ns = _next_event_ns(state)
+    if when_ns == FAR_NS or when_ns > until_ns:
+        return False
+    state.counters[0].now_ns = max(state.counters[0].now_ns, when_ns)
+    _take_in(state)
+    _drop_aborted(state)
+    return True
+
+
+__all__ = ["run"]

@@ -1,0 +1,219 @@
+"""Which requests compute how many tokens in the next step? vLLM's v1 scheduler, compiled.
+
+The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
+"""
+
+from inferometer.simulate import kernel_blocks, kernel_queue
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_state import NOTHING, State
+from inferometer.simulate.reference_request import Status
+
+_WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)
+
+
+@compiled
+def schedule(state: State, slot: int) -> None:
+    """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
+    state.batches[slot].n_parts = 0
+    state.counters[0].n_preempted = 0
+    threshold = _long_prefill_threshold(state)
+    budget = _schedule_running(state, slot, threshold)
+    if state.counters[0].n_preempted == 0:
+        _admit_waiting(state, slot, budget, threshold)
+    _launch(state, slot)
+
+
+@compiled
+def _long_prefill_threshold(state: State) -> int:
+    """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
+    config, counters = state.config[0], state.counters[0]
+    n_eligible = counters.n_running + counters.n_waiting
+    threshold: int = config.long_prefill_token_threshold if n_eligible > 1 else 0
+    if threshold > 0 and config.is_adaptive:
+        threshold = max(threshold, config.max_num_batched_tokens // n_eligible)
+    return threshold
+
+
+@compiled
+def _schedule_running(state: State, slot: int, threshold: int) -> int:
+    """Those that run come first, in order of admission, decodes and prefill chunks alike. Returns the budget left."""
+    counters, batch = state.counters[0], state.batches[slot]
+    budget: int = state.config[0].max_num_batched_tokens
+    i_running = 0
+    while i_running < counters.n_running and budget > 0:
+        index = state.running[i_running]
+        n_tokens = _num_running_tokens(state, index, budget, threshold)
+        if n_tokens == 0:
+            i_running += 1
+            continue
+        is_fitting = kernel_blocks.extend(state, index, n_tokens)
+        while not is_fitting:
+            i_victim = _victim(state)
+            victim = state.running[i_victim]
+            if i_victim < i_running:
+                i_running -= 1
+                budget += _take_back(state, slot, victim)
+            _preempt(state, i_victim)
+            if victim == index:
+                return budget
+            is_fitting = kernel_blocks.extend(state, index, n_tokens)
+        part = state.parts[slot, batch.n_parts]
+        part.request = index
+        part.num_tokens = n_tokens
+        batch.n_parts += 1
+        budget -= n_tokens
+        i_running += 1
+    return budget
+
+
+@compiled
+def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
+    """How many tokens would this running request compute now?"""
+    request = state.requests[index]
+    placeholders = request.num_output_placeholders
+    if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
+        return 0  # its last token is in flight
+    n_tokens: int = request.num_tokens + placeholders - request.num_computed_tokens
+    if 0 < threshold < n_tokens:
+        n_tokens = threshold
+    n_left: int = state.config[0].max_model_len - request.num_computed_tokens - 1
+    return min(n_tokens, budget, n_left)
+
+
+@compiled
+def _victim(state: State) -> int:
+    """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
+    n_running: int = state.counters[0].n_running
+    if not state.config[0].is_priority:
+        return n_running - 1
+    worst = 0
+    for i_running in range(1, n_running):
+        one, other = state.requests[state.running[i_running]], state.requests[state.running[worst]]
+        if one.priority > other.priority or (one.priority == other.priority and one.arrival_ns > other.arrival_ns):
+            worst = i_running
+    return worst
+
+
+@compiled
+def _take_back(state: State, slot: int, index: int) -> int:
+    """Drop a request from the step that is being decided; returns the tokens that it had."""
+    batch, parts = state.batches[slot], state.parts[slot]
+    n_tokens, n_kept = 0, 0
+    for i_part in range(batch.n_parts):
+        if parts[i_part].request == index:
+            n_tokens = parts[i_part].num_tokens
+        else:
+            parts[n_kept].request = parts[i_part].request
+            parts[n_kept].num_tokens = parts[i_part].num_tokens
+            n_kept += 1
+    batch.n_parts = n_kept
+    return n_tokens
+
+
+@compiled
+def _preempt(state: State, i_running: int) -> None:
+    """Take everything from a request but its tokens; it will compute them again."""
+    counters, running = state.counters[0], state.running
+    index = running[i_running]
+    for i_later in range(i_running + 1, counters.n_running):
+        running[i_later - 1] = running[i_later]
+    counters.n_running -= 1
+    kernel_blocks.free(state, index)
+    request = state.requests[index]
+    request.status = _PREEMPTED
+    request.num_computed_tokens = 0
+    request.num_stale_output_tokens = request.num_in_flight_tokens
+    request.num_output_placeholders = 0
+    request.num_preemptions += 1
+    kernel_queue.put_back(state, index)
+    state.preempted[counters.n_preempted] = index
+    counters.n_preempted += 1
+
+
+@compiled
+def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None:
+    """Those that wait, strictly in order: the first that does not fit ends it."""
+    config, counters = state.config[0], state.counters[0]
+    n_skipped = 0
+    while budget > 0 and counters.n_running < config.max_num_active:
+        index = kernel_queue.peek(state)
+        if index == NOTHING:
+            break
+        if state.requests[index].num_stale_output_tokens > 0:
+            kernel_queue.pop(state)
+            state.skipped[n_skipped] = index
+            n_skipped += 1
+            continue
+        n_tokens = _admit(state, slot, index, budget, threshold)
+        if n_tokens == 0:
+            break
+        budget -= n_tokens
+    for i_skipped in range(n_skipped - 1, -1, -1):
+        kernel_queue.put_back(state, state.skipped[i_skipped])
+
+
+@compiled
+def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> int:
+    """Seat the next one; returns the tokens that it computes, 0 where it does not fit."""
+    config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
+    seat = state.free_seats[counters.n_seats - 1]
+    n_hits = kernel_blocks.find_hits(state, index, seat) if config.is_caching else 0
+    num_cached = n_hits * config.block_size
+    n_tokens: int = request.num_tokens - num_cached
+    if 0 < threshold < n_tokens:
+        n_tokens = threshold
+    if not config.is_chunked and n_tokens > budget:
+        return 0
+    n_tokens = min(n_tokens, budget)
+    counters.n_seats -= 1
+    if not kernel_blocks.admit(state, index, seat, n_tokens, n_hits):
+        counters.n_seats += 1
+        return 0
+    kernel_queue.pop(state)
+    state.running[counters.n_running] = index
+    counters.n_running += 1
+    if request.status == _WAITING:
+        request.num_cached_tokens = num_cached
+        request.admitted_ns = counters.now_ns
+    request.status = _RUNNING
+    request.num_computed_tokens = num_cached
+    request.is_prefill_chunk = 1
+    part = state.parts[slot, batch.n_parts]
+    part.request = index
+    part.num_tokens = n_tokens
+    batch.n_parts += 1
+    return n_tokens
+
+
+@compiled
+def _launch(state: State, slot: int) -> None:
+    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on."""
+    batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
+    n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    for i_part in range(batch.n_parts):
+        part = parts[i_part]
+        request = state.requests[part.request]
+        before, n_tokens = request.num_computed_tokens, part.num_tokens
+        part.num_computed_tokens = before
+        part.is_decode = 1 - request.is_prefill_chunk
+        if request.is_prefill_chunk:
+            n_prefill += 1
+            prefill_tokens += n_tokens
+            pairs += n_tokens * before + n_tokens * (n_tokens + 1) // 2
+        else:
+            n_decode += 1
+            context += before + n_tokens
+        request.num_computed_tokens = before + n_tokens
+        request.num_in_flight_tokens += n_tokens
+        request.is_prefill_chunk = int(before + n_tokens < request.num_tokens + request.num_output_placeholders)
+        part.yields_token = 1 - request.is_prefill_chunk
+        if is_async and not request.is_prefill_chunk:
+            request.num_output_placeholders += 1
+    batch.n_prefill_requests = n_prefill
+    batch.n_decode_requests = n_decode
+    batch.prefill_tokens = prefill_tokens
+    batch.prefill_pairs_tokens2 = pairs
+    batch.decode_context_tokens = context
+
+
+__all__ = ["schedule"]

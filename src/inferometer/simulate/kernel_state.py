@@ -1,0 +1,236 @@
+"""What does the compiled simulator keep in memory? Everything it writes to is allocated here, once per simulation.
+
+Records (numpy structured arrays) keep what is used together on the same cache line. Letters of shapes: N requests, K contents,
+M seats (``max_num_seqs``), B blocks, D batches in flight.
+"""
+
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from inferometer.records.types import ABSENT
+from inferometer.simulate.demand import Demand
+from inferometer.simulate.reference_request import Status
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+Record: TypeAlias = Any
+"""One row of ``Records``, whose fields are attributes in compiled code."""
+Records: TypeAlias = Any
+"""A structured array; numpy's types cannot name its fields."""
+Whole: TypeAlias = Any
+"""An int32 or int64 array; where compiled code takes one element of it, that is an int."""
+
+NOTHING: Final = -1
+"""No block, no request, no content, no seat."""
+
+REQUEST: Final = np.dtype(
+    [
+        ("num_tokens", np.int32),
+        ("num_computed_tokens", np.int32),
+        ("num_output_placeholders", np.int32),
+        ("num_in_flight_tokens", np.int32),
+        ("num_stale_output_tokens", np.int32),
+        ("is_prefill_chunk", np.int32),
+        ("status", np.int32),
+        ("num_prompt_tokens", np.int32),
+        ("stop_tokens", np.int32),
+        ("max_tokens", np.int32),
+        ("seat", np.int32),
+        ("num_blocks", np.int32),
+        ("num_cached_blocks", np.int32),
+        ("priority", np.int32),
+        ("num_preemptions", np.int32),
+        ("num_cached_tokens", np.int32),
+        ("arrival_ns", np.int64),
+        ("admitted_ns", np.int64),
+        ("first_token_ns", np.int64),
+        ("finished_ns", np.int64),
+        ("content_start", np.int64),
+    ],
+    align=True,
+)
+
+BLOCK: Final = np.dtype(
+    [(name, np.int32) for name in ("ref_count", "previous", "next", "content", "previous_equal", "next_equal")],
+    align=True,
+)
+"""Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null block, 0.
+Blocks of equal content form a list in order of registration."""
+
+PART: Final = np.dtype(
+    [(name, np.int32) for name in ("request", "num_tokens", "num_computed_tokens", "is_decode", "yields_token")],
+    align=True,
+)
+
+BATCH: Final = np.dtype(
+    [
+        ("n_parts", np.int64),
+        ("start_ns", np.int64),
+        ("end_ns", np.int64),
+        ("n_prefill_requests", np.int64),
+        ("n_decode_requests", np.int64),
+        ("prefill_tokens", np.int64),
+        ("prefill_pairs_tokens2", np.int64),
+        ("decode_context_tokens", np.int64),
+    ],
+    align=True,
+)
+
+CONFIG: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "max_num_active",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "block_size",
+            "watermark_blocks",
+            "long_prefill_token_threshold",
+            "is_adaptive",
+            "is_caching",
+            "is_chunked",
+            "is_priority",
+            "is_async",
+            "is_reserving",
+            "depth",
+        )
+    ],
+    align=True,
+)
+
+COUNTERS: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "n_free",
+            "n_seats",
+            "n_running",
+            "n_waiting",
+            "waiting_head",
+            "waiting_size",
+            "n_preempted",
+            "n_served",
+            "now_ns",
+            "device_free_ns",
+            "next_arrival",
+            "next_abort",
+            "first_batch",
+            "n_in_flight",
+            "n_busy_in_flight",
+            "n_barren_steps",
+            "n_tokens_computed",
+        )
+    ],
+    align=True,
+)
+
+
+class State(NamedTuple):
+    """All arrays of one simulation."""
+
+    config: Records
+    """(1) ``CONFIG``"""
+    counters: Records
+    """(1) ``COUNTERS``"""
+    requests: Records
+    """(N) ``REQUEST``"""
+    contents: Whole
+    """(K) ``Demand.contents``"""
+    blocks: Records
+    """(B) ``BLOCK``"""
+    first_equal: Whole
+    """(contents) The first block registered with each content."""
+    last_equal: Whole
+    block_table: Whole
+    """(M, blocks of the longest request) The blocks of whoever has the seat, in order."""
+    free_seats: Whole
+    """(M) A stack."""
+    running: Whole
+    """(M) In order of admission."""
+    waiting: Whole
+    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted stay until they come up."""
+    skipped: Whole
+    """(N) Scratch."""
+    preempted: Whole
+    """(M) By the last ``schedule``."""
+    parts: Records
+    """(D, M) ``PART``"""
+    batches: Records
+    """(D) ``BATCH``"""
+    abort_ns: Whole
+    """(N)"""
+    abort_order: Whole
+    """Requests whose client goes away, in order of that."""
+
+
+def new_state(requests: Demand, config: SchedulerConfig) -> State:
+    """The memory of a simulation in which nothing has happened yet."""
+    n_seats = min(config.max_num_seqs, config.max_num_active)
+    longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
+    n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.num_blocks) + 1
+    aborting = np.flatnonzero(requests.abort_ns != ABSENT)
+    counters = np.zeros(1, COUNTERS)
+    counters["n_free"], counters["n_seats"] = config.num_blocks - 1, n_seats
+    return State(
+        config=_config_record(config),
+        counters=counters,
+        requests=_request_records(requests),
+        contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
+        blocks=_block_records(config.num_blocks),
+        first_equal=np.full(requests.n_contents, NOTHING, np.int32),
+        last_equal=np.full(requests.n_contents, NOTHING, np.int32),
+        block_table=np.zeros((n_seats, n_columns), np.int32),
+        free_seats=np.arange(n_seats, dtype=np.int32),
+        running=np.empty(n_seats, np.int32),
+        waiting=np.empty(requests.n_requests, np.int32),
+        skipped=np.empty(requests.n_requests, np.int32),
+        preempted=np.empty(n_seats, np.int32),
+        parts=np.zeros((config.depth, n_seats), PART),
+        batches=np.zeros(config.depth, BATCH),
+        abort_ns=requests.abort_ns,
+        abort_order=aborting[np.argsort(requests.abort_ns[aborting], kind="stable")].astype(np.int64),
+    )
+
+
+def _config_record(config: SchedulerConfig) -> Records:
+    record = np.zeros(1, CONFIG)
+    for name in ("max_num_active", "max_num_batched_tokens", "max_model_len", "block_size", "watermark_blocks", "depth"):
+        record[name] = getattr(config, name)
+    record["max_num_active"] = min(config.max_num_active, config.max_num_seqs)
+    record["long_prefill_token_threshold"] = config.long_prefill_token_threshold
+    record["is_adaptive"] = config.long_prefill_token_threshold_adaptive
+    record["is_caching"] = config.enable_prefix_caching
+    record["is_chunked"] = config.enable_chunked_prefill
+    record["is_priority"] = config.policy == "priority"
+    record["is_async"] = config.async_scheduling
+    record["is_reserving"] = config.scheduler_reserve_full_isl
+    return record
+
+
+def _request_records(requests: Demand) -> Records:
+    records = np.zeros(requests.n_requests, REQUEST)
+    records["num_tokens"] = records["num_prompt_tokens"] = requests.prompt_tokens
+    records["stop_tokens"] = requests.output_tokens
+    records["max_tokens"] = requests.max_tokens
+    records["priority"] = requests.priority
+    records["arrival_ns"] = requests.arrival_ns
+    records["content_start"] = requests.content_start[:-1]
+    records["status"] = int(Status.UNSEEN)
+    records["is_prefill_chunk"] = 1
+    records["seat"] = NOTHING
+    for name in ("admitted_ns", "first_token_ns", "finished_ns"):
+        records[name] = ABSENT
+    return records
+
+
+def _block_records(num_blocks: int) -> Records:
+    blocks = np.zeros(num_blocks, BLOCK)
+    numbers = np.arange(num_blocks)
+    blocks["previous"] = (numbers - 1) % num_blocks
+    blocks["next"] = (numbers + 1) % num_blocks
+    for name in ("content", "previous_equal", "next_equal"):
+        blocks[name] = NOTHING
+    return blocks
+
+
+__all__ = ["BATCH", "BLOCK", "CONFIG", "COUNTERS", "NOTHING", "PART", "REQUEST", "Record", "Records", "State", "new_state"]

@@ -1,0 +1,94 @@
+"""What changes when a step is done, or when a client goes away? Compiled.
+
+The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
+"""
+
+from inferometer.records.types import ABSENT
+from inferometer.simulate import kernel_blocks
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_state import State
+from inferometer.simulate.reference_request import Status
+
+_UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Status.STOPPED)
+_LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
+
+
+@compiled
+def update(state: State, slot: int) -> int:
+    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
+    parts, counters = state.parts[slot], state.counters[0]
+    n_delivered, n_stopped = 0, 0
+    for i_part in range(state.batches[slot].n_parts):
+        part = parts[i_part]
+        request = state.requests[part.request]
+        is_stale = request.num_stale_output_tokens > 0
+        request.num_in_flight_tokens -= part.num_tokens
+        if is_stale:
+            request.num_stale_output_tokens -= part.num_tokens
+        if request.status >= _STOPPED or not part.yields_token:
+            continue
+        n_delivered += 1
+        if request.first_token_ns == ABSENT:
+            request.first_token_ns = counters.now_ns
+        n_stopped += _deliver_token(state, part.request, is_stale)
+    if n_stopped:
+        _drop_finished(state)
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone. Who waits stays in the queue, uncounted."""
+    request = state.requests[index]
+    was = request.status
+    if was >= _STOPPED:
+        return
+    request.status = _ABORTED
+    request.finished_ns = state.abort_ns[index]
+    kernel_blocks.free(state, index)
+    if was == _RUNNING:
+        _drop_finished(state)
+    elif was != _UNSEEN:
+        state.counters[0].n_waiting -= 1
+
+
+@compiled
+def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+    """A request got a token; returns 1 where that finishes one that runs."""
+    config, request = state.config[0], state.requests[index]
+    was_running = request.status == _RUNNING
+    request.num_tokens += 1
+    num_output = request.num_tokens - request.num_prompt_tokens
+    if num_output == request.stop_tokens:
+        request.status = _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH
+    elif request.num_tokens >= config.max_model_len or num_output >= request.max_tokens:
+        request.status = _LENGTH
+    if config.is_async:
+        if not is_stale:
+            request.num_output_placeholders -= 1
+        if was_running:
+            kernel_blocks.cache_blocks(state, index, request.num_computed_tokens - request.num_output_placeholders)
+    if request.status < _STOPPED:
+        return 0
+    request.finished_ns = state.counters[0].now_ns
+    kernel_blocks.free(state, index)
+    if was_running:
+        return 1
+    state.counters[0].n_waiting -= 1
+    return 0
+
+
+@compiled
+def _drop_finished(state: State) -> None:
+    """Close the gaps in the list of those that run."""
+    counters, running = state.counters[0], state.running
+    n_kept = 0
+    for i_running in range(counters.n_running):
+        index = running[i_running]
+        if state.requests[index].status < _STOPPED:
+            running[n_kept] = index
+            n_kept += 1
+    counters.n_running = n_kept
+
+
+__all__ = ["abort", "update"]

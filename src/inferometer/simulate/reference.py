@@ -1,0 +1,255 @@
+"""Which requests compute how many tokens in the next step? vLLM's v1 scheduler in plain Python, to be read.
+
+Mirrors ``Scheduler`` and ``AsyncScheduler`` of vLLM 0.32.0 (``vllm/v1/core/sched``): one group of full-attention layers, no
+speculation, no connectors, no pipeline parallelism. ``kernel_schedule`` does the same on arrays; tests hold both to the real one.
+"""
+
+from bisect import insort
+from collections import deque
+from typing import NamedTuple
+
+from inferometer.simulate.reference_blocks import KvCache
+from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+
+class Scheduled(NamedTuple):
+    """One request's part of a step."""
+
+    request: Request
+    num_tokens: int
+    num_computed_tokens: int
+    """Tokens in the cache before the step."""
+    is_decode: bool
+    yields_token: bool
+
+
+class Batch(NamedTuple):
+    """A step: what is computed, in order, and who was thrown out to make room."""
+
+    scheduled: tuple[Scheduled, ...]
+    preempted: tuple[Request, ...]
+
+
+class WaitingQueue:
+    """Who is next? First come, first served, or the most urgent first."""
+
+    def __init__(self, *, is_priority: bool) -> None:
+        self._is_priority = is_priority
+        self._requests: deque[Request] = deque()
+        self._by_order: list[Request] = []
+
+    def __len__(self) -> int:
+        return len(self._by_order) if self._is_priority else len(self._requests)
+
+    def add(self, request: Request) -> None:
+        """A request joins at the end, or where its priority puts it."""
+        if self._is_priority:
+            insort(self._by_order, request, key=lambda other: other.order)
+        else:
+            self._requests.append(request)
+
+    def put_back(self, request: Request) -> None:
+        """A request that was taken out goes to the front, or where its priority puts it."""
+        if self._is_priority:
+            self.add(request)
+        else:
+            self._requests.appendleft(request)
+
+    def peek(self) -> Request:
+        """The next one, which stays."""
+        return self._by_order[0] if self._is_priority else self._requests[0]
+
+    def pop(self) -> Request:
+        """The next one, which leaves."""
+        return self._by_order.pop(0) if self._is_priority else self._requests.popleft()
+
+    def remove(self, request: Request) -> None:
+        """A request leaves from anywhere."""
+        (self._by_order if self._is_priority else self._requests).remove(request)
+
+    def in_order(self) -> list[Request]:
+        """All that wait, next one first."""
+        return list(self._by_order if self._is_priority else self._requests)
+
+
+class Scheduler:
+    """Call ``schedule``, compute, ``update``; in asynchronous mode ``schedule`` the next step before ``update`` of the last."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self.kv_cache = KvCache(config)
+        self.running: list[Request] = []
+        self.waiting = WaitingQueue(is_priority=config.policy == "priority")
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Is anyone running or waiting?"""
+        return bool(self.running or len(self.waiting))
+
+    def add(self, request: Request) -> None:
+        """A request arrives."""
+        request.status = Status.WAITING
+        self.waiting.add(request)
+
+    def schedule(self) -> Batch:
+        """Decide the next step."""
+        threshold = self._long_prefill_threshold()
+        budget = self._config.max_num_batched_tokens
+        chosen: dict[Request, int] = {}
+        preempted = list[Request]()
+        budget = self._schedule_running(budget, threshold, chosen, preempted)
+        if not preempted:
+            self._admit_waiting(budget, threshold, chosen)
+        return Batch(scheduled=tuple(self._launch(request, n) for request, n in chosen.items()), preempted=tuple(preempted))
+
+    def update(self, batch: Batch) -> list[Request]:
+        """Process what a step yielded; returns the requests that got a token, in order."""
+        served, stopped = list[Request](), list[Request]()
+        for part in batch.scheduled:
+            request = part.request
+            is_stale = request.num_stale_output_tokens > 0
+            request.num_in_flight_tokens -= part.num_tokens
+            if is_stale:
+                request.num_stale_output_tokens -= part.num_tokens
+            if request.status.is_finished or not part.yields_token:
+                continue
+            served.append(request)
+            if self._deliver_token(request, is_stale=is_stale):
+                stopped.append(request)
+        if stopped:
+            self.running = [request for request in self.running if request not in stopped]
+        return served
+
+    def abort(self, request: Request) -> None:
+        """A client has gone."""
+        if request.status.is_finished:
+            return
+        (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
+        request.status = Status.ABORTED
+        self.kv_cache.free(request)
+
+    def _long_prefill_threshold(self) -> int:
+        """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
+        n_eligible = len(self.running) + len(self.waiting)
+        threshold = self._config.long_prefill_token_threshold if n_eligible > 1 else 0
+        if threshold > 0 and self._config.long_prefill_token_threshold_adaptive:
+            threshold = max(threshold, self._config.max_num_batched_tokens // n_eligible)
+        return threshold
+
+    def _schedule_running(self, budget: int, threshold: int, chosen: dict[Request, int], preempted: list[Request]) -> int:
+        """Those that run come first, in order of admission, decodes and prefill chunks alike. Returns the budget left."""
+        i_running = 0
+        while i_running < len(self.running) and budget > 0:
+            request = self.running[i_running]
+            n_tokens = self._num_running_tokens(request, budget, threshold)
+            if n_tokens == 0:
+                i_running += 1
+                continue
+            is_fitting = True
+            while not self.kv_cache.allocate_slots(request, n_tokens):
+                i_victim = self._victim()
+                victim = self.running.pop(i_victim)
+                i_running -= i_victim < i_running
+                budget += chosen.pop(victim, 0)
+                self._preempt(victim)
+                preempted.append(victim)
+                if victim is request:
+                    is_fitting = False
+                    break
+            if not is_fitting:
+                break
+            chosen[request] = n_tokens
+            budget -= n_tokens
+            i_running += 1
+        return budget
+
+    def _num_running_tokens(self, request: Request, budget: int, threshold: int) -> int:
+        """How many tokens would this running request compute now?"""
+        config = self._config
+        placeholders = request.num_output_placeholders
+        num_max = request.num_prompt_tokens + request.max_tokens
+        if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= num_max:
+            return 0  # its last token is in flight
+        n_tokens = request.num_tokens + placeholders - request.num_computed_tokens
+        if 0 < threshold < n_tokens:
+            n_tokens = threshold
+        return min(n_tokens, budget, config.max_model_len - request.num_computed_tokens - 1)
+
+    def _victim(self) -> int:
+        """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
+        if self._config.policy == "fcfs":
+            return len(self.running) - 1
+        return max(range(len(self.running)), key=lambda i: (self.running[i].priority, self.running[i].arrival_ns))
+
+    def _preempt(self, request: Request) -> None:
+        """Take everything from a request but its tokens; it will compute them again."""
+        self.kv_cache.free(request)
+        request.status = Status.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.num_output_placeholders = 0
+        request.num_preemptions += 1
+        self.waiting.put_back(request)
+
+    def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
+        """Those that wait, strictly in order: the first that does not fit ends it."""
+        skipped = list[Request]()
+        while budget > 0 and len(self.waiting) and len(self.running) < self._config.max_num_active:
+            request = self.waiting.peek()
+            if request.num_stale_output_tokens > 0:
+                skipped.append(self.waiting.pop())
+                continue
+            hits = self.kv_cache.computed_blocks(request)
+            num_cached = len(hits) * self._config.block_size
+            n_tokens = request.num_tokens - num_cached
+            if 0 < threshold < n_tokens:
+                n_tokens = threshold
+            if not self._config.enable_chunked_prefill and n_tokens > budget:
+                break
+            n_tokens = min(n_tokens, budget)
+            if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=True, has_running=bool(self.running)):
+                break
+            self.running.append(self.waiting.pop())
+            if request.status is Status.WAITING:
+                request.num_cached_tokens = num_cached
+            request.status = Status.RUNNING
+            request.num_computed_tokens = num_cached
+            request.is_prefill_chunk = True
+            chosen[request] = n_tokens
+            budget -= n_tokens
+        for request in reversed(skipped):
+            self.waiting.put_back(request)
+
+    def _launch(self, request: Request, num_tokens: int) -> Scheduled:
+        """Count a request's tokens as computed, though they are only about to be."""
+        num_before = request.num_computed_tokens
+        is_decode = not request.is_prefill_chunk
+        request.num_computed_tokens += num_tokens
+        request.num_in_flight_tokens += num_tokens
+        request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
+        if self._config.async_scheduling and not request.is_prefill_chunk:
+            request.num_output_placeholders += 1
+        return Scheduled(request, num_tokens, num_before, is_decode, yields_token=not request.is_prefill_chunk)
+
+    def _deliver_token(self, request: Request, *, is_stale: bool) -> bool:
+        """A request got a token; is it finished by that?"""
+        was_running = request.status is Status.RUNNING
+        request.num_tokens += 1
+        if request.num_output_tokens == request.stop_tokens:
+            request.status = Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH
+        elif request.num_tokens >= self._config.max_model_len or request.num_output_tokens >= request.max_tokens:
+            request.status = Status.LENGTH
+        if self._config.async_scheduling and not is_stale:
+            request.num_output_placeholders -= 1
+        if self._config.async_scheduling and was_running:
+            self.kv_cache.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+        if not request.status.is_finished:
+            return False
+        if not was_running:
+            self.waiting.remove(request)
+        self.kv_cache.free(request)
+        return was_running
+
+
+__all__ = ["Batch", "Scheduled", "Scheduler", "WaitingQueue"]

@@ -1,0 +1,90 @@
+"""What does the scheduler know about a request? In plain Python, with vLLM's names."""
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Status(IntEnum):
+    """Where is a request in its life?"""
+
+    UNSEEN = 0
+    WAITING = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    STOPPED = 4
+    LENGTH = 5
+    ABORTED = 6
+    REJECTED = 7
+
+    @property
+    def is_finished(self) -> bool:
+        """Will nothing happen to it any more?"""
+        return self >= Status.STOPPED
+
+
+class Request:
+    """A request and what became of it so far.
+
+    ``stop_tokens`` is where the model would stop by itself (an end-of-sequence token is its last one), ``max_tokens`` what the
+    client allows: the scheduler knows only the latter beforehand.
+    """
+
+    __slots__ = (
+        "arrival_ns",
+        "blocks",
+        "contents",
+        "index",
+        "is_prefill_chunk",
+        "max_tokens",
+        "num_cached_blocks",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_in_flight_tokens",
+        "num_output_placeholders",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_stale_output_tokens",
+        "num_tokens",
+        "priority",
+        "status",
+        "stop_tokens",
+    )
+
+    def __init__(
+        self, index: int, *, arrival_ns: int, prompt: int, stop: int, max_tokens: int, priority: int, contents: Sequence[int]
+    ) -> None:
+        self.index = index
+        self.arrival_ns = arrival_ns
+        self.num_prompt_tokens = prompt
+        self.stop_tokens = stop
+        self.max_tokens = max_tokens
+        self.priority = priority
+        self.contents = contents
+        """What each full block of prompt and output holds."""
+        self.status = Status.UNSEEN
+        self.num_tokens = prompt
+        self.num_computed_tokens = 0
+        self.num_output_placeholders = 0
+        """Tokens that batches in flight will yield (asynchronous scheduling)."""
+        self.num_in_flight_tokens = 0
+        self.num_stale_output_tokens = 0
+        """Tokens in flight when the request was preempted: what they yield is delivered and counts no more."""
+        self.is_prefill_chunk = True
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        """Tokens found in the prefix cache at the first admission."""
+        self.blocks: list[int] = []
+        self.num_cached_blocks = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated and delivered so far."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """The more urgent of two requests is the one whose order is smaller."""
+        return (self.priority, self.arrival_ns, self.index)
+
+
+__all__ = ["Request", "Status"]

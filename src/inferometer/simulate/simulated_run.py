@@ -1,0 +1,98 @@
+"""What does a simulation say as a run, and what must it confess? The run is of the type of measured ones."""
+
+import math
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.records.types import Caution, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.simulate.outcome import Outcome, Simulation
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.spec.types import ModelSpec
+
+ENGINE: Final = "vLLM 0.32.0"
+"""Whose scheduler it is, step by step."""
+
+_MIN_REQUESTS: Final = 30
+"""With fewer nothing can be said about growth."""
+
+
+def simulated_run(
+    simulation: Simulation,
+    config: SchedulerConfig,
+    *,
+    run_id: str,
+    created_utc: str,
+    command: tuple[str, ...],
+    tool_version: str,
+    model: ModelSpec | None = None,
+) -> Run:
+    """The run behind a simulation; its manifest says what the numbers rest on and what they leave out."""
+    manifest = RunManifest(
+        run_id=run_id,
+        origin="simulated",
+        created_utc=created_utc,
+        command=command,
+        tool_version=tool_version,
+        plan=None,
+        model=model,
+        engine=None,
+        host=None,
+        source=None,
+        is_complete=True,
+        cautions=cautions_of(simulation, config),
+    )
+    return Run(manifest=manifest, sweep=None, steps=simulation.steps, ceilings=None, requests=simulation.requests)
+
+
+def cautions_of(simulation: Simulation, config: SchedulerConfig) -> tuple[Caution, ...]:
+    """Why are these numbers less good than they look? Requests without an end are counted here, never dropped."""
+    status = simulation.requests.status
+    n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
+    n_rejected = int(np.sum(status == RequestStatus.REJECTED))
+    cautions = list[Caution]()
+    if simulation.outcome is Outcome.STUCK:
+        text = f"{n_unfinished} of {n_requests} requests wait for ever: the next one does not fit into {config.num_blocks - 1} KV blocks"
+        remedy = "more KV blocks or a smaller max_model_len; this is a property of the configuration"
+        cautions.append(Caution(code="stuck", text=text, remedy=remedy))
+    elif simulation.outcome is Outcome.LIVELOCK:
+        text = f"{n_unfinished} of {n_requests} requests preempt one another for ever, as {ENGINE} would; the last token came before that"
+        remedy = "scheduler_reserve_full_isl on, or long_prefill_token_threshold off; this is a property of the configuration"
+        cautions.append(Caution(code="livelock", text=text, remedy=remedy))
+    elif n_unfinished:
+        text = f"{n_unfinished} of {n_requests} requests were unfinished when the time was over"
+        cautions.append(Caution(code="unfinished", text=text, remedy="a longer time, or read the latencies as lower bounds"))
+    if n_rejected:
+        text = f"{n_rejected} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
+        cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
+    growth = _growth(simulation.requests)
+    if growth is not None and growth.n_more > 3 * math.sqrt(growth.n_arrived) + config.max_num_active:
+        text = f"the queue grows without bound while this load goes on: {growth.n_arrived} requests came in the second half, "
+        text += f"{growth.n_arrived - growth.n_more} left"
+        remedy = "a lower rate or more replicas; averages over such a run say only how long it lasted"
+        cautions.append(Caution(code="overload", text=text, remedy=remedy))
+    return tuple(cautions)
+
+
+class _Growth(NamedTuple):
+    n_arrived: int
+    n_more: int
+    """Arrivals less departures."""
+
+
+def _growth(requests: RequestTable) -> _Growth | None:
+    """By how much did the number of requests in the engine grow in the second half of the arrivals?
+
+    Below capacity that number has a limit, at capacity it wanders as the square root of the arrivals, above it grows with them:
+    more than three square roots and a full engine is no chance.
+    """
+    came_ns, left_ns = requests.intended_send_ns, requests.finished_ns
+    if len(came_ns) < _MIN_REQUESTS or came_ns[-1] == came_ns[0]:
+        return None
+    half_ns, last_ns = (int(came_ns[0]) + int(came_ns[-1])) // 2, int(came_ns[-1])
+    n_arrived = int(np.sum((came_ns > half_ns) & (came_ns <= last_ns)))
+    n_left = int(np.sum((left_ns > half_ns) & (left_ns <= last_ns)))
+    return _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
+
+
+__all__ = ["ENGINE", "cautions_of", "simulated_run"]

@@ -1,0 +1,76 @@
+"""How many nanoseconds does a step take? The step-time model's closed form, plain and compiled, rounded to whole nanoseconds.
+
+Powers and logarithms come from the C library in both, so both round alike. Another machine's library may differ in the last bit
+of a float, which whole nanoseconds hide all but once in a million steps; a cost made by ``linear_cost`` has no such doubt.
+"""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, Final
+
+import numpy as np
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel import steptime_arrays
+from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, step_duration_s
+from inferometer.simulate.compiling import compiled
+
+_TINY_S: Final = 1e-30
+"""Stands for no time where the closed form divides by the larger of two times."""
+
+
+def linear_cost(
+    *,
+    launch_s: float,
+    per_row_s: float = 0.0,
+    per_request_s: float = 0.0,
+    per_context_token_s: float = 0.0,
+    per_prefill_pair_s: float = 0.0,
+) -> StepTimeArrays:
+    """The cost that is a sum of terms, one for each statistic of the step: for teaching, for theory and for tests."""
+    coefficients = (launch_s, per_row_s, per_request_s, per_context_token_s, per_prefill_pair_s)
+    if min(coefficients) < 0 or launch_s + per_row_s <= 0:
+        raise SpecError(f"coefficients {coefficients}", where="the cost of a step", allowed="none below 0; launch_s or per_row_s above")
+    return StepTimeArrays(
+        launch_s=0.0,
+        prefill_launch_s=0.0,
+        overlap_ratio=1.0,
+        blend_ratio=1.0,
+        sag_ratio=0.0,
+        per_sequence_s=per_request_s,
+        read_log_rows=np.zeros(1),
+        read_s=np.full(1, launch_s),
+        matmul_row_s=per_row_s,
+        head_read_s=_TINY_S,
+        head_row_s=0.0,
+        kv_token_s=per_context_token_s,
+        attention_pair_s=per_prefill_pair_s,
+        message_s=0.0,
+        link_row_s=0.0,
+        link_logit_s=0.0,
+        window_tokens=float("inf"),
+        full_share_ratio=1.0,
+        staircase_log_rows=np.zeros(1),
+        staircase_log_ratio=np.zeros(1),
+        computes_all_logits=False,
+    )
+
+
+def duration_ns(cost: StepTimeArrays, n_prefill: int, n_decode: int, prefill_tokens: int, pairs_tokens2: int, context_tokens: int) -> int:
+    """The whole nanoseconds of a step with these statistics, at least 1. vLLM computes logits for one position of each request."""
+    seconds = step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_prefill + n_decode)
+    return max(int(seconds * 1e9 + 0.5), 1)
+
+
+def _compiled_closed_form() -> Callable[..., int]:
+    """``duration_ns`` and what it calls, compiled as they stand, each with the compiled others in its sight."""
+    scope: dict[str, Any] = dict(vars(steptime_arrays))
+    for name in CLOSED_FORM_PARTS:
+        scope[name] = compiled(FunctionType(scope[name].__code__, scope))
+    here = globals() | {"step_duration_s": scope["step_duration_s"]}
+    return compiled(FunctionType(duration_ns.__code__, here))
+
+
+compiled_duration_ns: Final = _compiled_closed_form()
+
+__all__ = ["compiled_duration_ns", "duration_ns", "linear_cost"]

@@ -1,0 +1,161 @@
+"""What does the head of a GGUF file say: its metadata, and the names, shapes and formats of its tensors?
+
+Read without the ``gguf`` package, which would bring a network library; no weight is touched.
+
+Source: the GGUF specification, version 3 (ggml, docs/gguf.md).
+"""
+
+import math
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from inferometer.errors import SpecError
+
+_MAGIC: Final = b"GGUF"
+_VERSIONS: Final = (2, 3)
+_SCALARS: Final = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_STRING: Final = 8
+_ARRAY: Final = 9
+_MAX_KEPT_ITEMS: Final = 1024
+"""Longer arrays (vocabularies) are skipped."""
+
+GGUF_FORMATS: Final = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    15: "Q8_K",
+    30: "BF16",
+    39: "MXFP4",
+}
+"""Names of the tensor formats of ggml (ggml.h, ggml_type)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufTensor:
+    """One tensor: its name, its shape in GGUF's order (rows last) and its format."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+
+    @property
+    def n_elements(self) -> int:
+        """How many weights it holds."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufHeader:
+    """The head of a file. ``metadata`` holds numbers, texts, flags and short lists."""
+
+    metadata: dict[str, object]
+    tensors: tuple[GgufTensor, ...]
+
+
+def read_gguf_header(path: Path) -> GgufHeader:
+    """The metadata and the tensor list of a GGUF file.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, is no GGUF file, or ends too early.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return _header(_Cursor(content), path)
+    except OSError as error:
+        raise SpecError(f"cannot read {path.name}: {error.strerror}", where=str(path), try_="a GGUF file") from error
+    except (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError) as error:
+        raise SpecError(
+            f"{path.name} is damaged: {error}", where=str(path), allowed="a whole GGUF file", try_="download it again"
+        ) from error
+
+
+class _Cursor:
+    """A place in the file that moves as it is read."""
+
+    __slots__ = ("content", "offset")
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self.content = content
+        self.offset = 0
+
+    def scalar(self, kind: int) -> int | float | bool:
+        layout = _SCALARS[kind]
+        value: int | float | bool = struct.unpack_from(layout, self.content, self.offset)[0]
+        self.offset += struct.calcsize(layout)
+        return value
+
+    def count(self) -> int:
+        """An unsigned 64-bit number that cannot be larger than the file."""
+        value = int(self.scalar(10))
+        if value > len(self.content):
+            raise ValueError(f"it claims {value} items or bytes, more than it has")
+        return value
+
+    def text(self) -> str:
+        n_bytes = self.count()
+        start, self.offset = self.offset, self.offset + n_bytes
+        if self.offset > len(self.content):
+            raise ValueError("it ends within a text")
+        return self.content[start : self.offset].decode("utf-8")
+
+    def skip_text(self) -> None:
+        n_bytes = self.count()
+        self.offset += n_bytes
+
+    def value(self, kind: int) -> object:
+        if kind == _STRING:
+            return self.text()
+        return self.array() if kind == _ARRAY else self.scalar(kind)
+
+    def array(self) -> object:
+        kind, n_items = int(self.scalar(4)), self.count()
+        if n_items <= _MAX_KEPT_ITEMS:
+            return [self.value(kind) for _ in range(n_items)]
+        if kind == _STRING:
+            for _ in range(n_items):
+                self.skip_text()
+        else:
+            self.offset += n_items * struct.calcsize(_SCALARS[kind])
+        return None
+
+
+def _header(cursor: _Cursor, path: Path) -> GgufHeader:
+    if cursor.content[:4] != _MAGIC:
+        raise SpecError(f"{path.name} is no GGUF file", where=str(path), allowed="a file that begins with the bytes GGUF")
+    cursor.offset = 4
+    version = int(cursor.scalar(4))
+    if version not in _VERSIONS:
+        raise SpecError(f"{path.name} is GGUF version {version}", where=str(path), allowed="version 2 or 3, little-endian")
+    n_tensors, n_values = cursor.count(), cursor.count()
+    metadata: dict[str, object] = {}
+    for _ in range(n_values):
+        name, kind = cursor.text(), int(cursor.scalar(4))
+        value = cursor.value(kind)
+        if value is not None:
+            metadata[name] = value
+    return GgufHeader(metadata=metadata, tensors=tuple(_tensor(cursor) for _ in range(n_tensors)))
+
+
+def _tensor(cursor: _Cursor) -> GgufTensor:
+    name, n_dims = cursor.text(), int(cursor.scalar(4))
+    shape = tuple(int(cursor.scalar(10)) for _ in range(n_dims))
+    code = int(cursor.scalar(4))
+    cursor.scalar(10)  # where its data begin
+    return GgufTensor(name=name, shape=shape, format=GGUF_FORMATS.get(code, f"type {code}"))
+
+
+__all__ = ["GGUF_FORMATS", "GgufHeader", "GgufTensor", "read_gguf_header"]

@@ -1,0 +1,78 @@
+"""Which points does a sweep have, and in which order are they measured?"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from inferometer.errors import SpecError
+from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
+
+Axes: TypeAlias = Literal["grid", "separate"]
+
+
+def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
+    """The whole numbers of a list such as ``128,256,512``, each 1 or more, each once, in order.
+
+    Raises
+    ------
+    SpecError
+        Not such a list; the message names the item.
+
+    Example
+    -------
+    >>> parse_counts("4,1,2", where="--batch-sizes")
+    (1, 2, 4)
+    """
+    counts: set[int] = set()
+    for item in text.split(","):
+        try:
+            count = int(item.strip().replace("_", ""))
+        except ValueError:
+            raise SpecError(
+                f"{item.strip()!r} is no whole number", where=where, allowed="numbers with commas between", try_="1,2,4"
+            ) from None
+        if count < 1:
+            raise SpecError(f"{count} is too small", where=where, allowed="1 or more", try_="1,2,4")
+        counts.add(count)
+    return tuple(sorted(counts))
+
+
+def sweep_points(*, prompts: Sequence[int], batches: Sequence[int], gen_tokens: int, axes: Axes) -> tuple[SweepPoint, ...]:
+    """The points of the full grid, or of two separate axes: all prompts at the smallest batch, all batches at the smallest prompt.
+
+    Example
+    -------
+    >>> len(sweep_points(prompts=(128, 256, 512), batches=(1, 2, 4), gen_tokens=32, axes="separate"))
+    5
+    """
+    pairs = [
+        (prompt, batch) for prompt in prompts for batch in batches if axes == "grid" or prompt == min(prompts) or batch == min(batches)
+    ]
+    return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt, batch in pairs)
+
+
+def plan_sweep(
+    *,
+    model: str,
+    engine: EngineSpec,
+    points: Sequence[SweepPoint],
+    n_warmup: int,
+    n_reps: int,
+    seed: int,
+    collapse_factor_ratio: float = 2.0,
+) -> SweepPlan:
+    """The sweep over these points, shuffled by ``seed``: the same question gives the same order, so it can be resumed."""
+    order = np.random.default_rng(seed).permutation(len(points))
+    return SweepPlan(
+        model=model,
+        engine=engine,
+        points=tuple(points[index] for index in order),
+        n_warmup=n_warmup,
+        n_reps=n_reps,
+        seed=seed,
+        collapse_factor_ratio=collapse_factor_ratio,
+    )
+
+
+__all__ = ["Axes", "parse_counts", "plan_sweep", "sweep_points"]

@@ -1,0 +1,291 @@
+"""What can be asked about: models, hardware, engines, sweeps. Every constant knows where it came from."""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import SpecError
+
+DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "int4", "float4"]
+"""Number formats of weights, activations and KV cache."""
+
+DTYPE_BITS: Final[dict[DType, int]] = {
+    "float32": 32,
+    "float16": 16,
+    "bfloat16": 16,
+    "float8": 8,
+    "int8": 8,
+    "int4": 4,
+    "float4": 4,
+}
+
+SourceKind: TypeAlias = Literal["datasheet", "repository", "page", "config", "measured", "derived", "unsourced"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where does a constant come from?"""
+
+    kind: SourceKind
+    where: str
+    checked_utc: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A number (unit in the name of the field that holds it) and its origin."""
+
+    value: float  # the unit is the holder's: HardwareSpec.memory_bytes.value is bytes
+    source: Source
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    """How does the model attend? Multi-head, grouped-query and multi-query differ only by ``n_kv_heads``.
+
+    ``sliding_window_tokens`` is None where every layer attends to the whole context. ``full_attention_every`` = N says
+    that every N-th layer is full and the others slide; None with a window says that every layer slides.
+    ``n_full_attention_layers`` overrides it where the pattern is irregular. ``has_full_width_qk_norm``: the norms of queries
+    and keys span all heads (OLMo 2), not one head.
+    """
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    has_qkv_bias: bool = False
+    has_out_bias: bool = False
+    has_qk_norm: bool = False
+    has_sinks: bool = False
+    sliding_window_tokens: int | None = None
+    full_attention_every: int | None = 1
+    n_full_attention_layers: int | None = None
+    has_full_width_qk_norm: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlaSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent row per token and layer."""
+
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpSpec:
+    """The feed-forward block of a dense layer."""
+
+    intermediate_size: int
+    is_gated: bool = True
+    has_bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoeSpec:
+    """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
+
+    ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has (DeepSeek-V3's score correction).
+    """
+
+    n_experts: int
+    n_experts_per_token: int
+    intermediate_size: int
+    n_shared_experts: int = 0
+    n_dense_layers: int = 0
+    has_bias: bool = False
+    has_router_bias: bool = False
+    has_shared_expert_gate: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """What is a decoder-only language model, as far as its speed and memory go?
+
+    ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size. ``architecture`` is
+    the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype`` is the format of the published linear weights,
+    where known.
+    """
+
+    model_id: str
+    architecture: str
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_position_tokens: int
+    attention: AttentionSpec
+    mlp: MlpSpec
+    source: Source
+    tie_word_embeddings: bool
+    norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
+    norm_has_bias: bool = False
+    norms_per_layer: int = 2
+    has_final_norm: bool = True
+    position: Literal["rope", "learned", "alibi"] = "rope"
+    n_learned_positions: int = 0
+    embedding_size: int | None = None
+    has_head_bias: bool = False
+    moe: MoeSpec | None = None
+    mla: MlaSpec | None = None
+    family: str | None = None
+    hf_id: str | None = None
+    checkpoint_dtype: DType | None = None
+    note: str | None = None
+
+    def __post_init__(self) -> None:
+        counts = {
+            "n_layers": self.n_layers,
+            "hidden_size": self.hidden_size,
+            "vocab_size": self.vocab_size,
+            "max_position_tokens": self.max_position_tokens,
+            "n_heads": self.attention.n_heads,
+            "n_kv_heads": self.attention.n_kv_heads,
+            "head_dim": self.attention.head_dim,
+        }
+        for name, count in counts.items():
+            if count < 1:
+                raise SpecError(f"{name} = {count} of model {self.model_id!r}", where=self.source.where, allowed="1 or more")
+        if self.attention.n_heads % self.attention.n_kv_heads:
+            raise SpecError(
+                f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple of n_kv_heads = {self.attention.n_kv_heads}",
+                where=self.source.where,
+                allowed="as many query heads for each KV head",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSpec:
+    """What one device costs for an hour, on which basis and when."""
+
+    usd_per_hour: float
+    basis: str
+    source: Source
+    date_utc: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakSpec:
+    """How many operations per second can a device do in one number format, dense?"""
+
+    dtype: DType
+    flop_per_s: Constant
+    is_measured_matmul: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareSpec:
+    """What is one device, as far as serving goes? Absent facts are None, never 0.
+
+    ``link_bytes_per_s`` is one direction, all scale-up links of one device together; peaks are dense.
+    """
+
+    hardware_id: str
+    name: str
+    vendor: str
+    kind: Literal["gpu", "cpu", "tpu", "apple", "asic"]
+    memory_bytes: Constant
+    memory_bytes_per_s: Constant
+    peaks: tuple[PeakSpec, ...]
+    measured_peaks: tuple[PeakSpec, ...] = ()
+    link_bytes_per_s: Constant | None = None
+    pcie_bytes_per_s: Constant | None = None
+    power_watt: Constant | None = None
+    prices: tuple[PriceSpec, ...] = ()
+    note: str | None = None
+
+    def peak_flop_per_s(self, dtype: DType) -> Constant | None:
+        """The dense datasheet peak for ``dtype``, or None where the device does not compute in it."""
+        return next((peak.flop_per_s for peak in self.peaks if peak.dtype == dtype), None)
+
+
+LoadFormat: TypeAlias = Literal["auto", "dummy"]
+EngineName: TypeAlias = Literal["transformers", "vllm", "openvino"]
+EngineMode: TypeAlias = Literal["eager", "static", "compiled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """Which engine is to run the model, and how? Knobs carry vLLM's names where it has them.
+
+    ``mode``: *eager* = dynamic KV cache, one kernel launch after another; *static* = preallocated KV cache;
+    *compiled* = static cache through torch.compile, CUDA graphs on a GPU.
+    """
+
+    engine: EngineName = "transformers"
+    mode: EngineMode = "eager"
+    dtype: DType = "float32"
+    kv_cache_dtype: DType | None = None
+    quantization: DType | None = None
+    device: Literal["cpu", "cuda"] = "cpu"
+    tensor_parallel_size: int = 1
+    n_threads: int | None = None
+    load_format: LoadFormat = "auto"
+
+    def __post_init__(self) -> None:
+        if self.tensor_parallel_size < 1:
+            raise SpecError(f"tensor_parallel_size = {self.tensor_parallel_size}", where="--tp", allowed="1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class SweepPoint:
+    """One static batch: ``batch_size`` prompts of ``prompt_tokens`` each, then ``gen_tokens`` tokens for every one of them."""
+
+    prompt_tokens: int
+    batch_size: int
+    gen_tokens: int
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "batch_size", "gen_tokens"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} = {getattr(self, name)}", where="the sweep's points", allowed="1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """What a sweep measures, in the order in which it does: points shuffled by ``seed``, so drift is not taken for an effect.
+
+    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id.
+    """
+
+    model: str
+    engine: EngineSpec
+    points: tuple[SweepPoint, ...]
+    n_warmup: int
+    n_reps: int
+    seed: int
+    collapse_factor_ratio: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise SpecError(
+                "the sweep has no points", allowed="at least one prompt length and one batch size", try_="--seq 128,256 --batch-sizes 1,2,4"
+            )
+        if self.n_reps < 1 or self.n_warmup < 0:
+            raise SpecError(f"reps = {self.n_reps}, warmup = {self.n_warmup}", where="--reps, --warmup", allowed="reps >= 1, warmup >= 0")
+        if not 1 < self.collapse_factor_ratio < math.inf:
+            raise SpecError(f"collapse factor {self.collapse_factor_ratio}", where="--collapse-factor", allowed="more than 1", try_="2")
+
+
+__all__ = [
+    "DTYPE_BITS",
+    "AttentionSpec",
+    "Constant",
+    "DType",
+    "EngineMode",
+    "EngineName",
+    "EngineSpec",
+    "HardwareSpec",
+    "LoadFormat",
+    "MlaSpec",
+    "MlpSpec",
+    "ModelSpec",
+    "MoeSpec",
+    "PeakSpec",
+    "PriceSpec",
+    "Source",
+    "SourceKind",
+    "SweepPlan",
+    "SweepPoint",
+]

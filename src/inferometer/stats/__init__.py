@@ -1,0 +1,1 @@
+"""HOW SURE: estimates with intervals, judgements that may be undecided."""

@@ -1,0 +1,114 @@
+"""How sure are we of one number, and is it on the good side of a limit?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["met", "missed", "undecided"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A number with its doubt. The unit is in the name of whatever holds it.
+
+    ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where ``n_samples`` cannot carry
+    an interval, and ``method`` then says why. Never built from zero samples: no data is None, not an Estimate.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    confidence_fraction: float
+    n_samples: int
+    method: str
+
+    def __post_init__(self) -> None:
+        if self.n_samples < 1:
+            raise ValueError("an Estimate needs at least one sample; absent data is None")
+        if (self.low is None) != (self.high is None):
+            raise ValueError("an interval has two ends or none")
+        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+            raise ValueError(f"value {self.value} outside its interval [{self.low}, {self.high}]")
+
+    def scaled(self, factor_ratio: float) -> "Estimate":
+        """The same estimate in another unit: value and interval times a positive factor."""
+        if factor_ratio <= 0:
+            raise ValueError(f"factor {factor_ratio} is not positive")
+        return Estimate(
+            value=self.value * factor_ratio,
+            low=None if self.low is None else self.low * factor_ratio,
+            high=None if self.high is None else self.high * factor_ratio,
+            confidence_fraction=self.confidence_fraction,
+            n_samples=self.n_samples,
+            method=self.method,
+        )
+
+    def inverted(self, numerator: float = 1.0) -> "Estimate":
+        """The estimate of ``numerator / x`` for a positive x, such as tokens per second from seconds per token."""
+        if self.value <= 0 or (self.low is not None and self.low <= 0):
+            raise ValueError(f"cannot invert {self.value} [{self.low}, {self.high}]: not positive")
+        return Estimate(
+            value=numerator / self.value,
+            low=None if self.high is None else numerator / self.high,
+            high=None if self.low is None else numerator / self.low,
+            confidence_fraction=self.confidence_fraction,
+            n_samples=self.n_samples,
+            method=self.method,
+        )
+
+
+def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = True) -> Verdict:
+    """Is the estimated number on the good side of the limit? No data and a straddling interval are *undecided*.
+
+    Example
+    -------
+    >>> judge(Estimate(value=0.3, low=0.2, high=0.6, confidence_fraction=0.95, n_samples=9, method="bootstrap"), 0.5)
+    'undecided'
+    """
+    if estimate is None or estimate.low is None or estimate.high is None:
+        return "undecided"
+    if not smaller_is_better:
+        return judge(_negated(estimate), -limit)
+    if estimate.high <= limit:
+        return "met"
+    return "missed" if estimate.low > limit else "undecided"
+
+
+def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
+    """One estimate for several ways of looking at the same data: the first one's value, the widest interval, or none if one has none.
+
+    Example
+    -------
+    >>> views = [
+    ...     Estimate(value=v, low=v - 1, high=v + 1, confidence_fraction=0.95, n_samples=7, method="median") for v in (5, 8)
+    ... ]
+    >>> both = envelope(views, method="both")
+    >>> both.value, both.low, both.high
+    (5, 4, 9)
+    """
+    first = estimates[0]
+    lows = [estimate.low for estimate in estimates if estimate.low is not None]
+    highs = [estimate.high for estimate in estimates if estimate.high is not None]
+    is_whole = len(lows) == len(highs) == len(estimates)
+    return Estimate(
+        value=first.value,
+        low=min(lows) if is_whole else None,
+        high=max(highs) if is_whole else None,
+        confidence_fraction=first.confidence_fraction,
+        n_samples=min(estimate.n_samples for estimate in estimates),
+        method=method,
+    )
+
+
+def _negated(estimate: Estimate) -> Estimate:
+    return Estimate(
+        value=-estimate.value,
+        low=None if estimate.high is None else -estimate.high,
+        high=None if estimate.low is None else -estimate.low,
+        confidence_fraction=estimate.confidence_fraction,
+        n_samples=estimate.n_samples,
+        method=estimate.method,
+    )
+
+
+__all__ = ["Estimate", "Verdict", "envelope", "judge"]

@@ -1,0 +1,129 @@
+"""Between which numbers does a quantile lie, whatever the distribution? From order statistics, which assume nothing but independence.
+
+Source: David and Nagaraja, Order Statistics (3rd ed.), section 7.1: the number of samples below the q-quantile is
+binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u - 1), for continuous x exactly.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrc
+
+from inferometer.stats.estimate import Estimate
+
+DEFAULT_CONFIDENCE_FRACTION = 0.95
+
+_MAD_TO_SIGMA_RATIO = 1.4826
+"""1 / Phi^-1(3/4): makes the median absolute deviation of a normal sample estimate its standard deviation."""
+
+
+class Ranks(NamedTuple):
+    """Which order statistics (from 1) bound a quantile?"""
+
+    low: int
+    high: int
+
+
+def median_estimate(samples: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Estimate | None:
+    """What is the median over repeats, and how sure is it? None without samples; no interval below 6 samples at 95 %.
+
+    Example
+    -------
+    >>> estimate = median_estimate([5.0, 3.0, 4.0, 9.0, 4.5, 4.2, 4.1])
+    >>> estimate.value, estimate.low, estimate.high
+    (4.2, 3.0, 9.0)
+    """
+    return quantile_estimate(samples, 0.5, confidence_fraction=confidence_fraction)
+
+
+def quantile_estimate(
+    samples: ArrayLike, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Estimate | None:
+    """What is this quantile of what the samples were drawn from? NaN is no sample; None without samples.
+
+    Where the samples are too few to bound the quantile on both sides the estimate has no interval, and says so.
+    """
+    present = present_samples(samples)
+    if present.size == 0:
+        return None
+    ranks = interval_ranks(present.size, quantile_fraction, confidence_fraction=confidence_fraction)
+    value = float(np.quantile(present, quantile_fraction))
+    percent = f"{confidence_fraction * 100:g} %"
+    if ranks is None:
+        needed = min_samples(quantile_fraction, confidence_fraction=confidence_fraction)
+        method = f"quantile {quantile_fraction:g}; n = {present.size} is too small for a {percent} interval, which needs {needed}"
+        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=present.size, method=method)
+    ordered = np.sort(present)
+    low, high = float(ordered[ranks.low - 1]), float(ordered[ranks.high - 1])
+    return Estimate(
+        value=min(max(value, low), high),
+        low=low,
+        high=high,
+        confidence_fraction=confidence_fraction,
+        n_samples=present.size,
+        method=f"quantile {quantile_fraction:g}; order statistics {ranks.low} and {ranks.high} of {present.size}",
+    )
+
+
+def interval_ranks(n_samples: int, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Ranks | None:
+    """Which order statistics bound the quantile, at most (1 - confidence) / 2 beyond each? None where the samples are too few.
+
+    Example
+    -------
+    >>> interval_ranks(7, 0.5), interval_ranks(5, 0.5)
+    (Ranks(low=1, high=7), None)
+    """
+    _check_fraction("quantile_fraction", quantile_fraction)
+    _check_fraction("confidence_fraction", confidence_fraction)
+    tail = (1 - confidence_fraction) / 2
+    ranks = np.arange(1, n_samples + 1)
+    n_low = int(np.count_nonzero(bdtr(ranks - 1, n_samples, quantile_fraction) <= tail))
+    n_high = int(np.count_nonzero(bdtrc(ranks - 1, n_samples, quantile_fraction) <= tail))
+    return Ranks(n_low, n_samples + 1 - n_high) if n_low and n_high else None
+
+
+def min_samples(quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> int:
+    """How many samples does a two-sided interval of this quantile need?
+
+    Example
+    -------
+    >>> [min_samples(q) for q in (0.5, 0.9, 0.95, 0.99)]
+    [6, 36, 72, 368]
+    """
+    _check_fraction("quantile_fraction", quantile_fraction)
+    tail = (1 - confidence_fraction) / 2
+    return math.ceil(math.log(tail) / math.log(max(quantile_fraction, 1 - quantile_fraction)))
+
+
+def relative_spread_ratio(samples: ArrayLike) -> float | None:
+    """How far do the samples scatter around their median, as a share of it? Robust: 1.4826 · MAD / median. None below 3 samples."""
+    present = present_samples(samples)
+    middle = float(np.median(present)) if present.size else 0.0
+    if present.size < 3 or middle == 0:
+        return None
+    return _MAD_TO_SIGMA_RATIO * float(np.median(np.abs(present - middle))) / abs(middle)
+
+
+def present_samples(samples: ArrayLike) -> NDArray[np.float64]:
+    """The samples that are not absent (NaN), as floats."""
+    array = np.asarray(samples, dtype=np.float64).ravel()
+    return array[~np.isnan(array)]
+
+
+def _check_fraction(name: str, fraction: float) -> None:
+    if not 0 < fraction < 1:
+        raise ValueError(f"{name} = {fraction} is not between 0 and 1")
+
+
+__all__ = [
+    "DEFAULT_CONFIDENCE_FRACTION",
+    "Ranks",
+    "interval_ranks",
+    "median_estimate",
+    "min_samples",
+    "present_samples",
+    "quantile_estimate",
+    "relative_spread_ratio",
+]

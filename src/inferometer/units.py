@@ -1,0 +1,212 @@
+"""Which units exist, and how is text turned into them and back?
+
+The only conversions in the code live here. Inside, durations are seconds (float) or nanoseconds (int64), sizes are
+exact bytes, shares are fractions from 0 to 1. Milliseconds, GiB and percent exist only in text.
+"""
+
+import math
+import re
+from typing import Final
+
+from inferometer.errors import SpecError
+
+SUFFIXES: Final = (
+    "_usd_per_million_tokens",
+    "_joule_per_token",
+    "_usd_per_hour",
+    "_flop_per_byte",
+    "_bytes_per_token",
+    "_tokens_per_s",
+    "_bytes_per_s",
+    "_flop_per_s",
+    "_per_s",
+    "_fraction",
+    "_tokens",
+    "_joule",
+    "_bytes",
+    "_ratio",
+    "_watt",
+    "_flop",
+    "_bits",
+    "_utc",
+    "_ns",
+    "_hz",
+    "_usd",
+    "_s",
+)
+"""Endings that a public float's name may have, longest first."""
+
+NS_PER_S: Final = 1_000_000_000
+
+_DURATION_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_BYTES: Final = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def s_from_ns(duration_ns: int) -> float:
+    """How many seconds is this many nanoseconds?"""
+    return duration_ns / NS_PER_S
+
+
+def ns_from_s(duration_s: float) -> int:
+    """How many whole nanoseconds is this many seconds (nearest)?"""
+    return round(duration_s * NS_PER_S)
+
+
+def parse_duration_s(text: str, *, where: str | None = None) -> float:
+    """How many seconds does text such as ``500ms`` or ``2min`` say? A bare number is refused: its unit is a guess.
+
+    Raises
+    ------
+    SpecError
+        No number, or a unit that is missing or unknown.
+
+    Example
+    -------
+    >>> parse_duration_s("500ms")
+    0.5
+    """
+    return _parse_quantity(text, _DURATION_S, kind="duration", example="500ms", where=where)
+
+
+def parse_bytes(text: str, *, where: str | None = None) -> int:
+    """How many bytes does text such as ``80GiB`` (2^30) or ``80GB`` (10^9) say?
+
+    Raises
+    ------
+    SpecError
+        No number, or a unit that is missing or unknown.
+
+    Example
+    -------
+    >>> parse_bytes("80GiB")
+    85899345920
+    """
+    return round(_parse_quantity(text, _BYTES, kind="size", example="80GiB", where=where))
+
+
+def format_duration(duration_s: float) -> str:
+    """How does a person read this duration: ns, µs, ms below 10 s, then s, min, h.
+
+    Example
+    -------
+    >>> format_duration(0.0314), format_duration(12.5), format_duration(3700)
+    ('31.4 ms', '12.5 s', '1 h 2 min')
+    """
+    if duration_s < 0:
+        return "-" + format_duration(-duration_s)
+    for limit_s, factor_ratio, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (10.0, 1e3, "ms"), (120.0, 1.0, "s")):
+        if duration_s < limit_s:
+            return f"{format_number(duration_s * factor_ratio)} {unit}"
+    minutes = round(duration_s / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_bytes(size_bytes: float) -> str:
+    """How does a person read this size, in powers of 1024?
+
+    Example
+    -------
+    >>> format_bytes(36864), format_bytes(3.375 * 2**30)
+    ('36 KiB', '3.38 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size_bytes) < 1024:
+            return f"{format_number(size_bytes)} {unit}"
+        size_bytes /= 1024
+    return f"{format_number(size_bytes)} TiB"
+
+
+def format_rate(value_per_s: float, unit: str) -> str:
+    """How does a person read this rate, in powers of 1000: ``format_rate(2e12, "B/s")`` is ``2 TB/s``.
+
+    Example
+    -------
+    >>> format_rate(20.5e9, "B/s")
+    '20.5 GB/s'
+    """
+    for prefix in ("", "k", "M", "G", "T"):
+        if abs(value_per_s) < 1000:
+            return f"{format_number(value_per_s)} {prefix}{unit}"
+        value_per_s /= 1000
+    return f"{format_number(value_per_s)} P{unit}"
+
+
+def format_count(count: float) -> str:
+    """How does a person read this many parameters or tokens: 3.09 B, 135 M, 2,048.
+
+    Example
+    -------
+    >>> format_count(3_085_938_688), format_count(2048)
+    ('3.09 B', '2,048')
+    """
+    for limit, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if abs(count) >= limit * 0.9995:
+            return f"{format_number(count / limit)} {letter}"
+    return f"{count:,.0f}"
+
+
+def format_fraction(value_fraction: float) -> str:
+    """How does a person read this fraction: in percent, three significant digits.
+
+    Example
+    -------
+    >>> format_fraction(0.82)
+    '82 %'
+    """
+    return f"{format_number(value_fraction * 100)} %"
+
+
+def format_number(value: float) -> str:
+    """How is a bare number written: three significant digits, no exponent between 0.001 and 10^6, no trailing zeros.
+
+    Example
+    -------
+    >>> format_number(31.40), format_number(1234.5), format_number(0.01234)
+    ('31.4', '1234', '0.0123')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    if abs(value) >= 1_000_000 or abs(value) < 0.001:
+        return f"{value:.3g}"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def _parse_quantity(text: str, factors: dict[str, float] | dict[str, int], *, kind: str, example: str, where: str | None) -> float:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise SpecError(f"{text!r} is not a {kind}", where=where, allowed=f"a number and a unit of {', '.join(factors)}", try_=example)
+    number, unit = match.groups()
+    if unit not in factors:
+        problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
+        raise SpecError(problem, where=where, allowed=f"one of {', '.join(factors)}", try_=example)
+    return float(number) * factors[unit]
+
+
+__all__ = [
+    "NS_PER_S",
+    "SUFFIXES",
+    "format_bytes",
+    "format_count",
+    "format_duration",
+    "format_fraction",
+    "format_number",
+    "format_rate",
+    "ns_from_s",
+    "parse_bytes",
+    "parse_duration_s",
+    "s_from_ns",
+]

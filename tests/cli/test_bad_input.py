@@ -1,0 +1,206 @@
+"""Does every bad input end in one clear error: the right exit code, nothing on stdout, no traceback, nothing lost?
+
+The whole command line, in this process: what is refused is refused before an engine is started, so these tests are fast.
+"""
+
+import contextlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inferometer.cli.main import main
+
+RECORDS = Path(__file__).parents[1] / "records" / "fixtures"
+DUMMY = ("--load-format", "dummy", "--device", "cpu")
+PREDICT = ("predict", "smollm2-135m", "--hardware", "h100_sxm")
+
+
+def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command, run in a folder. An exception that is none of ours goes through: in a shell it would be a traceback."""
+    words = ["inferometer", *(str(argument) for argument in arguments)]
+    stdout, stderr, exit_code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patched, contextlib.chdir(folder):
+        patched.setattr(sys, "argv", words)
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            try:
+                main()
+            except SystemExit as ended:
+                exit_code = int(ended.code or 0)
+    return subprocess.CompletedProcess(words, exit_code, stdout.getvalue(), stderr.getvalue())
+
+
+def check_refused(outcome: subprocess.CompletedProcess[str], exit_code: int, *words: str) -> None:
+    assert outcome.returncode == exit_code, outcome.stderr
+    assert outcome.stdout == ""
+    assert "Traceback" not in outcome.stderr
+    n_errors = sum(line.startswith(("inferometer: ", "Error: ")) for line in outcome.stderr.splitlines())
+    assert n_errors == 1, outcome.stderr
+    for word in words:
+        assert word in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--batch", 0), ("--batch",)),
+        (("--usd-per-hour", -3), ("--usd-per-hour", "above 0")),
+        (("--usd-per-hour", "nan"), ("--usd-per-hour",)),
+        (("--prefix-hit", 2), ("--prefix-hit",)),
+        (("--speculative", "4,2,0.1"), ("--speculative",)),
+        (("--gpu-memory-utilization", "nan"), ("--gpu-memory-utilization",)),
+        (("--tp", 7), ("--tp", "1, 3, 9")),
+        (("--prompt", 100_000), ("--prompt", "8192")),
+        (("--dtype", "fp8"), ("--dtype", "float8")),
+    ],
+)
+def test_impossible_predictions(flags, words, tmp_path):
+    check_refused(run(*PREDICT, *flags, folder=tmp_path), 2, *words)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--batch-sizes", "0"), ("--batch-sizes", "1 or more")),
+        (("--seq", "128,abc"), ("--seq", "abc")),
+        (("--reps", 0), ("--reps",)),
+        (("--collapse-factor", 0.5), ("--collapse-factor", "more than 1")),
+        (("--collapse-factor", "nan"), ("--collapse-factor", "more than 1")),
+        (("--dtype", "fp8"), ("--dtype", "float8")),
+    ],
+)
+def test_impossible_sweeps(flags, words, tmp_path):
+    check_refused(run("sweep", "--model", "smollm2-135m", *DUMMY, *flags, "--out", "run", folder=tmp_path), 2, *words)
+    assert not (tmp_path / "run").exists()
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "max_position_embeddings": 2048,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"vocab_size": None}, ("vocab_size", "missing")),
+        ({"hidden_size": -64}, ("hidden_size",)),
+        ({"num_hidden_layers": 0}, ("num_hidden_layers",)),
+        ({"num_key_value_heads": 3}, ("n_kv_heads = 3",)),
+        ({"hidden_size": "many"}, ("hidden_size",)),
+        ({"model_type": "t5", "is_encoder_decoder": True}, ("encoder-decoder",)),
+    ],
+)
+def test_impossible_configurations(changes, words, tmp_path):
+    fields = {name: value for name, value in (LLAMA | changes).items() if value is not None}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    outcome = run("predict", "config.json", "--hardware", "h100_sxm", folder=tmp_path)
+    check_refused(outcome, 2, "config.json", *words)
+
+
+def test_the_configuration_that_the_others_spoil_is_good(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    assert run("predict", "config.json", "--hardware", "h100_sxm", folder=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("budget", ["abc", "5", "0s", "-5s"])
+def test_impossible_budgets(budget, tmp_path):
+    check_refused(run("quick", "smollm2-135m", *DUMMY, "--budget", budget, folder=tmp_path), 2, "--budget")
+
+
+def test_a_catalogue_model_without_weights_says_how_to_go_on(tmp_path):
+    check_refused(run("sweep", "--model", "smollm2-135m", folder=tmp_path), 2, "--load-format dummy")
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Path:
+    """A record of schema version 1."""
+    return Path(shutil.copytree(RECORDS / "version_1", tmp_path / "record"))
+
+
+@pytest.mark.parametrize("verb", ["show", "fit", "explain", "report"])
+def test_no_run_there(verb, tmp_path):
+    check_refused(run(verb, "nothing", folder=tmp_path), 4, "nothing")
+    (tmp_path / "empty").mkdir()
+    check_refused(run(verb, "empty", folder=tmp_path), 4, "manifest.json")
+
+
+def test_a_flipped_byte_is_found_and_the_rest_can_be_read(record, tmp_path):
+    path = next(record.rglob("*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    check_refused(run("show", record, folder=tmp_path), 4, path.name)
+
+
+def test_a_truncated_manifest(record, tmp_path):
+    manifest = record / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:200])
+    check_refused(run("show", record, folder=tmp_path), 4, "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", ("empty",)),
+        ("foo,bar\n1,2\n", ("foo,bar", "allowed")),
+        ("seq,batch,prefill ms\n16,1,10\n32,1,abc\n", ("line 3", "abc")),
+        ("seq,batch,prefill ms\n16,1\n", ("line 2", "fields")),
+        ("seq,batch,prefill ms\n16,1,-10\n", ("line 2", "-10")),
+        ("seq,batch,prefill ms\n16,0,10\n", ("line 2",)),
+    ],
+)
+def test_broken_tables(text, words, tmp_path):
+    (tmp_path / "table.csv").write_text(text)
+    check_refused(run("show", "table.csv", folder=tmp_path), 4, "table.csv", *words)
+
+
+def test_a_table_of_an_unknown_model_cannot_be_fitted_but_shown(tmp_path):
+    shutil.copy(RECORDS / "t1_prompt_axis.csv", tmp_path / "table.csv")
+    check_refused(run("fit", "table.csv", folder=tmp_path), 5, "--model")
+    shown = run("show", "table.csv", folder=tmp_path)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("table.csv")
+    assert "--model MODEL" in shown.stdout
+
+
+@pytest.fixture
+def fitted(tmp_path: Path) -> Path:
+    """A fit of somebody's table of a float16 GPU sweep."""
+    shutil.copy(RECORDS / "t1_prompt_axis.csv", tmp_path / "table.csv")
+    facts = ("--model", "qwen2.5-3b", "--dtype", "float16", "--hardware", "a100_80gb_sxm", "--batch", 1, "--gen-tokens", 32)
+    outcome = run("fit", "table.csv", *facts, folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    return tmp_path / "step_time.json"
+
+
+def test_a_fit_answers_only_for_what_was_fitted(fitted, tmp_path):
+    asked = ("--fit", fitted, "--dtype", "float16")
+    check_refused(run("predict", "smollm2-135m", "--hardware", "a100_80gb_sxm", *asked, folder=tmp_path), 2, "--fit", "qwen2.5-3b")
+    check_refused(run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", fitted, folder=tmp_path), 2, "--dtype float16")
+    folder = run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", tmp_path, "--dtype", "float16", folder=tmp_path)
+    assert folder.returncode == 0, folder.stderr
+    assert "(fitted)" in folder.stdout
+    assert "MBU of decode" not in folder.stdout
+
+
+def test_what_is_no_fit(tmp_path):
+    check_refused(run(*PREDICT, "--fit", "nothing.json", folder=tmp_path), 5, "nothing.json", "No such file")
+    (tmp_path / "other.json").write_text("{}")
+    check_refused(run(*PREDICT, "--fit", "other.json", folder=tmp_path), 5, "other.json")
+
+
+def test_a_place_that_cannot_be_written(record, tmp_path):
+    (tmp_path / "file").write_text("")
+    check_refused(run("report", record, "--out", "file/report.html", folder=tmp_path), 4, "file")
+    check_refused(run("fit", record, "--out", "file/fit.json", folder=tmp_path), 4, "file")

@@ -1,0 +1,80 @@
+"""Does every example in --help run, and does every --json answer obey its schema?
+
+The examples are the documentation: one that does not run is a bug. Those that measure or read what was measured run in
+the slow suite, in the order in which a newcomer would type them.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import jsonschema
+import pytest
+
+from inferometer.cli.main import VERBS, app
+
+BIN = Path(sys.executable).parent
+MEASURES = ("quick", "sweep", "engines")
+READS_RUNS = ("fit", "explain", "show", "report")
+
+
+def examples(verb: str) -> list[str]:
+    with click.Context(app) as context:
+        command = app.get_command(context, verb)
+    assert command is not None
+    lines = [line.strip() for line in (command.epilog or "").splitlines()]
+    return [line for line in lines if line.startswith("inferometer ")]
+
+
+def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program, *arguments = shlex.split(line)
+    return subprocess.run(
+        [str(BIN / program), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=600, env=dict(os.environ)
+    )
+
+
+def check(line: str, folder: Path) -> None:
+    plain = run(line, folder)
+    assert plain.returncode == 0, f"{line}\n{plain.stdout}\n{plain.stderr}"
+    assert plain.stdout.strip(), f"{line} says nothing"
+
+
+def check_json(line: str, folder: Path) -> None:
+    machine = run(f"{line} --json", folder)
+    assert machine.returncode == 0, machine.stderr
+    schema = json.loads(run(f"inferometer schema {line.split()[1]} --json", folder).stdout)["schema"]
+    jsonschema.validate(json.loads(machine.stdout), schema)
+
+
+@pytest.mark.parametrize("line", [line for verb in VERBS if verb not in MEASURES + READS_RUNS for line in examples(verb)])
+def test_examples_that_measure_nothing(line, tmp_path):
+    check(line, tmp_path)
+    check_json(line, tmp_path)
+
+
+@pytest.mark.slow
+def test_examples_that_measure_and_read(tmp_path):
+    for line in [*examples("sweep"), *examples("quick")]:
+        check(line, tmp_path)
+    for line in [line for verb in READS_RUNS for line in examples(verb)]:
+        check(line, tmp_path)
+        check_json(line, tmp_path)
+
+
+SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_schemas_are_held_still(verb, tmp_path):
+    """A key that changes breaks somebody's script: it must be seen here (accept with ``make golden``)."""
+    now = run(f"inferometer schema {verb}", tmp_path).stdout
+    golden = SCHEMAS / f"{verb}.json"
+    if os.environ.get("INFEROMETER_ACCEPT_GOLDEN"):
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(now)
+    assert golden.exists(), f"no {golden.name}; make golden"
+    assert json.loads(now) == json.loads(golden.read_text())

@@ -1,0 +1,68 @@
+"""Does the command line start fast, explain itself, and fail with the right code?"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from inferometer.cli.main import VERBS, app
+
+BIN = Path(sys.executable).parent / "inferometer"
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(BIN), *arguments], capture_output=True, text=True, check=False, env={**os.environ, **variables}, timeout=120)
+
+
+def test_help_is_fast_and_lists_every_verb():
+    durations_s = []
+    for _ in range(5):
+        started_s = time.perf_counter()
+        outcome = run("--help")
+        durations_s.append(time.perf_counter() - started_s)
+        assert outcome.returncode == 0
+    assert all(verb in outcome.stdout for verb in VERBS)
+    assert min(durations_s) < 0.3, durations_s
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; sys.argv=['inferometer','--help']\nfrom inferometer.cli.main import main\ntry:\n main()\nexcept SystemExit: pass\n"
+    code += "heavy={'numpy','duckdb','altair','torch','scipy','numba','rich'} & set(sys.modules); print('HEAVY', sorted(heavy))"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert outcome.stdout.splitlines()[-1] == "HEAVY []"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help_with_an_example(verb):
+    with click.Context(app) as context:
+        command = app.get_command(context, verb)
+    assert command is not None
+    assert command.help, f"{verb} does not say what it answers"
+    assert command.epilog is not None, f"{verb} has no example"
+    assert f"inferometer {verb}" in command.epilog, f"{verb} has no example"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_speaks_json(verb):
+    with click.Context(app) as context:
+        command = app.get_command(context, verb)
+    assert command is not None
+    assert "--json" in {name for parameter in command.params for name in parameter.opts}
+
+
+def test_an_unknown_verb_is_a_bad_question():
+    outcome = run("swep")
+    assert outcome.returncode == 2
+    assert outcome.stdout == ""
+    assert "swep" in outcome.stderr
+
+
+def test_an_unknown_model_is_a_bad_question_with_a_way_out():
+    outcome = run("predict", "smolm2-135m", "--hardware", "h100_sxm")
+    assert outcome.returncode == 2
+    assert outcome.stdout == ""
+    assert "smollm2-135m" in outcome.stderr

@@ -1,0 +1,127 @@
+"""Do the five lines say what the rows carry, and no more?
+
+The rows are those of a published sweep (its four prompt lengths at batch 1), changed where a case needs it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from inferometer.cli.analysis import Analysis, analyse
+from inferometer.cli.point_rows import point_rows
+from inferometer.cli.sentences import five_lines, useful_load
+from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
+from inferometer.report.views import PointRow
+from inferometer.spec.catalog import find_hardware
+from inferometer.spec.resolve import resolve_model
+from inferometer.spec.types import EngineSpec
+from inferometer.stats.estimate import Estimate
+
+TABLE = Path(__file__).parents[1] / "records" / "fixtures" / "t1_prompt_axis.csv"
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    model = resolve_model("qwen2.5-3b", load_format="dummy").spec
+    facts = TableFacts(model=model, engine=EngineSpec(dtype="float16", device="cuda"))
+    return analyse(read_sweep_csv(TABLE, facts), TABLE, label="t1", hardware=find_hardware("a100_80gb_sxm"))
+
+
+def about(value: float, margin: float | None = None) -> Estimate:
+    low, high = (None, None) if margin is None else (value - margin, value + margin)
+    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="median")
+
+
+def row_of(analysis: Analysis, batch_size: int, tokens_per_s: float | None, **changes: object) -> PointRow:
+    speed = None if tokens_per_s is None else about(tokens_per_s, 0.5)
+    known: dict[str, object] = {"batch_size": batch_size, "decode_tokens_per_s": speed} | changes
+    return replace(point_rows(analysis)[0], **known)  # type: ignore[arg-type]
+
+
+def lines_of(analysis: Analysis, rows: list[PointRow]):
+    return five_lines(analysis, rows, (), files="report.html")
+
+
+@pytest.mark.parametrize(
+    ("throughputs", "best"),
+    [
+        ({1: 10, 2: 18, 4: 30, 8: 33}, 4),  # the last doubling buys too little
+        ({1: 10, 2: 8, 4: 40}, 4),  # a dip on the way hides nothing
+        ({1: 10, 2: 18, 4: 17, 8: 16}, 2),
+        ({1: 10, 2: 9, 4: 8}, 1),
+        ({1: 10, 2: None, 4: 25}, 4),  # a point without a number is passed over
+        ({2: 10}, 2),
+    ],
+)
+def test_useful_load(analysis, throughputs, best):
+    rows = [row_of(analysis, batch_size, speed) for batch_size, speed in throughputs.items()]
+    found = useful_load(rows)
+    assert found is not None
+    assert found.batch_size == best
+    assert useful_load(rows[::-1]) == found
+
+
+def test_no_throughput_no_useful_load(analysis):
+    assert useful_load([row_of(analysis, 1, None)]) is None
+    assert useful_load([]) is None
+
+
+def test_the_answer_carries_units_and_doubt(analysis):
+    rows = [row_of(analysis, 1, 38.0, ttft_s=about(0.0348, 0.001)), row_of(analysis, 4, 140.0)]
+    answer = lines_of(analysis, rows).answer
+    assert answer.startswith("1 user: first token after 34.8 ms ± 1 ms (128-token prompt), then 38 ± 0.5 tok/s.\n")
+    assert "Best useful load: 4 at once, 140 ± 0.5 tok/s of output in total, 35 tok/s each" in answer
+
+
+def test_the_answer_without_some_times(analysis):
+    assert lines_of(analysis, [row_of(analysis, 1, None, ttft_s=None)]).answer == "1 user: no time was measured."
+    assert lines_of(analysis, [row_of(analysis, 1, 38.0, ttft_s=None)]).answer == "1 user: 38 ± 0.5 tok/s."
+    assert lines_of(analysis, [row_of(analysis, 2, 38.0, status="out_of_memory")]).answer == "No point could be measured."
+
+
+def test_a_decided_limit_is_said_plainly(analysis):
+    rows = [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth", prefill_limited_by="compute", mbu_fraction=about(0.7))]
+    limit = lines_of(analysis, rows).limit
+    assert limit.startswith("In decode at batch 1 the limit is weight bandwidth (MBU 70 % of the measured bandwidth).")
+    assert "In prefill of 1 x 128 tokens the limit is compute" in limit
+    assert "undecided" not in limit
+
+
+def test_an_undecided_limit_shows_how_close_it_is(analysis):
+    rows = [
+        row_of(analysis, 1, 38.0, decode_limited_by="undecided", prefill_limited_by=None),
+        row_of(analysis, 4, 99.0, decode_limited_by="KV bandwidth"),
+    ]
+    limit = lines_of(analysis, rows).limit
+    assert limit.startswith("In decode at batch 1 the limit is undecided, no cause is clearly ahead: ")
+    assert limit.split(":")[1].count(" %") == 2, "the two largest parts"
+    assert "At batch 4 the limit is KV bandwidth." in limit
+
+
+def test_without_a_model_the_limit_says_why(analysis):
+    bare = replace(analysis, model=None, why_no_model="too few points")
+    said = lines_of(bare, [row_of(analysis, 1, 38.0, decode_limited_by=None, prefill_limited_by=None)])
+    assert said.limit == "Undecided: too few points."
+    assert "more batch sizes" in said.next
+    assert "no model: too few points" in said.trust
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(1, 38.0, "launch overhead")], "--mode compiled"),
+        ([(1, 38.0, "weight bandwidth")], "--quantization int8"),
+        ([(1, 38.0, "compute"), (4, 140.0, "compute")], "--seq 128 --batch-sizes 4,8,16"),
+        ([(1, 38.0, "compute"), (4, 50.0, "compute")], "--hardware this --batch 4"),
+        ([(1, 38.0, "compute")], "--hardware this --batch 1"),  # one batch shows no growth
+    ],
+)
+def test_next_follows_from_the_limit(analysis, rows, said):
+    made = [row_of(analysis, batch_size, speed, decode_limited_by=limit) for batch_size, speed, limit in rows]
+    assert said in lines_of(analysis, made).next
+
+
+def test_half_the_weights_gain_less_than_two(analysis):
+    said = lines_of(analysis, [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")]).next
+    assert 1.0 < float(said.partition("(")[2].partition("x")[0]) < 2.0

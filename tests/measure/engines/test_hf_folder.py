@@ -1,0 +1,56 @@
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from inferometer.errors import EngineError, SpecError
+from inferometer.measure.engines.hf_folder import config_folder, weights_folder
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.measure.engines.transformers_loading import read_config
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "inferometer" / "unpacked"
+
+
+def test_a_catalogue_entry_becomes_a_folder_with_its_configuration(tiny, cache):
+    folder = config_folder(read_config(tiny))
+    content = json.loads((Path(folder) / "config.json").read_text())
+    assert (content["architectures"], content["num_hidden_layers"]) == (["LlamaForCausalLM"], 2)
+    assert config_folder(read_config(tiny)) == folder
+    assert [path.name for path in cache.iterdir()] == [Path(folder).name], "no draft is left behind"
+
+
+def test_a_catalogue_entry_has_no_weights(tiny):
+    with pytest.raises(SpecError, match="no weights"):
+        weights_folder(tiny, read_config(tiny))
+
+
+def test_a_folder_is_taken_as_it_is(tiny):
+    assert weights_folder(ModelReference(kind="folder", location="somewhere", spec=None), read_config(tiny)) == "somewhere"
+
+
+def test_a_broken_file_leaves_nothing_behind(tiny, cache, tmp_path):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(40))
+    with pytest.raises(EngineError, match="could not be unpacked"):
+        weights_folder(ModelReference(kind="gguf", location=str(broken), spec=None), read_config(tiny))
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_smollm2_is_unpacked_once_with_every_weight(smollm2, cache):
+    from transformers import AutoModelForCausalLM
+
+    config = read_config(smollm2)
+    folder = Path(weights_folder(smollm2, config))
+    written_ns = (folder / "model.safetensors").stat().st_mtime_ns
+    assert Path(weights_folder(smollm2, config)) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written_ns
+    assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    assert sum(parameter.numel() for parameter in loaded.parameters()) == 134_515_008

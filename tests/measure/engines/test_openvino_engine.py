@@ -1,0 +1,47 @@
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.measure.engines.openvino_engine import check_spec, open_engine
+from inferometer.measure.engines.protocol import ModelReference
+from inferometer.spec.types import EngineSpec
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [
+        ({"device": "cuda"}, "OpenVINO on 'cuda'"),
+        ({"mode": "compiled"}, "no mode 'compiled'"),
+        ({"dtype": "int8"}, "'int8' is no format of activations"),
+        ({"quantization": "int4"}, "quantization 'int4'"),
+        ({"kv_cache_dtype": "float4"}, "KV cache in 'float4'"),
+        ({"tensor_parallel_size": 2}, "does not split"),
+    ],
+)
+def test_what_openvino_cannot_do_is_a_bad_question(asked, complaint):
+    with pytest.raises(SpecError, match=complaint) as caught:
+        check_spec(EngineSpec(engine="openvino", **asked))
+    assert caught.value.allowed
+
+
+def test_what_openvino_can_do_passes():
+    check_spec(EngineSpec(engine="openvino", dtype="bfloat16", kv_cache_dtype="int8"))
+
+
+def test_random_weights_are_refused(tiny):
+    with pytest.raises(SpecError, match="random weights"):
+        open_engine(EngineSpec(engine="openvino"), tiny)
+
+
+def test_a_folder_without_a_graph_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SpecError, match="not in a form that OpenVINO reads") as caught:
+        open_engine(EngineSpec(engine="openvino"), ModelReference(kind="folder", location=str(tmp_path), spec=None))
+    assert "openvino_model.xml" in (caught.value.allowed or "")
+    assert "GGUF" in (caught.value.try_ or "")
+
+
+def test_a_missing_file_is_refused():
+    with pytest.raises(SpecError, match="not in a form"):
+        open_engine(EngineSpec(engine="openvino"), ModelReference(kind="gguf", location=str(Path("gone.gguf")), spec=None))

@@ -1,0 +1,73 @@
+import math
+
+from inferometer.measure.engines.protocol import Ceiling, Repetition
+from inferometer.measure.points import MeasuredPoint, MeasuredRepetition, ProbedCeiling, ceiling_table, step_table, sweep_table
+from inferometer.measure.telemetry import Telemetry
+from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
+from inferometer.spec.types import SweepPoint
+
+POINT = SweepPoint(prompt_tokens=10, batch_size=4, gen_tokens=3)
+REPETITION = Repetition(
+    started_ns=1_000,
+    prefill_ns=500,
+    decode_step_ns=(70, 80),
+    reserved_bytes=None,
+    allocated_bytes=12,
+    output_ids=((1, 2, 3),) * 4,
+    is_warmup=True,
+    index=0,
+    ended_ns=1_700,
+)
+
+
+def measured(repetition=REPETITION, status=PointStatus.OK, **changes):
+    done = (MeasuredRepetition(repetition=repetition, telemetry=Telemetry(cpu_fraction=0.5)),)
+    fields = {"index": 7, "point": POINT, "n_warmup": 2, "status": status, "repetitions": done, "ceilings": (), "why": None} | changes
+    return MeasuredPoint(**fields)
+
+
+def test_a_repetition_is_a_row():
+    table = sweep_table(measured(), start_ns=900)
+    assert table.point_index.tolist() == [7]
+    assert table.started_ns.tolist() == [100]
+    assert table.prefill_ns.tolist() == [500]
+    assert table.decode_ns.tolist() == [150]
+    assert table.n_decode_steps.tolist() == [2]
+    assert table.reserved_bytes.tolist() == [ABSENT]
+    assert table.cpu_fraction.tolist() == [0.5]
+    assert math.isnan(table.energy_joule[0])
+
+
+def test_no_decode_is_absent_and_not_zero():
+    table = sweep_table(
+        measured(REPETITION.__class__(**{name: getattr(REPETITION, name) for name in REPETITION.__slots__} | {"decode_step_ns": ()})),
+        start_ns=0,
+    )
+    assert table.decode_ns.tolist() == [ABSENT]
+
+
+def test_a_point_that_was_given_up_keeps_what_was_measured_and_says_how_it_ended():
+    table = sweep_table(measured(status=PointStatus.OUT_OF_MEMORY, ended_ns=5_000), start_ns=0)
+    assert table.status.tolist() == [PointStatus.OK, PointStatus.OUT_OF_MEMORY]
+    assert table.repetition.tolist() == [0, 1]
+    assert table.is_warmup.tolist() == [True, True]
+    assert table.prefill_ns.tolist() == [500, ABSENT]
+    assert table.started_ns.tolist() == [1_000, 5_000]
+
+
+def test_steps_say_what_they_contained():
+    table = step_table(measured(), start_ns=0)
+    assert table.phase.tolist() == [Phase.PREFILL, Phase.DECODE, Phase.DECODE]
+    assert table.start_ns.tolist() == [1_000, 1_500, 1_570]
+    assert table.prefill_tokens.tolist() == [40, 0, 0]
+    # 4 prompts of 10: 4 * (1 + 2 + ... + 10); then each of 4 sequences attends to 11, then 12 tokens.
+    assert table.prefill_context_product_tokens2.tolist() == [4 * 55, 0, 0]
+    assert table.decode_context_tokens.tolist() == [0, 44, 48]
+
+
+def test_ceilings_keep_their_place():
+    ceiling = Ceiling(kind=ProbeKind.MATMUL, started_ns=50, dtype="bfloat16", footprint_bytes=9, value_per_s=2.0)
+    table = ceiling_table(measured(ceilings=(ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling),)), start_ns=20)
+    assert table.point_index.tolist() == [-1]
+    assert table.started_ns.tolist() == [30]
+    assert table.dtype.tolist() == ["bfloat16"]

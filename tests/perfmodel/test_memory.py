@@ -1,0 +1,89 @@
+"""Does the memory budget add up, and is the largest batch the largest?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.memory import MemoryQuestion, largest_batch_size, logits_trap, memory_budget
+from inferometer.perfmodel.weights import weight_bytes
+from inferometer.spec.catalog import find_hardware, find_model, load_models
+from inferometer.spec.types import EngineSpec
+
+BF16 = EngineSpec(dtype="bfloat16")
+GIB = 2**30
+QUESTION = MemoryQuestion(
+    model=find_model("llama-3.1-8b"),
+    engine=BF16,
+    hardware=find_hardware("l4"),
+    context_tokens=1024,
+    prompt_tokens=512,
+    max_step_tokens=2048,
+)
+
+
+def test_budget_by_hand():
+    budget = memory_budget(QUESTION, 8)
+    assert budget.total_bytes == 24 * GIB
+    assert budget.reserve_bytes == round(0.1 * 24 * GIB)
+    assert budget.weight_bytes == 2 * 8_030_261_248
+    assert budget.kv_bytes == 8 * 1024 * 131_072
+    assert budget.activation_bytes == 2048 * (2 * 4096 + 4096 + 2 * 14336) * 2
+    assert budget.logits_bytes == 8 * 128_256 * 4
+    parts = budget.reserve_bytes + budget.weight_bytes + budget.kv_bytes + budget.activation_bytes + budget.logits_bytes
+    assert budget.free_bytes == budget.total_bytes - parts
+
+
+@given(st.sampled_from(load_models()), st.sampled_from(["l4", "a100_80gb_sxm", "h200_sxm"]), st.integers(2, 2048))
+def test_the_largest_batch_fits_and_one_more_does_not(model, device, context_tokens):
+    question = MemoryQuestion(
+        model=model,
+        engine=BF16,
+        hardware=find_hardware(device),
+        context_tokens=min(context_tokens, model.max_position_tokens),
+        prompt_tokens=min(context_tokens, model.max_position_tokens),
+        max_step_tokens=2048,
+    )
+    largest = largest_batch_size(question)
+    assert largest == 0 or memory_budget(question, largest).fits
+    assert not memory_budget(question, largest + 1).fits
+
+
+@given(st.integers(16, 4096))
+def test_less_memory_or_longer_context_never_holds_more(context_tokens):
+    here = replace(QUESTION, context_tokens=context_tokens, prompt_tokens=16)
+    assert largest_batch_size(replace(here, context_tokens=context_tokens + 64)) <= largest_batch_size(here)
+    assert largest_batch_size(replace(here, utilization_fraction=0.8)) <= largest_batch_size(here)
+    assert largest_batch_size(replace(here, block_tokens=64)) <= largest_batch_size(here)
+    smaller_cache = replace(here, engine=EngineSpec(dtype="bfloat16", kv_cache_dtype="float8"))
+    assert largest_batch_size(smaller_cache) >= largest_batch_size(here)
+
+
+def test_a_model_larger_than_memory_holds_nothing():
+    question = replace(QUESTION, model=find_model("llama-2-70b"))
+    assert largest_batch_size(question) == 0
+    assert not memory_budget(question, 1).fits
+
+
+def test_two_stages_hold_half_each():
+    one, two = memory_budget(QUESTION, 8), memory_budget(replace(QUESTION, plan=ParallelPlan(n_pipeline=2)), 8)
+    assert two.weight_bytes == weight_bytes(QUESTION.model, BF16) / 2
+    assert two.kv_bytes == one.kv_bytes / 2
+
+
+def test_the_logits_trap_of_qwen3b():
+    trap = logits_trap(find_model("qwen2.5-3b"), BF16, batch_size=128, prompt_tokens=256)
+    assert round(trap.all_bytes / GIB, 2) == 9.27
+    assert trap.all_bytes == 256 * trap.last_bytes
+    question = replace(QUESTION, has_all_logits=True, max_step_tokens=None)
+    assert largest_batch_size(question) < largest_batch_size(replace(question, has_all_logits=False))
+
+
+def test_impossible_questions_are_refused():
+    with pytest.raises(SpecError, match=r"memory utilization 1\.1"):
+        replace(QUESTION, utilization_fraction=1.1)
+    with pytest.raises(SpecError, match="200000 tokens of context"):
+        replace(QUESTION, context_tokens=200_000)

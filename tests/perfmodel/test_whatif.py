@@ -1,0 +1,96 @@
+"""Do changes gain what they can, and no more?"""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.scenario import Scenario
+from inferometer.perfmodel.speculation import Speculation
+from inferometer.perfmodel.whatif import (
+    what_if,
+    with_devices,
+    with_graphs,
+    with_kv_dtype,
+    with_kv_heads,
+    with_precision,
+    with_prefix_hits,
+    with_quantization,
+    with_speculation,
+)
+from inferometer.spec.catalog import find_hardware, find_model
+from inferometer.spec.types import EngineSpec
+
+BASE = Scenario(
+    model=find_model("llama-2-7b"),
+    engine=EngineSpec(engine="vllm", dtype="bfloat16"),
+    hardware=find_hardware("h100_sxm"),
+    batch_size=1,
+    prompt_tokens=512,
+    output_tokens=128,
+)
+
+
+def test_half_the_bytes_are_half_the_time_where_weights_limit():
+    wide = replace(BASE, engine=replace(BASE.engine, dtype="float32"))
+    halved = what_if(wide, with_precision(wide, "bfloat16"))
+    assert halved.tpot_gain_ratio.value == pytest.approx(2, rel=0.01)
+    assert halved.weight_bytes_saved == 2 * 6_738_415_616
+    quantised = what_if(BASE, with_quantization(BASE, "float8"))
+    assert 1.8 < quantised.tpot_gain_ratio.value < 2
+    assert quantised.change.needs is not None
+
+
+def test_a_smaller_cache_gains_with_the_batch():
+    large = replace(BASE, batch_size=64, prompt_tokens=2048)
+    gains = [what_if(scenario, with_kv_dtype(scenario, "float8")).tpot_gain_ratio.value for scenario in (BASE, large)]
+    assert gains[0] < 1.02
+    assert gains[1] > 1.6
+
+
+def test_grouped_queries_shrink_the_cache():
+    large = replace(BASE, batch_size=64, prompt_tokens=2048)
+    change = what_if(large, with_kv_heads(large, 4))
+    assert change.after.sizes.kv_bytes_per_token == 524_288 / 8
+    assert change.tpot_gain_ratio.value > 3
+    with pytest.raises(SpecError, match="no multiple"):
+        with_kv_heads(BASE, 5)
+    with pytest.raises(SpecError, match="latent"):
+        with_kv_heads(replace(BASE, model=find_model("deepseek-v3")), 8)
+
+
+@given(st.sampled_from([2, 4, 8]))
+def test_more_devices_are_faster_but_never_cheaper_for_a_model_that_fits_on_one(n_tensor):
+    change = what_if(BASE, with_devices(BASE, n_tensor=n_tensor))
+    assert 1 < change.tpot_gain_ratio.value < n_tensor
+    assert change.throughput_gain_ratio.value < 1
+
+
+def test_a_prefix_cache_shortens_the_first_token_only():
+    plain = what_if(BASE, with_prefix_hits(BASE, 0.0))
+    assert plain.ttft_gain_ratio.value == plain.tpot_gain_ratio.value == 1
+    long = replace(BASE, prompt_tokens=3000)
+    change = what_if(long, with_prefix_hits(long, 0.9))
+    assert 4 < change.ttft_gain_ratio.value < 10.5
+    assert change.tpot_gain_ratio.value == 1
+
+
+def test_speculation_stops_paying_when_compute_limits():
+    speculation = Speculation(n_draft_tokens=4, acceptance_fraction=0.7, draft_cost_ratio=0.05)
+    crowded = replace(BASE, batch_size=512, prompt_tokens=16, output_tokens=16)
+    gains = [what_if(scenario, with_speculation(scenario, speculation)).tpot_gain_ratio.value for scenario in (BASE, crowded)]
+    assert gains[0] > 2
+    assert gains[1] < 1
+
+
+def test_graphs_remove_what_the_host_takes():
+    eager = replace(BASE, model=find_model("smollm2-135m"), launch_overhead_s=5e-3)
+    change = what_if(eager, with_graphs(eager, launch_overhead_s=0.0))
+    assert change.tpot_gain_ratio.value > 10
+
+
+def test_intervals_hold_the_gain():
+    change = what_if(BASE, with_devices(BASE, n_tensor=8))
+    assert change.tpot_gain_ratio.low < change.tpot_gain_ratio.value < change.tpot_gain_ratio.high

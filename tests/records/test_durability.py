@@ -1,0 +1,53 @@
+"""Are files replaced whole, and do checksums find what changed?"""
+
+import shutil
+import subprocess
+
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records import durability
+
+
+def test_a_failed_replacement_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "f"
+    durability.replace_file(path, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(RecordError, match="No space left"):
+        durability.replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+def test_checksums_are_those_of_sha256sum(tmp_path):
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "b").write_bytes(b"two")
+    durability.write_sums(tmp_path, ("a", "b"))
+    assert durability.damaged_files(tmp_path) == ()
+    if shutil.which("sha256sum"):
+        subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "a").write_bytes(b"One")
+    (tmp_path / "b").unlink()
+    assert durability.damaged_files(tmp_path) == ("a", "b")
+
+
+@pytest.mark.parametrize("line", ["0123  ../escape", "garbage", "\x00"])
+def test_strange_checksum_files_are_damage(tmp_path, line):
+    (tmp_path / "SHA256SUMS").write_text(line + "\n")
+    assert durability.damaged_files(tmp_path)
+
+
+def test_the_lock_survives_removal_by_its_former_holder(tmp_path):
+    path = tmp_path / "writer.lock"
+    first = durability.WriterLock.acquire(path)
+    first.release()
+    first.release()
+    assert not path.exists()
+    second = durability.WriterLock.acquire(path)
+    with pytest.raises(RecordError, match="another process"):
+        durability.WriterLock.acquire(path)
+    second.release()

@@ -1,0 +1,43 @@
+"""Is every version of a record that was ever written still read?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records.migrations import LOADERS
+from inferometer.records.store import read_run
+from inferometer.records.summaries import summarise_points
+from inferometer.records.types import SCHEMA_VERSION
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+def test_every_version_has_a_loader_and_a_fixture():
+    assert set(LOADERS) == set(range(1, SCHEMA_VERSION + 1))
+    for version in LOADERS:
+        assert (FIXTURES / f"version_{version}" / "manifest.json").is_file()
+
+
+def test_version_1():
+    """A small real sweep of SmolLM2-135M, as the first version wrote it; these numbers must never change."""
+    run = read_run(FIXTURES / "version_1")
+    assert json.loads((FIXTURES / "version_1" / "manifest.json").read_text())["schema_version"] == 1
+    assert run.manifest.is_complete
+    assert run.manifest.plan is not None
+    expected = json.loads((FIXTURES / "version_1_expected.json").read_text())
+    found = [
+        {"prompt_tokens": s.point.prompt_tokens, "batch_size": s.point.batch_size, "prefill_s": s.prefill_s.value, "tpot_s": s.tpot_s.value}
+        for s in summarise_points(run)
+    ]
+    assert found == expected
+    assert run.steps is not None
+    assert run.ceilings is not None
+
+
+def test_a_newer_version_is_refused_with_what_to_do(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"schema_version": 99}')
+    with pytest.raises(RecordError, match="version 99 is unknown") as caught:
+        read_run(tmp_path)
+    assert "newer inferometer" in str(caught.value)

@@ -1,0 +1,148 @@
+"""Does each chart say what the view says, and stay away where there is nothing to say?"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from inferometer.report.charts.catalogue import CHARTS, charts_of
+from inferometer.report.charts.ceilings import MAX_DRAWN, ceilings_chart
+from inferometer.report.charts.frame import PALETTE, phone_lines
+from inferometer.report.charts.latency import step_chart, ttft_chart
+from inferometer.report.charts.memory import memory_chart
+from inferometer.report.charts.predicted import predicted_chart
+from inferometer.report.charts.roofline import roofline_chart
+from inferometer.report.charts.throughput import throughput_chart
+from inferometer.report.charts.time_parts import decode_time_chart, prefill_time_chart
+from inferometer.report.charts.utilisation import utilisation_chart
+from inferometer.report.views import CeilingMoment
+
+
+def datasets(chart):
+    """All inline rows of a chart."""
+    return [row for rows in chart.spec.get("datasets", {}).values() for row in rows] or [
+        row for layer in chart.spec["layer"] for row in layer.get("data", {}).get("values", [])
+    ]
+
+
+@pytest.fixture(scope="module")
+def charts(example_view):
+    return {chart.chart_id: chart for chart in charts_of(example_view)}
+
+
+def test_all_but_prefill_time_are_drawn(charts):
+    assert len(charts) == len(CHARTS) - 1
+    assert next(iter(charts)) == "roofline"
+
+
+def test_nothing_measured_draws_nothing(bare_view):
+    assert charts_of(bare_view) == ()
+
+
+def test_every_chart_has_a_sentence_and_a_table(charts):
+    for chart in charts.values():
+        assert chart.finding.endswith(".")
+        assert "  " not in chart.finding
+        assert chart.rows
+        assert all(len(row) == len(chart.header) for row in chart.rows), chart.chart_id
+        assert all(isinstance(cell, str) for row in chart.rows for cell in row)
+
+
+def test_no_chart_has_two_axes_or_leaves_the_file(charts):
+    for chart in charts.values():
+        text = json.dumps(chart.spec)
+        assert "independent" not in text
+        assert "http" not in text
+        assert '"url"' not in text
+
+
+def test_a_chart_of_the_same_view_is_the_same(example_view, charts):
+    assert {chart.chart_id: chart for chart in charts_of(example_view)} == charts
+
+
+def test_ttft_finding_and_units(one_run_view):
+    chart = ttft_chart(one_run_view)
+    assert chart.finding == "Time to first token: 34.8 ms at 128 prompt tokens, 1757 ms at 4096 prompt tokens (50.5 times as long)."
+    assert [row[0] for row in chart.rows] == ["128", "512", "2048", "4096"]
+    assert "COLLAPSE_PREFILL(x3.4)" in chart.rows[-1][1]
+
+
+def test_points_of_the_other_axis_are_not_a_line(one_run_view):
+    names = {row["series"] for row in datasets(step_chart(one_run_view)) if "series" in row}
+    assert names == {"prompt 128"}
+
+
+def test_several_runs_are_several_lines(example_view):
+    names = {row["series"] for row in datasets(step_chart(example_view)) if "series" in row}
+    assert names == {"fp16 eager · prompt 128", "fp16 graphs · prompt 128"}
+
+
+def test_statistic_and_n_stand_in_the_axis_title(example_view):
+    text = json.dumps(step_chart(example_view).spec, ensure_ascii=False)
+    assert "median of 3–7 repetitions, 95 % interval" in text
+    assert "no bar: n too small" in text
+
+
+def test_an_estimate_without_interval_has_no_bar_and_says_so(example_view):
+    chart = throughput_chart(example_view)
+    assert "n too small: 3" in chart.rows[-1][2]
+    assert any("low" not in row for row in datasets(chart) if "value" in row)
+
+
+def test_a_lone_point_is_still_drawn(one_run_view):
+    view = replace(one_run_view, points=one_run_view.points[:1])
+    assert ttft_chart(view).finding == "Time to first token: 34.8 ms at 128 prompt tokens."
+    assert throughput_chart(view).rows
+
+
+def test_roofline_against_the_measured_roof(example_view):
+    assert roofline_chart(example_view).finding.startswith("Under the measured roof (580 GB/s, 88 TFLOP/s) decode reaches at most ")
+
+
+def test_roofline_without_roofs(example_view):
+    chart = roofline_chart(replace(example_view, roofline=replace(example_view.roofline, ceilings=())))
+    assert "FLOP/s" in chart.finding
+
+
+def test_memory_names_points_that_did_not_fit(example_view):
+    chart = memory_chart(example_view)
+    assert chart.finding.endswith("out of memory at prompt × batch 128 × 128.")
+    assert any(row.get("text") == "✕ out of memory" for row in datasets(chart))
+
+
+def test_utilisation_says_which_point_is_best(example_view):
+    assert utilisation_chart(example_view).finding.startswith("MBU of decode runs from ")
+
+
+def test_time_parts_stack_to_what_was_measured(example_view):
+    chart = decode_time_chart(example_view)
+    assert prefill_time_chart(example_view) is None
+    sums = {}
+    for row in datasets(chart):
+        if "share" in row:
+            sums[row["label"]] = sums.get(row["label"], 0.0) + row["share"]
+    assert len(sums) == 14
+    assert all(total == pytest.approx(100) for total in sums.values())
+
+
+def test_predicted_counts_held_out_points_only(example_view):
+    chart = predicted_chart(example_view)
+    assert chart.finding.startswith("14 of 14 held-out points lie within ±10 %")
+    in_sample = predicted_chart(replace(example_view, predictions=tuple(p for p in example_view.predictions if not p.is_held_out)))
+    assert "in-sample" in in_sample.finding
+
+
+def test_a_long_watch_is_thinned(example_view):
+    moments = tuple(CeilingMoment(run_label="a", elapsed_s=float(i), kind="read", value_per_s=1e9 + i) for i in range(10_000))
+    chart = ceilings_chart(replace(example_view, ceilings=moments))
+    assert len({row["x"] for row in datasets(chart) if "series" in row}) <= MAX_DRAWN
+    assert chart.rows[0][1] == "10000"
+    assert "up to one in" in json.dumps(chart.spec)
+
+
+def test_titles_break_where_a_phone_would_cut_them():
+    assert phone_lines(["short", "", "a" * 40 + " · " + "b" * 40]) == ["short", "a" * 40, "b" * 40]
+
+
+def test_series_colours_differ():
+    assert len(set(PALETTE)) == len(PALETTE) == 6

@@ -1,0 +1,18 @@
+"""Compiled code is thrown away when any source of the simulator is newer: numba looks at a function's own file only."""
+
+import sys
+from pathlib import Path
+
+import inferometer.simulate
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+SOURCE = Path(inferometer.simulate.__file__).parent
+PERFMODEL = SOURCE.parent / "perfmodel"  # the closed form of a step's time is compiled too
+CACHED = [path for folder in (SOURCE, PERFMODEL) for path in folder.glob("__pycache__/*.nb[ic]")]
+NEWEST = max(path.stat().st_mtime for path in [*SOURCE.glob("*.py"), *PERFMODEL.glob("steptime_*.py")])
+if CACHED and min(path.stat().st_mtime for path in CACHED) < NEWEST:
+    for stale in CACHED:
+        stale.unlink(missing_ok=True)
+
+collect_ignore = ["record_vllm_traces.py", "vllm_driver.py", "vllm_engine_loop.py"]  # for vLLM's environment

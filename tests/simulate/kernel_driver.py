@@ -1,0 +1,96 @@
+"""The compiled scheduler behind the interface of ``stepping``."""
+
+import numpy as np
+from cases import Case
+from stepping import State
+
+from inferometer.simulate import kernel_queue, kernel_schedule, kernel_update
+from inferometer.simulate.demand import SharedBlocks, demand, with_contents
+from inferometer.simulate.kernel_state import new_state
+from inferometer.simulate.reference_request import Status
+
+
+def demand_of(case: Case):
+    requests = demand(
+        [request.arrival for request in case.requests],
+        [len(request.prompt) for request in case.requests],
+        [len(request.outputs) for request in case.requests],
+        max_tokens=[request.max_tokens for request in case.requests],
+        priority=[request.priority for request in case.requests],
+    )
+    contents = case.contents()
+    shared = SharedBlocks(
+        start=np.concatenate([[0], np.cumsum([len(chain) for chain in contents])]).astype(np.int64),
+        ids=np.array([content for chain in contents for content in chain], dtype=np.int64),
+    )
+    return with_contents(requests, case.config.block_size, shared)
+
+
+class KernelDriver:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.memory = new_state(demand_of(case), case.config)
+        self.memory.requests["status"] = int(Status.UNSEEN)
+        self.counters = self.memory.counters[0]
+        self.first, self.n_in_flight, self.slot = 0, 0, None
+
+    def add(self, index):
+        self.memory.requests["status"][index] = int(Status.WAITING)
+        kernel_queue.add(self.memory, index)
+
+    def schedule(self):
+        self.slot = (self.first + self.n_in_flight) % self.case.config.depth
+        kernel_schedule.schedule(self.memory, self.slot)
+        self.n_in_flight += 1
+
+    def update(self):
+        self.slot = None
+        kernel_update.update(self.memory, self.first)
+        self.first = (self.first + 1) % self.case.config.depth
+        self.n_in_flight -= 1
+
+    def abort(self, index):
+        kernel_update.abort(self.memory, index)
+
+    def has_unfinished(self):
+        return bool(self.counters["n_running"] + self.counters["n_waiting"])
+
+    def state(self):
+        memory, counters = self.memory, self.counters
+        running = memory.running[: counters["n_running"]].tolist()
+        scheduled, preempted = (), ()
+        if self.slot is not None:
+            parts = memory.parts[self.slot][: memory.batches[self.slot]["n_parts"]]
+            scheduled = tuple(zip(parts["request"].tolist(), parts["num_tokens"].tolist(), strict=True))
+            preempted = tuple(sorted(memory.preempted[: counters["n_preempted"]].tolist()))
+        return State(
+            scheduled=scheduled,
+            preempted=preempted,
+            running=tuple(running),
+            waiting=self.waiting(),
+            computed=tuple(memory.requests["num_computed_tokens"][running].tolist()),
+            blocks=tuple(self.blocks_of(index) for index in running),
+            free_queue=self.free_queue(),
+        )
+
+    def waiting(self):
+        memory, head, size = self.memory, self.counters["waiting_head"], self.counters["waiting_size"]
+        places = (head + np.arange(size)) % len(memory.waiting)
+        indices = [index for index in memory.waiting[places].tolist() if memory.requests["status"][index] < int(Status.STOPPED)]
+        assert len(indices) == self.counters["n_waiting"]
+        if self.case.config.policy == "priority":
+            indices.sort(key=lambda index: (memory.requests["priority"][index], index))
+        return tuple(indices)
+
+    def blocks_of(self, index):
+        request = self.memory.requests[index]
+        return tuple(self.memory.block_table[request["seat"], : request["num_blocks"]].tolist())
+
+    def free_queue(self):
+        blocks, queue = self.memory.blocks, []
+        block = int(blocks["next"][0])
+        while block:
+            queue.append(block)
+            block = int(blocks["next"][block])
+        assert len(queue) == self.counters["n_free"]
+        return tuple(queue)

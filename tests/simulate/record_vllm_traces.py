@@ -1,0 +1,116 @@
+"""Compare the twins with the real scheduler of vLLM 0.32.0 after every step, and record what it decides.
+
+In vLLM's environment, from the root of the repository::
+
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz --seeds 0:3000
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py loop --seeds 0:1000
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py record --seeds 0:120
+"""
+
+import argparse
+import collections
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from cases import random_case
+from kernel_driver import KernelDriver, demand_of
+from stepping import ReferenceDriver, drive
+from traces import GOLDEN, encode
+from vllm_driver import VllmDriver, VllmFactory
+from vllm_engine_loop import Loop
+
+from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.step_cost import linear_cost
+
+
+def fuzz(seeds, twins) -> int:
+    """How many of these workloads differ? Prints one line of JSON with the counts."""
+    factory = VllmFactory()
+    started = time.monotonic()
+    counts = collections.Counter()
+    for seed in seeds:
+        case = random_case(seed)
+        drivers = [VllmDriver(case, factory), *(twin(case) for twin in twins)]
+        counts["workloads"] += 1
+        for step, call, states in drive(case, drivers):
+            counts["steps"] += bool(states[0].scheduled)
+            counts["empty steps"] += call == "schedule" and not states[0].scheduled
+            counts["preemptions"] += len(states[0].preempted)
+            if any(state != states[0] for state in states[1:]):
+                counts["different"] += 1
+                explain(case, step, call, states)
+                break
+        else:
+            counts["unfinished workloads"] += drivers[0].has_unfinished()
+    counts["seconds"] = round(time.monotonic() - started)
+    sys.stdout.write(json.dumps(counts) + "\n")
+    return counts["different"]
+
+
+def explain(case, step, call, states):
+    sys.stderr.write(f"seed {case.seed}, step {step}, after {call}: {case.config}\n")
+    for name, *values in zip(states[0]._fields, *states, strict=True):
+        if any(value != values[0] for value in values[1:]):
+            sys.stderr.write(f"  {name}: " + " | ".join(map(str, values)) + "\n")
+
+
+def compare_loops(seeds) -> int:
+    """In how many of these workloads does a token come at another nanosecond than from the real engine loop?"""
+    factory = VllmFactory()
+    counts = collections.Counter()
+    for seed in seeds:
+        case, rng = random_case(seed), np.random.default_rng([seed, 1])
+        requests = demand_of(case)
+        n_requests = requests.n_requests
+        arrival = np.sort(rng.integers(0, rng.choice([1, 300, 3000]), n_requests))
+        gone = np.where(rng.random(n_requests) < 0.1, arrival + rng.integers(1, 900, n_requests), ABSENT)
+        order = [dataclasses.replace(request, arrival=int(when)) for request, when in zip(case.requests, arrival, strict=True)]
+        case = dataclasses.replace(case, requests=tuple(order))
+        requests = requests._replace(arrival_ns=arrival.astype(np.int64), abort_ns=gone.astype(np.int64))
+        cost = linear_cost(launch_s=20e-9, per_row_s=1e-9, per_request_s=2e-9)
+        outcome, _, table, steps = simulate(requests, case.config, cost)
+        counts[outcome.name] += 1
+        if outcome is not Outcome.FINISHED:
+            continue  # the real loop would not end
+        first, last = Loop(case, requests, factory, cost).run()
+        done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+        counts["steps"] += len(steps.start_ns)
+        if table.first_token_ns.tolist() != first or np.where(done, table.finished_ns, ABSENT).tolist() != last:
+            counts["different"] += 1
+            sys.stderr.write(f"seed {seed}: {case.config}\n  {table.first_token_ns.tolist()}\n  {first}\n")
+    sys.stdout.write(json.dumps(counts) + "\n")
+    return counts["different"]
+
+
+def record(path: Path, n_cases: int) -> None:
+    """Write what the real scheduler decides in the first workloads of the fuzz, all of its state after every call."""
+    factory = VllmFactory()
+    traces = []
+    for seed in range(n_cases):
+        case = random_case(seed)
+        traces.append((case, [states[0] for _, _, states in drive(case, [VllmDriver(case, factory)])]))
+    path.write_bytes(encode(traces))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("fuzz", "loop", "record"))
+    parser.add_argument("--seeds", default="0:2500", help="first:end")
+    arguments = parser.parse_args()
+    first, end = map(int, arguments.seeds.split(":"))
+    if arguments.what == "record":
+        record(GOLDEN, end)
+        return 0
+    if arguments.what == "loop":
+        return min(compare_loops(range(first, end)), 1)
+    return min(fuzz(range(first, end), [ReferenceDriver, KernelDriver]), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

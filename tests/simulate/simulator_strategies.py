@@ -1,0 +1,91 @@
+"""Hypothesis strategies: what may be asked of a simulator, over the scheduler's whole configuration grid."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from inferometer.records.types import ABSENT
+from inferometer.simulate.demand import SharedBlocks, demand, with_contents
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+
+@st.composite
+def configs(draw, **fixed):
+    block_size = draw(st.sampled_from([1, 2, 4, 16]))
+    max_model_len = draw(st.integers(2, 60))
+    max_num_seqs = draw(st.integers(1, 12))
+    is_chunked = draw(st.booleans())
+    batched = max(draw(st.sampled_from([4, 16, 64, 256])), max_num_seqs, 0 if is_chunked else max_model_len)
+    n_smallest = max(2, -(-max_model_len // block_size))
+    values = {
+        "num_blocks": n_smallest + draw(st.sampled_from([0, 1, 3, 10, 100])),
+        "max_model_len": max_model_len,
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": batched,
+        "max_num_active_seqs": draw(st.none() | st.integers(1, max_num_seqs)),
+        "block_size": block_size,
+        "enable_prefix_caching": draw(st.booleans()),
+        "enable_chunked_prefill": is_chunked,
+        "long_prefill_token_threshold": min(draw(st.sampled_from([0, 0, 1, 5])), max_model_len),
+        "long_prefill_token_threshold_adaptive": draw(st.booleans()),
+        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "watermark_fraction": draw(st.sampled_from([0.0, 0.0, 0.1])),
+        "async_scheduling": draw(st.booleans()),
+    }
+    return SchedulerConfig(**(values | fixed))
+
+
+@st.composite
+def demands(draw, config, *, can_abort=True, can_stop=True):
+    """Requests that sometimes share prefixes, in groups that arrive together or apart; some are too long for the model."""
+    n_requests = draw(st.integers(1, 14))
+    integers = st.lists(st.integers(0, 400), min_size=n_requests, max_size=n_requests)
+    arrival = np.sort(draw(integers))
+    prompt = 1 + np.array(draw(integers)) % (config.max_model_len + 2)
+    most = 1 + np.array(draw(integers)) % 20
+    output = np.minimum(most, 1 + np.array(draw(integers)) % 20) if can_stop else most
+    patience = np.array(draw(integers))
+    requests = demand(
+        arrival,
+        prompt,
+        output,
+        max_tokens=most,
+        priority=np.array(draw(integers)) % 3,
+        abort_ns=np.where(can_abort & (patience < 80), arrival + patience, ABSENT),
+    )
+    families = np.array(draw(integers)) % 3
+    n_full = (prompt + output) // config.block_size
+    n_shared = np.minimum(np.array(draw(integers)) % 8, n_full)
+    ids = [family * 1000 + i for family, n in zip(families, n_shared, strict=True) for i in range(n)]
+    start = np.concatenate([[0], np.cumsum(n_shared)])
+    return with_contents(requests, config.block_size, SharedBlocks(start=start, ids=np.array(ids, dtype=np.int64)))
+
+
+@st.composite
+def costs(draw):
+    tenths = st.integers(0, 30).map(lambda n: n * 1e-10)
+    cost = linear_cost(
+        launch_s=1e-9 + draw(tenths),
+        per_row_s=draw(tenths),
+        per_request_s=draw(tenths),
+        per_context_token_s=draw(tenths),
+        per_prefill_pair_s=draw(tenths),
+    )
+    return cost._replace(
+        launch_s=draw(tenths),
+        prefill_launch_s=draw(tenths),
+        overlap_ratio=draw(st.sampled_from([1.0, 1.7, 4.0])),
+        blend_ratio=draw(st.sampled_from([1.0, 2.2])),
+        sag_ratio=draw(st.sampled_from([0.0, 0.1])),
+        staircase_log_rows=np.log([1.0, 8.0, 64.0]),
+        staircase_log_ratio=np.array([0.1, -0.2, 0.3]) * draw(st.sampled_from([0, 1])),
+        window_tokens=draw(st.sampled_from([float("inf"), 12.0])),
+        full_share_ratio=draw(st.sampled_from([1.0, 0.25])),
+    )
+
+
+@st.composite
+def settings_of_a_run(draw, **kinds):
+    config = draw(configs())
+    return config, draw(demands(config, **kinds)), draw(costs())

@@ -1,0 +1,95 @@
+"""Is bad input refused by name, and are shared prefixes kept apart from what nobody shares?"""
+
+import numpy as np
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.records.types import ABSENT
+from inferometer.simulate.demand import SharedBlocks, contents_checked, demand, with_contents
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        (([5, 4], [1, 1], [1, 1]), "request 1 arrives at 4 ns"),
+        (([-1, 4], [1, 1], [1, 1]), "request 0 arrives at -1 ns"),
+        (([0, 4], [1, 0], [1, 1]), "prompt_tokens of request 1 is 0"),
+        (([0, 4], [1, 1], [0, 1]), "output_tokens of request 0 is 0"),
+        (([0, 4], [1, 1, 1], [1, 1]), "prompt_tokens has the shape"),
+        (([0, 4], [1, 1], [1, 1.5]), "output_tokens does not fit"),
+        (([0, 4], [1, 2**40], [1, 1]), "prompt_tokens does not fit"),
+        (([], [], []), "no requests"),
+    ],
+)
+def test_bad_columns_are_named(columns, what):
+    with pytest.raises(SpecError, match=what):
+        demand(*columns)
+
+
+def test_impossible_ends_are_named():
+    with pytest.raises(SpecError, match="max_tokens of request 1"):
+        demand([0, 4], [1, 1], [1, 3], max_tokens=[1, 2])
+    with pytest.raises(SpecError, match="request 1 is aborted before it arrives"):
+        demand([0, 4], [1, 1], [1, 3], abort_ns=[ABSENT, 3])
+
+
+def test_unshared_blocks_have_contents_of_their_own():
+    requests = demand([0, 0], [64, 48], [20, 20])
+    shared = SharedBlocks(start=np.array([0, 3, 5]), ids=np.array([900, 901, 902, 900, 901]))
+    contents = with_contents(requests, 16, shared)
+    first, second = (
+        contents.contents[start:end].tolist() for start, end in zip(contents.content_start, contents.content_start[1:], strict=False)
+    )
+    assert len(first) == (64 + 20) // 16
+    assert first[:2] == second[:2]
+    assert len(set(first + second)) == len(first) + len(second) - 2
+
+
+def test_contents_of_another_block_size_are_refused():
+    requests = with_contents(demand([0], [64], [20]), 16)
+    config = SchedulerConfig(num_blocks=100, max_model_len=128, block_size=32)
+    with pytest.raises(SpecError, match="blocks of another size"):
+        contents_checked(requests, config)
+
+
+def test_too_many_shared_blocks_are_refused():
+    with pytest.raises(SpecError, match="do not fit"):
+        with_contents(demand([0], [16], [1]), 16, SharedBlocks(start=np.array([0, 2]), ids=np.array([1, 2])))
+
+
+@pytest.mark.parametrize("run", [simulate, simulate_plainly])
+def test_a_prefix_is_computed_once(run):
+    """Two equal prompts of 64 tokens in one step: 64 tokens and 16 tokens, as the real scheduler does; the last block is never a hit."""
+    requests = demand([0, 0], [64, 64], [2, 2])
+    shared = SharedBlocks(start=np.array([0, 4, 8]), ids=np.tile(np.arange(4), 2))
+    config = SchedulerConfig(num_blocks=100, max_model_len=128, async_scheduling=False)
+    table, steps = run(with_contents(requests, 16, shared), config, linear_cost(launch_s=1e-3))[2:]
+    assert table.cached_tokens.tolist() == [0, 48]
+    assert steps.prefill_tokens.tolist() == [80, 0]
+    assert steps.prefill_context_product_tokens2.tolist() == [64 * 65 // 2 + 16 * 48 + 16 * 17 // 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"num_blocks": 7}, "num_blocks = 7"),
+        ({"max_model_len": 1}, "max_model_len = 1"),
+        ({"max_num_batched_tokens": 200}, "max_num_batched_tokens = 200"),
+        ({"enable_chunked_prefill": False, "max_model_len": 4096, "num_blocks": 1000}, "max_num_batched_tokens = 2048"),
+        ({"long_prefill_token_threshold": 129}, "long_prefill_token_threshold = 129"),
+        ({"watermark_fraction": 1.0}, "watermark_fraction = 1.0"),
+        ({"block_size": 0}, "block_size = 0"),
+    ],
+)
+def test_what_the_engine_refuses_is_refused(changes, what):
+    with pytest.raises(SpecError, match=what):
+        SchedulerConfig(**({"num_blocks": 100, "max_model_len": 128} | changes))
+
+
+def test_a_cost_without_time_is_refused():
+    with pytest.raises(SpecError, match="coefficients"):
+        linear_cost(launch_s=0.0)

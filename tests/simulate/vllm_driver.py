@@ -1,0 +1,147 @@
+"""The real scheduler of vLLM 0.32.0 behind the same interface: no model, no GPU, no network. Runs in vLLM's environment."""
+
+import json
+import tempfile
+from collections import deque
+from pathlib import Path
+
+import torch
+from cases import STOP_TOKEN
+from stepping import State
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 128,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "torch_dtype": "float32",
+}
+
+
+class VllmFactory:
+    """Makes real schedulers; keeps what is slow to make."""
+
+    def __init__(self) -> None:
+        init_none_hash(sha256)
+        self._folder = tempfile.TemporaryDirectory()
+        (Path(self._folder.name) / "config.json").write_text(json.dumps(MODEL))
+
+    def scheduler(self, config):
+        cls = AsyncScheduler if config.async_scheduling else Scheduler
+        model = ModelConfig(model=self._folder.name, dtype="float32", skip_tokenizer_init=True, max_model_len=config.max_model_len)
+        cache = CacheConfig(
+            block_size=config.block_size,
+            gpu_memory_utilization=0.9,
+            cache_dtype="auto",
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        cache.num_gpu_blocks = config.num_blocks
+        vllm_config = VllmConfig(
+            scheduler_config=SchedulerConfig(
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_num_active_seqs=config.max_num_active_seqs,
+                max_model_len=config.max_model_len,
+                is_encoder_decoder=False,
+                enable_chunked_prefill=config.enable_chunked_prefill,
+                async_scheduling=config.async_scheduling,
+                policy=config.policy,
+                long_prefill_token_threshold=config.long_prefill_token_threshold,
+                long_prefill_token_threshold_adaptive=config.long_prefill_token_threshold_adaptive,
+                watermark=config.watermark_fraction,
+                scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+            ),
+            model_config=model,
+            cache_config=cache,
+        )
+        spec = FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        blocks = KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+        return cls(
+            vllm_config=vllm_config,
+            kv_cache_config=blocks,
+            structured_output_manager=StructuredOutputManager(vllm_config),
+            block_size=config.block_size,
+            log_stats=False,
+        )
+
+
+class VllmDriver:
+    def __init__(self, case, factory: VllmFactory) -> None:
+        self.case = case
+        self.scheduler = factory.scheduler(case.config)
+        hasher = get_request_block_hasher(case.config.block_size, sha256) if case.config.enable_prefix_caching else None
+        self.requests = [
+            Request(
+                request_id=f"{i:06d}",
+                prompt_token_ids=list(request.prompt),
+                sampling_params=SamplingParams(max_tokens=request.max_tokens, ignore_eos=True, stop_token_ids=[STOP_TOKEN]),
+                pooling_params=None,
+                arrival_time=float(request.arrival),
+                priority=request.priority,
+                block_hasher=hasher,
+            )
+            for i, request in enumerate(case.requests)
+        ]
+        self.in_flight = deque()
+        self.output = None
+
+    def add(self, index):
+        self.scheduler.add_request(self.requests[index])
+
+    def schedule(self):
+        self.output = self.scheduler.schedule()
+        chosen = self.output.num_scheduled_tokens
+        yields = [not self.requests[int(name)].is_prefill_chunk for name in chosen]
+        self.in_flight.append((self.output, yields))
+
+    def update(self):
+        output, yields = self.in_flight.popleft()
+        self.output = None
+        names = list(output.num_scheduled_tokens)
+        tokens = [[self._next_token(int(name))] if does else [] for name, does in zip(names, yields, strict=True)]
+        result = ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens, logprobs=None
+        )
+        self.scheduler.update_from_output(output, result)
+
+    def abort(self, index):
+        self.scheduler.finish_requests(f"{index:06d}", RequestStatus.FINISHED_ABORTED)
+
+    def has_unfinished(self):
+        return self.scheduler.has_unfinished_requests()
+
+    def state(self):
+        running = self.scheduler.running
+        owned = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        output = self.output
+        return State(
+            scheduled=tuple((int(name), n) for name, n in output.num_scheduled_tokens.items()) if output else (),
+            preempted=tuple(sorted(int(name) for name in output.preempted_req_ids or ())) if output else (),
+            running=tuple(int(request.request_id) for request in running),
+            waiting=tuple(int(request.request_id) for request in self.scheduler.waiting),
+            computed=tuple(request.num_computed_tokens for request in running),
+            blocks=tuple(tuple(block.block_id for block in owned[request.request_id]) for request in running),
+            free_queue=tuple(block.block_id for block in self.scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()),
+        )
+
+    def _next_token(self, index):
+        """What the model says next; of a finished request nobody asks."""
+        outputs = self.case.requests[index].outputs
+        n_said = self.requests[index].num_output_tokens
+        return outputs[n_said] if n_said < len(outputs) else STOP_TOKEN

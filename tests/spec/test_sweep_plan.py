@@ -1,0 +1,50 @@
+"""Are a sweep's points those that were asked for, in an order that the seed alone decides?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.errors import SpecError
+from inferometer.spec.sweep_plan import parse_counts, plan_sweep, sweep_points
+from inferometer.spec.types import EngineSpec
+
+COUNTS = st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True)
+
+
+@given(COUNTS)
+def test_counts_are_parsed_sorted_and_once(counts):
+    text = ", ".join(str(count) for count in counts * 2)
+    assert parse_counts(text, where="--seq") == tuple(sorted(counts))
+
+
+@pytest.mark.parametrize("text", ["", "1,", "a", "0", "-1", "1.5", "1 2", "1;2"])
+def test_bad_lists_are_refused_with_the_flag(text):
+    with pytest.raises(SpecError) as caught:
+        parse_counts(text, where="--batch-sizes")
+    assert caught.value.where == "--batch-sizes"
+
+
+@given(COUNTS, COUNTS)
+def test_the_grid_has_every_pair_and_separate_axes_share_one_point(prompts, batches):
+    grid = sweep_points(prompts=prompts, batches=batches, gen_tokens=8, axes="grid")
+    assert {(point.prompt_tokens, point.batch_size) for point in grid} == {(p, b) for p in prompts for b in batches}
+    axes = sweep_points(prompts=prompts, batches=batches, gen_tokens=8, axes="separate")
+    assert len(axes) == len(prompts) + len(batches) - 1
+    assert all(point.prompt_tokens == min(prompts) or point.batch_size == min(batches) for point in axes)
+
+
+@given(st.integers(0, 2**31))
+def test_the_order_is_the_seeds_and_nothing_is_lost(seed):
+    points = sweep_points(prompts=(16, 32, 64), batches=(1, 2, 4, 8), gen_tokens=4, axes="grid")
+
+    def plan():
+        return plan_sweep(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed)
+
+    assert plan() == plan()
+    assert sorted(plan().points) == sorted(points)
+
+
+def test_different_seeds_give_different_orders():
+    points = sweep_points(prompts=(16, 32, 64), batches=(1, 2, 4, 8), gen_tokens=4, axes="grid")
+    orders = {plan_sweep(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed).points for seed in range(5)}
+    assert len(orders) == 5

@@ -1,0 +1,96 @@
+"""Are two sets of repeats told apart when they differ, called equivalent when they do not, and left undecided otherwise?"""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.stats.comparison import compare, ratio_estimate
+
+positives = st.lists(st.floats(0.1, 10), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize(("n_new", "n_old"), [(4, 4), (5, 7), (7, 7), (12, 3)])
+def test_the_interval_holds_exactly_the_shifts_that_mann_whitney_does_not_reject(n_new, n_old):
+    rng = np.random.default_rng(n_new * 100 + n_old)
+    new, old = rng.lognormal(size=n_new), rng.lognormal(size=n_old)
+    ratio = ratio_estimate(new, old)
+    for shift, is_inside in (
+        (ratio.low * 0.999, False),
+        (ratio.low * 1.001, True),
+        (ratio.high * 0.999, True),
+        (ratio.high * 1.001, False),
+    ):
+        p_value = scipy.stats.mannwhitneyu(new / shift, old, method="exact").pvalue
+        assert (p_value > 0.05) == is_inside
+
+
+@pytest.mark.parametrize(("n_new", "n_old"), [(3, 3), (1, 30), (2, 5)])
+def test_too_few_repeats_are_undecided(n_new, n_old):
+    compared = compare(np.linspace(1, 1.1, n_new), np.linspace(10, 11, n_old))
+    assert compared.ratio.low is None
+    assert compared.verdict == "undecided"
+
+
+def test_coverage_and_false_alarms():
+    """2,000 seeded pairs of 7 repeats with a true ratio of 1.1 and of 1: covered in >= 95 %, significant in <= 5 %."""
+    rng = np.random.default_rng(9)
+    n_experiments, n_hits, n_alarms = 2000, 0, 0
+    for _ in range(n_experiments):
+        old, new = np.exp(rng.normal(0, 0.05, (2, 7)))
+        ratio = ratio_estimate(new * 1.1, old)
+        n_hits += ratio.low <= 1.1 <= ratio.high
+        n_alarms += compare(new, old, margin_ratio=0).verdict != "undecided"
+    assert scipy.stats.binomtest(n_hits, n_experiments).proportion_ci(0.999).high >= 0.95
+    assert scipy.stats.binomtest(n_alarms, n_experiments).proportion_ci(0.999).low <= 0.05
+
+
+def test_verdicts():
+    rng = np.random.default_rng(1)
+    old = rng.normal(100, 1, 30)
+    assert compare(old * 1.2, old).verdict == "higher"
+    assert compare(old * 0.8, old).verdict == "lower"
+    assert compare(rng.normal(100, 1, 30), old).verdict == "equivalent"
+    assert compare(rng.normal(100, 30, 7), rng.normal(100, 30, 7)).verdict == "undecided"
+
+
+def test_a_real_but_irrelevant_difference_is_equivalence():
+    old = np.linspace(100, 100.1, 20)
+    compared = compare(old * 1.005, old, margin_ratio=0.02)
+    assert compared.ratio.low > 1
+    assert compared.verdict == "equivalent"
+
+
+def test_many_repeats_use_the_normal_approximation_and_agree_with_the_exact_interval():
+    rng = np.random.default_rng(6)
+    new, old = rng.lognormal(size=51), rng.lognormal(size=51)
+    ratio = ratio_estimate(new, old)
+    for shift in (ratio.low, ratio.high):
+        p_value = scipy.stats.mannwhitneyu(new / shift, old, method="asymptotic").pvalue
+        assert p_value == pytest.approx(0.05, abs=0.005)
+
+
+@given(positives, positives)
+def test_swapping_the_sides_inverts_the_ratio(new, old):
+    one, other = ratio_estimate(new, old), ratio_estimate(old, new)
+    assert one.value * other.value == pytest.approx(1)
+    if one.low is not None:
+        assert one.low * other.high == pytest.approx(1)
+
+
+def test_mann_whitney_counts_by_brute_force():
+    from inferometer.stats.comparison import _mann_whitney_counts
+
+    counts = [0] * 13
+    for places in itertools.combinations(range(7), 3):
+        counts[sum(place - i for i, place in enumerate(places))] += 1
+    assert _mann_whitney_counts(3, 4) == tuple(counts)
+
+
+def test_nothing_to_compare():
+    assert compare([], [1.0]) is None
+    with pytest.raises(ValueError, match="positive"):
+        compare([0.0], [1.0])
