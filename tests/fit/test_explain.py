@@ -11,9 +11,9 @@ def test_parts_sum_to_what_was_measured(made_run):
     steps = explain(run, fit_step_time([run], n_folds=2))
     assert len(steps) == 40
     for step in steps:
-        assert sum(term.seconds_s for term in step.terms) == pytest.approx(step.measured_s, rel=1e-12)
+        assert sum(term.duration_s for term in step.terms) == pytest.approx(step.measured_s, rel=1e-12)
         assert step.terms[-1].name == "unexplained"
-        assert step.terms[-1].seconds_s == pytest.approx(step.unexplained_fraction * step.measured_s, abs=1e-12)
+        assert step.terms[-1].duration_s == pytest.approx(step.unexplained_fraction * step.measured_s, abs=1e-12)
         assert abs(step.unexplained_fraction) < 0.05
 
 

@@ -45,7 +45,7 @@ def test_prediction_between_the_points(fitted, truth):
         true_s = float(term_columns(truth.vector(), NO_STAIRCASE, model.work([shape])).total_s[0])
         assert prediction.is_inside_box
         assert prediction.duration_s.low <= true_s <= prediction.duration_s.high
-        assert sum(term.seconds_s for term in prediction.terms) == pytest.approx(prediction.duration_s.value, rel=1e-12)
+        assert sum(term.duration_s for term in prediction.terms) == pytest.approx(prediction.duration_s.value, rel=1e-12)
 
 
 def test_drift_taken_out_by_the_probes(made_run):

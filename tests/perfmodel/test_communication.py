@@ -29,8 +29,8 @@ def test_tensor_parallel_decode_of_llama_70b_by_hand():
     per_reduction = 2 * 7 / 8 * 16 * 8192 * 2
     assert traffic.sent_bytes == pytest.approx(161 * per_reduction + 7 / 8 * 16 * 32000 * 2)
     assert traffic.n_messages == 162
-    seconds_s = traffic.seconds_s(link_bytes_per_s=450e9, message_latency_s=5e-6)
-    assert seconds_s == pytest.approx(traffic.sent_bytes / 450e9 + 162 * 5e-6)
+    duration_s = traffic.duration_s(link_bytes_per_s=450e9, message_latency_s=5e-6)
+    assert duration_s == pytest.approx(traffic.sent_bytes / 450e9 + 162 * 5e-6)
 
 
 def test_sequence_parallelism_moves_the_same_bytes_in_more_messages():

@@ -88,8 +88,8 @@ def model_of(
 @pytest.mark.parametrize("physical", [GPU, CPU], ids=["gpu", "cpu"])
 def test_parts_sum_and_none_is_negative(physical, shape):
     prediction = model_of(physical).predict(shape)
-    assert sum(term.seconds_s for term in prediction.terms) == pytest.approx(prediction.duration_s.value, rel=1e-12)
-    assert min(term.seconds_s for term in prediction.terms) >= 0
+    assert sum(term.duration_s for term in prediction.terms) == pytest.approx(prediction.duration_s.value, rel=1e-12)
+    assert min(term.duration_s for term in prediction.terms) >= 0
     assert prediction.duration_s.low < prediction.duration_s.value < prediction.duration_s.high
 
 
@@ -143,7 +143,7 @@ def test_host_and_device_in_balance_are_undecided():
     # The host is given as long as the device's work takes.
     shape = decode_shape(batch_size=8, context_tokens=1024)
     terms = model_of().predict(shape).terms
-    device_s = sum(term.seconds_s for term in terms if term.name != "launch")
+    device_s = sum(term.duration_s for term in terms if term.name != "launch")
     assert model_of(replace(GPU, launch_s=device_s)).predict(shape).limited_by == "undecided"
     assert model_of(replace(GPU, launch_s=1.5 * device_s)).predict(shape).limited_by == "launch overhead"
 

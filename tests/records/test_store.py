@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 
 from inferometer.errors import RecordError
 from inferometer.records.store import RunWriter, read_run
-from inferometer.records.types import ABSENT, Caution, RunManifest
+from inferometer.records.types import ABSENT, Caution, PointStatus, RunManifest
 from inferometer.spec.types import SweepPoint
 
 POINTS = tuple(SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=8) for p in (128, 256) for b in (1, 2))
@@ -369,6 +370,30 @@ def test_a_damaged_part_is_measured_again_on_resume(tmp_path, write_points, mani
     run = read_run(tmp_path)
     assert set(run.sweep.point_index.tolist()) == {0, 1, 2, 3}
     assert [caution.code for caution in run.manifest.cautions] == ["DAMAGED_PART"]
+
+
+def test_a_failed_point_is_measured_again_on_resume(tmp_path, write_points, manifest, one_point_tables):
+    write_points(tmp_path, (0,))
+    with RunWriter.create_or_resume(tmp_path, manifest) as writer:
+        sweep, steps, ceilings = one_point_tables(1, POINTS[1])
+        writer.append_point(1, sweep._replace(status=np.full_like(sweep.status, PointStatus.FAILED)), steps, ceilings)
+        sweep, steps, ceilings = one_point_tables(2, POINTS[2])
+        writer.append_point(2, sweep._replace(status=np.full_like(sweep.status, PointStatus.OUT_OF_MEMORY)), steps, ceilings)
+    with RunWriter.create_or_resume(tmp_path, manifest) as writer:
+        assert writer.done_points == {0, 2}, "want of memory is an answer, a failure is not"
+    write_points(tmp_path, (1, 3), finish=True)
+    run = read_run(tmp_path)
+    assert np.bincount(run.sweep.point_index).tolist() == [3, 3, 3, 3]
+    assert not (run.sweep.status == PointStatus.FAILED).any()
+    assert [caution.code for caution in run.manifest.cautions] == ["FAILED_BEFORE"]
+
+
+def test_what_the_engine_says_at_the_end_is_kept(tmp_path, write_points, manifest):
+    write_points(tmp_path, (0, 1, 2, 3))
+    with RunWriter.create_or_resume(tmp_path, manifest) as writer:
+        assert writer.manifest.engine.compile_s is None
+        writer.finish((), ENDED_UTC, replace(writer.manifest.engine, compile_s=2.5))
+    assert read_run(tmp_path).manifest.engine.compile_s == 2.5
 
 
 @pytest.mark.parametrize("damage", [flip_a_byte, truncate, remove])

@@ -88,7 +88,7 @@ def explained(analysis: Analysis) -> tuple[Explained, ...]:
             prompt_tokens=step.prompt_tokens,
             batch_size=step.batch_size,
             measured_s=_around(step.measured_s, measured.get((step.prompt_tokens, step.batch_size), {}).get(step.phase)),
-            parts=tuple(TimePart(name=term.name, duration_s=term.seconds_s) for term in step.terms if term.seconds_s),
+            parts=tuple(TimePart(name=term.name, duration_s=term.duration_s) for term in step.terms if term.duration_s),
             limited_by=step.limited_by,
         )
         for step in sorted(explain(analysis.run, analysis.model), key=lambda step: (step.phase, step.prompt_tokens, step.batch_size))

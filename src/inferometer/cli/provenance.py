@@ -74,6 +74,7 @@ def _engine_facts(engine: EngineFacts) -> tuple[tuple[str, str], ...]:
         ("attention", engine.attention_implementation or _ABSENT),
         ("loading", f"{engine.load_s:.1f} s" if engine.load_s is not None else _ABSENT),
         ("compiling", f"{engine.compile_s:.1f} s" if engine.compile_s is not None else "none"),
+        *((("computed whole on every rank", ", ".join(engine.replicated_parts)),) if engine.replicated_parts else ()),
     )
 
 

@@ -104,8 +104,8 @@ def _leading_causes(analysis: Analysis, row: PointRow) -> str:
         return ""
     point = SweepPoint(prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens)
     said = analysis.model.predict(decode_shape_of(point))
-    parts = sorted(said.terms, key=lambda term: -term.seconds_s)[:2]
-    return ": " + ", ".join(f"{part.name} {format_fraction(part.seconds_s / said.duration_s.value)}" for part in parts)
+    parts = sorted(said.terms, key=lambda term: -term.duration_s)[:2]
+    return ": " + ", ".join(f"{part.name} {format_fraction(part.duration_s / said.duration_s.value)}" for part in parts)
 
 
 def _peak_words(analysis: Analysis, row: PointRow) -> str:
@@ -171,14 +171,14 @@ def _sweep_of(plan: SweepPlan, *, mode: EngineMode) -> str:
 
 def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:
     said = model.predict(decode_shape_of(point))
-    seconds = sum(term.seconds_s for term in said.terms if term.name == name)
+    seconds = sum(term.duration_s for term in said.terms if term.name == name)
     return format_fraction(seconds / said.duration_s.value)
 
 
 def _gain_with_weights_shrunk(model: StepTimeModel, point: SweepPoint, factor_ratio: float) -> float | None:
     """How much faster is the step if reading the weights takes ``factor_ratio`` times less, everything else unchanged?"""
     said = model.predict(decode_shape_of(point))
-    saved_s = sum(term.seconds_s for term in said.terms if term.name == "weights") * (1 - 1 / factor_ratio)
+    saved_s = sum(term.duration_s for term in said.terms if term.name == "weights") * (1 - 1 / factor_ratio)
     after_s = said.duration_s.value - saved_s
     return said.duration_s.value / after_s if after_s > 0 else None
 

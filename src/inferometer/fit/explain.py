@@ -39,7 +39,7 @@ def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
     rows = observe([run], is_drift_removed=False).rows
     explained: list[ExplainedStep] = []
     for row, prediction in zip(rows, model.predict_all([row.shape for row in rows]), strict=True):
-        unexplained = Term(name="unexplained", seconds_s=row.duration_s - prediction.duration_s.value)
+        unexplained = Term(name="unexplained", duration_s=row.duration_s - prediction.duration_s.value)
         explained.append(
             ExplainedStep(
                 phase=row.phase,

@@ -41,7 +41,7 @@ class Traffic:
         """Both, one after the other."""
         return Traffic(sent_bytes=self.sent_bytes + other.sent_bytes, n_messages=self.n_messages + other.n_messages)
 
-    def seconds_s(self, *, link_bytes_per_s: float, message_latency_s: float = 0.0) -> float:
+    def duration_s(self, *, link_bytes_per_s: float, message_latency_s: float = 0.0) -> float:
         """How long does it take over a link of this bandwidth (one direction), with a fixed latency for each message?"""
         return self.sent_bytes / link_bytes_per_s + self.n_messages * message_latency_s
 

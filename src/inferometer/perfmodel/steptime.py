@@ -168,7 +168,7 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
         "per_sequence": terms.per_sequence,
         "communication": terms.communication,
     }
-    return tuple(Term(name=name, seconds_s=float(column[index])) for name, column in seconds.items())
+    return tuple(Term(name=name, duration_s=float(column[index])) for name, column in seconds.items())
 
 
 __all__ = [

@@ -110,7 +110,7 @@ class Term:
 
     name: str
     """One of: launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
-    seconds_s: float
+    duration_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,10 @@ from inferometer.records.layout import (
 from inferometer.records.migrations import read_manifest
 from inferometer.records.reading import read_run
 from inferometer.records.tables import Table
-from inferometer.records.types import SCHEMA_VERSION, Caution, CeilingTable, RunManifest, StepTable, SweepTable
+from inferometer.records.types import SCHEMA_VERSION, Caution, CeilingTable, EngineFacts, PointStatus, RunManifest, StepTable, SweepTable
 
 _DAMAGED_SUFFIX: Final = ".damaged"
+_FAILED_SUFFIX: Final = ".failed"
 
 
 class RunWriter:
@@ -48,7 +49,7 @@ class RunWriter:
         """Start the run in ``directory``, or go on with the one that is there.
 
         A complete run is opened too: ``is_complete`` says so, and it can only be closed. A stored part that no longer
-        has its checksum is set aside, its point counts as not done, and a caution says so.
+        has its checksum, or at which the engine failed, is set aside; its point counts as not done, and a caution says so.
 
         Raises
         ------
@@ -117,8 +118,10 @@ class RunWriter:
         self._next_sequence += 1
         self._done_points.add(point_index)
 
-    def finish(self, cautions: Sequence[Caution], ended_utc: str) -> None:
+    def finish(self, cautions: Sequence[Caution], ended_utc: str, engine: EngineFacts | None = None) -> None:
         """Merge the parts into one file per table, then declare the run complete, then remove the parts.
+
+        ``engine`` is what the engine says of itself at the end, where it knows more than at the start: how long it compiled.
 
         Raises
         ------
@@ -136,6 +139,7 @@ class RunWriter:
                 self._manifest,
                 is_complete=True,
                 ended_utc=ended_utc,
+                engine=engine or self._manifest.engine,
                 cautions=resuming.without_repeats((*self._manifest.cautions, *cautions)),
             )
             _write_manifest(self._directory, manifest)
@@ -171,7 +175,7 @@ def _opened(directory: Path, asked: RunManifest) -> RunManifest:
         raise RecordError("the folder has parts of a run but no manifest.json", where=str(directory), try_="another folder with --out")
     manifest = _resumed(directory, read_manifest(path).manifest, asked) if path.exists() else asked
     if not manifest.is_complete:
-        cautions = _set_damaged_aside(directory)
+        cautions = (*_set_damaged_aside(directory), *_set_failed_aside(directory))
         manifest = replace(manifest, cautions=resuming.without_repeats((*manifest.cautions, *cautions)))
         _write_manifest(directory, manifest)
         _sweep_up(directory)
@@ -212,6 +216,25 @@ def _set_damaged_aside(directory: Path) -> tuple[Caution, ...]:
                 )
             )
     return tuple(cautions)
+
+
+def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
+    """An engine that died may live next time: what did not fit in memory stays an answer, what failed is asked again."""
+    failed = [
+        part
+        for part in parts_of(directory)
+        if (parquet.read_table(part.folder / SWEEP_NAME, SweepTable).status == PointStatus.FAILED).any()
+    ]
+    for part in failed:
+        durability.move_into_place(part.folder, part.folder.with_name(part.folder.name + _FAILED_SUFFIX))
+    return tuple(
+        Caution(
+            code="FAILED_BEFORE",
+            text=f"the engine failed at stored point {part.point_index}, which was measured again",
+            remedy="read that point's spread before you trust it",
+        )
+        for part in failed
+    )
 
 
 def _sweep_up(directory: Path) -> None:

@@ -222,6 +222,8 @@ class EngineFacts:
     kv_cache_dtype: str | None = None
     n_kv_blocks: int | None = None
     kv_block_tokens: int | None = None
+    replicated_parts: tuple[str, ...] = ()
+    """What every tensor-parallel rank computes whole, because it could not be divided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

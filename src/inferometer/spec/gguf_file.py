@@ -10,7 +10,7 @@ import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
 
@@ -22,24 +22,34 @@ _ARRAY: Final = 9
 _MAX_KEPT_ITEMS: Final = 1024
 """Longer arrays (vocabularies) are skipped."""
 
+
+class GgufFormat(NamedTuple):
+    """A tensor format: its name, and how many weights a block of how many bytes holds, scales and zero points included."""
+
+    name: str
+    block_weights: int
+    block_bytes: int
+
+
 GGUF_FORMATS: Final = {
-    0: "F32",
-    1: "F16",
-    2: "Q4_0",
-    3: "Q4_1",
-    6: "Q5_0",
-    7: "Q5_1",
-    8: "Q8_0",
-    10: "Q2_K",
-    11: "Q3_K",
-    12: "Q4_K",
-    13: "Q5_K",
-    14: "Q6_K",
-    15: "Q8_K",
-    30: "BF16",
-    39: "MXFP4",
+    0: GgufFormat("F32", 1, 4),
+    1: GgufFormat("F16", 1, 2),
+    2: GgufFormat("Q4_0", 32, 18),
+    3: GgufFormat("Q4_1", 32, 20),
+    6: GgufFormat("Q5_0", 32, 22),
+    7: GgufFormat("Q5_1", 32, 24),
+    8: GgufFormat("Q8_0", 32, 34),
+    10: GgufFormat("Q2_K", 256, 84),
+    11: GgufFormat("Q3_K", 256, 110),
+    12: GgufFormat("Q4_K", 256, 144),
+    13: GgufFormat("Q5_K", 256, 176),
+    14: GgufFormat("Q6_K", 256, 210),
+    15: GgufFormat("Q8_K", 256, 292),
+    30: GgufFormat("BF16", 1, 2),
+    39: GgufFormat("MXFP4", 32, 17),
 }
-"""Names of the tensor formats of ggml (ggml.h, ggml_type)."""
+"""The tensor formats of ggml (ggml.h, ggml_type; ggml-common.h, block_*)."""
+_BY_NAME: Final = {known.name: known for known in GGUF_FORMATS.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +64,12 @@ class GgufTensor:
     def n_elements(self) -> int:
         """How many weights it holds."""
         return math.prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int | None:
+        """How many bytes they take; None in a format that is not known here."""
+        known = _BY_NAME.get(self.format)
+        return None if known is None else self.n_elements // known.block_weights * known.block_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +171,7 @@ def _tensor(cursor: _Cursor) -> GgufTensor:
     shape = tuple(int(cursor.scalar(10)) for _ in range(n_dims))
     code = int(cursor.scalar(4))
     cursor.scalar(10)  # where its data begin
-    return GgufTensor(name=name, shape=shape, format=GGUF_FORMATS.get(code, f"type {code}"))
+    return GgufTensor(name=name, shape=shape, format=GGUF_FORMATS[code].name if code in GGUF_FORMATS else f"type {code}")
 
 
-__all__ = ["GGUF_FORMATS", "GgufHeader", "GgufTensor", "read_gguf_header"]
+__all__ = ["GGUF_FORMATS", "GgufFormat", "GgufHeader", "GgufTensor", "read_gguf_header"]

@@ -10,7 +10,7 @@ from inferometer.measure.engines import transformers_memory
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, random_prompts
 from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
-from inferometer.measure.engines.transformers_loading import sharding
+from inferometer.measure.engines.transformers_loading import replicated_parts, sharding
 from inferometer.spec.types import EngineSpec, SweepPoint
 
 POINT = SweepPoint(prompt_tokens=9, batch_size=3, gen_tokens=6)
@@ -143,3 +143,5 @@ def test_attention_is_sharded_only_where_heads_divide(tiny):
     plan = sharding(config, EngineSpec(tensor_parallel_size=4)).tp_plan
     assert set(plan.values()) == {"replicate"}
     assert all("self_attn" in name for name in plan)
+    assert replicated_parts(config, EngineSpec(tensor_parallel_size=2)) == ()
+    assert replicated_parts(config, EngineSpec(tensor_parallel_size=4)) == ("attention",)

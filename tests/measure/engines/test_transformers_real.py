@@ -55,3 +55,4 @@ def test_tensor_parallel_ranks_change_no_token(eager, smollm2, ranks):
     repetition, facts = tokens(smollm2, tensor_parallel_size=ranks)
     assert repetition.output_ids == eager[0].output_ids
     assert facts.n_parameters == eager[1].n_parameters
+    assert facts.replicated_parts == (("attention",) if ranks == 2 else ())

@@ -13,7 +13,14 @@ from inferometer.measure.engines.phase_clock import clock_for
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.engines.transformers_config import HfModel
 from inferometer.measure.engines.transformers_decoding import Decoder
-from inferometer.measure.engines.transformers_loading import check_spec, distinct_parameters, hash_weights, load_model, read_config
+from inferometer.measure.engines.transformers_loading import (
+    check_spec,
+    distinct_parameters,
+    hash_weights,
+    load_model,
+    read_config,
+    replicated_parts,
+)
 from inferometer.measure.engines.transformers_memory import check_point_fits, check_weights_fit, die_of_memory, is_want_of_memory
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
 from inferometer.records.types import I64, EngineFacts
@@ -76,6 +83,7 @@ class TransformersEngine:
             compile_s=self._decoder.compile_s if self._spec.mode == "compiled" else None,
             compute_dtype=self._spec.dtype,
             kv_cache_dtype=self._spec.dtype,
+            replicated_parts=replicated_parts(self._model.config, self._spec),
         )
 
     def warm_up(self, load_begin_s: float) -> None:

@@ -107,13 +107,17 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
 
 def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
     """Which of transformers' tensor-parallel rules apply: all, or all but attention's where heads do not divide."""
-    ranks = spec.tensor_parallel_size
-    heads = (config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-    if not any(n % ranks for n in heads):
-        return DistributedConfig(tp_size=ranks, tp_plan="auto")
+    if not replicated_parts(config, spec):
+        return DistributedConfig(tp_size=spec.tensor_parallel_size, tp_plan="auto")
     plan = config.base_model_tp_plan or {}
     whole = {f"model.{name}": "replicate" for name in plan if ".self_attn." in name}
-    return DistributedConfig(tp_size=ranks, tp_plan=whole)
+    return DistributedConfig(tp_size=spec.tensor_parallel_size, tp_plan=whole)
+
+
+def replicated_parts(config: HfConfig, spec: EngineSpec) -> tuple[str, ...]:
+    """What does every rank compute whole? Attention, where its heads do not divide among the ranks."""
+    heads = (config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    return ("attention",) if any(n % spec.tensor_parallel_size for n in heads) else ()
 
 
 def hash_weights(model: ModelReference) -> str | None:
@@ -177,4 +181,14 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-__all__ = ["MAX_HASHED_BYTES", "TORCH_DTYPE", "check_spec", "distinct_parameters", "hash_weights", "load_model", "read_config", "sharding"]
+__all__ = [
+    "MAX_HASHED_BYTES",
+    "TORCH_DTYPE",
+    "check_spec",
+    "distinct_parameters",
+    "hash_weights",
+    "load_model",
+    "read_config",
+    "replicated_parts",
+    "sharding",
+]
