@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferometer.fit.observations import observe
-from inferometer.records.types import PointStatus
+from inferometer.records.types import ABSENT, PointStatus
 
 
 def test_one_observation_for_each_phase_and_point(made_run):
@@ -62,3 +62,12 @@ def test_repetitions_of_a_disturbed_machine_count_less(made_run):
     raw = [abs(np.log(row.duration_s / quiet[row.phase, row.configuration])) for row in observe([run], is_drift_removed=False).rows]
     assert np.quantile(errors, 0.9) < 0.08
     assert np.quantile(raw, 0.9) > 0.5
+
+
+@pytest.mark.parametrize(("lacking", "kept"), [("prefill_ns", "decode"), ("decode_ns", "prefill")])
+def test_a_table_without_a_phase_has_none_of_it(made_run, lacking, kept):
+    run = made_run(prompts=(32, 64), batches=(1, 2), n_reps=3)
+    sweep = run.sweep._replace(**{lacking: np.full_like(run.sweep.prefill_ns, ABSENT)})
+    rows = observe([replace(run, sweep=sweep, steps=None)], is_drift_removed=False).rows
+    assert [row.phase for row in rows] == [kept] * 4
+    assert all(row.n_repetitions == 3 for row in rows)

@@ -177,7 +177,9 @@ def _samples(run: Run, sweep: SweepTable, *, all_logits: bool) -> list[_Samples]
             decode_context_tokens=0,
             n_logit_positions=batch * prompt if all_logits else batch,
         )
-        samples.append(_sample("prefill", prompt, batch, prefill, sweep.prefill_ns[rows], states.rows(rows)))
+        timed = rows[sweep.prefill_ns[rows] > 0]  # a table may lack it
+        if timed.size:
+            samples.append(_sample("prefill", prompt, batch, prefill, sweep.prefill_ns[timed], states.rows(timed)))
         samples += _decode_samples(run, sweep, rows, states)
     return samples
 
@@ -188,8 +190,10 @@ def _decode_samples(run: Run, sweep: SweepTable, rows: I64, states: MachineState
         return []
     by_repetition = _step_durations(run, sweep, rows)
     if by_repetition is None:
-        mean_ns = sweep.decode_ns[rows] / sweep.n_decode_steps[rows]
-        return [_sample("decode", prompt, batch, _decode_shape(batch, prompt + (n_steps + 1) / 2), mean_ns, states.rows(rows))]
+        timed = rows[sweep.decode_ns[rows] > 0]
+        mean_ns = sweep.decode_ns[timed] / sweep.n_decode_steps[timed]
+        shape = _decode_shape(batch, prompt + (n_steps + 1) / 2)
+        return [_sample("decode", prompt, batch, shape, mean_ns, states.rows(timed))] if timed.size else []
     n_common = by_repetition.shape[1]
     samples: list[_Samples] = []
     for steps in np.array_split(np.arange(n_common), max(1, round(n_common / SEGMENT_STEPS))):

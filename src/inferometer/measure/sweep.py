@@ -4,7 +4,6 @@ A point is stored as soon as it is measured. The same command given again goes o
 after ``kill -9``, after a full disk. A point that does not fit in memory is an answer, and the sweep goes on.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from inferometer.errors import MeasureError
@@ -65,21 +64,13 @@ def _measure(plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progre
     try:
         with PointMeasurer(plan, engine) as measurer:
             cautions = measure_missing(plan, measurer, writer, on_progress)
-        writer.finish(cautions, now_utc(), _facts_at_the_end(engine, writer))
+        writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(
             f"interrupted: {len(writer.done_points)} of {len(plan.points)} points are stored",
             where=str(directory),
             try_="the same command again: it goes on with what is missing",
         ) from None
-
-
-def _facts_at_the_end(engine: RemoteEngine, writer: RunWriter) -> EngineFacts | None:
-    """What was stored at the start, with the time that this session's engine spent compiling, unless it died after its last point."""
-    before = writer.manifest.engine
-    if before is None or engine.pid is None:
-        return before
-    return replace(before, compile_s=engine.facts().compile_s)
 
 
 __all__ = ["OnProgress", "Progress", "run_sweep"]

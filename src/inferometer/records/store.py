@@ -121,7 +121,7 @@ class RunWriter:
     def finish(self, cautions: Sequence[Caution], ended_utc: str, engine: EngineFacts | None = None) -> None:
         """Merge the parts into one file per table, then declare the run complete, then remove the parts.
 
-        ``engine`` is what the engine says of itself at the end, where it knows more than at the start: how long it compiled.
+        ``engine`` is what the engine says of itself at the end, when it knows how long it compiled.
 
         Raises
         ------
@@ -139,7 +139,7 @@ class RunWriter:
                 self._manifest,
                 is_complete=True,
                 ended_utc=ended_utc,
-                engine=engine or self._manifest.engine,
+                engine=_at_the_end(self._manifest.engine, engine),
                 cautions=resuming.without_repeats((*self._manifest.cautions, *cautions)),
             )
             _write_manifest(self._directory, manifest)
@@ -180,6 +180,10 @@ def _opened(directory: Path, asked: RunManifest) -> RunManifest:
         _write_manifest(directory, manifest)
         _sweep_up(directory)
     return manifest
+
+
+def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFacts | None:
+    return now if stored is None else replace(stored, compile_s=stored.compile_s if now is None else now.compile_s)
 
 
 def _resumed(directory: Path, stored: RunManifest, asked: RunManifest) -> RunManifest:
