@@ -3,7 +3,7 @@
 A ``Run`` has one type whether it was measured, simulated or published; whoever reads it cannot tell.
 
 Absent is never 0: an absent int64 is ``ABSENT``, an absent float is NaN; both are NULL in Parquet.
-Letters of shapes: N repetitions or requests, S steps, C ceiling probes.
+Letters of shapes: N repetitions or requests, S steps, P parts of steps, C ceiling probes.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from inferometer.spec.types import ModelSpec, Source, SweepPlan
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 that means *nobody could tell*; NULL in Parquet."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 I8: TypeAlias = NDArray[np.int8]
 I32: TypeAlias = NDArray[np.int32]
@@ -59,6 +59,16 @@ class RequestStatus(IntEnum):
     FAILED = 4
     UNFINISHED = 5
     """It was not done when the run ended: what is known of its times are lower bounds."""
+
+
+class PartKind(IntEnum):
+    """What did a step do for a request in its batch?"""
+
+    CONTEXT = 0
+    """It computed (a chunk of) the prompt, or again what was thrown away."""
+    GENERATION = 1
+    ENDED = 2
+    """Nothing: its row was computed on, or kept, though it had ended, because others in the batch had not."""
 
 
 class ProbeKind(IntEnum):
@@ -127,6 +137,8 @@ class RequestTable(NamedTuple):
     """The smaller, the more urgent."""
     class_index: I32
     """Which kind of request of the workload."""
+    request_index: I32
+    """Which request of the workload: the same request has the same one in every run of it, whenever it was sent."""
 
 
 class StepTable(NamedTuple):
@@ -150,6 +162,22 @@ class StepTable(NamedTuple):
     decode_context_tokens: I64
     """Sum over decoding requests of the tokens attended to, the new one included."""
     kv_blocks_used: I64
+
+
+class StepPartTable(NamedTuple):
+    """One row per request in a step that was done (P rows), in order of steps and, in a step, of the batch."""
+
+    step_index: I32
+    """Row of the ``StepTable``."""
+    request_index: I32
+    """``RequestTable.request_index``"""
+    seat: I32
+    """Slot of the batch, which a request keeps while it runs."""
+    kind: I8
+    """A ``PartKind``."""
+    n_computed_tokens: I32
+    n_delivered_tokens: I32
+    """Given to the client when the step was done: mostly 1 or 0; more where answers are not streamed."""
 
 
 class CeilingTable(NamedTuple):
@@ -257,6 +285,8 @@ class Run:
     steps: StepTable | None
     ceilings: CeilingTable | None
     requests: RequestTable | None = None
+    parts: StepPartTable | None = None
+    """Who did what in each step; simulated runs have it where it was asked for."""
 
 
 __all__ = [
@@ -272,6 +302,7 @@ __all__ = [
     "EngineFacts",
     "HostFacts",
     "Origin",
+    "PartKind",
     "Phase",
     "PointStatus",
     "ProbeKind",
@@ -279,6 +310,7 @@ __all__ = [
     "RequestTable",
     "Run",
     "RunManifest",
+    "StepPartTable",
     "StepTable",
     "SweepTable",
 ]

@@ -111,6 +111,7 @@ def _request_table(demand: Demand, facts: RequestFacts, end_ns: int) -> RequestT
         status=translation[facts.status],
         priority=demand.priority,
         class_index=demand.class_index,
+        request_index=np.arange(demand.n_requests, dtype=np.int32),
     )
     return table if bool(came.all()) else RequestTable._make(column[came] for column in table)
 
