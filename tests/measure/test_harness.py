@@ -32,6 +32,13 @@ def test_warmups_come_first_and_every_repetition_stands_between_two_probes(engin
     assert all(repetition.reserved_bytes > 2**24 for repetition in repetitions), "a process with torch is larger than that"
 
 
+def test_a_later_visit_goes_on_with_the_count(engine):
+    task = Measure(point=POINT, n_warmup=1, n_reps=2, seed=0, vocab_size=1000, probes=None, first_repetition=5)
+    repetitions = [result.repetition for result in run_point(engine, task, NumpyCeilings())]
+    assert [repetition.index for repetition in repetitions] == [5, 6, 7]
+    assert [repetition.is_warmup for repetition in repetitions] == [True, False, False]
+
+
 def test_probes_can_be_left_out(engine):
     assert not any(isinstance(result, Probed) for result in run_point(engine, replace_probes(None), NumpyCeilings()))
 

@@ -1,10 +1,11 @@
 import math
+from dataclasses import replace
 
 from inferometer.measure.engines.protocol import Ceiling, Repetition
 from inferometer.measure.points import MeasuredPoint, MeasuredRepetition, ProbedCeiling, ceiling_table, step_table, sweep_table
 from inferometer.measure.telemetry import Telemetry
 from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
-from inferometer.spec.types import SweepPoint
+from inferometer.spec.types import SweepPoint, SweepVisit
 
 POINT = SweepPoint(prompt_tokens=10, batch_size=4, gen_tokens=3)
 REPETITION = Repetition(
@@ -20,9 +21,12 @@ REPETITION = Repetition(
 )
 
 
+VISIT = SweepVisit(number=7, point_index=7, first_repetition=0, n_warmup=2, n_reps=1)
+
+
 def measured(repetition=REPETITION, status=PointStatus.OK, **changes):
     done = (MeasuredRepetition(repetition=repetition, telemetry=Telemetry(cpu_fraction=0.5)),)
-    fields = {"index": 7, "point": POINT, "n_warmup": 2, "status": status, "repetitions": done, "ceilings": (), "why": None} | changes
+    fields = {"visit": VISIT, "point": POINT, "status": status, "repetitions": done, "ceilings": (), "why": None} | changes
     return MeasuredPoint(**fields)
 
 
@@ -53,6 +57,14 @@ def test_a_point_that_was_given_up_keeps_what_was_measured_and_says_how_it_ended
     assert table.is_warmup.tolist() == [True, True]
     assert table.prefill_ns.tolist() == [500, ABSENT]
     assert table.started_ns.tolist() == [1_000, 5_000]
+
+
+def test_a_later_visit_goes_on_with_the_count():
+    later = SweepVisit(number=27, point_index=7, first_repetition=4, n_warmup=1, n_reps=2)
+    table = sweep_table(measured(repetition=replace(REPETITION, index=4), visit=later, status=PointStatus.FAILED), start_ns=0)
+    assert table.point_index.tolist() == [7, 7]
+    assert table.repetition.tolist() == [4, 5]
+    assert table.is_warmup.tolist() == [True, False]
 
 
 def test_steps_say_what_they_contained():

@@ -32,7 +32,7 @@ def write_points(manifest, one_point_tables):
     def write(directory: Path, indices: tuple[int, ...], *, finish: bool = False) -> None:
         with RunWriter.create_or_resume(directory, manifest) as writer:
             for index in indices:
-                writer.append_point(index, *one_point_tables(index, POINTS[index]))
+                writer.append_part(index, *one_point_tables(index, POINTS[index]))
             if finish:
                 writer.finish((), ENDED_UTC)
 
@@ -97,12 +97,12 @@ def test_a_run_without_points_is_readable(tmp_path, write_points):
 def test_resume_does_what_is_missing(tmp_path, write_points, manifest, one_point_tables):
     write_points(tmp_path, (2, 0))
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
-        assert writer.done_points == {0, 2}
+        assert writer.done_parts == {0, 2}
         assert not writer.is_complete
         assert writer.elapsed_ns == 2 * 10**9 + 2000 + 102 + 902 + 1, "after the end of the last stored repetition"
         with pytest.raises(RecordError, match="stored already"):
-            writer.append_point(2, *one_point_tables(2, POINTS[2]))
-        writer.append_point(1, *one_point_tables(1, POINTS[1]))
+            writer.append_part(2, *one_point_tables(2, POINTS[2]))
+        writer.append_part(1, *one_point_tables(1, POINTS[1]))
     assert read_run(tmp_path).sweep.point_index.tolist() == [2, 2, 2, 0, 0, 0, 1, 1, 1]
 
 
@@ -110,9 +110,8 @@ def test_a_complete_run_says_so(tmp_path, write_points, manifest, one_point_tabl
     write_points(tmp_path, (0, 1, 2, 3), finish=True)
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
         assert writer.is_complete
-        assert writer.done_points == {0, 1, 2, 3}
         with pytest.raises(RecordError, match="complete"):
-            writer.append_point(0, *one_point_tables(0, POINTS[0]))
+            writer.append_part(0, *one_point_tables(0, POINTS[0]))
         with pytest.raises(RecordError, match="complete"):
             writer.finish((), ENDED_UTC)
 
@@ -169,14 +168,14 @@ directory = Path(sys.argv[1])
 manifest = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=RunManifest)
 row = dict(repetition=0, is_warmup=False, status=0, prompt_tokens=1, batch_size=1, gen_tokens=2, n_decode_steps=1)
 with RunWriter.create_or_resume(directory, manifest) as writer:
-    print(f"resumed {len(writer.done_points)}", flush=True)
+    print(f"resumed {len(writer.done_parts)}", flush=True)
     for index in range(100_000):
-        if index in writer.done_points:
+        if index in writer.done_parts:
             continue
         rows = [row | dict(point_index=index, repetition=i, started_ns=i, prefill_ns=index) for i in range(50)]
-        writer.append_point(index, tables.from_rows(SweepTable, rows), tables.empty(StepTable), tables.empty(CeilingTable))
+        writer.append_part(index, tables.from_rows(SweepTable, rows), tables.empty(StepTable), tables.empty(CeilingTable))
         print(f"stored {index}", flush=True)
-        if len(writer.done_points) >= int(sys.argv[3]):
+        if len(writer.done_parts) >= int(sys.argv[3]):
             writer.finish((), "2026-11-21T10:00:00Z")
             print("finished", flush=True)
             break
@@ -280,7 +279,7 @@ def test_a_file_size_limit_is_told_and_nothing_is_lost(tmp_path, write_points, s
     assert process.returncode == 1
     assert out == "resumed 2\n"
     assert "File too large" in err
-    assert "2 measured points are stored" in err
+    assert "2 measured parts are stored" in err
     assert set(read_run(directory).sweep.point_index.tolist()) == {0, 1}
     assert not list(directory.rglob("*.tmp"))
 
@@ -301,10 +300,10 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tiny_disk, manifest, one_point_
     with RunWriter.create_or_resume(directory, manifest) as writer:
         with pytest.raises(RecordError, match="No space left") as caught:  # noqa: PT012 -- which of them fails is the disk's choice
             for index in range(100):
-                writer.append_point(index, *one_point_tables(index, POINTS[0]))
-        n_stored = len(writer.done_points)
+                writer.append_part(index, *one_point_tables(index, POINTS[0]))
+        n_stored = len(writer.done_parts)
         assert n_stored >= 1
-        assert f"{n_stored} measured points are stored" in str(caught.value)
+        assert f"{n_stored} measured parts are stored" in str(caught.value)
         assert set(read_run(directory).sweep.point_index.tolist()) == set(range(n_stored))
         (tiny_disk / "filler").write_bytes(b"x" * os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_frsize)
         with pytest.raises(RecordError, match="No space left"):
@@ -364,7 +363,7 @@ def test_a_damaged_part_is_measured_again_on_resume(tmp_path, write_points, mani
     write_points(tmp_path, (0, 1, 2))
     flip_a_byte(tmp_path / "parts" / "00001-00001" / "steps.parquet")
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
-        assert writer.done_points == {0, 2}
+        assert writer.done_parts == {0, 2}
         assert [caution.code for caution in writer.manifest.cautions] == ["DAMAGED_PART"]
     write_points(tmp_path, (1, 3), finish=True)
     run = read_run(tmp_path)
@@ -376,11 +375,11 @@ def test_a_failed_point_is_measured_again_on_resume(tmp_path, write_points, mani
     write_points(tmp_path, (0,))
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
         sweep, steps, ceilings = one_point_tables(1, POINTS[1])
-        writer.append_point(1, sweep._replace(status=np.full_like(sweep.status, PointStatus.FAILED)), steps, ceilings)
+        writer.append_part(1, sweep._replace(status=np.full_like(sweep.status, PointStatus.FAILED)), steps, ceilings)
         sweep, steps, ceilings = one_point_tables(2, POINTS[2])
-        writer.append_point(2, sweep._replace(status=np.full_like(sweep.status, PointStatus.OUT_OF_MEMORY)), steps, ceilings)
+        writer.append_part(2, sweep._replace(status=np.full_like(sweep.status, PointStatus.OUT_OF_MEMORY)), steps, ceilings)
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
-        assert writer.done_points == {0, 2}, "want of memory is an answer, a failure is not"
+        assert writer.done_parts == {0, 2}, "want of memory is an answer, a failure is not"
     write_points(tmp_path, (1, 3), finish=True)
     run = read_run(tmp_path)
     assert np.bincount(run.sweep.point_index).tolist() == [3, 3, 3, 3]
@@ -472,6 +471,6 @@ def test_a_run_that_finishes_while_it_is_read(tmp_path, write_points, monkeypatc
 def test_cautions_are_kept_once(tmp_path, manifest, one_point_tables):
     caution = Caution(code="NOISE", text="the machine was busy", remedy="stop other programs")
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
-        writer.append_point(0, *one_point_tables(0, POINTS[0]))
+        writer.append_part(0, *one_point_tables(0, POINTS[0]))
         writer.finish((caution, caution), ENDED_UTC)
     assert read_run(tmp_path).manifest.cautions == (caution,)

@@ -37,7 +37,8 @@ def what_will_happen(plan: SweepPlan, model: ResolvedModel) -> str:
     weights = "random weights" if engine.load_format == "dummy" else "real weights"
     counts = ((plan.n_warmup, "warm-up"), (plan.n_reps, "repetition"), (len(plan.points), "point"))
     n_warmups, n_reps, n_points = (f"{n} {noun}{'' if n == 1 else 's'}" for n, noun in counts)
-    repeats = f"{n_warmups} and {n_reps} of {n_points}"
+    rounds = f" in {plan.n_rounds} rounds" if plan.n_rounds > 1 else ""
+    repeats = f"{n_warmups} and {n_reps} of {n_points}{rounds}"
     return f"{model.spec.model_id} ({weights}) on {engine.engine} {engine.mode} {engine.dtype} {engine.device}: {repeats}"
 
 

@@ -18,12 +18,12 @@ def shown_progress() -> Generator[OnProgress]:
     """Draw what a sweep says about itself."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        yield lambda progress: console.print(f"{progress.n_done}/{progress.n_points}  {_sentence(progress)}")
+        yield lambda progress: console.print(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
         return
     columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda progress: bar.update(task, completed=progress.n_done, total=progress.n_points, description=_sentence(progress))
+        yield lambda progress: bar.update(task, completed=progress.n_done, total=progress.n_visits, description=_sentence(progress))
 
 
 def _sentence(progress: SweepProgress) -> str:

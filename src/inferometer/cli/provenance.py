@@ -45,9 +45,8 @@ def _run_facts(manifest: RunManifest) -> tuple[tuple[str, str], ...]:
     ]
     if manifest.plan is not None:
         plan = manifest.plan
-        facts.append(
-            ("plan", f"{len(plan.points)} points, {plan.n_warmup} warm-ups, {plan.n_reps} repetitions, seed {plan.seed}, shuffled")
-        )
+        repeats = f"{plan.n_warmup} warm-ups, {plan.n_reps} repetitions in {plan.n_rounds} rounds"
+        facts.append(("plan", f"{len(plan.points)} points, {repeats}, seed {plan.seed}, shuffled"))
     return tuple(facts)
 
 

@@ -1,7 +1,7 @@
 """inferometer sweep: how fast are prefill and decode over prompt lengths and batch sizes?"""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,9 @@ from inferometer.spec.sweep_plan import parse_counts, plan_sweep, sweep_points
 from inferometer.spec.types import EngineSpec, SweepPlan
 
 ANSWER = MeasuredAnswer
+
+_N_ROUNDS: Final = 2
+"""Forth and back over the points: a steady drift of the machine then weighs on all alike."""
 
 
 @click.command(
@@ -38,6 +41,9 @@ Example:
 @click.option("--gen-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Generated for each sequence.")
 @click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
 @click.option("--reps", type=click.IntRange(min=1), default=7, show_default=True, help="6 or more carry a 95 % interval.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), help="Spread the repetitions of a point over so many visits. [2 in eager mode, else 1]"
+)
 @click.option("--collapse-factor", type=float, default=2.0, show_default=True, help="Flag a token that costs this much more than before.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the points' order and the prompts.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run; the same one resumes it.")
@@ -73,7 +79,13 @@ def _plan(model: str, engine: EngineSpec, flags: dict[str, Any]) -> SweepPlan:
         n_reps=flags["reps"],
         seed=flags["seed"],
         collapse_factor_ratio=flags["collapse_factor"],
+        n_rounds=flags["rounds"] or _rounds(engine, flags["reps"]),
     )
+
+
+def _rounds(engine: EngineSpec, n_reps: int) -> int:
+    """What is compiled or allocated for each shape would be so again at each visit."""
+    return min(_N_ROUNDS, n_reps) if engine.mode == "eager" else 1
 
 
 __all__ = ["ANSWER", "command"]

@@ -25,10 +25,11 @@ def run_point(engine: Engine, task: Measure, probe: CeilingProbe) -> Iterator[Pr
         The engine did not honour the batch or a length.
     """
     _settle_garbage()
-    for index in range(task.n_warmup):
+    first_timed = task.first_repetition + task.n_warmup
+    for index in range(task.first_repetition, first_timed):
         yield Repeated(repetition=_run_once(engine, task, probe, index))
     yield from _probed(task, probe)
-    for index in range(task.n_warmup, task.n_warmup + task.n_reps):
+    for index in range(first_timed, first_timed + task.n_reps):
         yield Repeated(repetition=_run_once(engine, task, probe, index))
         yield from _probed(task, probe)
 
@@ -62,7 +63,7 @@ def _run_once(engine: Engine, task: Measure, probe: CeilingProbe, index: int) ->
         # On a CPU: the processes' peak, less the buffers that are ours and not the engine's.
         peak_bytes = peak_resident_bytes()
         measured = replace(measured, reserved_bytes=None if peak_bytes is None else peak_bytes - probe.held_bytes)
-    return replace(measured, index=index, is_warmup=index < task.n_warmup, ended_ns=ended_ns)
+    return replace(measured, index=index, is_warmup=index < task.first_repetition + task.n_warmup, ended_ns=ended_ns)
 
 
 def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:

@@ -12,7 +12,7 @@ from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.points import MeasuredPoint, MeasuredRepetition, ProbedCeiling
 from inferometer.measure.telemetry import Sampler
 from inferometer.records.types import Caution, PointStatus, ProbeKind
-from inferometer.spec.types import SweepPlan
+from inferometer.spec.types import SweepPlan, SweepVisit
 
 OUTSIDE_KINDS: Final = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
 """Probed before the first point of a session and after the last."""
@@ -46,15 +46,15 @@ class PointMeasurer:
         """End sampling."""
         self._sampler.__exit__(kind, error, trace)
 
-    def measure(self, index: int) -> MeasuredPoint:
-        """Run the plan's point of this index. Want of memory and a failure of the engine, once repeated, are results."""
+    def measure(self, visit: SweepVisit) -> MeasuredPoint:
+        """Run a point's repetitions of this visit. Want of memory and a failure of the engine, once repeated, are results."""
         why = ""
         for _ in range(N_TRIES):
             try:
-                return self._attempt(index)
+                return self._attempt(visit)
             except EngineError as error:
                 why = str(error)
-        return self._result(index, PointStatus.FAILED, why, [], [])
+        return self._result(visit, PointStatus.FAILED, why, [], [])
 
     def probe_outside(self) -> tuple[ProbedCeiling, ...]:
         """The ceilings while no point is measured; none where the engine is gone."""
@@ -73,30 +73,33 @@ class PointMeasurer:
         )
         return (caution,) if reasons else ()
 
-    def _attempt(self, index: int) -> MeasuredPoint:
+    def _attempt(self, visit: SweepVisit) -> MeasuredPoint:
         done: list[MeasuredRepetition] = []
         ceilings: list[ProbedCeiling] = []
         try:
-            for result in self._results(index):
+            for result in self._results(visit):
                 if isinstance(result, Probed):
-                    next_index = done[-1].repetition.index + 1 if done else 0
-                    ceilings += [ProbedCeiling(point_index=index, repetition=next_index, ceiling=each) for each in result.ceilings]
+                    following = visit.first_repetition + len(done)
+                    ceilings += [
+                        ProbedCeiling(point_index=visit.point_index, repetition=following, ceiling=each) for each in result.ceilings
+                    ]
                     continue
                 repetition = result.repetition
                 end_ns = repetition.started_ns + repetition.prefill_ns + sum(repetition.decode_step_ns)
                 done.append(MeasuredRepetition(repetition=repetition, telemetry=self._sampler.between(repetition.started_ns, end_ns)))
         except OutOfMemory as error:
-            return self._result(index, PointStatus.OUT_OF_MEMORY, str(error), done, ceilings)
+            return self._result(visit, PointStatus.OUT_OF_MEMORY, str(error), done, ceilings)
         self._sampler.forget()
-        return self._result(index, PointStatus.OK, None, done, ceilings)
+        return self._result(visit, PointStatus.OK, None, done, ceilings)
 
-    def _results(self, index: int) -> Iterator[Repeated | Probed]:
+    def _results(self, visit: SweepVisit) -> Iterator[Repeated | Probed]:
         plan = self._plan
         return self._engine.measure(
             Measure(
-                point=plan.points[index],
-                n_warmup=plan.n_warmup,
-                n_reps=plan.n_reps,
+                point=plan.points[visit.point_index],
+                n_warmup=visit.n_warmup,
+                n_reps=visit.n_reps,
+                first_repetition=visit.first_repetition,
                 seed=plan.seed,
                 vocab_size=self._vocab_size,
                 probes=self._probes,
@@ -104,12 +107,11 @@ class PointMeasurer:
         )
 
     def _result(
-        self, index: int, status: PointStatus, why: str | None, done: list[MeasuredRepetition], ceilings: list[ProbedCeiling]
+        self, visit: SweepVisit, status: PointStatus, why: str | None, done: list[MeasuredRepetition], ceilings: list[ProbedCeiling]
     ) -> MeasuredPoint:
         return MeasuredPoint(
-            index=index,
-            point=self._plan.points[index],
-            n_warmup=self._plan.n_warmup,
+            visit=visit,
+            point=self._plan.points[visit.point_index],
             status=status,
             repetitions=tuple(done),
             ceilings=tuple(ceilings),

@@ -9,7 +9,7 @@ from inferometer.measure.engines.protocol import Ceiling, Repetition
 from inferometer.measure.telemetry import Telemetry
 from inferometer.records.tables import from_rows
 from inferometer.records.types import CeilingTable, Phase, PointStatus, StepTable, SweepTable
-from inferometer.spec.types import SweepPoint
+from inferometer.spec.types import SweepPoint, SweepVisit
 
 Row: TypeAlias = dict[str, object]
 
@@ -33,11 +33,10 @@ class ProbedCeiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """All that happened at one point of the plan."""
+    """All that happened at one visit to a point of the plan."""
 
-    index: int
+    visit: SweepVisit
     point: SweepPoint
-    n_warmup: int
     status: PointStatus
     repetitions: tuple[MeasuredRepetition, ...]
     ceilings: tuple[ProbedCeiling, ...]
@@ -55,8 +54,8 @@ def sweep_table(measured: MeasuredPoint, *, start_ns: int) -> SweepTable:
         rows.append(
             _point_columns(measured)
             | {
-                "repetition": n_done,
-                "is_warmup": n_done < measured.n_warmup,
+                "repetition": measured.visit.first_repetition + n_done,
+                "is_warmup": n_done < measured.visit.n_warmup,
                 "status": measured.status,
                 "started_ns": measured.ended_ns - start_ns,
                 "n_decode_steps": 0,
@@ -92,7 +91,7 @@ def ceiling_table(measured: MeasuredPoint, *, start_ns: int) -> CeilingTable:
 def _point_columns(measured: MeasuredPoint) -> Row:
     point = measured.point
     return {
-        "point_index": measured.index,
+        "point_index": measured.visit.point_index,
         "prompt_tokens": point.prompt_tokens,
         "batch_size": point.batch_size,
         "gen_tokens": point.gen_tokens,
@@ -126,7 +125,7 @@ def _step_rows(measured: MeasuredPoint, repetition: Repetition, start_ns: int) -
     is_plain = len(repetition.decode_step_ns) == point.gen_tokens - 1
     at_ns = repetition.started_ns - start_ns
     shared: Row = {
-        "point_index": measured.index,
+        "point_index": measured.visit.point_index,
         "repetition": repetition.index,
         "is_warmup": repetition.is_warmup,
         "n_waiting_requests": 0,

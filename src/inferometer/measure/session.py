@@ -1,4 +1,4 @@
-"""How are the missing points of a plan measured and stored, one after the other?"""
+"""How are the missing visits to a plan's points made and stored, one after the other?"""
 
 import time
 from collections.abc import Iterator
@@ -10,11 +10,12 @@ from inferometer.measure.points import MeasuredPoint, ceiling_table, step_table,
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
 from inferometer.records.store import RunWriter
 from inferometer.records.types import Caution, PointStatus
+from inferometer.spec.sweep_plan import visits_of
 from inferometer.spec.types import SweepPlan
 
 
 def measure_missing(plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter, on_progress: OnProgress) -> tuple[Caution, ...]:
-    """Measure and store every point that is not stored; what went wrong on the way comes back.
+    """Measure and store what is not stored of each point; what went wrong on the way comes back.
 
     Raises
     ------
@@ -25,34 +26,45 @@ def measure_missing(plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter,
     """
     cautions: list[Caution] = []
     start_ns = time.perf_counter_ns() - writer.elapsed_ns
-    for measured in _measured_points(plan, measurer, writer.done_points, on_progress):
+    for measured in _measured_points(plan, measurer, writer.done_parts, on_progress):
         if measured.status is PointStatus.FAILED:
-            if not writer.done_points:
+            if not writer.done_parts:
                 raise EngineError(measured.why or "the engine failed", where=f"the first point: {_words(measured)}")
             cautions.append(_failure(measured))
-        writer.append_point(
-            measured.index,
+        writer.append_part(
+            measured.visit.number,
             sweep_table(measured, start_ns=start_ns),
             step_table(measured, start_ns=start_ns),
             ceiling_table(measured, start_ns=start_ns),
         )
-    on_progress(Progress(n_done=len(plan.points), n_points=len(plan.points), point=None, left_s=0.0))
+    n_visits = len(visits_of(plan))
+    on_progress(Progress(n_done=n_visits, n_visits=n_visits, point=None, left_s=0.0))
     return (*cautions, *measurer.cautions())
 
 
 def _measured_points(plan: SweepPlan, measurer: PointMeasurer, done: frozenset[int], on_progress: OnProgress) -> Iterator[MeasuredPoint]:
-    """The missing points, in the plan's order, as they are measured; the first and the last carry the ceilings outside."""
-    missing = [index for index in range(len(plan.points)) if index not in done]
-    time_left = TimeLeft(plan)
+    """The missing visits, in the plan's order, as they are made; the first and the last carry the ceilings outside.
+
+    A point that did not fit or failed is not visited again.
+    """
+    visits = visits_of(plan)
+    missing = [visit for visit in visits if visit.number not in done]
+    time_left, hopeless = TimeLeft(plan), set[int]()
     outside = measurer.probe_outside()
-    for i_missing, index in enumerate(missing):
-        left_s = time_left.estimate_s([plan.points[later] for later in missing[i_missing:]])
-        on_progress(Progress(n_done=len(done) + i_missing, n_points=len(plan.points), point=plan.points[index], left_s=left_s))
+    for i_missing, visit in enumerate(missing):
+        if visit.point_index in hopeless:
+            continue
+        left_s = time_left.estimate_s([later for later in missing[i_missing:] if later.point_index not in hopeless])
+        point = plan.points[visit.point_index]
+        on_progress(Progress(n_done=len(visits) - len(missing) + i_missing, n_visits=len(visits), point=point, left_s=left_s))
         begin_s = time.monotonic()
-        measured = measurer.measure(index)
+        measured = measurer.measure(visit)
         if measured.status is PointStatus.OK:
-            time_left.measured(measured.point, time.monotonic() - begin_s)
-        after = measurer.probe_outside() if i_missing == len(missing) - 1 else ()
+            time_left.measured(visit, time.monotonic() - begin_s)
+        else:
+            hopeless.add(visit.point_index)
+        is_last = all(later.point_index in hopeless for later in missing[i_missing + 1 :])
+        after = measurer.probe_outside() if is_last else ()
         yield replace(measured, ceilings=(*outside, *measured.ceilings, *after))
         outside = ()
 

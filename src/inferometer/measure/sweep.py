@@ -67,7 +67,7 @@ def _measure(plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progre
         writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(
-            f"interrupted: {len(writer.done_points)} of {len(plan.points)} points are stored",
+            f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to points are stored",
             where=str(directory),
             try_="the same command again: it goes on with what is missing",
         ) from None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from inferometer.spec.types import SweepPlan, SweepPoint
+from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
 
 _PREFILL_TOKEN_WEIGHT: Final = 0.02
 _SEQUENCE_WEIGHT: Final = 0.05
@@ -14,10 +14,10 @@ and of large ones on a GPU. They only apportion time that was measured, so they 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a sweep stands: before each point, and once after the last."""
+    """Where a sweep stands: before each visit to a point, and once after the last."""
 
     n_done: int
-    n_points: int
+    n_visits: int
     point: SweepPoint | None
     """What is measured now; None when all is done."""
     left_s: float | None
@@ -28,27 +28,28 @@ OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 class TimeLeft:
-    """Extrapolates from the points measured so far, by the work in each."""
+    """Extrapolates from the visits made so far, by the work in each."""
 
     def __init__(self, plan: SweepPlan) -> None:
-        self._n_runs = plan.n_warmup + plan.n_reps
+        self._points = plan.points
         self._done_work = 0.0
         self._done_s = 0.0
 
-    def measured(self, point: SweepPoint, duration_s: float) -> None:
-        """A point took this long."""
-        self._done_work += self._work(point)
+    def measured(self, visit: SweepVisit, duration_s: float) -> None:
+        """A visit took this long."""
+        self._done_work += self._work(visit)
         self._done_s += duration_s
 
-    def estimate_s(self, rest: Sequence[SweepPoint]) -> float | None:
-        """How long will these points take? None before the first was measured."""
+    def estimate_s(self, rest: Sequence[SweepVisit]) -> float | None:
+        """How long will these visits take? None before the first was measured."""
         if not self._done_work:
             return None
-        return self._done_s / self._done_work * sum(self._work(point) for point in rest)
+        return self._done_s / self._done_work * sum(self._work(visit) for visit in rest)
 
-    def _work(self, point: SweepPoint) -> float:
+    def _work(self, visit: SweepVisit) -> float:
+        point = self._points[visit.point_index]
         steps = (point.gen_tokens - 1) * (1 + _SEQUENCE_WEIGHT * point.batch_size)
-        return self._n_runs * (1 + steps + _PREFILL_TOKEN_WEIGHT * point.batch_size * point.prompt_tokens)
+        return (visit.n_warmup + visit.n_reps) * (1 + steps + _PREFILL_TOKEN_WEIGHT * point.batch_size * point.prompt_tokens)
 
 
 __all__ = ["OnProgress", "Progress", "TimeLeft"]

@@ -4,8 +4,9 @@
 
     manifest.json                  what, where, when, how; ``is_complete`` is set last
     writer.lock                    held while somebody writes
-    parts/00003-00017/             the 4th point that was measured, number 17 of the plan: three tables and their checksums
-    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete run
+    parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
+    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
+    requests.parquet, steps.parquet, SHA256SUMS                     those of a run of requests; a table it does not have is no file
 """
 
 import re
@@ -18,26 +19,30 @@ LOCK_NAME: Final = "writer.lock"
 SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
+REQUESTS_NAME: Final = "requests.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
+"""The tables of a sweep, which has all of them."""
+TABLE_FILES: Final = {"sweep": SWEEP_NAME, "steps": STEPS_NAME, "ceilings": CEILINGS_NAME, "requests": REQUESTS_NAME}
+"""Field of a ``Run`` -> the file that holds it."""
 
 _PART: Final = re.compile(r"(\d{5,})-(\d{5,})")
 
 
 class Part(NamedTuple):
-    """One stored point: as the how-manieth was it measured, which of the plan is it, and where does it lie?"""
+    """One stored visit to a point: as the how-manieth was it made, which number does it have, and where does it lie?"""
 
     sequence: int
-    point_index: int
+    number: int
     folder: Path
 
 
-def part_folder(directory: Path, *, sequence: int, point_index: int) -> Path:
-    """Where does a point lie?"""
-    return directory / PARTS_NAME / f"{sequence:05d}-{point_index:05d}"
+def part_folder(directory: Path, *, sequence: int, number: int) -> Path:
+    """Where does a part lie?"""
+    return directory / PARTS_NAME / f"{sequence:05d}-{number:05d}"
 
 
 def parts_of(directory: Path) -> tuple[Part, ...]:
-    """Which points are stored in parts, in the order in which they were measured?"""
+    """Which parts are stored, in the order in which they were measured?"""
     folder = directory / PARTS_NAME
     matches = [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()] if folder.is_dir() else []
     return tuple(sorted(Part(int(match[1]), int(match[2]), path) for path, match in matches if match and path.is_dir()))
@@ -48,8 +53,10 @@ __all__ = [
     "LOCK_NAME",
     "MANIFEST_NAME",
     "PARTS_NAME",
+    "REQUESTS_NAME",
     "STEPS_NAME",
     "SWEEP_NAME",
+    "TABLE_FILES",
     "TABLE_NAMES",
     "Part",
     "part_folder",

@@ -42,7 +42,7 @@ class RunWriter:
         self._lock = lock
         parts = parts_of(directory)
         self._next_sequence = 1 + max((part.sequence for part in parts), default=-1)
-        self._done_points = {part.point_index for part in parts}
+        self._done_parts = {part.number for part in parts}
 
     @classmethod
     def create_or_resume(cls, directory: Path, manifest: RunManifest) -> Self:
@@ -77,11 +77,9 @@ class RunWriter:
         return self._manifest.is_complete
 
     @property
-    def done_points(self) -> frozenset[int]:
-        """Which points of the plan are stored?"""
-        if self.is_complete and self._manifest.plan is not None:
-            return frozenset(range(len(self._manifest.plan.points)))
-        return frozenset(self._done_points)
+    def done_parts(self) -> frozenset[int]:
+        """Which parts are stored, by the number that the measurer gave them? A complete run has none: it is merged."""
+        return frozenset(self._done_parts)
 
     @property
     def elapsed_ns(self) -> int:
@@ -92,18 +90,18 @@ class RunWriter:
             end_ns = max(end_ns, tables.end_ns(sweep, parquet.read_table(part.folder / CEILINGS_NAME, CeilingTable)))
         return end_ns
 
-    def append_point(self, point_index: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable) -> None:
-        """Store what was measured at one point. When this returns it is on the disk.
+    def append_part(self, number: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable) -> None:
+        """Store what was measured at one visit to a point. When this returns it is on the disk.
 
         Raises
         ------
         RecordError
-            It could not be written (a full disk); what was stored before is untouched. Or the point is there already.
+            It could not be written (a full disk); what was stored before is untouched. Or the part is there already.
         """
         self._refuse_if_complete()
-        if point_index in self._done_points:
-            raise RecordError(f"point {point_index} is stored already", where=str(self._directory))
-        place = part_folder(self._directory, sequence=self._next_sequence, point_index=point_index)
+        if number in self._done_parts:
+            raise RecordError(f"part {number} is stored already", where=str(self._directory))
+        place = part_folder(self._directory, sequence=self._next_sequence, number=number)
         temporary = place.with_name(place.name + durability.TEMPORARY_SUFFIX)
         try:
             durability.make_folder(temporary)
@@ -114,9 +112,9 @@ class RunWriter:
             durability.move_into_place(temporary, place)
         except RecordError as error:
             durability.remove_folder(temporary)
-            raise _with_what_is_kept(error, len(self._done_points)) from error
+            raise _with_what_is_kept(error, len(self._done_parts)) from error
         self._next_sequence += 1
-        self._done_points.add(point_index)
+        self._done_parts.add(number)
 
     def finish(self, cautions: Sequence[Caution], ended_utc: str, engine: EngineFacts | None = None) -> None:
         """Merge the parts into one file per table, then declare the run complete, then remove the parts.
@@ -215,7 +213,7 @@ def _set_damaged_aside(directory: Path) -> tuple[Caution, ...]:
             cautions.append(
                 Caution(
                     code="DAMAGED_PART",
-                    text=f"stored point {part.point_index} ({', '.join(damaged)}) differed from its checksum and was measured again",
+                    text=f"stored part {part.number} ({', '.join(damaged)}) differed from its checksum and was measured again",
                     remedy="check the disk that holds the record",
                 )
             )
@@ -234,7 +232,7 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
     return tuple(
         Caution(
             code="FAILED_BEFORE",
-            text=f"the engine failed at stored point {part.point_index}, which was measured again",
+            text=f"the engine failed at stored part {part.number}, which was measured again",
             remedy="read that point's spread before you trust it",
         )
         for part in failed
@@ -254,7 +252,7 @@ def _with_what_is_kept(error: RecordError, n_kept: int) -> RecordError:
         error.what,
         where=error.where,
         allowed=error.allowed or "a writable folder with free space",
-        try_=f"free some space, then give the same command again: {n_kept} measured points are stored, and it goes on after them",
+        try_=f"free some space, then give the same command again: {n_kept} measured parts are stored, and it goes on after them",
     )
 
 

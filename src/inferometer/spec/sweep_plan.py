@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
+from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
 
 Axes: TypeAlias = Literal["grid", "separate"]
 
@@ -61,6 +61,7 @@ def plan_sweep(
     n_reps: int,
     seed: int,
     collapse_factor_ratio: float = 2.0,
+    n_rounds: int = 1,
 ) -> SweepPlan:
     """The sweep over these points, shuffled by ``seed``: the same question gives the same order, so it can be resumed."""
     order = np.random.default_rng(seed).permutation(len(points))
@@ -72,7 +73,33 @@ def plan_sweep(
         n_reps=n_reps,
         seed=seed,
         collapse_factor_ratio=collapse_factor_ratio,
+        n_rounds=n_rounds,
     )
 
 
-__all__ = ["Axes", "parse_counts", "plan_sweep", "sweep_points"]
+def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
+    """Each point's turns, in the order in which they come.
+
+    Every other round runs backwards, so that a steady drift of the machine weighs on all points alike. Points that were seen
+    before need no more than one warm-up.
+    """
+    shares = [len(part) for part in np.array_split(np.arange(plan.n_reps), plan.n_rounds)]
+    visits, n_before = list[SweepVisit](), 0
+    for i_round, n_reps in enumerate(shares):
+        n_warmup = plan.n_warmup if i_round == 0 else min(plan.n_warmup, 1)
+        indices = range(len(plan.points))
+        visits += [
+            SweepVisit(
+                number=i_round * len(plan.points) + index,
+                point_index=index,
+                first_repetition=n_before,
+                n_warmup=n_warmup,
+                n_reps=n_reps,
+            )
+            for index in (reversed(indices) if i_round % 2 else indices)
+        ]
+        n_before += n_warmup + n_reps
+    return tuple(visits)
+
+
+__all__ = ["Axes", "parse_counts", "plan_sweep", "sweep_points", "visits_of"]

@@ -243,10 +243,24 @@ class SweepPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepVisit:
+    """A point's turn in one round of a sweep: which repetitions of it are run, after how many warm-ups."""
+
+    number: int
+    """round · points of the plan + index of the point."""
+    point_index: int
+    first_repetition: int
+    """Repetitions of a point, warm-ups included, are numbered through all its visits."""
+    n_warmup: int
+    n_reps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
     """What a sweep measures, in the order in which it does: points shuffled by ``seed``, so drift is not taken for an effect.
 
-    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id.
+    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id. The repetitions of each point
+    are spread over ``n_rounds`` visits.
     """
 
     model: str
@@ -256,6 +270,7 @@ class SweepPlan:
     n_reps: int
     seed: int
     collapse_factor_ratio: float = 2.0
+    n_rounds: int = 1
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -264,6 +279,8 @@ class SweepPlan:
             )
         if self.n_reps < 1 or self.n_warmup < 0:
             raise SpecError(f"reps = {self.n_reps}, warmup = {self.n_warmup}", where="--reps, --warmup", allowed="reps >= 1, warmup >= 0")
+        if not 1 <= self.n_rounds <= self.n_reps:
+            raise SpecError(f"{self.n_rounds} rounds of {self.n_reps} repetitions", where="--rounds", allowed=f"1 to {self.n_reps}")
         if not 1 < self.collapse_factor_ratio < math.inf:
             raise SpecError(f"collapse factor {self.collapse_factor_ratio}", where="--collapse-factor", allowed="more than 1", try_="2")
 
@@ -288,4 +305,5 @@ __all__ = [
     "SourceKind",
     "SweepPlan",
     "SweepPoint",
+    "SweepVisit",
 ]

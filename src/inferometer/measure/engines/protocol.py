@@ -148,6 +148,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seed: int
     vocab_size: int
     probes: ProbeSettings | None
+    first_repetition: int = 0
 
 
 class ProbeNow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
