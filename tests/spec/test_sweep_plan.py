@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.errors import SpecError
-from inferometer.spec.sweep_plan import parse_counts, plan_sweep, sweep_points, visits_of
-from inferometer.spec.types import EngineSpec
+from inferometer.spec.sweep_plan import parse_counts, shuffled, sweep_points, visits_of
+from inferometer.spec.types import EngineSpec, SweepPlan
 
 COUNTS = st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True)
 
@@ -38,7 +38,7 @@ def test_the_order_is_the_seeds_and_nothing_is_lost(seed):
     points = sweep_points(prompts=(16, 32, 64), batches=(1, 2, 4, 8), gen_tokens=4, axes="grid")
 
     def plan():
-        return plan_sweep(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed)
+        return shuffled(SweepPlan(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed))
 
     assert plan() == plan()
     assert sorted(plan().points) == sorted(points)
@@ -46,7 +46,9 @@ def test_the_order_is_the_seeds_and_nothing_is_lost(seed):
 
 def test_different_seeds_give_different_orders():
     points = sweep_points(prompts=(16, 32, 64), batches=(1, 2, 4, 8), gen_tokens=4, axes="grid")
-    orders = {plan_sweep(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed).points for seed in range(5)}
+    orders = {
+        shuffled(SweepPlan(model="m", engine=EngineSpec(), points=points, n_warmup=1, n_reps=3, seed=seed)).points for seed in range(5)
+    }
     assert len(orders) == 5
 
 
@@ -56,9 +58,9 @@ def test_rounds_share_the_repetitions_of_each_point(n_points, n_reps, n_warmup, 
     question = {"model": "m", "engine": EngineSpec(), "points": points, "n_warmup": n_warmup, "n_reps": n_reps, "seed": 0}
     if n_rounds > n_reps:
         with pytest.raises(SpecError, match="rounds"):
-            plan_sweep(**question, n_rounds=n_rounds)
+            shuffled(SweepPlan(**question, n_rounds=n_rounds))
         return
-    visits = visits_of(plan_sweep(**question, n_rounds=n_rounds))
+    visits = visits_of(shuffled(SweepPlan(**question, n_rounds=n_rounds)))
     assert sorted(visit.number for visit in visits) == list(range(n_points * n_rounds))
     for point_index in range(n_points):
         mine = [visit for visit in visits if visit.point_index == point_index]
@@ -70,5 +72,5 @@ def test_rounds_share_the_repetitions_of_each_point(n_points, n_reps, n_warmup, 
 
 def test_every_other_round_runs_backwards():
     points = sweep_points(prompts=(1, 2, 3), batches=(1,), gen_tokens=4, axes="grid")
-    plan = plan_sweep(model="m", engine=EngineSpec(), points=points, n_warmup=0, n_reps=2, seed=0, n_rounds=2)
+    plan = shuffled(SweepPlan(model="m", engine=EngineSpec(), points=points, n_warmup=0, n_reps=2, seed=0, n_rounds=2))
     assert [visit.point_index for visit in visits_of(plan)] == [0, 1, 2, 2, 1, 0]

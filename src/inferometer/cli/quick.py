@@ -41,7 +41,7 @@ def command(model: str, engine: types.EngineSpec, *, budget: str, out: Path | No
         raise SpecError(f"a budget of {budget!r}", where="--budget", allowed="more than nothing", try_="2min")
     resolved = resolve.resolve_model(model, load_format=engine.load_format)
     points = quick_points(resolved.spec, engine, this_hardware(), budget_s=budget_s)
-    plan = sweep_plan.plan_sweep(model=model, engine=engine, points=points, n_warmup=N_WARMUP, n_reps=N_REPS, seed=0)
+    plan = sweep_plan.shuffled(types.SweepPlan(model=model, engine=engine, points=points, n_warmup=N_WARMUP, n_reps=N_REPS, seed=0))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     folder = out or default_folder(f"{today}-quick", plan, resolved)
     give(measured_answer(measure(plan, resolved, folder), folder), as_json=as_json, show=show_measured)

@@ -10,7 +10,7 @@ from inferometer.cli.engine_options import takes_engine
 from inferometer.cli.measured import MeasuredAnswer, default_folder, measured_answer, show_measured
 from inferometer.cli.measuring import measure, what_will_happen
 from inferometer.spec.resolve import resolve_model
-from inferometer.spec.sweep_plan import parse_counts, plan_sweep, sweep_points
+from inferometer.spec.sweep_plan import parse_counts, shuffled, sweep_points
 from inferometer.spec.types import EngineSpec, SweepPlan
 
 ANSWER = MeasuredAnswer
@@ -71,7 +71,7 @@ def _plan(model: str, engine: EngineSpec, flags: dict[str, Any]) -> SweepPlan:
         gen_tokens=flags["gen_tokens"],
         axes=flags["axes"],
     )
-    return plan_sweep(
+    plan = SweepPlan(
         model=model,
         engine=engine,
         points=points,
@@ -81,6 +81,7 @@ def _plan(model: str, engine: EngineSpec, flags: dict[str, Any]) -> SweepPlan:
         collapse_factor_ratio=flags["collapse_factor"],
         n_rounds=flags["rounds"] or _rounds(engine, flags["reps"]),
     )
+    return shuffled(plan)
 
 
 def _rounds(engine: EngineSpec, n_reps: int) -> int:

@@ -1,12 +1,13 @@
 """Which points does a sweep have, and in which order are they measured?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint, SweepVisit
+from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
 
 Axes: TypeAlias = Literal["grid", "separate"]
 
@@ -52,29 +53,10 @@ def sweep_points(*, prompts: Sequence[int], batches: Sequence[int], gen_tokens: 
     return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt, batch in pairs)
 
 
-def plan_sweep(
-    *,
-    model: str,
-    engine: EngineSpec,
-    points: Sequence[SweepPoint],
-    n_warmup: int,
-    n_reps: int,
-    seed: int,
-    collapse_factor_ratio: float = 2.0,
-    n_rounds: int = 1,
-) -> SweepPlan:
-    """The sweep over these points, shuffled by ``seed``: the same question gives the same order, so it can be resumed."""
-    order = np.random.default_rng(seed).permutation(len(points))
-    return SweepPlan(
-        model=model,
-        engine=engine,
-        points=tuple(points[index] for index in order),
-        n_warmup=n_warmup,
-        n_reps=n_reps,
-        seed=seed,
-        collapse_factor_ratio=collapse_factor_ratio,
-        n_rounds=n_rounds,
-    )
+def shuffled(plan: SweepPlan) -> SweepPlan:
+    """The same sweep with its points in an order that ``seed`` decides: the same question gives the same order, so it can be resumed."""
+    order = np.random.default_rng(plan.seed).permutation(len(plan.points))
+    return replace(plan, points=tuple(plan.points[index] for index in order))
 
 
 def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
@@ -102,4 +84,4 @@ def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
     return tuple(visits)
 
 
-__all__ = ["Axes", "parse_counts", "plan_sweep", "sweep_points", "visits_of"]
+__all__ = ["Axes", "parse_counts", "shuffled", "sweep_points", "visits_of"]
