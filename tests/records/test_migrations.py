@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
@@ -34,6 +35,18 @@ def test_version_1():
     assert found == expected
     assert run.steps is not None
     assert run.ceilings is not None
+
+
+def test_version_2():
+    """A small simulated run of requests, as the second version wrote it; these numbers must never change."""
+    run = read_run(FIXTURES / "version_2")
+    assert json.loads((FIXTURES / "version_2" / "manifest.json").read_text())["schema_version"] == 2
+    assert run.manifest.origin == "simulated"
+    assert run.sweep is None
+    assert run.ceilings is None
+    assert np.bincount(run.requests.status, minlength=6).tolist() == [0, 577, 1, 1, 0, 21]
+    assert len(run.steps.start_ns) == 6388
+    assert int(run.requests.n_preemptions.sum()) == 19
 
 
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path):

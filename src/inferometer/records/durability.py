@@ -85,6 +85,13 @@ def write_sums(folder: Path, names: tuple[str, ...]) -> None:
     replace_file(folder / SUMS_NAME, "".join(lines).encode())
 
 
+def summed_files(folder: Path) -> tuple[str, ...]:
+    """Of which files of ``folder`` are checksums stored?"""
+    sums = folder / SUMS_NAME
+    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
+    return tuple(line.partition("  ")[2] for line in lines)
+
+
 def damaged_files(folder: Path) -> tuple[str, ...]:
     """Which files of ``folder`` are missing or differ from the stored checksums? None where no checksums are stored."""
     sums = folder / SUMS_NAME
@@ -166,6 +173,7 @@ __all__ = [
     "move_into_place",
     "remove_folder",
     "replace_file",
+    "summed_files",
     "sync_folder",
     "write_sums",
 ]

@@ -3,13 +3,14 @@
 History of the schema
 ---------------------
 1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
+2   A run may have requests.parquet, and a complete run only the files of the tables that it has. Sweeps are as before.
 
 To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old version here as a
 function that turns old columns and an old manifest into today's, add one for the new version, and commit a record of
 the old version under ``tests/records/fixtures`` with a test that reads it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -27,9 +28,12 @@ class Loader(NamedTuple):
     """How is one version of the schema read?"""
 
     manifest: Callable[[bytes], RunManifest]
-    sweep: ColumnsLoader
-    steps: ColumnsLoader
-    ceilings: ColumnsLoader
+    columns: Mapping[str, ColumnsLoader]
+    """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not here are as they were."""
+
+    def loader_of(self, field: str) -> ColumnsLoader:
+        """How is this table read?"""
+        return self.columns.get(field, _as_they_are)
 
 
 class StoredManifest(NamedTuple):
@@ -82,7 +86,7 @@ class _Versioned(msgspec.Struct):
     schema_version: int
 
 
-def _manifest_version_1(content: bytes) -> RunManifest:
+def _manifest_as_it_is(content: bytes) -> RunManifest:
     return msgspec.json.decode(content, type=RunManifest)
 
 
@@ -91,7 +95,8 @@ def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 LOADERS: Final[dict[int, Loader]] = {
-    1: Loader(manifest=_manifest_version_1, sweep=_as_they_are, steps=_as_they_are, ceilings=_as_they_are),
+    1: Loader(manifest=_manifest_as_it_is, columns={}),
+    2: Loader(manifest=_manifest_as_it_is, columns={}),
 }
 
 __all__ = ["LOADERS", "ColumnsLoader", "Loader", "StoredManifest", "read_manifest"]

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
 from inferometer.records import durability, parquet, tables
-from inferometer.records.layout import CEILINGS_NAME, MANIFEST_NAME, STEPS_NAME, SWEEP_NAME, parts_of
-from inferometer.records.migrations import ColumnsLoader, read_manifest
+from inferometer.records.layout import MANIFEST_NAME, TABLE_FILES, TABLE_NAMES, parts_of
+from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import Table
-from inferometer.records.types import Caution, CeilingTable, Run, StepTable, SweepTable
+from inferometer.records.types import Caution, CeilingTable, RequestTable, Run, RunManifest, StepTable, SweepTable
 
-_MAX_SHOWN = 3
+_MAX_SHOWN: Final = 3
+_DIFFERS: Final = "differs from its checksum or is missing"
 
 
 def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
@@ -27,34 +29,64 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     """
     if path.is_file() and path.name != MANIFEST_NAME:
         return read_sweep_csv(path)
-    directory = _directory_of(path)
+    directory = directory_of(path)
     manifest, loader = read_manifest(directory / MANIFEST_NAME)
-    damages: dict[Path, str] = {}
+    stored = _Stored(damages={}, loader=loader, folders=[directory], names=TABLE_NAMES)
     if manifest.is_complete:
-        folders = [directory]
-        damages.update({directory / name: "differs from its checksum or is missing" for name in durability.damaged_files(directory)})
+        stored.damages.update(dict.fromkeys((directory / name for name in durability.damaged_files(directory)), _DIFFERS))
+        stored = stored._replace(names=_expected_names(directory, manifest))
     else:
-        folders = _whole_parts(directory, damages)
-    sweep = _read_table(folders, SWEEP_NAME, SweepTable, loader.sweep, damages)
-    steps = _read_table(folders, STEPS_NAME, StepTable, loader.steps, damages)
-    ceilings = _read_table(folders, CEILINGS_NAME, CeilingTable, loader.ceilings, damages)
+        stored = stored._replace(folders=_whole_parts(directory, stored.damages))
+    sweep = stored.table("sweep", SweepTable)
+    steps = stored.table("steps", StepTable)
+    ceilings = stored.table("ceilings", CeilingTable)
+    requests = stored.table("requests", RequestTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
-    if damages and not skip_damaged:
-        raise _damage_error(damages, sweep)
+    if stored.damages and not skip_damaged:
+        raise _damage_error(stored.damages, sweep, requests)
     cautions = tuple(
         Caution(code="DAMAGED_RECORD", text=f"left out: {path.relative_to(directory)} {why}", remedy="measure what is missing again")
-        for path, why in damages.items()
+        for path, why in stored.damages.items()
     )
     return Run(
         manifest=replace(manifest, cautions=(*manifest.cautions, *cautions)),
         sweep=sweep,
         steps=steps if steps is not None and tables.n_rows(steps) else None,
         ceilings=ceilings if ceilings is not None and tables.n_rows(ceilings) else None,
+        requests=requests,
     )
 
 
-def _directory_of(path: Path) -> Path:
+class _Stored(NamedTuple):
+    """Where do the tables of a run lie, and which files cannot be trusted?"""
+
+    damages: dict[Path, str]
+    loader: Loader
+    folders: list[Path]
+    names: tuple[str, ...]
+    """Files that must be there."""
+
+    def table(self, field: str, table_type: type[Table]) -> Table | None:
+        """The table of that field from all folders, joined; None where the run has none or none could be read. What cannot be read is a damage."""
+        name = TABLE_FILES[field]
+        if name not in self.names:
+            return None
+        found: list[Table] = []
+        for path in [folder / name for folder in self.folders]:
+            if path in self.damages:
+                continue
+            try:
+                found.append(tables.from_columns(table_type, self.loader.loader_of(field)(parquet.read_columns(path))))
+            except RecordError as error:
+                self.damages[path] = error.what
+        if len(found) == 1:
+            return found[0]
+        return None if self.folders and not found else tables.concat(table_type, found)
+
+
+def directory_of(path: Path) -> Path:
+    """In which folder does the run at ``path`` lie?"""
     if path.name == MANIFEST_NAME and path.is_file():
         return path.parent
     if (path / MANIFEST_NAME).is_file():
@@ -77,33 +109,28 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
         damaged = durability.damaged_files(part.folder)
         if not (part.folder / durability.SUMS_NAME).is_file():
             damaged = (durability.SUMS_NAME,)
-        damages.update({part.folder / name: "differs from its checksum or is missing" for name in damaged})
+        damages.update(dict.fromkeys((part.folder / name for name in damaged), _DIFFERS))
         if not damaged:
             whole.append(part.folder)
     return whole
 
 
-def _read_table(folders: list[Path], name: str, table_type: type[Table], load: ColumnsLoader, damages: dict[Path, str]) -> Table | None:
-    """The table of that name of all folders, joined; None where none could be read. What cannot be read is added to ``damages``."""
-    found: list[Table] = []
-    for path in [folder / name for folder in folders]:
-        if path in damages:
-            continue
-        try:
-            found.append(tables.from_columns(table_type, load(parquet.read_columns(path))))
-        except RecordError as error:
-            damages[path] = error.what
-    return None if folders and not found else tables.concat(table_type, found)
+def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
+    """Which tables must a complete run have: those with a checksum; where the checksums are lost, a sweep's three or what is there."""
+    summed = durability.summed_files(directory)
+    there = tuple(name for name in TABLE_FILES.values() if (directory / name).is_file())
+    return summed or (TABLE_NAMES if manifest.plan is not None or not there else there)
 
 
-def _damage_error(damages: dict[Path, str], sweep: SweepTable | None) -> RecordError:
+def _damage_error(damages: dict[Path, str], sweep: SweepTable | None, requests: RequestTable | None) -> RecordError:
     shown = [f"{path.name} {why}" for path, why in list(damages.items())[:_MAX_SHOWN]]
     n_points = 0 if sweep is None else len(set(sweep.point_index.tolist()))
+    whole = f"{n_points} measured points" if requests is None else f"{tables.n_rows(requests)} requests"
     return RecordError(
         f"the record is damaged: {'; '.join(shown)}" + (f"; and {len(damages) - _MAX_SHOWN} more" if len(damages) > _MAX_SHOWN else ""),
         where=str(next(iter(damages))),
-        try_=f"put back a copy, or give --skip-damaged to read what is whole: {n_points} measured points",
+        try_=f"put back a copy, or give --skip-damaged to read what is whole: {whole}",
     )
 
 
-__all__ = ["read_run"]
+__all__ = ["directory_of", "read_run"]

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
-from inferometer.records.types import ABSENT, CeilingTable, StepTable, SweepTable
+from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepTable, SweepTable
 
-Table = TypeVar("Table", SweepTable, StepTable, CeilingTable)
-AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable
+Table = TypeVar("Table", SweepTable, StepTable, CeilingTable, RequestTable)
+AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable | RequestTable
 Column: TypeAlias = NDArray[Any]
 
 _ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}
@@ -92,7 +92,7 @@ def select(table: Table, rows: NDArray[Any]) -> Table:
 
 def n_rows(table: AnyTable) -> int:
     """How many rows does a table have?"""
-    return len(table.point_index)
+    return len(table[0])
 
 
 def optional_ns(column: NDArray[np.int64]) -> NDArray[np.float64]:
