@@ -68,7 +68,7 @@ class _Stored(NamedTuple):
     """Files that must be there."""
 
     def table(self, field: str, table_type: type[Table]) -> Table | None:
-        """The table of that field from all folders, joined; None where the run has none or none could be read. What cannot be read is a damage."""
+        """The table of that field from all folders, joined; None where there is none. What cannot be read is a damage."""
         name = TABLE_FILES[field]
         if name not in self.names:
             return None
