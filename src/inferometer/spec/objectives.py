@@ -1,0 +1,158 @@
+"""What is promised to users: which latency, at which percentile, below which limit?
+
+Text such as ``ttft:p95<500ms, tpot:p95<50ms`` becomes an ``ObjectiveSpec``. Each threshold says two things: its percentile is
+to lie below its limit (a verdict on the run), and a request is good when it keeps every limit (goodput).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from inferometer.errors import SpecError
+from inferometer.units import parse_duration_s
+
+Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue"]
+
+METRIC_MEANINGS: Final[dict[Metric, str]] = {
+    "ttft": "time to first token, from the intended send",
+    "tpot": "time per output token after the first",
+    "e2e": "from the intended send to the last token",
+    "queue": "from the send to the first time in a batch",
+}
+
+_SYNONYMS: Final[dict[str, Metric]] = {"e2el": "e2e", "ttlt": "e2e"}
+_ALLOWED: Final = "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC p50, p95, p99.9, …"
+_EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
+_THRESHOLD: Final = re.compile(r"(?P<metric>[A-Za-z0-9_]+)\s*[: ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)")
+_PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+_GOODPUT: Final = re.compile(r"([A-Za-z0-9_]+):([0-9.eE+-]+)([A-Za-zµ]*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """One promise: this percentile of this latency is below this limit.
+
+    ``percentile_fraction`` is None for a limit that counts for goodput alone.
+    """
+
+    metric: Metric
+    percentile_fraction: float | None
+    limit_s: float
+
+    def __post_init__(self) -> None:
+        if not self.limit_s > 0:
+            raise SpecError(f"limit {self.limit_s} s of {self.metric}", allowed="above 0", try_=_EXAMPLE)
+        if self.percentile_fraction is not None and not 0 < self.percentile_fraction < 1:
+            raise SpecError(f"percentile {self.percentile_fraction} of {self.metric}", allowed="between p0 and p100", try_=_EXAMPLE)
+
+    @property
+    def text(self) -> str:
+        """As it is written: ``ttft:p95<500ms``."""
+        statistic = "" if self.percentile_fraction is None else f":{percentile_name(self.percentile_fraction)}"
+        limit = f"{self.limit_s * 1e3:.12g}ms" if self.limit_s < 10 else f"{self.limit_s:.12g}s"
+        return f"{self.metric}{statistic}<{limit}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectiveSpec:
+    """All that is promised (an SLO): one threshold or more."""
+
+    thresholds: tuple[Threshold, ...]
+
+    def __post_init__(self) -> None:
+        if not self.thresholds:
+            raise SpecError("an objective without a threshold", allowed=_ALLOWED, try_=_EXAMPLE)
+
+    @property
+    def text(self) -> str:
+        """As it is written, one threshold after the other."""
+        return ", ".join(threshold.text for threshold in self.thresholds)
+
+
+def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
+    """What does text such as ``ttft:p95<500ms, tpot:p95<50ms`` (or ``ttft p95 < 500ms``) promise?
+
+    Raises
+    ------
+    SpecError
+        A threshold that cannot be understood, or the same one twice; the message names it and what is allowed.
+
+    Example
+    -------
+    >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
+    'ttft:p99<500ms, tpot:p95<50ms'
+    """
+    thresholds = [_threshold(part.strip(), where) for part in text.split(",") if part.strip()]
+    if not thresholds:
+        raise SpecError(f"{text!r} promises nothing", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
+    seen = [(threshold.metric, threshold.percentile_fraction) for threshold in thresholds]
+    for (metric, fraction), threshold in zip(seen, thresholds, strict=True):
+        if seen.count((metric, fraction)) > 1:
+            raise SpecError(f"{threshold.text.partition('<')[0]} has two limits", where=where, allowed="one limit for each", try_=_EXAMPLE)
+    return ObjectiveSpec(thresholds=tuple(thresholds))
+
+
+def parse_goodput(text: str, *, where: str = "--goodput") -> ObjectiveSpec:
+    """Limits in the words of other tools, ``ttft:500 tpot:50``: milliseconds that each good request keeps, without a percentile.
+
+    Raises
+    ------
+    SpecError
+        A limit that cannot be understood.
+
+    Example
+    -------
+    >>> [threshold.limit_s for threshold in parse_goodput("ttft:500 tpot:50").thresholds]
+    [0.5, 0.05]
+    """
+    allowed = "METRIC:MILLISECONDS with blanks between; METRIC one of ttft, tpot, e2el"
+    thresholds: list[Threshold] = []
+    for part in text.replace(",", " ").split():
+        match = _GOODPUT.fullmatch(part)
+        if match is None:
+            raise SpecError(f"{part!r} is no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50")
+        limit_s = parse_duration_s(match[2] + (match[3] or "ms"), where=where)
+        thresholds.append(Threshold(metric=_metric(match[1], part, where), percentile_fraction=None, limit_s=limit_s))
+    if not thresholds:
+        raise SpecError(f"{text!r} has no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50")
+    return ObjectiveSpec(thresholds=tuple(thresholds))
+
+
+def percentile_name(fraction: float) -> str:
+    """How is a percentile called?
+
+    Example
+    -------
+    >>> percentile_name(0.95), percentile_name(0.999)
+    ('p95', 'p99.9')
+    """
+    return f"p{round(fraction * 100, 6):g}"
+
+
+def _threshold(part: str, where: str) -> Threshold:
+    match = _THRESHOLD.fullmatch(part)
+    if match is None:
+        raise SpecError(f"{part!r} is no threshold", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
+    metric = _metric(match["metric"], part, where)
+    percentile = _PERCENTILE.fullmatch(match["statistic"])
+    if percentile is None or not 0 < float(percentile[1]) < 100:
+        raise SpecError(
+            f"{match['statistic']!r} of {part!r} is no percentile", where=where, allowed="p50, p90, p95, p99, p99.9, …", try_=_EXAMPLE
+        )
+    if match["sign"] not in {"<", "<="}:
+        raise SpecError(f"{match['sign']!r} of {part!r}: a latency has an upper limit", where=where, allowed="<", try_=_EXAMPLE)
+    limit_s = round(parse_duration_s(match["limit"], where=where), 12)
+    if limit_s <= 0:
+        raise SpecError(f"limit {match['limit'].strip()!r} of {part!r} is not above 0", where=where, allowed="a duration", try_=_EXAMPLE)
+    return Threshold(metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s)
+
+
+def _metric(name: str, part: str, where: str) -> Metric:
+    known = {**{metric: metric for metric in get_args(Metric)}, **_SYNONYMS}
+    if name.lower() not in known:
+        allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
+        raise SpecError(f"{name!r} of {part!r} is no latency that is known", where=where, allowed=allowed, try_=_EXAMPLE)
+    return known[name.lower()]
+
+
+__all__ = ["METRIC_MEANINGS", "Metric", "ObjectiveSpec", "Threshold", "parse_goodput", "parse_objective", "percentile_name"]
