@@ -122,6 +122,26 @@ def largest_batch_size(question: MemoryQuestion) -> int:
     return low
 
 
+def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
+    """How many blocks of ``block_tokens`` fit beside the weights and the largest step, as an engine finds that fills its memory?
+
+    An estimate: what an engine profiles differs by whole percents, so take the number from a server's log where there is one.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> question = MemoryQuestion(model=find_model("llama-3.1-8b"), engine=EngineSpec(dtype="bfloat16"), hardware=find_hardware("h100_sxm"),
+    ...                           context_tokens=1, prompt_tokens=2048, max_step_tokens=2048, block_tokens=16)
+    >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
+    29063
+    """
+    model, engine = question.model, question.engine
+    n_stages = (question.plan or plan_of(engine)).n_pipeline
+    budget = memory_budget(question, max_num_seqs)
+    block_bytes = kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens) / n_kv_shards(model, engine) / n_stages
+    return max(int((budget.free_bytes + budget.kv_bytes) / block_bytes), 0)
+
+
 def logits_trap(model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int) -> LogitsTrap:
     """What would logits of every position of the prompts cost, against those of the last?"""
     return LogitsTrap(
@@ -135,4 +155,4 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
     return 2 * model.hidden_size + widest
 
 
-__all__ = ["DEFAULT_UTILIZATION", "LogitsTrap", "MemoryBudget", "MemoryQuestion", "largest_batch_size", "logits_trap", "memory_budget"]
+__all__ = ["DEFAULT_UTILIZATION", "LogitsTrap", "MemoryBudget", "MemoryQuestion", "largest_batch_size", "logits_trap", "memory_budget", "n_kv_blocks_that_fit"]
