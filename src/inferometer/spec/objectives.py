@@ -6,7 +6,7 @@ to lie below its limit (a verdict on the run), and a request is good when it kee
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.units import parse_duration_s
@@ -148,7 +148,7 @@ def _threshold(part: str, where: str) -> Threshold:
 
 
 def _metric(name: str, part: str, where: str) -> Metric:
-    known = {**{metric: metric for metric in get_args(Metric)}, **_SYNONYMS}
+    known: dict[str, Metric] = {**{metric: metric for metric in METRIC_MEANINGS}, **_SYNONYMS}
     if name.lower() not in known:
         allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
         raise SpecError(f"{name!r} of {part!r} is no latency that is known", where=where, allowed=allowed, try_=_EXAMPLE)

@@ -1,0 +1,177 @@
+"""How sure is a number of one run, whose samples follow one another and are alike when they are near?
+
+Requests that meet the same queue are late together, so n of them say less than n independent ones. How much less is measured:
+the share of samples below the quantile is taken in consecutive batches, and its variance between batches against what independent
+samples would give (*inflation*) tells how many independent samples the run is worth. Those carry the binomial interval of
+``quantiles``. Batches of three lengths are tried and the largest inflation is believed, since batches that are too short to forget
+one another hide it. A run worth too few samples has no interval, however many requests it has.
+
+Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2 and 9.5.3; of the indicator for
+quantiles, Heidelberger and Lewis, Quantile Estimation in Dependent Sequences, Operations Research 32 (1984).
+"""
+
+import math
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtrit
+
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
+
+N_BATCHES: Final = (40, 20, 10)
+"""Batches of these many are tried; with fewer than ten the variance between them is itself a guess."""
+MIN_SAMPLES: Final = 40
+"""With fewer nobody can see how far they depend on one another."""
+MIN_INDEPENDENT_SAMPLES: Final = 10
+"""A run that is worth fewer is too short to know what it is worth."""
+_MIN_SAMPLES_OF_A_BATCH: Final = 4
+
+_Floats = NDArray[np.float64]
+
+
+def run_quantile_estimate(
+    samples: ArrayLike,
+    quantile_fraction: float,
+    *,
+    upper: ArrayLike | None = None,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
+) -> Estimate | None:
+    """What is this quantile of what the run draws its samples from? In the order in which they were taken; None without samples.
+
+    ``upper`` says how large each sample may be at most where ``samples`` are lower bounds (infinite for one that was never seen to
+    end): the value is that of the lower bounds, the interval's upper end that of the upper ones.
+
+    Example
+    -------
+    >>> estimate = run_quantile_estimate(range(1000), 0.5)
+    >>> estimate.method
+    'quantile 0.5; n = 1000 is worth 6 independent samples; too small for a 95 % interval, which needs 10'
+    """
+    lower = np.asarray(samples, dtype=np.float64)
+    if lower.size == 0:
+        return None
+    value = float(np.quantile(lower, quantile_fraction, method="inverted_cdf"))
+    worth = independent_samples(lower <= value)
+    needed = max(MIN_INDEPENDENT_SAMPLES, min_samples(quantile_fraction, confidence_fraction=confidence_fraction))
+    ranks = interval_ranks(worth, quantile_fraction, confidence_fraction=confidence_fraction)
+    n_text = f"n = {lower.size}" if worth == lower.size else f"n = {lower.size} is worth {worth} independent samples"
+    name = f"quantile {quantile_fraction:g}; {n_text}"
+    if ranks is None or worth < needed or lower.size < MIN_SAMPLES:
+        needed = max(needed, MIN_SAMPLES) if worth == lower.size else needed
+        method = f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs {needed}"
+        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=lower.size, method=method)
+    above = lower if upper is None else np.asarray(upper, dtype=np.float64)
+    low = _order_statistic(lower, math.floor((ranks.low - 1) / worth * lower.size))
+    high = _order_statistic(above, math.ceil(ranks.high / worth * lower.size) - 1)
+    return Estimate(
+        value=value,
+        low=min(low, value),
+        high=max(high, value),
+        confidence_fraction=confidence_fraction,
+        n_samples=lower.size,
+        method=f"{name}, order statistics {ranks.low} and {ranks.high} of those",
+    )
+
+
+def run_mean_estimate(
+    batch_means: ArrayLike, value: float, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Estimate:
+    """How sure is the mean of a run, given the means of its consecutive batches? ``value`` is the mean of the whole run.
+
+    Example
+    -------
+    >>> run_mean_estimate([9.0, 11.0] * 20, 10.0, name="rate").method
+    'rate; batch means, widest of 40, 20 and 10 batches'
+    """
+    means = np.asarray(batch_means, dtype=np.float64)
+    if means.size < max(N_BATCHES):
+        method = f"{name}; {means.size} batches are too few for an interval"
+        return Estimate(
+            value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=max(means.size, 1), method=method
+        )
+    halves: list[float] = []
+    for n_batches in N_BATCHES:
+        merged = _batch_means(means, n_batches)
+        quantile = float(stdtrit(n_batches - 1, 0.5 + confidence_fraction / 2))
+        halves.append(quantile * float(merged.std(ddof=1)) / math.sqrt(n_batches))
+    half = max(halves)
+    tried = f"{', '.join(str(n) for n in N_BATCHES[:-1])} and {N_BATCHES[-1]}"
+    return Estimate(
+        value=value,
+        low=value - half,
+        high=value + half,
+        confidence_fraction=confidence_fraction,
+        n_samples=means.size,
+        method=f"{name}; batch means, widest of {tried} batches",
+    )
+
+
+def run_share_estimate(is_good: ArrayLike, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Estimate | None:
+    """What share of the run's samples is good? Wilson's interval of as many samples as the run is worth; None without samples."""
+    good = np.asarray(is_good, dtype=np.bool_)
+    if good.size == 0:
+        return None
+    value = float(good.mean())
+    worth = independent_samples(good)
+    if good.size < MIN_SAMPLES or worth < MIN_INDEPENDENT_SAMPLES:
+        method = f"{name}; n = {good.size} is too small for an interval"
+        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=good.size, method=method)
+    z = float(stdtrit(math.inf, 0.5 + confidence_fraction / 2))
+    centre = (value + z * z / (2 * worth)) / (1 + z * z / worth)
+    half = z / (1 + z * z / worth) * math.sqrt(value * (1 - value) / worth + z * z / (4 * worth * worth))
+    method = f"{name}; Wilson's interval of {worth} independent samples, of n = {good.size}"
+    return Estimate(
+        value=value,
+        low=max(0.0, min(value, centre - half)),
+        high=min(1.0, max(value, centre + half)),
+        confidence_fraction=confidence_fraction,
+        n_samples=good.size,
+        method=method,
+    )
+
+
+def independent_samples(is_below: NDArray[np.bool_]) -> int:
+    """How many independent samples say as much about a share as this sequence does? At least 1, at most all of them.
+
+    Example
+    -------
+    >>> independent_samples(np.arange(400) % 2 == 0)
+    400
+    """
+    n = is_below.size
+    share = float(is_below.mean())
+    if share in {0.0, 1.0} or n < MIN_SAMPLES:
+        return n
+    inflation = 1.0
+    for n_batches in N_BATCHES:
+        n_each = n // n_batches
+        if n_each >= _MIN_SAMPLES_OF_A_BATCH:
+            between = float(_batch_means(is_below.astype(np.float64), n_batches).var(ddof=1))
+            doubt = (float(stdtrit(n_batches - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
+            inflation = max(inflation, doubt * between * n_each / (share * (1 - share)))
+    return max(1, math.floor(n / inflation))
+
+
+def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
+    """Means of consecutive batches of one length; what does not fill a batch is left out at the start, where a run warms up."""
+    n_each = samples.size // n_batches
+    return samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
+
+
+def _order_statistic(samples: _Floats, rank: int) -> float:
+    """The sample of this rank, from 0."""
+    rank = min(max(rank, 0), samples.size - 1)
+    return float(np.partition(samples, rank)[rank])
+
+
+__all__ = [
+    "MIN_INDEPENDENT_SAMPLES",
+    "MIN_SAMPLES",
+    "N_BATCHES",
+    "independent_samples",
+    "run_mean_estimate",
+    "run_quantile_estimate",
+    "run_share_estimate",
+]
