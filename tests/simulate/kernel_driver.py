@@ -50,7 +50,8 @@ class KernelDriver:
         self.n_in_flight -= 1
 
     def abort(self, index):
-        kernel_update.abort(self.memory, index)
+        if self.memory.requests["status"][index] < int(Status.STOPPED):
+            kernel_update.abort(self.memory, index)
 
     def has_unfinished(self):
         return bool(self.counters["n_running"] + self.counters["n_waiting"])

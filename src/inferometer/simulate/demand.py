@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, I32, I64
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.engine_config import EngineConfig
 
 _WHERE: Final = "the workload"
 
@@ -113,7 +113,7 @@ def with_contents(requests: Demand, block_size: int, shared: SharedBlocks | None
     return requests._replace(content_start=start.astype(np.int64), contents=contents)
 
 
-def contents_checked(requests: Demand, config: SchedulerConfig) -> Demand:
+def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
     """The same requests with the contents that this engine asks for: none without prefix caching, else one for each full block.
 
     Raises

@@ -4,15 +4,15 @@ from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.demand import Demand, contents_checked
+from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel_run import run
 from inferometer.simulate.kernel_state import State, new_state
 from inferometer.simulate.outcome import FAR_NS, Outcome, RequestFacts, Simulation, StepLog, new_log, simulation
-from inferometer.simulate.scheduler_config import SchedulerConfig
 
 _LOG_ROWS: Final = 1 << 16
 
 
-def simulate(requests: Demand, config: SchedulerConfig, cost: StepTimeArrays, *, until_ns: int | None = None) -> Simulation:
+def simulate(requests: Demand, config: EngineConfig, cost: StepTimeArrays, *, until_ns: int | None = None) -> Simulation:
     """What becomes of these requests on one replica with this scheduler and these step times?
 
     Same inputs, same outputs, to the nanosecond, as ``reference_run.simulate_plainly``. ``until_ns`` ends it there: what was

@@ -3,13 +3,15 @@
 The same as ``reference_blocks``, on arrays; both mirror ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
 """
 
+from inferometer.simulate import kernel_seats
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import NOTHING, Record, Records, State
 
 
 @compiled
-def find_hits(state: State, index: int, seat: int) -> int:
-    """How many blocks hold a prefix of this request? They are noted in the seat's row; nothing is taken yet."""
+def find_hits(state: State, index: int) -> int:
+    """How many blocks hold a prefix of this request? They are noted in the next seat's row; nothing is taken yet."""
+    seat = kernel_seats.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
     for i_block in range(n_max):
@@ -21,10 +23,10 @@ def find_hits(state: State, index: int, seat: int) -> int:
 
 
 @compiled
-def admit(state: State, index: int, seat: int, num_new_tokens: int, n_hits: int) -> bool:
+def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     """Seat a waiting request with its hits and room for its next tokens; False, and nothing changed, where there is none."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
-    row = state.block_table[seat]
+    row = state.block_table[kernel_seats.lowest(state)]
     n_spare = counters.n_free
     for i_block in range(n_hits):
         n_spare -= state.blocks[row[i_block]].ref_count == 0
@@ -38,7 +40,7 @@ def admit(state: State, index: int, seat: int, num_new_tokens: int, n_hits: int)
         return False
     for i_block in range(n_hits):
         _touch(state.blocks, counters, row[i_block])
-    request.seat = seat
+    kernel_seats.take(state, index)
     request.num_blocks = n_hits
     request.num_cached_blocks = n_hits
     _take(state, index, n_needed)
@@ -89,9 +91,7 @@ def free(state: State, index: int) -> None:
             else:
                 _insert(blocks, block, after)
                 after = block
-    state.free_seats[counters.n_seats] = request.seat
-    counters.n_seats += 1
-    request.seat = NOTHING
+    kernel_seats.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
 

@@ -8,14 +8,15 @@ Order of events at one instant: arrivals by index, then aborts, then ``schedule`
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import kernel_queue, kernel_schedule, kernel_update
+from inferometer.simulate import kernel_arrivals, kernel_policy, kernel_queue
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, StepLog, max_barren_steps
 from inferometer.simulate.reference_request import Status
 from inferometer.simulate.step_cost import compiled_duration_ns
 
-_UNSEEN, _WAITING, _REJECTED = int(Status.UNSEEN), int(Status.WAITING), int(Status.REJECTED)
+_UNSEEN, _WAITING, _STOPPED = int(Status.UNSEEN), int(Status.WAITING), int(Status.STOPPED)
+_ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
 
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
 _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
@@ -27,15 +28,16 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
     counters, depth = state.counters[0], state.config[0].depth
     while log.n_filled[0] < len(log.start_ns):
         _take_in(state)
+        counters.wake_ns = FAR_NS
         if counters.n_running + counters.n_waiting > 0:
             slot = (counters.first_batch + counters.n_in_flight) % depth
-            kernel_schedule.schedule(state, slot)
+            kernel_policy.schedule(state, slot)
             _price(state, cost, slot)
             _note(state, log, slot)
             if state.batches[slot].n_parts == 0 and counters.n_preempted == 0 and counters.n_busy_in_flight == 0:
                 counters.n_in_flight = 0
                 if not _jump(state, until_ns):
-                    return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
+                    return _end_of_run(state)
                 continue
             counters.n_in_flight += 1
             counters.n_busy_in_flight += state.batches[slot].n_parts > 0
@@ -43,7 +45,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
                 continue
         elif counters.n_in_flight == 0:
             if not _jump(state, until_ns):
-                return _FINISHED if counters.next_arrival == len(state.requests) else _HORIZON
+                return _end_of_run(state)
             continue
         if state.batches[counters.first_batch].end_ns > until_ns:
             return _HORIZON
@@ -66,8 +68,7 @@ def _take_in(state: State) -> None:
         if request.status != _UNSEEN:
             continue  # its client has gone already
         if request.num_prompt_tokens >= state.config[0].max_model_len:
-            request.status = _REJECTED
-            request.finished_ns = request.arrival_ns
+            kernel_arrivals.end(state, index, _REJECTED, request.arrival_ns)
             continue
         request.status = _WAITING
         kernel_queue.add(state, index)
@@ -82,7 +83,11 @@ def _drop_aborted(state: State) -> None:
         if state.abort_ns[index] > counters.now_ns:
             return
         counters.next_abort += 1
-        kernel_update.abort(state, index)
+        status = state.requests[index].status
+        if status == _UNSEEN:
+            kernel_arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+        elif status < _STOPPED:
+            kernel_policy.abort(state, index)
 
 
 @compiled
@@ -119,7 +124,7 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.prefill_tokens[row] = batch.prefill_tokens
     log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
     log.decode_context_tokens[row] = batch.decode_context_tokens
-    log.kv_blocks_used[row] = len(state.blocks) - 1 - counters.n_free
+    log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
     log.n_filled[0] = row + 1
 
 
@@ -129,7 +134,7 @@ def _complete_oldest(state: State) -> None:
     counters, slot = state.counters[0], state.counters[0].first_batch
     counters.now_ns = max(counters.now_ns, state.batches[slot].end_ns)
     _drop_aborted(state)
-    n_delivered = kernel_update.update(state, slot)
+    n_delivered = kernel_policy.update(state, slot)
     if n_delivered > 0:
         counters.n_barren_steps = 0
     counters.n_busy_in_flight -= state.batches[slot].n_parts > 0
@@ -139,11 +144,11 @@ def _complete_oldest(state: State) -> None:
 
 @compiled
 def _next_event_ns(state: State) -> int:
-    """When does the next request arrive or go away?"""
+    """When does the next request arrive or go away, or a wait end?"""
     counters = state.counters[0]
-    when_ns = FAR_NS
+    when_ns: int = counters.wake_ns
     if counters.next_arrival < len(state.requests):
-        when_ns = state.requests[counters.next_arrival].arrival_ns
+        when_ns = min(when_ns, state.requests[counters.next_arrival].arrival_ns)
     if counters.next_abort < len(state.abort_order):
         when_ns = min(when_ns, state.abort_ns[state.abort_order[counters.next_abort]])
     return when_ns
@@ -151,7 +156,7 @@ def _next_event_ns(state: State) -> int:
 
 @compiled
 def _jump(state: State, until_ns: int) -> bool:
-    """Nothing can be done now: go to the next arrival or departure; False where there is none in time."""
+    """Nothing can be done now: go to when something can; False where that is never, or not in time."""
     when_ns = _next_event_ns(state)
     if when_ns == FAR_NS or when_ns > until_ns:
         return False
@@ -159,6 +164,15 @@ def _jump(state: State, until_ns: int) -> bool:
     _take_in(state)
     _drop_aborted(state)
     return True
+
+
+@compiled
+def _end_of_run(state: State) -> int:
+    """Nothing will happen any more, or not in time: how did it end?"""
+    counters = state.counters[0]
+    if counters.n_running + counters.n_waiting > 0:
+        return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
+    return _FINISHED if counters.next_arrival == len(state.requests) else _HORIZON
 
 
 __all__ = ["run"]

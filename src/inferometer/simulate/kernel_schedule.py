@@ -3,11 +3,13 @@
 The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
 """
 
+from inferometer.records.types import PartKind
 from inferometer.simulate import kernel_blocks, kernel_queue
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import NOTHING, State
 from inferometer.simulate.reference_request import Status
 
+_CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
 _WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)
 
 
@@ -20,7 +22,7 @@ def schedule(state: State, slot: int) -> None:
     budget = _schedule_running(state, slot, threshold)
     if state.counters[0].n_preempted == 0:
         _admit_waiting(state, slot, budget, threshold)
-    _launch(state, slot)
+    launch(state, slot)
 
 
 @compiled
@@ -156,8 +158,7 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
 def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> int:
     """Seat the next one; returns the tokens that it computes, 0 where it does not fit."""
     config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
-    seat = state.free_seats[counters.n_seats - 1]
-    n_hits = kernel_blocks.find_hits(state, index, seat) if config.is_caching else 0
+    n_hits = kernel_blocks.find_hits(state, index) if config.is_caching else 0
     num_cached = n_hits * config.block_size
     n_tokens: int = request.num_tokens - num_cached
     if 0 < threshold < n_tokens:
@@ -165,9 +166,7 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> 
     if not config.is_chunked and n_tokens > budget:
         return 0
     n_tokens = min(n_tokens, budget)
-    counters.n_seats -= 1
-    if not kernel_blocks.admit(state, index, seat, n_tokens, n_hits):
-        counters.n_seats += 1
+    if not kernel_blocks.admit(state, index, n_tokens, n_hits):
         return 0
     kernel_queue.pop(state)
     state.running[counters.n_running] = index
@@ -186,7 +185,7 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> 
 
 
 @compiled
-def _launch(state: State, slot: int) -> None:
+def launch(state: State, slot: int) -> None:
     """Count the tokens of a step as computed, though they are only about to be, and what its time depends on."""
     batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
@@ -195,7 +194,8 @@ def _launch(state: State, slot: int) -> None:
         request = state.requests[part.request]
         before, n_tokens = request.num_computed_tokens, part.num_tokens
         part.num_computed_tokens = before
-        part.is_decode = 1 - request.is_prefill_chunk
+        part.seat = request.seat
+        part.kind = _CONTEXT if request.is_prefill_chunk else _GENERATION
         if request.is_prefill_chunk:
             n_prefill += 1
             prefill_tokens += n_tokens
@@ -216,4 +216,4 @@ def _launch(state: State, slot: int) -> None:
     batch.decode_context_tokens = context
 
 
-__all__ = ["schedule"]
+__all__ = ["launch", "schedule"]

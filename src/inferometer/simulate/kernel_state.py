@@ -10,8 +10,9 @@ import numpy as np
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import Demand
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.kernel_config import config_record
 from inferometer.simulate.reference_request import Status
-from inferometer.simulate.scheduler_config import SchedulerConfig
 
 Record: TypeAlias = Any
 """One row of ``Records``, whose fields are attributes in compiled code."""
@@ -58,9 +59,10 @@ BLOCK: Final = np.dtype(
 Blocks of equal content form a list in order of registration."""
 
 PART: Final = np.dtype(
-    [(name, np.int32) for name in ("request", "num_tokens", "num_computed_tokens", "is_decode", "yields_token")],
+    [(name, np.int32) for name in ("request", "num_tokens", "num_computed_tokens", "seat", "kind", "yields_token", "n_delivered")],
     align=True,
 )
+"""``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done."""
 
 BATCH: Final = np.dtype(
     [
@@ -72,28 +74,6 @@ BATCH: Final = np.dtype(
         ("prefill_tokens", np.int64),
         ("prefill_pairs_tokens2", np.int64),
         ("decode_context_tokens", np.int64),
-    ],
-    align=True,
-)
-
-CONFIG: Final = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "max_num_active",
-            "max_num_batched_tokens",
-            "max_model_len",
-            "block_size",
-            "watermark_blocks",
-            "long_prefill_token_threshold",
-            "is_adaptive",
-            "is_caching",
-            "is_chunked",
-            "is_priority",
-            "is_async",
-            "is_reserving",
-            "depth",
-        )
     ],
     align=True,
 )
@@ -114,6 +94,7 @@ COUNTERS: Final = np.dtype(
             "device_free_ns",
             "next_arrival",
             "next_abort",
+            "wake_ns",
             "first_batch",
             "n_in_flight",
             "n_busy_in_flight",
@@ -129,7 +110,7 @@ class State(NamedTuple):
     """All arrays of one simulation."""
 
     config: Records
-    """(1) ``CONFIG``"""
+    """(1) ``kernel_config.CONFIG``"""
     counters: Records
     """(1) ``COUNTERS``"""
     requests: Records
@@ -144,7 +125,7 @@ class State(NamedTuple):
     block_table: Whole
     """(M, blocks of the longest request) The blocks of whoever has the seat, in order."""
     free_seats: Whole
-    """(M) A stack."""
+    """(M) A heap."""
     running: Whole
     """(M) In order of admission."""
     waiting: Whole
@@ -163,20 +144,20 @@ class State(NamedTuple):
     """Requests whose client goes away, in order of that."""
 
 
-def new_state(requests: Demand, config: SchedulerConfig) -> State:
+def new_state(requests: Demand, config: EngineConfig) -> State:
     """The memory of a simulation in which nothing has happened yet."""
-    n_seats = min(config.max_num_seqs, config.max_num_active)
+    n_seats = config.max_num_active
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
-    n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.num_blocks) + 1
+    n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
     aborting = np.flatnonzero(requests.abort_ns != ABSENT)
     counters = np.zeros(1, COUNTERS)
-    counters["n_free"], counters["n_seats"] = config.num_blocks - 1, n_seats
+    counters["n_free"], counters["n_seats"] = config.n_kv_blocks, n_seats
     return State(
-        config=_config_record(config),
+        config=config_record(config),
         counters=counters,
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
-        blocks=_block_records(config.num_blocks),
+        blocks=_block_records(config.n_kv_blocks + 1),
         first_equal=np.full(requests.n_contents, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents, NOTHING, np.int32),
         block_table=np.zeros((n_seats, n_columns), np.int32),
@@ -190,21 +171,6 @@ def new_state(requests: Demand, config: SchedulerConfig) -> State:
         abort_ns=requests.abort_ns,
         abort_order=aborting[np.argsort(requests.abort_ns[aborting], kind="stable")].astype(np.int64),
     )
-
-
-def _config_record(config: SchedulerConfig) -> Records:
-    record = np.zeros(1, CONFIG)
-    for name in ("max_num_active", "max_num_batched_tokens", "max_model_len", "block_size", "watermark_blocks", "depth"):
-        record[name] = getattr(config, name)
-    record["max_num_active"] = min(config.max_num_active, config.max_num_seqs)
-    record["long_prefill_token_threshold"] = config.long_prefill_token_threshold
-    record["is_adaptive"] = config.long_prefill_token_threshold_adaptive
-    record["is_caching"] = config.enable_prefix_caching
-    record["is_chunked"] = config.enable_chunked_prefill
-    record["is_priority"] = config.policy == "priority"
-    record["is_async"] = config.async_scheduling
-    record["is_reserving"] = config.scheduler_reserve_full_isl
-    return record
 
 
 def _request_records(requests: Demand) -> Records:
@@ -233,4 +199,4 @@ def _block_records(num_blocks: int) -> Records:
     return blocks
 
 
-__all__ = ["BATCH", "BLOCK", "CONFIG", "COUNTERS", "NOTHING", "PART", "REQUEST", "Record", "Records", "State", "new_state"]
+__all__ = ["BATCH", "BLOCK", "COUNTERS", "NOTHING", "PART", "REQUEST", "Record", "Records", "State", "new_state"]

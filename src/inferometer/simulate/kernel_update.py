@@ -4,12 +4,12 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 """
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate import kernel_blocks
+from inferometer.simulate import kernel_arrivals, kernel_blocks
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
 
-_UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Status.STOPPED)
+_RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
@@ -25,8 +25,10 @@ def update(state: State, slot: int) -> int:
         request.num_in_flight_tokens -= part.num_tokens
         if is_stale:
             request.num_stale_output_tokens -= part.num_tokens
+        part.n_delivered = 0
         if request.status >= _STOPPED or not part.yields_token:
             continue
+        part.n_delivered = 1
         n_delivered += 1
         if request.first_token_ns == ABSENT:
             request.first_token_ns = counters.now_ns
@@ -41,14 +43,11 @@ def abort(state: State, index: int) -> None:
     """A client has gone. Who waits stays in the queue, uncounted."""
     request = state.requests[index]
     was = request.status
-    if was >= _STOPPED:
-        return
-    request.status = _ABORTED
-    request.finished_ns = state.abort_ns[index]
+    kernel_arrivals.end(state, index, _ABORTED, state.abort_ns[index])
     kernel_blocks.free(state, index)
     if was == _RUNNING:
         _drop_finished(state)
-    elif was != _UNSEEN:
+    else:
         state.counters[0].n_waiting -= 1
 
 
@@ -59,18 +58,19 @@ def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FB
     was_running = request.status == _RUNNING
     request.num_tokens += 1
     num_output = request.num_tokens - request.num_prompt_tokens
+    status = request.status
     if num_output == request.stop_tokens:
-        request.status = _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH
+        status = _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH
     elif request.num_tokens >= config.max_model_len or num_output >= request.max_tokens:
-        request.status = _LENGTH
+        status = _LENGTH
     if config.is_async:
         if not is_stale:
             request.num_output_placeholders -= 1
         if was_running:
             kernel_blocks.cache_blocks(state, index, request.num_computed_tokens - request.num_output_placeholders)
-    if request.status < _STOPPED:
+    if status < _STOPPED:
         return 0
-    request.finished_ns = state.counters[0].now_ns
+    kernel_arrivals.end(state, index, status, state.counters[0].now_ns)
     kernel_blocks.free(state, index)
     if was_running:
         return 1

@@ -6,29 +6,11 @@ speculation, no connectors, no pipeline parallelism. ``kernel_schedule`` does th
 
 from bisect import insort
 from collections import deque
-from typing import NamedTuple
 
+from inferometer.simulate.reference_batch import Batch, Delivery, Seats, launch
 from inferometer.simulate.reference_blocks import KvCache
 from inferometer.simulate.reference_request import Request, Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
-
-
-class Scheduled(NamedTuple):
-    """One request's part of a step."""
-
-    request: Request
-    num_tokens: int
-    num_computed_tokens: int
-    """Tokens in the cache before the step."""
-    is_decode: bool
-    yields_token: bool
-
-
-class Batch(NamedTuple):
-    """A step: what is computed, in order, and who was thrown out to make room."""
-
-    scheduled: tuple[Scheduled, ...]
-    preempted: tuple[Request, ...]
 
 
 class WaitingQueue:
@@ -81,18 +63,24 @@ class Scheduler:
         self.kv_cache = KvCache(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy == "priority")
+        self._seats = Seats(config.max_num_active)
 
     @property
     def has_unfinished(self) -> bool:
         """Is anyone running or waiting?"""
         return bool(self.running or len(self.waiting))
 
+    @property
+    def n_kv_blocks_used(self) -> int:
+        """How many blocks do requests hold?"""
+        return self._config.n_kv_blocks - self.kv_cache.pool.n_free
+
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING
         self.waiting.add(request)
 
-    def schedule(self) -> Batch:
+    def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
         """Decide the next step."""
         threshold = self._long_prefill_threshold()
         budget = self._config.max_num_batched_tokens
@@ -101,11 +89,12 @@ class Scheduler:
         budget = self._schedule_running(budget, threshold, chosen, preempted)
         if not preempted:
             self._admit_waiting(budget, threshold, chosen)
-        return Batch(scheduled=tuple(self._launch(request, n) for request, n in chosen.items()), preempted=tuple(preempted))
+        is_async = self._config.async_scheduling
+        return Batch(tuple(launch(request, n, is_async=is_async) for request, n in chosen.items()), tuple(preempted))
 
-    def update(self, batch: Batch) -> list[Request]:
+    def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded; returns the requests that got a token, in order."""
-        served, stopped = list[Request](), list[Request]()
+        served, stopped = list[Delivery](), list[Request]()
         for part in batch.scheduled:
             request = part.request
             is_stale = request.num_stale_output_tokens > 0
@@ -114,7 +103,7 @@ class Scheduler:
                 request.num_stale_output_tokens -= part.num_tokens
             if request.status.is_finished or not part.yields_token:
                 continue
-            served.append(request)
+            served.append(Delivery(request, 1))
             if self._deliver_token(request, is_stale=is_stale):
                 stopped.append(request)
         if stopped:
@@ -127,7 +116,7 @@ class Scheduler:
             return
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
         request.status = Status.ABORTED
-        self.kv_cache.free(request)
+        self._leave(request)
 
     def _long_prefill_threshold(self) -> int:
         """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
@@ -184,7 +173,7 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Take everything from a request but its tokens; it will compute them again."""
-        self.kv_cache.free(request)
+        self._leave(request)
         request.status = Status.PREEMPTED
         request.num_computed_tokens = 0
         request.num_stale_output_tokens = request.num_in_flight_tokens
@@ -211,6 +200,7 @@ class Scheduler:
             if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=True, has_running=bool(self.running)):
                 break
             self.running.append(self.waiting.pop())
+            self._seats.take(request)
             if request.status is Status.WAITING:
                 request.num_cached_tokens = num_cached
             request.status = Status.RUNNING
@@ -220,17 +210,6 @@ class Scheduler:
             budget -= n_tokens
         for request in reversed(skipped):
             self.waiting.put_back(request)
-
-    def _launch(self, request: Request, num_tokens: int) -> Scheduled:
-        """Count a request's tokens as computed, though they are only about to be."""
-        num_before = request.num_computed_tokens
-        is_decode = not request.is_prefill_chunk
-        request.num_computed_tokens += num_tokens
-        request.num_in_flight_tokens += num_tokens
-        request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
-        if self._config.async_scheduling and not request.is_prefill_chunk:
-            request.num_output_placeholders += 1
-        return Scheduled(request, num_tokens, num_before, is_decode, yields_token=not request.is_prefill_chunk)
 
     def _deliver_token(self, request: Request, *, is_stale: bool) -> bool:
         """A request got a token; is it finished by that?"""
@@ -248,8 +227,13 @@ class Scheduler:
             return False
         if not was_running:
             self.waiting.remove(request)
-        self.kv_cache.free(request)
+        self._leave(request)
         return was_running
 
+    def _leave(self, request: Request) -> None:
+        """A request gives up its blocks and its seat."""
+        self.kv_cache.free(request)
+        self._seats.release(request)
 
-__all__ = ["Batch", "Scheduled", "Scheduler", "WaitingQueue"]
+
+__all__ = ["Scheduler", "WaitingQueue"]

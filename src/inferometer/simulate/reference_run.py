@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.types import ABSENT
+from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.demand import Demand, contents_checked
+from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS, Outcome, RequestFacts, Simulation, StepLog, max_barren_steps, simulation
-from inferometer.simulate.reference import Batch, Scheduler
+from inferometer.simulate.reference_batch import Batch
+from inferometer.simulate.reference_policy import policy_of
 from inferometer.simulate.reference_request import Request, Status
-from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import duration_ns
 
 
@@ -26,8 +27,8 @@ class _InFlight(NamedTuple):
 class _Engine:
     """One engine: its clock, its device, and what is in flight."""
 
-    def __init__(self, demand: Demand, config: SchedulerConfig, cost: StepTimeArrays, until_ns: int) -> None:
-        self.scheduler = Scheduler(config)
+    def __init__(self, demand: Demand, config: EngineConfig, cost: StepTimeArrays, until_ns: int) -> None:
+        self.scheduler = policy_of(config)
         self.requests = _requests(demand)
         self.now_ns = 0
         self.admitted_ns = [ABSENT] * demand.n_requests
@@ -39,6 +40,7 @@ class _Engine:
         self._until_ns = until_ns
         self._device_free_ns = 0
         self._n_barren_steps = 0
+        self._wake_ns = FAR_NS
         self._in_flight: deque[_InFlight] = deque()
         self._arrivals = deque(self.requests)
         departures = [(int(when), i) for i, when in enumerate(demand.abort_ns) if when != ABSENT]
@@ -48,20 +50,21 @@ class _Engine:
         """Go on until all is done, the time is over, or no progress is possible."""
         while True:
             self._take_in()
+            self._wake_ns = FAR_NS
             if self.scheduler.has_unfinished:
-                launched = self._launch(self.scheduler.schedule())
+                launched = self._launch(self.scheduler.schedule(self.now_ns))
                 is_idle = not launched.batch.scheduled and not any(flight.batch.scheduled for flight in self._in_flight)
                 if is_idle and not launched.batch.preempted:
                     self._in_flight.clear()
                     if not self._jump():
-                        return Outcome.STUCK if self._next_event_ns() == FAR_NS else Outcome.HORIZON
+                        return self._end_of_run()
                     continue
                 self._in_flight.append(launched)
                 if len(self._in_flight) < self._config.depth:
                     continue
             elif not self._in_flight:
                 if not self._jump():
-                    return Outcome.HORIZON if self._arrivals else Outcome.FINISHED
+                    return self._end_of_run()
                 continue
             if self._in_flight[0].end_ns > self._until_ns:
                 return Outcome.HORIZON
@@ -79,6 +82,8 @@ class _Engine:
                 self.finished_ns[request.index] = request.arrival_ns
                 continue
             self.scheduler.add(request)
+            if request.status.is_finished:
+                self.finished_ns[request.index] = request.arrival_ns
 
     def _drop_aborted(self) -> None:
         while self._departures and self._departures[0][0] <= self.now_ns:
@@ -88,14 +93,15 @@ class _Engine:
                 continue
             if request.status is Status.UNSEEN:
                 request.status = Status.ABORTED
-            self.scheduler.abort(request)
+            else:
+                self.scheduler.abort(request)
             self.finished_ns[index] = when_ns
 
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has, and log it."""
-        prefills = [part for part in batch.scheduled if not part.is_decode]
-        decodes = [part for part in batch.scheduled if part.is_decode]
-        prefill_tokens = sum(part.num_tokens for part in prefills)
+        prefills = [part for part in batch.scheduled if part.kind is PartKind.CONTEXT]
+        decodes = [part for part in batch.scheduled if part.kind is not PartKind.CONTEXT]
+        prefill_tokens = sum(part.num_tokens for part in prefills) + batch.num_padding_tokens
         pairs = sum(part.num_tokens * part.num_computed_tokens + part.num_tokens * (part.num_tokens + 1) // 2 for part in prefills)
         context = sum(part.num_computed_tokens + part.num_tokens for part in decodes)
         start_ns = max(self.now_ns, self._device_free_ns)
@@ -105,19 +111,21 @@ class _Engine:
         for part in batch.scheduled:
             if self.admitted_ns[part.request.index] == ABSENT:
                 self.admitted_ns[part.request.index] = self.now_ns
+        for request in batch.rejected:
+            self.finished_ns[request.index] = self.now_ns
+        self._wake_ns = batch.wake_ns
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
-            n_used = self._config.num_blocks - 1 - self.scheduler.kv_cache.pool.n_free
             duration = self._device_free_ns - start_ns
             counts = (len(prefills), len(decodes), len(self.scheduler.waiting), len(batch.preempted))
-            self.log.append((start_ns, duration, *counts, prefill_tokens, pairs, context, n_used))
+            self.log.append((start_ns, duration, *counts, prefill_tokens, pairs, context, self.scheduler.n_kv_blocks_used))
         return _InFlight(batch, self._device_free_ns)
 
     def _complete(self, oldest: _InFlight) -> None:
         """Wait for a batch and deliver what it yielded."""
         self.now_ns = max(self.now_ns, oldest.end_ns)
         self._drop_aborted()
-        for request in self.scheduler.update(oldest.batch):
+        for request, _ in self.scheduler.update(oldest.batch):
             self._n_barren_steps = 0
             if self.first_token_ns[request.index] == ABSENT:
                 self.first_token_ns[request.index] = self.now_ns
@@ -126,10 +134,10 @@ class _Engine:
 
     def _next_event_ns(self) -> int:
         arrival = self._arrivals[0].arrival_ns if self._arrivals else FAR_NS
-        return min(arrival, self._departures[0][0] if self._departures else FAR_NS)
+        return min(arrival, self._departures[0][0] if self._departures else FAR_NS, self._wake_ns)
 
     def _jump(self) -> bool:
-        """Nothing can be done now: go to the next arrival or departure; False where there is none in time."""
+        """Nothing can be done now: go to when something can; False where that is never, or not in time."""
         when_ns = self._next_event_ns()
         if when_ns == FAR_NS or when_ns > self._until_ns:
             return False
@@ -138,8 +146,14 @@ class _Engine:
         self._drop_aborted()
         return True
 
+    def _end_of_run(self) -> Outcome:
+        """Nothing will happen any more, or not in time: how did it end?"""
+        if self.scheduler.has_unfinished:
+            return Outcome.STUCK if self._next_event_ns() == FAR_NS else Outcome.HORIZON
+        return Outcome.HORIZON if self._arrivals else Outcome.FINISHED
 
-def simulate_plainly(requests: Demand, config: SchedulerConfig, cost: StepTimeArrays, *, until_ns: int | None = None) -> Simulation:
+
+def simulate_plainly(requests: Demand, config: EngineConfig, cost: StepTimeArrays, *, until_ns: int | None = None) -> Simulation:
     """What becomes of these requests? The same as ``kernel.simulate``, some hundred times slower."""
     requests = contents_checked(requests, config)
     engine = _Engine(requests, config, cost, FAR_NS if until_ns is None else until_ns)

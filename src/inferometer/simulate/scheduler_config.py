@@ -59,9 +59,19 @@ class SchedulerConfig:
         raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed, try_=try_)
 
     @property
+    def engine(self) -> str:
+        """Whose rules are these?"""
+        return "vLLM 0.32.0"
+
+    @property
     def max_num_active(self) -> int:
         """How many requests may run at once?"""
-        return self.max_num_seqs if self.max_num_active_seqs is None else self.max_num_active_seqs
+        return self.max_num_seqs if self.max_num_active_seqs is None else min(self.max_num_active_seqs, self.max_num_seqs)
+
+    @property
+    def n_kv_blocks(self) -> int:
+        """How many blocks can hold tokens? Block 0 never does."""
+        return self.num_blocks - 1
 
     @property
     def watermark_blocks(self) -> int:

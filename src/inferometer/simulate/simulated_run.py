@@ -6,12 +6,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.records.types import Caution, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import Outcome, Simulation
-from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import ModelSpec
-
-ENGINE: Final = "vLLM 0.32.0"
-"""Whose scheduler it is, step by step."""
 
 _MIN_REQUESTS: Final = 30
 """With fewer nothing can be said about growth."""
@@ -19,7 +16,7 @@ _MIN_REQUESTS: Final = 30
 
 def simulated_run(
     simulation: Simulation,
-    config: SchedulerConfig,
+    config: EngineConfig,
     *,
     run_id: str,
     created_utc: str,
@@ -45,18 +42,19 @@ def simulated_run(
     return Run(manifest=manifest, sweep=None, steps=simulation.steps, ceilings=None, requests=simulation.requests)
 
 
-def cautions_of(simulation: Simulation, config: SchedulerConfig) -> tuple[Caution, ...]:
+def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
     """Why are these numbers less good than they look? Requests without an end are counted here, never dropped."""
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     n_rejected = int(np.sum(status == RequestStatus.REJECTED))
     cautions = list[Caution]()
     if simulation.outcome is Outcome.STUCK:
-        text = f"{n_unfinished} of {n_requests} requests wait for ever: the next one does not fit into {config.num_blocks - 1} KV blocks"
+        text = f"{n_unfinished} of {n_requests} requests wait for ever: the next one does not fit into {config.n_kv_blocks} KV blocks"
         remedy = "more KV blocks or a smaller max_model_len; this is a property of the configuration"
         cautions.append(Caution(code="stuck", text=text, remedy=remedy))
     elif simulation.outcome is Outcome.LIVELOCK:
-        text = f"{n_unfinished} of {n_requests} requests preempt one another for ever, as {ENGINE} would; the last token came before that"
+        text = f"{n_unfinished} of {n_requests} requests preempt one another for ever, as {config.engine} would; the last token came "
+        text += "before that"
         remedy = "scheduler_reserve_full_isl on, or long_prefill_token_threshold off; this is a property of the configuration"
         cautions.append(Caution(code="livelock", text=text, remedy=remedy))
     elif n_unfinished:
@@ -95,4 +93,4 @@ def _growth(requests: RequestTable) -> _Growth | None:
     return _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
 
 
-__all__ = ["ENGINE", "cautions_of", "simulated_run"]
+__all__ = ["cautions_of", "simulated_run"]

@@ -1,0 +1,70 @@
+"""What does compiled code know of the engine's configuration? One record for all engines; columns of others are 0."""
+
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.simulate.engine_config import EngineConfig
+
+
+class Kind(IntEnum):
+    """Whose rules?"""
+
+    VLLM = 0
+
+
+CONFIG: Final = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            "kind",
+            "max_num_active",
+            "max_num_batched_tokens",
+            "max_model_len",
+            "block_size",
+            "n_kv_blocks",
+            "watermark_blocks",
+            "long_prefill_token_threshold",
+            "is_adaptive",
+            "is_caching",
+            "is_chunked",
+            "is_priority",
+            "is_async",
+            "is_reserving",
+            "depth",
+        )
+    ],
+    align=True,
+)
+
+
+def config_record(config: EngineConfig) -> NDArray[Any]:
+    """The record (1) of this configuration."""
+    record = np.zeros(1, CONFIG)
+    for name in ("max_num_active", "max_model_len", "block_size", "n_kv_blocks", "depth"):
+        record[name] = getattr(config, name)
+    record["is_caching"] = config.enable_prefix_caching
+    kind, columns = _own_columns(config)
+    record["kind"] = kind
+    for name, value in columns.items():
+        record[name] = value
+    return record
+
+
+def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
+    """What only this engine has."""
+    return Kind.VLLM, {
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "watermark_blocks": config.watermark_blocks,
+        "long_prefill_token_threshold": config.long_prefill_token_threshold,
+        "is_adaptive": config.long_prefill_token_threshold_adaptive,
+        "is_chunked": config.enable_chunked_prefill,
+        "is_priority": config.policy == "priority",
+        "is_async": config.async_scheduling,
+        "is_reserving": config.scheduler_reserve_full_isl,
+    }
+
+
+__all__ = ["CONFIG", "Kind", "config_record"]

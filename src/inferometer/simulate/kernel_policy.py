@@ -1,0 +1,37 @@
+"""Whose rules decide? The one place where compiled code asks. ``engine_config`` tells how an engine is added."""
+
+from inferometer.simulate import kernel_schedule, kernel_update
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_config import Kind
+from inferometer.simulate.kernel_state import State
+
+_VLLM = int(Kind.VLLM)
+
+
+@compiled
+def schedule(state: State, slot: int) -> None:
+    """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
+    kind = state.config[0].kind
+    if kind == _VLLM:
+        kernel_schedule.schedule(state, slot)
+
+
+@compiled
+def update(state: State, slot: int) -> int:
+    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
+    kind = state.config[0].kind
+    n_delivered = 0
+    if kind == _VLLM:
+        n_delivered = kernel_update.update(state, slot)
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone, at ``abort_ns``."""
+    kind = state.config[0].kind
+    if kind == _VLLM:
+        kernel_update.abort(state, index)
+
+
+__all__ = ["abort", "schedule", "update"]

@@ -1,0 +1,52 @@
+"""What must an engine's rules be able to do, and which are these? In plain Python; ``engine_config`` tells how to add some."""
+
+from collections.abc import Sized
+from typing import Protocol
+
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.reference import Scheduler
+from inferometer.simulate.reference_batch import Batch, Delivery
+from inferometer.simulate.reference_request import Request
+
+
+class Policy(Protocol):
+    """Call ``schedule``, compute, ``update``; with a depth of 2 ``schedule`` the next step before ``update`` of the last."""
+
+    @property
+    def waiting(self) -> Sized:
+        """Who waits?"""
+        ...
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Is anyone running or waiting?"""
+        ...
+
+    @property
+    def n_kv_blocks_used(self) -> int:
+        """How many blocks of KV cache are taken?"""
+        ...
+
+    def add(self, request: Request) -> None:
+        """A request arrives; its status says whether it waits or is rejected."""
+        ...
+
+    def schedule(self, now_ns: int) -> Batch:
+        """Decide the next step."""
+        ...
+
+    def update(self, batch: Batch) -> list[Delivery]:
+        """Process what a step yielded: who got how many tokens, in order? Statuses say who has ended by that."""
+        ...
+
+    def abort(self, request: Request) -> None:
+        """A client has gone, of a request that was added."""
+        ...
+
+
+def policy_of(config: EngineConfig) -> Policy:
+    """The rules that this configuration asks for, with nobody there yet."""
+    return Scheduler(config)
+
+
+__all__ = ["Policy", "policy_of"]
