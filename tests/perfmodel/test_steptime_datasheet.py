@@ -4,7 +4,7 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
-from inferometer.perfmodel.steptime_arrays import arrays_of, step_duration_s
+from inferometer.perfmodel.steptime_arrays import arrays_of, slowed, step_duration_s
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
@@ -41,3 +41,14 @@ def test_better_efficiency_is_faster():
 def test_a_device_that_lacks_the_format_is_refused():
     with pytest.raises(SpecError, match="no known rate"):
         datasheet_step_time(find_model("llama-3.1-8b"), EngineSpec(dtype="float8", device="cuda"), find_hardware("a100_80gb_sxm"))
+
+
+def test_slowed_arrays_slow_every_step_alike():
+    engine, spec, device = (
+        EngineSpec(dtype="bfloat16", device="cuda", tensor_parallel_size=2),
+        find_model("mixtral-8x7b"),
+        find_hardware("h100_sxm"),
+    )
+    arrays = arrays_of(datasheet_step_time(spec, engine, device))
+    for step in ((1, 7, 512, 512 * 513 / 2, 7 * 600, 8), (0, 1, 0, 0, 9, 1), (3, 0, 900, 9e4, 0, 3)):
+        assert step_duration_s(slowed(arrays, 1.7), *step) == pytest.approx(1.7 * step_duration_s(arrays, *step), rel=1e-12)

@@ -11,6 +11,7 @@ from inferometer.cli.runs import RunRequest, load_run, takes_runs
 from inferometer.errors import RecordError
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.steptime_file import FIT_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ def command(request: RunRequest, *, out: Path | None, as_json: bool) -> None:
     runs = [load_run(path, request) for path in request.paths]
     model = fit_step_time(runs, hardware=request.hardware)
     first = request.paths[0]
-    path = out or (first if first.is_dir() else first.parent) / "step_time.json"
+    path = out or (first if first.is_dir() else first.parent) / FIT_NAME
     try:
         model.save(path)
     except OSError as error:

@@ -1,7 +1,7 @@
 """inferometer predict: what would a model do on a device, from its datasheet or from a fitted model?"""
 
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import click
 
@@ -16,7 +16,6 @@ from inferometer.perfmodel.speculation import Speculation
 from inferometer.spec import catalog, resolve, types
 
 ANSWER = PredictAnswer
-FIT_NAME: Final = "step_time.json"
 _COUNT = click.IntRange(min=1)
 _DTYPE = click.Choice(get_args(types.DType))
 
@@ -64,7 +63,7 @@ def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags:
     device = this_hardware() if hardware == "this" else catalog.find_hardware(hardware)
     scenario = _scenario(spec, device, flags)
     sheet = datasheet.predict_scenario(scenario, price=_price(flags["usd_per_hour"]), utilization_fraction=flags["gpu_memory_utilization"])
-    fitted = fitted_speeds(steptime_file.load_step_time_model(_fit_file(flags["fit_file"])), scenario) if flags["fit_file"] else None
+    fitted = fitted_speeds(steptime_file.load_step_time_model(flags["fit_file"]), scenario) if flags["fit_file"] else None
     answer = PredictAnswer(
         basis="fitted" if fitted is not None else "measured ceilings" if hardware == "this" else "datasheet",
         datasheet=sheet,
@@ -105,10 +104,6 @@ def _speculation(text: str | None) -> Speculation | None:
         return Speculation(n_draft_tokens=int(n_draft_tokens), acceptance_fraction=float(acceptance), draft_cost_ratio=float(cost))
     except ValueError:
         raise SpecError(f"{text!r} is no speculation", where="--speculative", allowed="K,ACCEPTANCE,COST", try_="4,0.8,0.05") from None
-
-
-def _fit_file(path: Path) -> Path:
-    return path / FIT_NAME if path.is_dir() else path
 
 
 def _price(usd_per_hour: float | None) -> types.PriceSpec | None:

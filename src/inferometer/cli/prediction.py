@@ -18,6 +18,7 @@ from inferometer.perfmodel.whatif import (
     with_quantization,
     with_sparsity,
 )
+from inferometer.spec.types import ModelSpec
 from inferometer.stats.estimate import Estimate
 
 
@@ -65,14 +66,8 @@ def fitted_speeds(model: StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     SpecError
         It was fitted to another model or another engine configuration.
     """
+    check_fit_of(model, scenario.model)
     asked, known = scenario.engine, model.engine
-    if (model.model.n_layers, model.model.hidden_size) != (scenario.model.n_layers, scenario.model.hidden_size):
-        raise SpecError(
-            f"the fit is one of {model.model.model_id!r}, asked is {scenario.model.model_id!r}",
-            where="--fit",
-            allowed="a fit of the model asked about",
-            try_="inferometer sweep, then inferometer fit",
-        )
     if (asked.dtype, asked.tensor_parallel_size) != (known.dtype, known.tensor_parallel_size):
         raise SpecError(
             f"the fit is one of {known.dtype} with tp {known.tensor_parallel_size}, "
@@ -104,6 +99,23 @@ def fitted_speeds(model: StepTimeModel, scenario: Scenario) -> FittedSpeeds:
         is_inside_box=prefill.is_inside_box and decode.is_inside_box,
         outside_why="; ".join(dict.fromkeys(reasons)) or None,
     )
+
+
+def check_fit_of(fit: StepTimeModel, asked: ModelSpec) -> None:
+    """Is this fit one of the model asked about?
+
+    Raises
+    ------
+    SpecError
+        It is one of another model.
+    """
+    if (fit.model.n_layers, fit.model.hidden_size) != (asked.n_layers, asked.hidden_size):
+        raise SpecError(
+            f"the fit is one of {fit.model.model_id!r}, asked is {asked.model_id!r}",
+            where="--fit",
+            allowed="a fit of the model asked about",
+            try_="inferometer sweep, then inferometer fit",
+        )
 
 
 def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
@@ -141,4 +153,4 @@ def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[Wh
     return rows
 
 
-__all__ = ["FittedSpeeds", "PredictAnswer", "WhatIfRow", "fitted_speeds", "likely_changes"]
+__all__ = ["FittedSpeeds", "PredictAnswer", "WhatIfRow", "check_fit_of", "fitted_speeds", "likely_changes"]

@@ -155,4 +155,13 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
     return 2 * model.hidden_size + widest
 
 
-__all__ = ["DEFAULT_UTILIZATION", "LogitsTrap", "MemoryBudget", "MemoryQuestion", "largest_batch_size", "logits_trap", "memory_budget", "n_kv_blocks_that_fit"]
+__all__ = [
+    "DEFAULT_UTILIZATION",
+    "LogitsTrap",
+    "MemoryBudget",
+    "MemoryQuestion",
+    "largest_batch_size",
+    "logits_trap",
+    "memory_budget",
+    "n_kv_blocks_that_fit",
+]

@@ -2,21 +2,26 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from inferometer.errors import ModelError
 from inferometer.perfmodel.steptime import SCHEMA_VERSION, StepTimeModel
 
+FIT_NAME: Final = "step_time.json"
+"""What a fit is called in the folder of its run."""
+
 
 def load_step_time_model(path: Path) -> StepTimeModel:
-    """The model of a JSON file.
+    """The model of a JSON file, or of the folder of the run that it was fitted to.
 
     Raises
     ------
     ModelError
         No such file, not a step-time model, or of a version that this one does not read.
     """
+    path = path / FIT_NAME if path.is_dir() else path
     try:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).schema_version
@@ -33,4 +38,4 @@ class _Versioned:
     schema_version: int
 
 
-__all__ = ["load_step_time_model"]
+__all__ = ["FIT_NAME", "load_step_time_model"]

@@ -1,0 +1,66 @@
+"""Which configuration does an engine get: from the knobs that all engines share, under vLLM's names, and from its own?"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Final, NamedTuple
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+
+class _Engine(NamedTuple):
+    config: type[EngineConfig]
+    own_names: dict[str, str]
+    """vLLM's name of a shared knob -> this engine's, where they differ."""
+
+
+_ENGINES: Final = {
+    "vllm": _Engine(SchedulerConfig, {}),
+}
+ENGINE_NAMES: Final = tuple(_ENGINES)
+
+
+def default_block_size(engine: str) -> int:
+    """How many tokens has a block of this engine's KV cache, if nobody says?"""
+    name = _ENGINES[engine].own_names.get("block_size", "block_size")
+    default = next((field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1)
+    return default if isinstance(default, int) and default is not MISSING else 1
+
+
+def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str) -> EngineConfig:
+    """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
+
+    ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens, block_size); those that the engine
+    does not have are refused. ``own`` has the engine's names and their values as text, and wins.
+
+    Raises
+    ------
+    SpecError
+        A name that this engine does not have, or a value that it does not take; the message says which it has.
+
+    Example
+    -------
+    >>> config = engine_config("vllm", {"num_blocks": 1000, "max_model_len": 4096}, {"watermark_fraction": "0.01"}, where="--set")
+    >>> config.n_kv_blocks
+    999
+    """
+    kind = _ENGINES[engine]
+    known = {field.name: field for field in fields(kind.config)}
+    values: dict[str, object] = {}
+    for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
+        if name not in known:
+            raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+        values[name] = value
+    lacking = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if lacking:
+        raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
+    try:
+        return msgspec.convert(values, type=kind.config, strict=False)
+    except msgspec.ValidationError as problem:
+        raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
+
+
+__all__ = ["ENGINE_NAMES", "default_block_size", "engine_config"]
