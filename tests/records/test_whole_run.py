@@ -9,11 +9,12 @@ import pytest
 from inferometer.errors import RecordError
 from inferometer.records import parquet, tables
 from inferometer.records.reading import read_run
-from inferometer.records.types import ABSENT, Caution, RequestStatus, RequestTable, Run, StepTable
+from inferometer.records.types import ABSENT, Caution, RequestStatus, RequestTable, Run, StepPartTable, StepTable
 from inferometer.records.whole_run import write_run
 
 REQUEST = dict.fromkeys(RequestTable._fields, 0) | {"status": RequestStatus.LENGTH, "prompt_tokens": 10, "output_tokens": 3}
 STEP = dict.fromkeys(StepTable._fields, 0) | {"point_index": -1, "repetition": -1, "is_warmup": False, "duration_ns": 1_000}
+PART = dict.fromkeys(StepPartTable._fields, 0)
 
 
 @pytest.fixture
@@ -25,6 +26,7 @@ def run(make_manifest) -> Run:
         steps=tables.from_rows(StepTable, [STEP, STEP | {"start_ns": 1_000, "kv_blocks_used": None}]),
         ceilings=None,
         requests=tables.from_rows(RequestTable, [REQUEST, unfinished]),
+        parts=tables.from_rows(StepPartTable, [PART, PART | {"step_index": 1, "seat": 3}]),
     )
 
 
@@ -38,13 +40,14 @@ def test_it_comes_back_as_it_was(tmp_path, run):
     assert back.manifest == run.manifest
     assert same(back.requests, run.requests)
     assert same(back.steps, run.steps)
+    assert same(back.parts, run.parts)
     assert back.sweep is None
     assert back.ceilings is None
     assert back.requests.finished_ns.tolist() == [0, ABSENT]
 
 
 def test_absent_tables_are_absent_files(tmp_path, run):
-    write_run(tmp_path, replace(run, steps=None))
+    write_run(tmp_path, replace(run, steps=None, parts=None))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["SHA256SUMS", "manifest.json", "requests.parquet"]
     assert read_run(tmp_path).steps is None
 
@@ -56,14 +59,14 @@ def test_a_run_without_requests_is_a_run(tmp_path, run):
 
 def test_a_run_without_tables_is_refused(tmp_path, run):
     with pytest.raises(RecordError, match="no table"):
-        write_run(tmp_path, replace(run, requests=None, steps=None))
+        write_run(tmp_path, replace(run, requests=None, steps=None, parts=None))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_stored_run_is_not_overwritten(tmp_path, run):
     write_run(tmp_path, run)
     with pytest.raises(RecordError, match="holds a run already") as caught:
-        write_run(tmp_path, replace(run, steps=None))
+        write_run(tmp_path, replace(run, steps=None, parts=None))
     assert "--out" in str(caught.value)
     assert read_run(tmp_path).steps is not None
 

@@ -6,7 +6,7 @@
     writer.lock                    held while somebody writes
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
-    requests.parquet, steps.parquet, SHA256SUMS                     those of a run of requests; a table it does not have is no file
+    requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
 """
 
 import re
@@ -20,9 +20,16 @@ SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
 REQUESTS_NAME: Final = "requests.parquet"
+STEP_PARTS_NAME: Final = "step_parts.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
 """The tables of a sweep, which has all of them."""
-TABLE_FILES: Final = {"sweep": SWEEP_NAME, "steps": STEPS_NAME, "ceilings": CEILINGS_NAME, "requests": REQUESTS_NAME}
+TABLE_FILES: Final = {
+    "sweep": SWEEP_NAME,
+    "steps": STEPS_NAME,
+    "ceilings": CEILINGS_NAME,
+    "requests": REQUESTS_NAME,
+    "parts": STEP_PARTS_NAME,
+}
 """Field of a ``Run`` -> the file that holds it."""
 
 _PART: Final = re.compile(r"(\d{5,})-(\d{5,})")
@@ -55,6 +62,7 @@ __all__ = [
     "PARTS_NAME",
     "REQUESTS_NAME",
     "STEPS_NAME",
+    "STEP_PARTS_NAME",
     "SWEEP_NAME",
     "TABLE_FILES",
     "TABLE_NAMES",

@@ -3,7 +3,7 @@
 History of the schema
 ---------------------
 1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
-2   A run may have requests.parquet, and a complete run only the files of the tables that it has. Sweeps are as before.
+2   A run may have requests.parquet and step_parts.parquet; a complete run has only the files of its tables. Sweeps are as before.
 
 To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old version here as a
 function that turns old columns and an old manifest into today's, add one for the new version, and commit a record of

@@ -10,7 +10,7 @@ from inferometer.records.layout import MANIFEST_NAME, TABLE_FILES, TABLE_NAMES, 
 from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import Table
-from inferometer.records.types import Caution, CeilingTable, RequestTable, Run, RunManifest, StepTable, SweepTable
+from inferometer.records.types import Caution, CeilingTable, RequestTable, Run, RunManifest, StepPartTable, StepTable, SweepTable
 
 _MAX_SHOWN: Final = 3
 _DIFFERS: Final = "differs from its checksum or is missing"
@@ -41,6 +41,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     steps = stored.table("steps", StepTable)
     ceilings = stored.table("ceilings", CeilingTable)
     requests = stored.table("requests", RequestTable)
+    parts = stored.table("parts", StepPartTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
@@ -55,6 +56,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         steps=steps if steps is not None and tables.n_rows(steps) else None,
         ceilings=ceilings if ceilings is not None and tables.n_rows(ceilings) else None,
         requests=requests,
+        parts=parts,
     )
 
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
-from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepTable, SweepTable
+from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepPartTable, StepTable, SweepTable
 
-Table = TypeVar("Table", SweepTable, StepTable, CeilingTable, RequestTable)
-AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable | RequestTable
+Table = TypeVar("Table", SweepTable, StepTable, CeilingTable, RequestTable, StepPartTable)
+AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable | RequestTable | StepPartTable
 Column: TypeAlias = NDArray[Any]
 
 _ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}
