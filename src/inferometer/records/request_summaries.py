@@ -1,0 +1,222 @@
+"""How fast were the requests of a run answered, and how sure is that?
+
+TTFT = first token - intended send (uncorrected: - actual send). TPOT = (last - first token) / (output tokens - 1), absent for one-token
+answers. E2E = last token - intended send. Queue = first time in a batch - actual send. Throughput = tokens or completed requests /
+(end of the run - first intended send). Tok/s/user = 1 / TPOT. Goodput: completed requests within every limit, per second.
+
+Requests of one run depend on one another: intervals are those of ``stats.autocorrelated``.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, get_args
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records import tables
+from inferometer.records.latencies import (
+    COMPLETED,
+    Latency,
+    LatencySamples,
+    delivered_tokens,
+    end_ns,
+    is_one_of,
+    latency_samples,
+)
+from inferometer.records.types import ABSENT, F64, I32, I64, RequestStatus, RequestTable, Run
+from inferometer.stats.autocorrelated import N_BATCHES, run_mean_estimate, run_quantile_estimate
+from inferometer.stats.estimate import Estimate
+from inferometer.units import NS_PER_S
+
+PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentile:
+    """One percentile of a latency."""
+
+    percentile_fraction: float
+    seconds: Estimate
+    """No interval: n is too small. An infinite upper end: among the slowest are requests that never got there."""
+    is_lower_bound: bool
+    """Requests that were not done may lie above: the percentile is at least the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySummary:
+    """One latency of all requests that have it."""
+
+    latency: Latency
+    n_samples: int
+    n_bounded_below_only: int
+    """Of them, those that were not done when they were last seen: they took at least as long as they had been there."""
+    percentiles: tuple[Percentile, ...]
+    """Empty without samples."""
+
+    def percentile(self, fraction: float) -> Percentile | None:
+        """The percentile of that fraction, or None where it was not asked for or there is none."""
+        return next((one for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSummary:
+    """What became of requests: how many ended how, how fast, how much per second."""
+
+    name: str
+    """All of the run, or one class or tenant of it."""
+    n_requests: int
+    n_by_status: tuple[tuple[str, int], ...]
+    """(status in small letters, requests), those that occur."""
+    n_preemptions: int
+    input_tokens: int
+    """Prompts of requests that got a first token."""
+    cached_tokens: int
+    output_tokens: int
+    """Delivered, of unfinished requests too."""
+    span_s: float
+    """From the first intended send to the last thing known of the run."""
+    latencies: tuple[LatencySummary, ...]
+    output_tokens_per_s: Estimate | None
+    total_tokens_per_s: Estimate | None
+    """Input and output."""
+    completed_requests_per_s: Estimate | None
+    offered_requests_per_s: float | None
+    """Intended sends / time from the first to the last of them."""
+    tokens_per_s_per_user: Estimate | None
+    """1 / median TPOT."""
+
+    def latency(self, name: Latency) -> LatencySummary:
+        """The summary of this latency."""
+        return next(one for one in self.latencies if one.latency == name)
+
+    def n_of(self, *statuses: RequestStatus) -> int:
+        """How many requests ended in one of these ways?"""
+        names = {status.name.lower() for status in statuses}
+        return sum(n for name, n in self.n_by_status if name in names)
+
+
+def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
+    """What became of all requests of the run, and how fast?
+
+    Raises
+    ------
+    RecordError
+        The run has no table of requests, or no request.
+    """
+    return _summarise(_requests_of(run), "all requests", end_ns(run), percentiles)
+
+
+def summarise_groups(
+    run: Run, group_index: I32, names: Sequence[str], *, percentiles: Sequence[float] = PERCENTILES
+) -> tuple[RequestSummary, ...]:
+    """The same for each class (``requests.class_index``) or tenant; ``group_index`` (N) points into ``names``. Empty groups are left out.
+
+    Rates are over the span of the whole run, so that those of the groups add up to the run's.
+    """
+    requests, at_ns = _requests_of(run), end_ns(run)
+    start_ns = int(requests.intended_send_ns.min())
+    masks = [(name, group_index == i) for i, name in enumerate(names)]
+    return tuple(
+        _summarise(tables.select(requests, mask), name, at_ns, percentiles, start_ns=start_ns) for name, mask in masks if bool(mask.any())
+    )
+
+
+def _requests_of(run: Run) -> RequestTable:
+    if run.requests is None or not len(run.requests.status):
+        problem = "the run has no table of requests" if run.requests is None else "the run has no request"
+        raise RecordError(
+            problem, where=run.manifest.run_id, allowed="a simulated run or a load test", try_="inferometer show, for a sweep"
+        )
+    return run.requests
+
+
+def _summarise(
+    requests: RequestTable, name: str, at_ns: int, percentiles: Sequence[float], *, start_ns: int | None = None
+) -> RequestSummary:
+    start_ns = int(requests.intended_send_ns.min()) if start_ns is None else start_ns
+    latencies = tuple(
+        summarise_latency(latency, latency_samples(requests, latency, at_ns=at_ns), percentiles) for latency in get_args(Latency)
+    )
+    edges_ns = np.linspace(start_ns, max(at_ns, start_ns + 1), max(N_BATCHES) + 1)
+    output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)
+    has_first = requests.first_token_ns != ABSENT
+    read = _counted(requests.first_token_ns[has_first], edges_ns, requests.prompt_tokens[has_first])
+    is_done = is_one_of(requests, COMPLETED)
+    counts = np.bincount(requests.status, minlength=len(RequestStatus))
+    between_s = (int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())) / NS_PER_S
+    tpot = next(one for one in latencies if one.latency == "tpot").percentile(0.5)
+    return RequestSummary(
+        name=name,
+        n_requests=len(requests.status),
+        n_by_status=tuple((status.name.lower(), int(counts[status])) for status in RequestStatus if counts[status]),
+        n_preemptions=int(requests.n_preemptions.sum()),
+        input_tokens=int(requests.prompt_tokens[has_first].sum(dtype=np.int64)),
+        cached_tokens=int(requests.cached_tokens[has_first].sum(dtype=np.int64)),
+        output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
+        span_s=(at_ns - start_ns) / NS_PER_S,
+        latencies=latencies,
+        output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s"),
+        total_tokens_per_s=_rate(np.diff(output) + read, edges_ns, "input and output tokens/s"),
+        completed_requests_per_s=_rate(
+            _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))), edges_ns, "completed requests/s"
+        ),
+        offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
+        tokens_per_s_per_user=tpot.seconds.inverted() if tpot is not None and _is_positive(tpot.seconds) else None,
+    )
+
+
+def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Sequence[float] = PERCENTILES) -> LatencySummary:
+    """Percentiles of one latency; from NaN-free samples in order of sending."""
+    found: list[Percentile] = []
+    for fraction in percentiles:
+        estimate = run_quantile_estimate(samples.lower_s, fraction, upper=samples.upper_s)
+        if estimate is not None:
+            above_s = float(np.quantile(samples.upper_s, fraction, method="inverted_cdf"))
+            found.append(Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=above_s > estimate.value))
+    return LatencySummary(
+        latency=latency,
+        n_samples=len(samples.rows),
+        n_bounded_below_only=samples.n_bounded_below_only,
+        percentiles=tuple(found),
+    )
+
+
+def _rate(per_window: F64, edges_ns: F64, name: str) -> Estimate | None:
+    """Amount per second from the amounts of equal windows; None where no time passed."""
+    window_s = float(edges_ns[1] - edges_ns[0]) / NS_PER_S
+    if float(edges_ns[-1] - edges_ns[0]) <= 1:
+        return None
+    rates = per_window / window_s
+    estimate = run_mean_estimate(rates, float(rates.mean()), name=name)
+    return estimate if estimate.low is None or estimate.low >= 0 else _cut_at_zero(estimate)
+
+
+def _cut_at_zero(estimate: Estimate) -> Estimate:
+    return Estimate(
+        value=estimate.value,
+        low=0.0,
+        high=estimate.high,
+        confidence_fraction=estimate.confidence_fraction,
+        n_samples=estimate.n_samples,
+        method=estimate.method,
+    )
+
+
+def _counted(instants_ns: I64, edges_ns: F64, weights: I32 | F64) -> F64:
+    return np.histogram(instants_ns.astype(np.float64), bins=edges_ns, weights=weights.astype(np.float64))[0]
+
+
+def _is_positive(estimate: Estimate) -> bool:
+    return estimate.value > 0 and (estimate.low is None or estimate.low > 0)
+
+
+__all__ = [
+    "PERCENTILES",
+    "LatencySummary",
+    "Percentile",
+    "RequestSummary",
+    "summarise_groups",
+    "summarise_latency",
+    "summarise_requests",
+]
