@@ -37,8 +37,8 @@ def configs(draw, **fixed):
 
 
 @st.composite
-def demands(draw, config, *, can_abort=True, can_stop=True):
-    """Requests that sometimes share prefixes, in groups that arrive together or apart; some are too long for the model."""
+def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True):
+    """Requests that sometimes share prefixes, in groups that arrive together or apart, or follow others; some are too long."""
     n_requests = draw(st.integers(1, 14))
     integers = st.lists(st.integers(0, 400), min_size=n_requests, max_size=n_requests)
     arrival = np.sort(draw(integers))
@@ -46,13 +46,19 @@ def demands(draw, config, *, can_abort=True, can_stop=True):
     most = 1 + np.array(draw(integers)) % 20
     output = np.minimum(most, 1 + np.array(draw(integers)) % 20) if can_stop else most
     patience = np.array(draw(integers))
+    follows = np.full(n_requests, -1)
+    for i, choice in enumerate(draw(integers)):
+        if can_follow and i and choice % 2 and choice % i not in follows:
+            follows[i] = choice % i
     requests = demand(
         arrival,
         prompt,
         output,
         max_tokens=most,
         priority=np.array(draw(integers)) % 3,
-        abort_ns=np.where(can_abort & (patience < 80), arrival + patience, ABSENT),
+        follows=follows,
+        think_ns=np.array(draw(integers)) // 4,
+        abort_ns=np.where(can_abort & (patience < 80) & (follows < 0), arrival + patience, ABSENT),
     )
     families = np.array(draw(integers)) % 3
     n_full = (prompt + output) // config.block_size
@@ -89,3 +95,13 @@ def costs(draw):
 def settings_of_a_run(draw, **kinds):
     config = draw(configs())
     return config, draw(demands(config, **kinds)), draw(costs())
+
+
+def assert_equal(one, other):
+    """Two simulations say the same, cell by cell and type by type."""
+    assert (one.outcome, one.end_ns, one.n_never_sent) == (other.outcome, other.end_ns, other.n_never_sent)
+    for table, expected in zip(one[2:5], other[2:5], strict=True):
+        assert (table is None) == (expected is None)
+        for name, column, right in zip(table._fields, table, expected, strict=True) if table is not None else ():
+            assert np.array_equal(column, right), name
+            assert column.dtype == right.dtype, name

@@ -37,6 +37,25 @@ def test_impossible_ends_are_named():
         demand([0, 4], [1, 1], [1, 3], abort_ns=[ABSENT, 3])
 
 
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ({"follows": [-1, 1, -1]}, "request 1 follows request 1"),
+        ({"follows": [2, -1, -1]}, "request 0 follows request 2"),
+        ({"follows": [-1, -2, -1]}, "request 1 follows request -2"),
+        ({"follows": [-1, 0, 0]}, "request 2 follows request 0, as another does"),
+        ({"follows": [-1, 0, 1], "think_ns": [0, -1, 0]}, "think_ns of request 1 is -1"),
+        ({"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, 50]}, "request 2 has an abort time"),
+        ({"follows": [-1, -1, 1], "arrival_ns": [4, 3, 0]}, "request 1 arrives at 3 ns"),
+        ({"follows": [-1, 0, 1], "arrival_ns": [0, 0, -1]}, "request 2 arrives at -1 ns"),
+    ],
+)
+def test_impossible_followers_are_named(columns, what):
+    arrival = columns.pop("arrival_ns", [0, 0, 0])
+    with pytest.raises(SpecError, match=what):
+        demand(arrival, [1, 1, 1], [1, 1, 1], **columns)
+
+
 def test_unshared_blocks_have_contents_of_their_own():
     requests = demand([0, 0], [64, 48], [20, 20])
     shared = SharedBlocks(start=np.array([0, 3, 5]), ids=np.array([900, 901, 902, 900, 901]))
@@ -67,7 +86,7 @@ def test_a_prefix_is_computed_once(run):
     requests = demand([0, 0], [64, 64], [2, 2])
     shared = SharedBlocks(start=np.array([0, 4, 8]), ids=np.tile(np.arange(4), 2))
     config = SchedulerConfig(num_blocks=100, max_model_len=128, async_scheduling=False)
-    table, steps = run(with_contents(requests, 16, shared), config, linear_cost(launch_s=1e-3))[2:]
+    table, steps = run(with_contents(requests, 16, shared), config, linear_cost(launch_s=1e-3))[2:4]
     assert table.cached_tokens.tolist() == [0, 48]
     assert steps.prefill_tokens.tolist() == [80, 0]
     assert steps.prefill_context_product_tokens2.tolist() == [64 * 65 // 2 + 16 * 48 + 16 * 17 // 2, 0]

@@ -147,7 +147,7 @@ def test_littles_law(run):
     Those who wait are counted when a step begins, so each arrival during a step is missed for less than that step.
     """
     config, requests, cost = run
-    outcome, _, table, steps = simulate(requests, config, cost)
+    outcome, _, table, steps, *_ = simulate(requests, config, cost)
     assert outcome is Outcome.FINISHED
     served = table.status != RequestStatus.REJECTED
     if not served.any():

@@ -13,14 +13,16 @@ from inferometer.records.types import ABSENT, I32, I64
 from inferometer.simulate.engine_config import EngineConfig
 
 _WHERE: Final = "the workload"
+_MAX_THINK_NS: Final = 2**61
 
 Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
-    """N requests in order of arrival. Made by ``demand``, which checks."""
+    """N requests, those that come by themselves in order of arrival. Made by ``demand``, which checks."""
 
     arrival_ns: I64
+    """When it comes; of one that follows another, when at the earliest."""
     prompt_tokens: I32
     output_tokens: I32
     """Where the model stops by itself."""
@@ -35,6 +37,11 @@ class Demand(NamedTuple):
     """(N + 1) Where each request's content ids begin."""
     contents: I32
     """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the start of the sequence."""
+    follows: I32
+    """After the end of which request is this one sent, however that ended? -1: it comes by itself. At most one follows each.
+    So say a closed loop (a client's next request) and a session (its next turn)."""
+    think_ns: I64
+    """Pause from that end to the sending."""
 
     @property
     def n_requests(self) -> int:
@@ -55,7 +62,7 @@ class SharedBlocks(NamedTuple):
     ids: I64
 
 
-def demand(
+def demand(  # noqa: PLR0913 -- one for each column
     arrival_ns: ArrayLike,
     prompt_tokens: ArrayLike,
     output_tokens: ArrayLike,
@@ -64,13 +71,16 @@ def demand(
     priority: ArrayLike | None = None,
     class_index: ArrayLike | None = None,
     abort_ns: ArrayLike | None = None,
+    follows: ArrayLike | None = None,
+    think_ns: ArrayLike | None = None,
 ) -> Demand:
     """The requests of these columns, without shared prefixes; ``with_contents`` adds those.
 
     Raises
     ------
     SpecError
-        A column of another length, an arrival before its predecessor or before 0, a length below 1, an abort before its arrival.
+        A column of another length, an arrival before its predecessor or before 0, a length below 1, an abort before its arrival; a
+        request that follows a later one, or one that another follows already, or that has an abort time.
     """
     n_requests = len(np.asarray(arrival_ns))
     output = _column("output_tokens", output_tokens, n_requests, np.int32)
@@ -84,8 +94,11 @@ def demand(
         abort_ns=_column("abort_ns", np.full(n_requests, ABSENT) if abort_ns is None else abort_ns, n_requests, np.int64),
         content_start=np.zeros(n_requests + 1, np.int64),
         contents=np.empty(0, np.int32),
+        follows=_column("follows", np.full(n_requests, -1) if follows is None else follows, n_requests, np.int32),
+        think_ns=_column("think_ns", np.zeros(n_requests) if think_ns is None else think_ns, n_requests, np.int64),
     )
     _check(made)
+    _check_followers(made)
     return made
 
 
@@ -146,7 +159,8 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
 def _check(requests: Demand) -> None:
     if requests.n_requests == 0:
         raise SpecError("no requests", where=_WHERE, allowed="at least one")
-    late = np.flatnonzero(np.diff(requests.arrival_ns, prepend=0) < 0)
+    own = np.flatnonzero(requests.follows < 0)
+    late = np.concatenate([own[np.diff(requests.arrival_ns[own], prepend=0) < 0], np.flatnonzero(requests.arrival_ns < 0)])
     if late.size:
         raise SpecError(f"request {late[0]} arrives at {requests.arrival_ns[late[0]]} ns, before its predecessor or before 0", where=_WHERE)
     for name in ("prompt_tokens", "output_tokens"):
@@ -159,6 +173,26 @@ def _check(requests: Demand) -> None:
     early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < requests.arrival_ns))
     if early.size:
         raise SpecError(f"request {early[0]} is aborted before it arrives", where=_WHERE)
+
+
+def _check_followers(requests: Demand) -> None:
+    followers = np.flatnonzero(requests.follows != -1)
+    leaders = requests.follows[followers]
+    wrong = followers[(leaders < -1) | (leaders >= followers)]
+    if wrong.size:
+        text = f"request {wrong[0]} follows request {requests.follows[wrong[0]]}"
+        raise SpecError(text, where=_WHERE, allowed="-1 (comes by itself) or an earlier request")
+    again = np.setdiff1d(np.arange(len(leaders)), np.unique(leaders, return_index=True)[1])
+    if again.size:
+        text = f"request {followers[again[0]]} follows request {leaders[again[0]]}, as another does"
+        raise SpecError(text, where=_WHERE, allowed="at most one follower each")
+    unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
+    if unthinkable.size:
+        raise SpecError(f"think_ns of request {unthinkable[0]} is {requests.think_ns[unthinkable[0]]}", where=_WHERE, allowed="0 to 2^61")
+    leaving = followers[requests.abort_ns[followers] != ABSENT]
+    if leaving.size:
+        text = f"request {leaving[0]} has an abort time, but when it is sent is not known beforehand"
+        raise SpecError(text, where=_WHERE, allowed="ABSENT for requests that follow others")
 
 
 __all__ = ["Demand", "SharedBlocks", "contents_checked", "demand", "with_contents"]

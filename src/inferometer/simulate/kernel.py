@@ -7,25 +7,30 @@ from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel_run import run
 from inferometer.simulate.kernel_state import State, new_state
-from inferometer.simulate.outcome import FAR_NS, Outcome, RequestFacts, Simulation, StepLog, new_log, simulation
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, RequestFacts, Simulation, StepLog, new_log, new_part_log, simulation
 
 _LOG_ROWS: Final = 1 << 16
+_PART_LOG_ROWS: Final = 1 << 18
 
 
-def simulate(requests: Demand, config: EngineConfig, cost: StepTimeArrays, *, until_ns: int | None = None) -> Simulation:
+def simulate(
+    requests: Demand, config: EngineConfig, cost: StepTimeArrays, *, until_ns: int | None = None, record_parts: bool = False
+) -> Simulation:
     """What becomes of these requests on one replica with this scheduler and these step times?
 
     Same inputs, same outputs, to the nanosecond, as ``reference_run.simulate_plainly``. ``until_ns`` ends it there: what was
-    computed by then is delivered, requests still there are unfinished.
+    computed by then is delivered, requests still there are unfinished. ``record_parts`` also keeps who did what in each step.
     """
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
-    logs, outcome = list[StepLog](), Outcome.LOG_FULL
+    n_part_rows = max(_PART_LOG_ROWS, config.max_num_active) if record_parts else 0
+    logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:
         logs.append(new_log(_LOG_ROWS))
-        outcome = Outcome(run(state, cost, logs[-1], FAR_NS if until_ns is None else until_ns))
+        part_logs.append(new_part_log(n_part_rows))
+        outcome = Outcome(run(state, cost, logs[-1], part_logs[-1], FAR_NS if until_ns is None else until_ns))
     end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(state.counters["now_ns"][0])
-    return simulation(requests, _facts(state), logs, outcome=outcome, end_ns=end_ns)
+    return simulation(requests, _facts(state), logs, part_logs if record_parts else None, outcome=outcome, end_ns=end_ns)
 
 
 def _facts(state: State) -> RequestFacts:

@@ -1,7 +1,7 @@
 """Who waits, and who is next? A ring for first come, first served, a heap for priorities. Compiled.
 
-Requests are numbered by arrival, so (priority, index) orders them as (priority, arrival time, id) does in vLLM. A request that was
-aborted or finished while it waited stays in its place, uncounted, until it comes up.
+A heap orders by (priority, arrival time, index), as vLLM does with its ids. A request that was aborted or finished while it waited
+stays in its place, uncounted, until it comes up.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -69,8 +69,11 @@ def _drop(state: State) -> None:
 
 @compiled
 def _is_before(state: State, one: int, other: int) -> bool:
-    first, second = state.requests[one].priority, state.requests[other].priority
-    return first < second or (first == second and one < other)
+    first, second = state.requests[one], state.requests[other]
+    if first.priority != second.priority:
+        is_before: bool = first.priority < second.priority
+        return is_before
+    return first.arrival_ns < second.arrival_ns or (first.arrival_ns == second.arrival_ns and one < other)
 
 
 @compiled

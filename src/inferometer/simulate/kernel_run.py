@@ -4,14 +4,15 @@ Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` (
 taken in before each ``schedule``; batches are launched until ``depth`` are in flight; then the oldest is awaited, those whose
 client has gone are dropped, and its tokens are delivered. Batches run one after the other on the device.
 
-Order of events at one instant: arrivals by index, then aborts, then ``schedule``; at the end of a step aborts by time, then tokens.
+Order of events at one instant: arrivals by index, then aborts, then ``schedule``; at the end of a step aborts by time, then tokens
+in order of the batch, and whoever follows a request that ends by that arrives before the next ``schedule``.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate import kernel_arrivals, kernel_policy, kernel_queue
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
-from inferometer.simulate.outcome import FAR_NS, Outcome, StepLog, max_barren_steps
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog, max_barren_steps
 from inferometer.simulate.reference_request import Status
 from inferometer.simulate.step_cost import compiled_duration_ns
 
@@ -23,10 +24,11 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 
 @compiled
-def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or the log is full; returns an ``Outcome``."""
+def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
+    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
     counters, depth = state.counters[0], state.config[0].depth
-    while log.n_filled[0] < len(log.start_ns):
+    n_parts_at_most = state.parts.shape[1] if len(part_log.seat) > 0 else 0
+    while log.n_filled[0] < len(log.start_ns) and part_log.n_filled[0] + n_parts_at_most <= len(part_log.seat):
         _take_in(state)
         counters.wake_ns = FAR_NS
         if counters.n_running + counters.n_waiting > 0:
@@ -49,7 +51,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
             continue
         if state.batches[counters.first_batch].end_ns > until_ns:
             return _HORIZON
-        _complete_oldest(state)
+        _complete_oldest(state, part_log)
         if counters.n_barren_steps > max_barren_steps(state.config[0].max_model_len):
             return _LIVELOCK
     return _LOG_FULL
@@ -59,12 +61,9 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, until_ns: int) -> int:
 def _take_in(state: State) -> None:
     """Take in whoever has arrived. A prompt as long as the model can remember is refused by the engine's front end."""
     counters = state.counters[0]
-    while counters.next_arrival < len(state.requests):
-        index = counters.next_arrival
+    while kernel_arrivals.next_ns(state) <= counters.now_ns:
+        index = kernel_arrivals.take_next(state)
         request = state.requests[index]
-        if request.arrival_ns > counters.now_ns:
-            return
-        counters.next_arrival += 1
         if request.status != _UNSEEN:
             continue  # its client has gone already
         if request.num_prompt_tokens >= state.config[0].max_model_len:
@@ -126,15 +125,36 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.decode_context_tokens[row] = batch.decode_context_tokens
     log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
     log.n_filled[0] = row + 1
+    batch.step_index = counters.n_steps
+    counters.n_steps += 1
 
 
 @compiled
-def _complete_oldest(state: State) -> None:
+def _note_parts(state: State, log: PartLog, slot: int) -> None:
+    """Log who did what in a step that is done."""
+    batch, parts = state.batches[slot], state.parts[slot]
+    row = log.n_filled[0]
+    for i_part in range(batch.n_parts):
+        part = parts[i_part]
+        log.step_index[row] = batch.step_index
+        log.request_index[row] = part.request
+        log.seat[row] = part.seat
+        log.kind[row] = part.kind
+        log.n_computed_tokens[row] = part.num_tokens
+        log.n_delivered_tokens[row] = part.n_delivered
+        row += 1
+    log.n_filled[0] = row
+
+
+@compiled
+def _complete_oldest(state: State, part_log: PartLog) -> None:
     """Wait for the oldest batch in flight and process what it yielded."""
     counters, slot = state.counters[0], state.counters[0].first_batch
     counters.now_ns = max(counters.now_ns, state.batches[slot].end_ns)
     _drop_aborted(state)
     n_delivered = kernel_policy.update(state, slot)
+    if len(part_log.seat) > 0:
+        _note_parts(state, part_log, slot)
     if n_delivered > 0:
         counters.n_barren_steps = 0
     counters.n_busy_in_flight -= state.batches[slot].n_parts > 0
@@ -146,9 +166,7 @@ def _complete_oldest(state: State) -> None:
 def _next_event_ns(state: State) -> int:
     """When does the next request arrive or go away, or a wait end?"""
     counters = state.counters[0]
-    when_ns: int = counters.wake_ns
-    if counters.next_arrival < len(state.requests):
-        when_ns = min(when_ns, state.requests[counters.next_arrival].arrival_ns)
+    when_ns: int = min(counters.wake_ns, kernel_arrivals.next_ns(state))
     if counters.next_abort < len(state.abort_order):
         when_ns = min(when_ns, state.abort_ns[state.abort_order[counters.next_abort]])
     return when_ns
@@ -172,7 +190,7 @@ def _end_of_run(state: State) -> int:
     counters = state.counters[0]
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
-    return _FINISHED if counters.next_arrival == len(state.requests) else _HORIZON
+    return _FINISHED if kernel_arrivals.next_ns(state) == FAR_NS else _HORIZON
 
 
 __all__ = ["run"]

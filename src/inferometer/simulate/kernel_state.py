@@ -12,6 +12,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel_config import config_record
+from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference_request import Status
 
 Record: TypeAlias = Any
@@ -67,6 +68,7 @@ PART: Final = np.dtype(
 BATCH: Final = np.dtype(
     [
         ("n_parts", np.int64),
+        ("step_index", np.int64),
         ("start_ns", np.int64),
         ("end_ns", np.int64),
         ("n_prefill_requests", np.int64),
@@ -94,7 +96,9 @@ COUNTERS: Final = np.dtype(
             "device_free_ns",
             "next_arrival",
             "next_abort",
+            "n_due",
             "wake_ns",
+            "n_steps",
             "first_batch",
             "n_in_flight",
             "n_busy_in_flight",
@@ -142,6 +146,16 @@ class State(NamedTuple):
     """(N)"""
     abort_order: Whole
     """Requests whose client goes away, in order of that."""
+    arrival_order: Whole
+    """Requests that come by themselves, in order of that."""
+    due: Whole
+    """A heap of those that follow others and whose time is known."""
+    follower: Whole
+    """(N, or 0 where nobody follows) Who follows each request?"""
+    think_ns: Whole
+    """(as follower)"""
+    earliest_ns: Whole
+    """(as follower)"""
 
 
 def new_state(requests: Demand, config: EngineConfig) -> State:
@@ -150,6 +164,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
     aborting = np.flatnonzero(requests.abort_ns != ABSENT)
+    followers = np.flatnonzero(requests.follows != NOTHING)
+    follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
+    follower[requests.follows[followers]] = followers
     counters = np.zeros(1, COUNTERS)
     counters["n_free"], counters["n_seats"] = config.n_kv_blocks, n_seats
     return State(
@@ -170,6 +187,11 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         batches=np.zeros(config.depth, BATCH),
         abort_ns=requests.abort_ns,
         abort_order=aborting[np.argsort(requests.abort_ns[aborting], kind="stable")].astype(np.int64),
+        arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
+        due=np.empty(len(followers), np.int32),
+        follower=follower,
+        think_ns=requests.think_ns[: len(follower)],
+        earliest_ns=requests.arrival_ns[: len(follower)],
     )
 
 
@@ -179,7 +201,7 @@ def _request_records(requests: Demand) -> Records:
     records["stop_tokens"] = requests.output_tokens
     records["max_tokens"] = requests.max_tokens
     records["priority"] = requests.priority
-    records["arrival_ns"] = requests.arrival_ns
+    records["arrival_ns"] = np.where(requests.follows == NOTHING, requests.arrival_ns, FAR_NS)
     records["content_start"] = requests.content_start[:-1]
     records["status"] = int(Status.UNSEEN)
     records["is_prefill_chunk"] = 1

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import I64, Phase, RequestStatus, RequestTable, StepTable
+from inferometer.records.types import I8, I32, I64, Bools, Phase, RequestStatus, RequestTable, StepPartTable, StepTable
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.reference_request import Status
@@ -49,11 +49,26 @@ class StepLog(NamedTuple):
     """(1) How many rows are filled."""
 
 
+class PartLog(NamedTuple):
+    """Room for the rows of a ``StepPartTable``; the columns have its names. Without room nobody asked for it."""
+
+    step_index: I32
+    request_index: I32
+    seat: I32
+    kind: I8
+    n_computed_tokens: I32
+    n_delivered_tokens: I32
+    n_filled: I64
+    """(1) How many rows are filled."""
+
+
 class RequestFacts(NamedTuple):
-    """What became of N requests, in order of arrival."""
+    """What became of N requests, in the workload's order."""
 
     status: I64
     """A ``Status``."""
+    arrival_ns: I64
+    """When it came; ``FAR_NS`` where it follows one that has not ended."""
     admitted_ns: I64
     first_token_ns: I64
     finished_ns: I64
@@ -70,6 +85,10 @@ class Simulation(NamedTuple):
     """When the last thing happened."""
     requests: RequestTable
     steps: StepTable
+    parts: StepPartTable | None
+    """Who did what in each step; None where nobody asked."""
+    n_never_sent: int
+    """Requests that follow others and are not in the table: those had not ended, or the pause after them was not over."""
 
 
 @compiled
@@ -87,20 +106,43 @@ def new_log(n_rows: int) -> StepLog:
     return StepLog._make([*columns, np.zeros(1, np.int64)])
 
 
-def simulation(demand: Demand, facts: RequestFacts, logs: Sequence[StepLog], *, outcome: Outcome, end_ns: int) -> Simulation:
+def new_part_log(n_rows: int) -> PartLog:
+    """An empty log with room for so many parts of steps."""
+    whole = [np.empty(n_rows, np.int32) for _ in range(5)]
+    step_index, request_index, seat, n_computed_tokens, n_delivered_tokens = whole
+    kind = np.empty(n_rows, np.int8)
+    return PartLog(step_index, request_index, seat, kind, n_computed_tokens, n_delivered_tokens, np.zeros(1, np.int64))
+
+
+def simulation(
+    demand: Demand,
+    facts: RequestFacts,
+    logs: Sequence[StepLog],
+    part_logs: Sequence[PartLog] | None,
+    *,
+    outcome: Outcome,
+    end_ns: int,
+) -> Simulation:
     """The tables of a simulation, from what a simulator noted. Requests that would have come after its end are left out."""
-    return Simulation(outcome=outcome, end_ns=end_ns, requests=_request_table(demand, facts, end_ns), steps=_step_table(logs))
+    came = (facts.status != Status.UNSEEN) | (facts.arrival_ns <= end_ns)
+    return Simulation(
+        outcome=outcome,
+        end_ns=end_ns,
+        requests=_request_table(demand, facts, came),
+        steps=_step_table(logs),
+        parts=None if part_logs is None else _part_table(part_logs),
+        n_never_sent=int(np.sum(~came & (demand.follows >= 0))),
+    )
 
 
-def _request_table(demand: Demand, facts: RequestFacts, end_ns: int) -> RequestTable:
-    came = (facts.status != Status.UNSEEN) | (demand.arrival_ns <= end_ns)
+def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestTable:
     translation = np.full(len(Status), RequestStatus.UNFINISHED, np.int8)
     for status in (Status.STOPPED, Status.LENGTH, Status.ABORTED, Status.REJECTED):
         translation[status] = RequestStatus[status.name]
     prompt = demand.prompt_tokens
     table = RequestTable(
-        intended_send_ns=demand.arrival_ns,
-        sent_ns=demand.arrival_ns,
+        intended_send_ns=facts.arrival_ns,
+        sent_ns=facts.arrival_ns,
         admitted_ns=facts.admitted_ns,
         first_token_ns=facts.first_token_ns,
         finished_ns=facts.finished_ns,
@@ -113,7 +155,16 @@ def _request_table(demand: Demand, facts: RequestFacts, end_ns: int) -> RequestT
         class_index=demand.class_index,
         request_index=np.arange(demand.n_requests, dtype=np.int32),
     )
-    return table if bool(came.all()) else RequestTable._make(column[came] for column in table)
+    if bool(came.all()) and not np.any(demand.follows >= 0):
+        return table
+    rows = np.flatnonzero(came)
+    rows = rows[np.argsort(facts.arrival_ns[rows], kind="stable")]
+    return RequestTable._make(column[rows] for column in table)
+
+
+def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
+    filled = [[column[: log.n_filled[0]] for column in log[:-1]] for log in logs]
+    return StepPartTable._make(np.concatenate(parts) for parts in zip(*filled, strict=True))
 
 
 def _step_table(logs: Sequence[StepLog]) -> StepTable:
@@ -143,4 +194,15 @@ def _filled(log: StepLog) -> list[I64]:
     return [column[: log.n_filled[0]] for column in log]
 
 
-__all__ = ["FAR_NS", "Outcome", "RequestFacts", "Simulation", "StepLog", "max_barren_steps", "new_log", "simulation"]
+__all__ = [
+    "FAR_NS",
+    "Outcome",
+    "PartLog",
+    "RequestFacts",
+    "Simulation",
+    "StepLog",
+    "max_barren_steps",
+    "new_log",
+    "new_part_log",
+    "simulation",
+]

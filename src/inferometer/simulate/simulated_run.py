@@ -39,7 +39,7 @@ def simulated_run(
         is_complete=True,
         cautions=cautions_of(simulation, config),
     )
-    return Run(manifest=manifest, sweep=None, steps=simulation.steps, ceilings=None, requests=simulation.requests)
+    return Run(manifest=manifest, sweep=None, steps=simulation.steps, ceilings=None, requests=simulation.requests, parts=simulation.parts)
 
 
 def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
@@ -60,6 +60,9 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     elif n_unfinished:
         text = f"{n_unfinished} of {n_requests} requests were unfinished when the time was over"
         cautions.append(Caution(code="unfinished", text=text, remedy="a longer time, or read the latencies as lower bounds"))
+    if simulation.n_never_sent:
+        text = f"{simulation.n_never_sent} requests that follow others were never sent: the run ended before their turn"
+        cautions.append(Caution(code="never sent", text=text, remedy="a longer time; where others never end, see there"))
     if n_rejected:
         text = f"{n_rejected} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
         cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))

@@ -1,0 +1,93 @@
+"""Is a request that follows another sent when it is due, whatever became of the other? Both simulators, by hand."""
+
+import numpy as np
+import pytest
+
+from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.simulate.demand import demand
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.simulated_run import cautions_of
+from inferometer.simulate.step_cost import linear_cost
+
+CONFIG = SchedulerConfig(num_blocks=100, max_model_len=128, async_scheduling=False)
+COST = linear_cost(launch_s=1e-6)  # 1,000 ns a step, whatever it does
+BOTH = pytest.mark.parametrize("run", [simulate, simulate_plainly])
+
+
+@BOTH
+def test_a_closed_loop_of_one_client(run):
+    """A service of 2 steps, a pause of 500 ns, and again; the last is not due before 9,000 ns."""
+    requests = demand([100, 0, 9000], [5] * 3, [2] * 3, follows=[-1, 0, 1], think_ns=[0, 500, 500])
+    table = run(requests, CONFIG, COST).requests
+    assert table.intended_send_ns.tolist() == [100, 2600, 9000]
+    assert table.finished_ns.tolist() == [2100, 4600, 11_000]
+
+
+@BOTH
+def test_rows_are_in_order_of_sending_and_found_again(run):
+    """Two clients with two turns each: the second client's first turn comes before the first one's second."""
+    requests = demand([0, 0, 10, 0], [5] * 4, [3, 1, 1, 1], follows=[-1, 0, -1, 2], think_ns=[0, 100, 0, 50])
+    table = run(requests, CONFIG, COST).requests
+    assert table.request_index.tolist() == [0, 2, 3, 1]
+    assert table.intended_send_ns.tolist() == [0, 10, 2050, 3100]
+    assert table.finished_ns.tolist() == [3000, 2000, 4000, 5000]
+
+
+@BOTH
+def test_without_a_pause_the_next_one_joins_the_very_next_step(run):
+    requests = demand([0, 0, 0], [5] * 3, [1, 4, 1], follows=[-1, -1, 0])
+    simulation = run(requests, CONFIG, COST)
+    assert simulation.requests.admitted_ns.tolist() == [0, 0, 1000]
+    assert simulation.steps.n_prefill_requests.tolist() == [2, 1, 0, 0]
+
+
+@BOTH
+def test_a_refusal_and_a_departure_are_ends_too(run):
+    """Request 0 is too long, request 1's client leaves at 2,500 ns in the third step; each has a follower 100 ns later."""
+    away_ns = [ABSENT, 2500, ABSENT, ABSENT]
+    requests = demand([7, 8, 0, 0], [200, 5, 5, 5], [1, 50, 1, 1], follows=[-1, -1, 0, 1], think_ns=[0, 0, 100, 100], abort_ns=away_ns)
+    table = run(requests, CONFIG, COST).requests
+    assert table.status.tolist() == [RequestStatus.REJECTED, RequestStatus.ABORTED, RequestStatus.LENGTH, RequestStatus.LENGTH]
+    assert table.intended_send_ns.tolist() == [7, 8, 107, 2600]
+
+
+@BOTH
+def test_a_follower_of_one_that_never_ends_never_comes_and_is_counted(run):
+    config = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    simulation = run(demand([0, 0, 0], [60, 5, 5], [2, 1, 1], follows=[-1, 0, 1]), config, COST)
+    assert simulation.outcome is Outcome.STUCK
+    assert simulation.requests.request_index.tolist() == [0]
+    assert simulation.n_never_sent == 2
+    assert [caution.code for caution in cautions_of(simulation, config)] == ["stuck", "never sent"]
+
+
+@BOTH
+def test_a_follower_after_the_horizon_is_counted(run):
+    simulation = run(demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]), CONFIG, COST, until_ns=2400)
+    assert simulation.outcome is Outcome.HORIZON
+    assert simulation.n_never_sent == 1
+    assert run(demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]), CONFIG, COST, until_ns=2500).n_never_sent == 0
+
+
+def test_a_closed_loop_never_has_more_requests_than_clients():
+    """Eight clients with forty turns each; their cycle is service and pause, so that the response-time law holds exactly."""
+    n_clients, n_turns, think_ns = 8, 40, 700
+    index = np.arange(n_clients * n_turns)
+    rng = np.random.default_rng(4)
+    requests = demand(
+        np.zeros(len(index)),
+        rng.integers(1, 60, len(index)),
+        rng.integers(1, 9, len(index)),
+        follows=np.where(index < n_clients, -1, index - n_clients),
+        think_ns=np.full(len(index), think_ns),
+    )
+    table = simulate(requests, CONFIG, COST).requests
+    by_request = np.argsort(table.request_index)
+    sent, finished = (column[by_request].reshape(n_turns, n_clients) for column in (table.intended_send_ns, table.finished_ns))
+    assert np.array_equal(sent[1:], finished[:-1] + think_ns)
+    moments = np.sort(table.intended_send_ns)
+    inside = np.searchsorted(moments, moments, side="right") - np.searchsorted(np.sort(table.finished_ns), moments, side="right")
+    assert inside.max() == n_clients
