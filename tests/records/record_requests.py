@@ -33,7 +33,7 @@ def recorded_run():
     asked = demand(arrival_ns, prompt, output, class_index=is_batch.astype(np.int32), abort_ns=abort_ns)
     config = SchedulerConfig(num_blocks=140, max_model_len=2048, max_num_seqs=8, max_num_batched_tokens=512, enable_prefix_caching=False)
     cost = linear_cost(launch_s=8e-3, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6)
-    simulation = simulate(asked, config, cost, until_ns=int(arrival_ns[-1]) + 200_000_000)
+    simulation = simulate(asked, config, cost, until_ns=int(arrival_ns[-1]) + 200_000_000, record_parts=True)
     return simulated_run(
         simulation,
         config,

@@ -47,6 +47,7 @@ def test_version_2():
     assert np.bincount(run.requests.status, minlength=6).tolist() == [0, 577, 1, 1, 0, 21]
     assert len(run.steps.start_ns) == 6388
     assert int(run.requests.n_preemptions.sum()) == 19
+    assert int(run.parts.n_delivered_tokens.sum()) == int(run.requests.output_tokens.sum())
 
 
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path):

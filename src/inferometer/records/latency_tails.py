@@ -1,0 +1,44 @@
+"""How large a share of requests took longer than this? The tail of a latency, with its interval at each height."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.records.latencies import LatencySamples
+from inferometer.records.types import F64
+from inferometer.stats.autocorrelated import run_quantile_estimate
+
+N_HEIGHTS: Final = 32
+
+
+class Tail(NamedTuple):
+    """H heights, from all requests down to the slowest; NaN in ``low_s`` and ``high_s`` where n is too small for an interval."""
+
+    share_fraction: F64
+    """1 - F: of the requests, this share took longer."""
+    value_s: F64
+    low_s: F64
+    high_s: F64
+    """Infinite where requests that were not done are among the slowest."""
+    is_lower_bound: F64
+    """1 where requests that were not done may lie above the value, else 0."""
+
+
+def tail_of(samples: LatencySamples, *, n_heights: int = N_HEIGHTS) -> Tail | None:
+    """The tail of a latency at heights that are evenly spaced in logarithms; None below two samples."""
+    n = len(samples.lower_s)
+    if n < 2:
+        return None
+    shares = np.unique(np.concatenate([np.geomspace(0.5 / n, 0.5, n_heights), [0.75, 0.9, 1 - 0.5 / n]]))[::-1]
+    rows: list[tuple[float, float, float, float, float]] = []
+    sorted_upper = np.sort(samples.upper_s)
+    for share in shares.tolist():
+        estimate = run_quantile_estimate(samples.lower_s, 1 - share, upper=samples.upper_s)
+        if estimate is not None:
+            low, high = (np.nan if end is None else end for end in (estimate.low, estimate.high))
+            above = sorted_upper[min(n - 1, max(0, int(np.ceil((1 - share) * n)) - 1))]
+            rows.append((share, estimate.value, low, high, float(above > estimate.value)))
+    return Tail._make(np.array(column) for column in zip(*rows, strict=True))
+
+
+__all__ = ["N_HEIGHTS", "Tail", "tail_of"]

@@ -1,0 +1,111 @@
+"""How did queue, batch, KV cache and latency change while the run went on? Binned, so that a million steps draw as fast as a hundred.
+
+Letters of shapes: W windows of time.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.records.latencies import LatencySamples
+from inferometer.records.types import ABSENT, F64, I64, RequestTable, StepTable
+from inferometer.units import NS_PER_S
+
+N_WINDOWS: Final = 240
+MIN_OF_A_WINDOW: Final = 20
+"""With fewer requests a window has no percentiles."""
+
+
+class StepSeries(NamedTuple):
+    """W windows of equal length; means are over time while steps ran, NaN where none ran."""
+
+    start_s: F64
+    width_s: float
+    n_running_mean: F64
+    n_running_max: F64
+    n_waiting_mean: F64
+    n_waiting_max: F64
+    kv_blocks_mean: F64
+    """NaN where nobody could tell."""
+    kv_blocks_max: F64
+    n_preempted: F64
+    n_steps: I64
+
+
+class LatencyWindows(NamedTuple):
+    """W windows of time by intended send; percentiles of what was sent in each, NaN where it holds too few."""
+
+    start_s: F64
+    width_s: float
+    n_samples: I64
+    n_bounded_below_only: I64
+    p50_s: F64
+    p90_s: F64
+    p99_s: F64
+    """NaN also where n is too small for it: 100."""
+
+
+def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
+    """How did the steps change over the time of the run?"""
+    start_ns, end_ns = int(steps.start_ns.min()), int((steps.start_ns + steps.duration_ns).max())
+    n_windows = max(1, min(n_windows, len(steps.start_ns)))
+    width_ns = max((end_ns - start_ns) / n_windows, 1.0)
+    window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
+    weights = np.maximum(steps.duration_ns, 1).astype(np.float64)
+    running = (steps.n_prefill_requests + steps.n_decode_requests).astype(np.float64)
+    waiting = steps.n_waiting_requests.astype(np.float64)
+    blocks = np.where(steps.kv_blocks_used == ABSENT, np.nan, steps.kv_blocks_used.astype(np.float64))
+
+    def mean(values: F64) -> F64:
+        total = np.bincount(window, weights, n_windows)
+        with np.errstate(invalid="ignore"):
+            return np.bincount(window, weights * values, n_windows) / np.where(total > 0, total, np.nan)
+
+    return StepSeries(
+        start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
+        width_s=width_ns / NS_PER_S,
+        n_running_mean=mean(running),
+        n_running_max=_largest(window, running, n_windows),
+        n_waiting_mean=mean(waiting),
+        n_waiting_max=_largest(window, waiting, n_windows),
+        kv_blocks_mean=mean(blocks),
+        kv_blocks_max=_largest(window, blocks, n_windows),
+        n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
+        n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
+    )
+
+
+def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60) -> LatencyWindows:
+    """How did a latency change over the time of the run? Lower bounds count with what is known of them."""
+    sent_ns = requests.intended_send_ns[samples.rows]
+    n_windows = max(1, min(n_windows, len(sent_ns) // MIN_OF_A_WINDOW))
+    start_ns, width_ns = 0, 1.0
+    if len(sent_ns):
+        start_ns = int(sent_ns.min())
+        width_ns = max((int(sent_ns.max()) + 1 - start_ns) / n_windows, 1.0)
+    window = np.minimum(((sent_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
+    order = np.argsort(window, kind="stable")
+    groups = np.split(samples.lower_s[order], np.searchsorted(window[order], np.arange(1, n_windows)))
+    return LatencyWindows(
+        start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
+        width_s=width_ns / NS_PER_S,
+        n_samples=np.array([len(group) for group in groups], np.int64),
+        n_bounded_below_only=np.bincount(window[np.isinf(samples.upper_s)], minlength=n_windows).astype(np.int64),
+        p50_s=_percentiles(groups, 0.5, MIN_OF_A_WINDOW),
+        p90_s=_percentiles(groups, 0.9, MIN_OF_A_WINDOW),
+        p99_s=_percentiles(groups, 0.99, 100),
+    )
+
+
+def _percentiles(groups: list[F64], fraction: float, n_needed: int) -> F64:
+    return np.array([np.quantile(group, fraction, method="inverted_cdf") if len(group) >= n_needed else np.nan for group in groups])
+
+
+def _largest(window: NDArray[np.intp], values: F64, n_windows: int) -> F64:
+    found = np.full(n_windows, -np.inf)
+    np.maximum.at(found, window, np.where(np.isnan(values), -np.inf, values))
+    return np.where(np.isinf(found), np.nan, found)
+
+
+__all__ = ["MIN_OF_A_WINDOW", "N_WINDOWS", "LatencyWindows", "StepSeries", "latency_windows", "step_series"]

@@ -1,0 +1,158 @@
+"""What did each seat of the batch do in each step: context, generation, end of sequence, or nothing?
+
+Letters of shapes: B seats, S steps of the window.
+"""
+
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import RecordError
+from inferometer.records.latencies import COMPLETED, is_one_of
+from inferometer.records.types import I32, I64, PartKind, Run, StepPartTable, StepTable
+
+Cells: TypeAlias = NDArray[np.int8]
+
+NOBODY: Final = -1
+DEFAULT_STEPS: Final = 120
+
+
+class CellState(IntEnum):
+    """What did a seat do in a step?"""
+
+    IDLE = 0
+    CONTEXT = 1
+    """It computed (a chunk of) a prompt: prefill."""
+    GENERATION = 2
+    """It computed an output token: decode."""
+    END = 3
+    """It computed the last token of an answer, or was still held by a request that had ended."""
+
+
+class SlotTimeline(NamedTuple):
+    """A window of steps of a run."""
+
+    first_step: int
+    n_steps_of_run: int
+    start_ns: I64
+    """(S)"""
+    duration_ns: I64
+    """(S)"""
+    states: Cells
+    """(B, S) A ``CellState``."""
+    requests: I32
+    """(B, S) ``request_index``, NOBODY where the seat is idle."""
+    tokens: I32
+    """(B, S) Tokens computed."""
+
+
+class Slice(NamedTuple):
+    """Steps that follow one another in which a seat did the same for the same request."""
+
+    seat: int
+    state: CellState
+    request_index: int
+    first_step: int
+    n_steps: int
+    start_ns: int
+    duration_ns: int
+    n_tokens: int
+
+
+def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS) -> SlotTimeline:
+    """What did each seat do in these steps? Seats that are never used in the window are there if one above them is.
+
+    Raises
+    ------
+    RecordError
+        Nobody recorded who did what in each step, or the run has no such step.
+    """
+    steps, parts = _recorded(run)
+    n_steps_of_run = len(steps.start_ns)
+    if not 0 <= first_step < n_steps_of_run or n_steps < 1:
+        problem = f"a window of {n_steps} steps from step {first_step}"
+        raise RecordError(problem, where=run.manifest.run_id, allowed=f"steps 0 to {n_steps_of_run - 1}", try_="the first steps")
+    last_step = min(first_step + n_steps, n_steps_of_run)
+    begin, end = np.searchsorted(parts.step_index, [first_step, last_step])
+    window = StepPartTable._make(column[begin:end] for column in parts)
+    shape = (int(window.seat.max(initial=-1)) + 1, last_step - first_step)
+    states, requests, tokens = np.zeros(shape, np.int8), np.full(shape, NOBODY, np.int32), np.zeros(shape, np.int32)
+    place = (window.seat, window.step_index - first_step)
+    states[place] = np.array([CellState.CONTEXT, CellState.GENERATION, CellState.END], np.int8)[window.kind]
+    requests[place] = window.request_index
+    tokens[place] = window.n_computed_tokens
+    ends = _last_generations(run, parts, begin, end)
+    states[window.seat[ends], window.step_index[ends] - first_step] = CellState.END
+    return SlotTimeline(
+        first_step=first_step,
+        n_steps_of_run=n_steps_of_run,
+        start_ns=steps.start_ns[first_step:last_step],
+        duration_ns=steps.duration_ns[first_step:last_step],
+        states=states,
+        requests=requests,
+        tokens=tokens,
+    )
+
+
+def slices_of(timeline: SlotTimeline) -> tuple[Slice, ...]:
+    """The cells that are not idle, those that say the same joined; by seat, then by time."""
+    n_seats, n_steps = timeline.states.shape
+    changes = np.ones((n_seats, n_steps), np.bool_)
+    same_state = timeline.states[:, 1:] == timeline.states[:, :-1]
+    changes[:, 1:] = ~(same_state & (timeline.requests[:, 1:] == timeline.requests[:, :-1]))
+    end_ns = timeline.start_ns + timeline.duration_ns
+    found: list[Slice] = []
+    for seat in range(n_seats):
+        starts = np.flatnonzero(changes[seat])
+        for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), n_steps], strict=True):
+            if timeline.states[seat, start] != CellState.IDLE:
+                found.append(
+                    Slice(
+                        seat=seat,
+                        state=CellState(int(timeline.states[seat, start])),
+                        request_index=int(timeline.requests[seat, start]),
+                        first_step=timeline.first_step + start,
+                        n_steps=stop - start,
+                        start_ns=int(timeline.start_ns[start]),
+                        duration_ns=int(end_ns[stop - 1] - timeline.start_ns[start]),
+                        n_tokens=int(timeline.tokens[seat, start:stop].sum()),
+                    )
+                )
+    return tuple(found)
+
+
+def state_shares(timeline: SlotTimeline) -> dict[CellState, float]:
+    """Which fraction of all cells of the window is in each state?"""
+    n_cells = max(timeline.states.size, 1)
+    return {state: float((timeline.states == state).sum()) / n_cells for state in CellState}
+
+
+def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
+    if run.steps is None or run.parts is None:
+        raise RecordError(
+            "nobody recorded who did what in each step",
+            where=run.manifest.run_id,
+            allowed="a simulated run with its step parts",
+            try_="simulate again and ask for the parts of steps",
+        )
+    return run.steps, run.parts
+
+
+def _last_generations(run: Run, parts: StepPartTable, begin: int, end: int) -> NDArray[np.intp]:
+    """Which parts of the window (from ``begin``) computed the last token of a completed answer?"""
+    if run.requests is None:
+        return np.empty(0, np.intp)
+    is_completed = np.zeros(int(max(run.requests.request_index.max(initial=0), parts.request_index.max(initial=0))) + 1, np.bool_)
+    is_completed[run.requests.request_index] = is_one_of(run.requests, COMPLETED)
+    last = np.full(is_completed.size, -1, np.int64)
+    computing = np.flatnonzero(parts.kind != PartKind.ENDED)
+    last[parts.request_index[computing]] = computing  # of parts in order, the last one stays
+    rows = np.arange(begin, end)
+    requests = parts.request_index[begin:end]
+    is_last = (last[requests] == rows) & is_completed[requests] & (parts.kind[begin:end] == PartKind.GENERATION)
+    return np.flatnonzero(is_last)
+
+
+__all__ = ["DEFAULT_STEPS", "NOBODY", "CellState", "Cells", "Slice", "SlotTimeline", "slices_of", "slot_timeline", "state_shares"]
