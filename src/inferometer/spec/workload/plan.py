@@ -1,0 +1,253 @@
+"""What is the one table of requests that both the simulator and the load generator take?
+
+Letters of shapes: N requests, B full blocks of all requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inferometer.errors import SpecError
+
+I32: TypeAlias = NDArray[np.int32]
+I64: TypeAlias = NDArray[np.int64]
+
+NONE: Final = -1
+"""No request, no session, no instant: what does not apply to a request. NULL in files."""
+
+
+class RequestPlan(NamedTuple):
+    """N requests in the order in which they come; a request that follows another stands behind it. Made by ``request_plan``, which checks.
+
+    Equal tokens are said by the tree of ``prefix_request`` and ``prefix_tokens``: a request's prompt begins with the first tokens of
+    what an earlier request holds at its end (prompt and answer); all its other tokens are its own. System prompts, turns of
+    sessions and the chained block hashes of traces all come out of it exactly, for blocks of any size.
+    """
+
+    arrival_ns: I64
+    """Since the start; NONE of a request that follows another. The others stand in order of arrival."""
+    follows: I32
+    """The request after whose end this one is sent; NONE where ``arrival_ns`` says when. At most one request follows another."""
+    think_ns: I64
+    """From that end to the sending; NONE where it follows none."""
+    prompt_tokens: I32
+    output_tokens: I32
+    """What the model says before it stops by itself."""
+    max_tokens: I32
+    """What the client allows: all that an engine knows beforehand."""
+    class_index: I32
+    tenant_index: I32
+    priority: I32
+    """The smaller, the more urgent."""
+    abort_after_ns: I64
+    """From the sending to the client's going away; NONE where it stays."""
+    session_index: I32
+    prefix_request: I32
+    """The earlier request with whose tokens this prompt begins; NONE where it shares none or is the first to hold them."""
+    prefix_tokens: I32
+    """How many tokens: 0 where there is no such request."""
+
+    @property
+    def n_requests(self) -> int:
+        """How many requests?"""
+        return len(self.arrival_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadCaution:
+    """Something about a workload that makes an answer less good, and what to do about it."""
+
+    code: str
+    text: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnWorkload:
+    """Requests, whether drawn or read from a trace, and the names of their classes and tenants."""
+
+    name: str
+    plan: RequestPlan
+    class_names: tuple[str, ...]
+    class_slos: tuple[str | None, ...]
+    tenant_names: tuple[str, ...]
+    cautions: tuple[WorkloadCaution, ...] = ()
+
+
+class BlockContents(NamedTuple):
+    """What each full block of prompt and output holds: ids are equal if and only if all tokens from the start to the block's end are."""
+
+    start: I64
+    """(N + 1) Where each request's ids begin."""
+    ids: I32
+    """(B) Numbered from 0 without gaps."""
+
+
+_TYPES: Final = {name: np.dtype(get_args(get_args(hint)[1])[0]) for name, hint in get_type_hints(RequestPlan).items()}
+_NULLABLE: Final[tuple[str, ...]] = ("follows", "think_ns", "abort_after_ns", "session_index", "prefix_request")
+_ZEROS: Final[tuple[str, ...]] = ("class_index", "tenant_index", "priority", "prefix_tokens")
+_DEFAULTS: Final[dict[str, int]] = {**dict.fromkeys(_ZEROS, 0), **dict.fromkeys(_NULLABLE, NONE)}
+
+
+def column_types() -> dict[str, np.dtype[Any]]:
+    """Which columns does a plan have, in order, of which dtype?"""
+    return dict(_TYPES)
+
+
+def request_plan(where: str, row_name: Callable[[int], str] = "request {}".format, **columns: ArrayLike) -> RequestPlan:
+    """The plan of these columns. Only arrivals, prompts and outputs must be given; ``max_tokens`` is else the output.
+
+    Raises
+    ------
+    SpecError
+        A column of another length or kind, a row that cannot be; ``row_name`` says how a row is called.
+    """
+    n_requests = len(np.asarray(columns["arrival_ns"]))
+    given = {"max_tokens": columns["output_tokens"]} | columns
+    filled = {name: given[name] if name in given else np.full(n_requests, _DEFAULTS[name]) for name in _TYPES}
+    plan = RequestPlan(**{name: _column(name, filled[name], n_requests, where) for name in _TYPES})
+    check_plan(plan, where, row_name)
+    return plan
+
+
+def check_plan(plan: RequestPlan, where: str, row_name: Callable[[int], str] = "request {}".format) -> None:
+    """Can these requests be sent?
+
+    Raises
+    ------
+    SpecError
+        The first row that cannot be, and why.
+    """
+    if plan.n_requests == 0:
+        raise SpecError("no requests", where=where, allowed="at least one")
+    rows = np.arange(plan.n_requests)
+    _check_arrivals(plan, where, row_name)
+    for name in ("prompt_tokens", "output_tokens"):
+        _refuse(getattr(plan, name) < 1, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="1 or more")
+    _refuse(plan.max_tokens < plan.output_tokens, "max_tokens of {} is {}, below its output_tokens", plan.max_tokens, where, row_name)
+    for name in ("follows", "prefix_request"):
+        pointer = getattr(plan, name)
+        is_wrong = (pointer < NONE) | (pointer >= rows)
+        _refuse(is_wrong, name + " of {} is {}", pointer, where, row_name, allowed="an earlier request (counted from 0), or none")
+    for name in ("class_index", "tenant_index", "prefix_tokens"):
+        _refuse(getattr(plan, name) < 0, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more")
+    for name in ("abort_after_ns", "session_index"):
+        _refuse(getattr(plan, name) < NONE, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more, or none")
+    _check_followers(plan, where, row_name)
+    _check_prefixes(plan, where, row_name)
+
+
+def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
+    """What do the full blocks of ``block_size`` tokens hold? Request by request, those of the shared prefix are its owner's.
+
+    Example
+    -------
+    >>> lengths = {"prompt_tokens": [6, 8], "output_tokens": [2, 1]}
+    >>> plan = request_plan("here", arrival_ns=[0, 1], **lengths, prefix_request=[-1, 0], prefix_tokens=[0, 7])
+    >>> block_contents(plan, 2).ids.tolist()
+    [0, 1, 2, 3, 0, 1, 2, 4]
+    """
+    n_full = (plan.prompt_tokens.astype(np.int64) + plan.output_tokens) // block_size
+    n_shared = plan.prefix_tokens.astype(np.int64) // block_size
+    start = np.concatenate([[0], np.cumsum(n_full)]).astype(np.int64)
+    if start[-1] > np.iinfo(np.int32).max:
+        raise SpecError(
+            f"{start[-1]} blocks of {block_size} tokens in all prompts and outputs",
+            where="the workload",
+            allowed="2^31 - 1",
+            try_="fewer requests at once",
+        )
+    # +1 and -1 at the ends of each shared stretch, summed up, say which blocks are somebody else's.
+    edges = np.zeros(start[-1] + 1, np.int32)
+    np.add.at(edges, start[:-1], 1)
+    np.subtract.at(edges, start[:-1] + n_shared, 1)
+    ids = np.cumsum(1 - np.cumsum(edges[:-1], dtype=np.int32), dtype=np.int32) - np.int32(1)
+    shares = np.flatnonzero(n_shared)
+    owner = start[plan.prefix_request[shares]]
+    for mine, theirs, n_blocks in zip(start[shares].tolist(), owner.tolist(), n_shared[shares].tolist(), strict=True):
+        ids[mine : mine + n_blocks] = ids[theirs : theirs + n_blocks]
+    return BlockContents(start=start, ids=ids)
+
+
+def _check_arrivals(plan: RequestPlan, where: str, row_name: Callable[[int], str]) -> None:
+    is_follower = plan.follows != NONE
+    _refuse(
+        is_follower & (plan.arrival_ns != NONE),
+        "arrival_ns of {}, which follows another, is {}",
+        plan.arrival_ns,
+        where,
+        row_name,
+        allowed="none",
+    )
+    _refuse(~is_follower & (plan.arrival_ns < 0), "arrival_ns of {} is {}", plan.arrival_ns, where, row_name, allowed="0 or more")
+    known = np.maximum.accumulate(plan.arrival_ns)
+    _refuse(
+        ~is_follower & (plan.arrival_ns < known),
+        "{} arrives at {} ns, before its predecessor",
+        plan.arrival_ns,
+        where,
+        row_name,
+        allowed="rows in order of arrival",
+        try_="sort them (is_sorted = false)",
+    )
+
+
+def _check_followers(plan: RequestPlan, where: str, row_name: Callable[[int], str]) -> None:
+    is_follower = plan.follows != NONE
+    has_think = plan.think_ns >= 0
+    _refuse(is_follower != has_think, "think_ns of {} is {}", plan.think_ns, where, row_name, allowed="0 or more for followers only")
+    follower = np.flatnonzero(is_follower)
+    is_second = np.zeros(plan.n_requests, np.bool_)
+    is_second[np.delete(follower, np.unique(plan.follows[follower], return_index=True)[1])] = True
+    _refuse(is_second, "{} follows request {}, which another follows already", plan.follows, where, row_name, allowed="one follower each")
+
+
+def _check_prefixes(plan: RequestPlan, where: str, row_name: Callable[[int], str]) -> None:
+    owner = plan.prefix_request
+    held = plan.prompt_tokens.astype(np.int64) + plan.output_tokens
+    most = np.where(owner == NONE, 0, np.minimum(plan.prompt_tokens, held[owner]))
+    what = "prefix_tokens of {} is {}"
+    allowed = "no more than its prompt and than what the other request holds"
+    _refuse(plan.prefix_tokens > most, what, plan.prefix_tokens, where, row_name, allowed=allowed)
+
+
+def _refuse(
+    is_wrong: NDArray[np.bool_],
+    what: str,
+    values: NDArray[Any],
+    where: str,
+    row_name: Callable[[int], str],
+    **advice: str,
+) -> None:
+    wrong = np.flatnonzero(is_wrong)
+    if wrong.size:
+        more = f" (and {wrong.size - 1:,} rows more)" if wrong.size > 1 else ""
+        raise SpecError(what.format(row_name(int(wrong[0])), values[wrong[0]]) + more, where=where, **advice)
+
+
+def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.shape != (n_requests,):
+        raise SpecError(f"{name} has the shape {array.shape}", where=where, allowed=f"one value for each of {n_requests} requests")
+    cast = array.astype(_TYPES[name])
+    if not np.array_equal(cast, array):
+        raise SpecError(f"{name} does not fit {_TYPES[name]}", where=where, allowed="whole numbers")
+    return np.ascontiguousarray(cast)
+
+
+__all__ = [
+    "I32",
+    "I64",
+    "NONE",
+    "BlockContents",
+    "DrawnWorkload",
+    "RequestPlan",
+    "WorkloadCaution",
+    "block_contents",
+    "check_plan",
+    "column_types",
+    "request_plan",
+]

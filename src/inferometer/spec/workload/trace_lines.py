@@ -1,0 +1,123 @@
+"""Which lines does a trace file have, which of the known formats is it, and what is one request of it?"""
+
+import gzip
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.spec.workload.types import TraceFormat
+
+OWN_FORMAT: Final = "inferometer-requests"
+_FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, inferometer"
+_KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
+    ("input_length", "mooncake"),
+    ("input_toks", "llmservingsim"),
+    ("custom_id", "openai-batch"),
+    ("conversations", "sharegpt"),
+)
+_Parsed = TypeVar("_Parsed")
+
+
+class TraceRow(NamedTuple):
+    """One request of a foreign trace."""
+
+    line: int
+    arrival_ns: int | None
+    """None where the trace has no instants."""
+    prompt_tokens: int
+    output_tokens: int
+    max_tokens: int | None = None
+    block_ids: Sequence[int] = ()
+    """Ids of the prompt's blocks, equal where the blocks and all before them are."""
+    block_tokens: int = 0
+    session: int | None = None
+    """Rows of one session stand together: each prompt is all that was said before, and something new."""
+    prompt_is_estimate: bool = False
+    output_is_estimate: bool = False
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, numbered from 1, one at a time; of a .gz file, those inside.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.strip()
+    except (OSError, EOFError) as error:
+        raise SpecError(f"the trace cannot be read: {error}", where=str(path)) from error
+
+
+def detect_format(path: Path) -> TraceFormat:
+    """Which format is the file, going by its beginning?
+
+    Raises
+    ------
+    SpecError
+        None of the known ones.
+    """
+    number, first = next(lines(path), (0, b""))
+    if not first:
+        raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
+    if first.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200]:
+        return "inferometer"
+    if first.removeprefix(b"\xef\xbb\xbf").lower().startswith(b"timestamp,contexttokens,generatedtokens"):
+        return "azure"
+    if first.startswith(b"["):
+        return "sharegpt"
+    if first.startswith(b"{"):
+        keys = decoded(first, dict[str, msgspec.Raw], path, number)
+        for key, name in _KEYS:
+            if key in keys:
+                return name
+    raise SpecError("the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format")
+
+
+def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parsed:
+    """The JSON of a line.
+
+    Raises
+    ------
+    SpecError
+        It is broken or of another kind; the message names file and line.
+    """
+    try:
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        broken(path, number, str(error))
+
+
+def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
+    """An instant of a trace in nanoseconds.
+
+    Raises
+    ------
+    SpecError
+        It is no number of the years that nanoseconds can count.
+    """
+    if not math.isfinite(value) or abs(value) * unit_ns > 2**62:
+        broken(path, number, f"{value} is no instant")
+    return round(value * unit_ns)
+
+
+def broken(path: Path, number: int, what: str) -> NoReturn:
+    """Refuse a line by its number.
+
+    Raises
+    ------
+    SpecError
+        Always.
+    """
+    raise SpecError(f"line {number} is broken: {what}", where=f"{path}, line {number}", try_="remove the line, or --trace-format")
+
+
+__all__ = ["OWN_FORMAT", "TraceRow", "broken", "decoded", "detect_format", "lines", "ns_from_trace"]

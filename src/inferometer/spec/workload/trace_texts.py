@@ -1,0 +1,162 @@
+"""How long are the requests of files of texts: ShareGPT conversations, OpenAI batches?
+
+Counts that a file gives are taken. Where it has only text, a token is taken for four characters, and the row says so.
+"""
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.spec.workload.trace_lines import TraceRow, broken, decoded, lines
+
+CHARACTERS_PER_TOKEN: Final = 4
+_ASKS: Final = ("human", "user", "system")
+_ANSWERS: Final = ("gpt", "assistant", "chatgpt", "bing", "bard", "model")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A message of a conversation."""
+
+    value: str
+    by: str = msgspec.field(name="from")
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """An item of a ShareGPT file; other keys are passed over."""
+
+    conversations: tuple[Said, ...]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A chat message; parts that are not text count nothing."""
+
+    content: str | list[dict[str, object]] | None = None
+
+
+class BatchBody(msgspec.Struct, frozen=True):
+    """The body of a request of a batch."""
+
+    messages: list[Message] = []
+    prompt: str | list[int] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What an answer counted."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+
+
+class AnswerBody(msgspec.Struct, frozen=True):
+    """The body of an answer of a batch."""
+
+    usage: Usage
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """An answer of a batch."""
+
+    body: AnswerBody
+
+
+class BatchLine(msgspec.Struct, frozen=True):
+    """A line of a batch's input (``body``) or output (``response``) file."""
+
+    custom_id: str
+    body: BatchBody | None = None
+    response: Answer | None = None
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens has a text? An estimate: a token for each four characters begun."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def sharegpt_rows(path: Path, *, only_first_turn: bool) -> Iterator[TraceRow]:
+    """Requests of a ShareGPT file: each answer is one, its prompt everything said before. A conversation is a session without instants."""
+    for index, (number, raw) in enumerate(_items(path)):
+        said_tokens = 0
+        n_turns = 0
+        for message in decoded(raw, Conversation, path, number).conversations:
+            tokens = estimated_tokens(message.value)
+            if message.by in _ANSWERS and (said_tokens or n_turns):
+                if n_turns == 0 or not only_first_turn:
+                    yield TraceRow(number, None, said_tokens, tokens, session=index, prompt_is_estimate=True, output_is_estimate=True)
+                n_turns += 1
+            elif message.by not in (*_ASKS, *_ANSWERS):
+                broken(path, number, f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}")
+            said_tokens += tokens
+
+
+def openai_batch_rows(path: Path) -> Iterator[TraceRow]:
+    """Requests of an OpenAI batch, all there at once: of an output file what was counted, of an input file what can be told."""
+    for number, line in lines(path):
+        row = decoded(line, BatchLine, path, number)
+        if row.response is not None:
+            usage = row.response.body.usage
+            yield TraceRow(number, 0, usage.prompt_tokens, usage.completion_tokens)
+            continue
+        if row.body is None:
+            broken(path, number, "neither a body nor a response")
+        most = row.body.max_completion_tokens or row.body.max_tokens
+        if most is None:
+            broken(path, number, "no max_tokens, so nothing says how long the answer is; a batch's output file says it")
+        is_counted = isinstance(row.body.prompt, list)
+        prompt = len(row.body.prompt) if isinstance(row.body.prompt, list) else sum(map(estimated_tokens, _texts(row.body)))
+        yield TraceRow(number, 0, prompt, most, max_tokens=most, prompt_is_estimate=not is_counted, output_is_estimate=True)
+
+
+def _texts(body: BatchBody) -> Iterator[str]:
+    if isinstance(body.prompt, str):
+        yield body.prompt
+    for message in body.messages:
+        if isinstance(message.content, str):
+            yield message.content
+        for part in message.content if isinstance(message.content, list) else ():
+            text = part.get("text")
+            if isinstance(text, str):
+                yield text
+
+
+def _items(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The conversations and the lines at which they begin, of a JSON list or of JSON lines."""
+    first = next(lines(path), (0, b""))[1]
+    if not first.startswith(b"["):
+        yield from lines(path)
+        return
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    try:
+        raws = msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise SpecError(f"the trace is broken: {error}", where=str(path), allowed="a JSON list of conversations") from error
+    at, line = 0, 1
+    for raw in raws:
+        item = bytes(raw)
+        begin = text.index(item, at)
+        line += text.count(b"\n", at, begin)
+        at = begin
+        yield line, item
+
+
+__all__ = [
+    "CHARACTERS_PER_TOKEN",
+    "Answer",
+    "AnswerBody",
+    "BatchBody",
+    "BatchLine",
+    "Conversation",
+    "Message",
+    "Said",
+    "Usage",
+    "estimated_tokens",
+    "openai_batch_rows",
+    "sharegpt_rows",
+]
