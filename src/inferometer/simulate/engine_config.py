@@ -20,7 +20,8 @@ Each engine's rules (its *policy*) exist twice, in plain Python and compiled, be
 from typing import TypeAlias
 
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
-EngineConfig: TypeAlias = SchedulerConfig
+EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig
 
 __all__ = ["EngineConfig"]

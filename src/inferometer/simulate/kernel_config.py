@@ -7,12 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
 
 class Kind(IntEnum):
     """Whose rules?"""
 
     VLLM = 0
+    TRTLLM = 1
 
 
 CONFIG: Final = np.dtype(
@@ -34,6 +36,8 @@ CONFIG: Final = np.dtype(
             "is_async",
             "is_reserving",
             "depth",
+            "capacity_policy",
+            "chunking_policy",
         )
     ],
     align=True,
@@ -55,6 +59,14 @@ def config_record(config: EngineConfig) -> NDArray[Any]:
 
 def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
     """What only this engine has."""
+    if isinstance(config, TrtllmConfig):
+        return Kind.TRTLLM, {
+            "max_num_batched_tokens": config.max_num_tokens,
+            "is_chunked": config.enable_chunked_prefill,
+            "is_async": not config.disable_overlap_scheduler,
+            "capacity_policy": CAPACITY_POLICIES.index(config.capacity_scheduler_policy),
+            "chunking_policy": CHUNKING_POLICIES.index(config.context_chunking_policy),
+        }
     return Kind.VLLM, {
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "watermark_blocks": config.watermark_blocks,

@@ -1,11 +1,11 @@
 """Whose rules decide? The one place where compiled code asks. ``engine_config`` tells how an engine is added."""
 
-from inferometer.simulate import kernel_schedule, kernel_update
+from inferometer.simulate import kernel_schedule, kernel_trtllm, kernel_trtllm_update, kernel_update
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_config import Kind
 from inferometer.simulate.kernel_state import State
 
-_VLLM = int(Kind.VLLM)
+_VLLM, _TRTLLM = int(Kind.VLLM), int(Kind.TRTLLM)
 
 
 @compiled
@@ -14,6 +14,8 @@ def schedule(state: State, slot: int) -> None:
     kind = state.config[0].kind
     if kind == _VLLM:
         kernel_schedule.schedule(state, slot)
+    elif kind == _TRTLLM:
+        kernel_trtllm.schedule(state, slot)
 
 
 @compiled
@@ -23,6 +25,8 @@ def update(state: State, slot: int) -> int:
     n_delivered = 0
     if kind == _VLLM:
         n_delivered = kernel_update.update(state, slot)
+    elif kind == _TRTLLM:
+        n_delivered = kernel_trtllm_update.update(state, slot)
     return n_delivered
 
 
@@ -32,6 +36,8 @@ def abort(state: State, index: int) -> None:
     kind = state.config[0].kind
     if kind == _VLLM:
         kernel_update.abort(state, index)
+    elif kind == _TRTLLM:
+        kernel_trtllm_update.abort(state, index)
 
 
 __all__ = ["abort", "schedule", "update"]

@@ -87,6 +87,7 @@ COUNTERS: Final = np.dtype(
             "n_free",
             "n_seats",
             "n_running",
+            "n_active",
             "n_waiting",
             "waiting_head",
             "waiting_size",
@@ -136,6 +137,8 @@ class State(NamedTuple):
     """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted stay until they come up."""
     skipped: Whole
     """(N) Scratch."""
+    chunks: Whole
+    """(M) Scratch."""
     preempted: Whole
     """(M) By the last ``schedule``."""
     parts: Records
@@ -182,6 +185,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         running=np.empty(n_seats, np.int32),
         waiting=np.empty(requests.n_requests, np.int32),
         skipped=np.empty(requests.n_requests, np.int32),
+        chunks=np.empty(n_seats, np.int32),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),
         batches=np.zeros(config.depth, BATCH),

@@ -7,6 +7,8 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.reference import Scheduler
 from inferometer.simulate.reference_batch import Batch, Delivery
 from inferometer.simulate.reference_request import Request
+from inferometer.simulate.reference_trtllm import TrtllmScheduler
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 class Policy(Protocol):
@@ -46,7 +48,7 @@ class Policy(Protocol):
 
 def policy_of(config: EngineConfig) -> Policy:
     """The rules that this configuration asks for, with nobody there yet."""
-    return Scheduler(config)
+    return TrtllmScheduler(config) if isinstance(config, TrtllmConfig) else Scheduler(config)
 
 
 __all__ = ["Policy", "policy_of"]

@@ -9,6 +9,7 @@ import msgspec
 from inferometer.errors import SpecError
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 class _Engine(NamedTuple):
@@ -19,6 +20,15 @@ class _Engine(NamedTuple):
 
 _ENGINES: Final = {
     "vllm": _Engine(SchedulerConfig, {}),
+    "tensorrt_llm": _Engine(
+        TrtllmConfig,
+        {
+            "max_model_len": "max_seq_len",
+            "max_num_seqs": "max_batch_size",
+            "max_num_batched_tokens": "max_num_tokens",
+            "block_size": "tokens_per_block",
+        },
+    ),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
 
@@ -27,7 +37,7 @@ def default_block_size(engine: str) -> int:
     """How many tokens has a block of this engine's KV cache, if nobody says?"""
     name = _ENGINES[engine].own_names.get("block_size", "block_size")
     default = next((field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1)
-    return default if isinstance(default, int) and default is not MISSING else 1
+    return default if isinstance(default, int) else 1
 
 
 def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str) -> EngineConfig:

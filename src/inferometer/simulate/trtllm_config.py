@@ -1,0 +1,86 @@
+"""How is TensorRT-LLM's scheduler set up? Names, meanings and defaults are those of its PyTorch backend."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from inferometer.errors import SpecError
+
+CapacityPolicy: TypeAlias = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "STATIC_BATCH"]
+ChunkingPolicy: TypeAlias = Literal["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"]
+
+CAPACITY_POLICIES: Final[tuple[CapacityPolicy, ...]] = get_args(CapacityPolicy)
+CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
+"""Compiled code knows both by their places."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrtllmConfig:
+    """The knobs of ``trtllm-serve`` that decide who computes what, with block reuse off (``enable_block_reuse: false``).
+
+    ``num_blocks`` is what the server's log calls the primary pool: its max tokens over ``tokens_per_block``.
+    """
+
+    num_blocks: int
+    max_seq_len: int
+    max_batch_size: int = 2048
+    max_num_tokens: int = 8192
+    tokens_per_block: int = 32
+    capacity_scheduler_policy: CapacityPolicy = "GUARANTEED_NO_EVICT"
+    enable_chunked_prefill: bool = False
+    context_chunking_policy: ChunkingPolicy = "FIRST_COME_FIRST_SERVED"
+    disable_overlap_scheduler: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_batch_size", "max_num_tokens", "tokens_per_block"):
+            if getattr(self, name) < 1:
+                self._refuse(name, "1 or more")
+        if self.max_seq_len < 2:
+            self._refuse("max_seq_len", "2 or more: a prompt token and an output token")
+        n_blocks = -(-self.max_seq_len // self.tokens_per_block)
+        if self.num_blocks < n_blocks:
+            self._refuse("num_blocks", f"enough for one request of max_seq_len = {self.max_seq_len}: {n_blocks}")
+        if not self.enable_chunked_prefill and self.max_num_tokens < self.max_seq_len:
+            self._refuse("max_num_tokens", f"max_seq_len = {self.max_seq_len} or more where prefill is not chunked")
+        if self.enable_chunked_prefill and self.max_num_tokens < self.tokens_per_block:
+            self._refuse("max_num_tokens", f"tokens_per_block = {self.tokens_per_block} or more, the smallest chunk")
+
+    def _refuse(self, name: str, allowed: str) -> None:
+        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed)
+
+    @property
+    def engine(self) -> str:
+        """Whose rules are these?"""
+        return "TensorRT-LLM 1.3"
+
+    @property
+    def max_model_len(self) -> int:
+        """How many tokens may prompt and output have together?"""
+        return self.max_seq_len
+
+    @property
+    def max_num_active(self) -> int:
+        """How many requests may be active at once?"""
+        return self.max_batch_size
+
+    @property
+    def block_size(self) -> int:
+        """How many tokens are in a block?"""
+        return self.tokens_per_block
+
+    @property
+    def n_kv_blocks(self) -> int:
+        """How many blocks can hold tokens?"""
+        return self.num_blocks
+
+    @property
+    def enable_prefix_caching(self) -> bool:
+        """Are blocks found again by their contents?"""
+        return False
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight?"""
+        return 1 if self.disable_overlap_scheduler else 2
+
+
+__all__ = ["CAPACITY_POLICIES", "CHUNKING_POLICIES", "CapacityPolicy", "ChunkingPolicy", "TrtllmConfig"]

@@ -1,0 +1,221 @@
+"""Is TensorRT-LLM's in-flight batching simulated by its rules, and alike by both simulators?"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulator_strategies import assert_equal, costs, demands
+
+from inferometer.errors import SpecError
+from inferometer.records.types import RequestStatus
+from inferometer.simulate.demand import demand
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.reference_trtllm import TrtllmScheduler
+from inferometer.simulate.reference_trtllm_chunks import chunk_sizes
+from inferometer.simulate.step_cost import linear_cost
+from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
+
+COST = linear_cost(launch_s=1e-3)
+MS = 1_000_000
+
+
+@st.composite
+def configs(draw):
+    tokens_per_block = draw(st.sampled_from([1, 2, 4, 16]))
+    max_seq_len = draw(st.integers(2, 60))
+    is_chunked = draw(st.booleans())
+    return TrtllmConfig(
+        num_blocks=-(-max_seq_len // tokens_per_block) + draw(st.sampled_from([0, 1, 3, 10, 100])),
+        max_seq_len=max_seq_len,
+        max_batch_size=draw(st.integers(1, 12)),
+        max_num_tokens=max(draw(st.sampled_from([4, 16, 64, 256])), tokens_per_block if is_chunked else max_seq_len),
+        tokens_per_block=tokens_per_block,
+        capacity_scheduler_policy=draw(st.sampled_from(CAPACITY_POLICIES)),
+        enable_chunked_prefill=is_chunked,
+        context_chunking_policy=draw(st.sampled_from(CHUNKING_POLICIES)),
+        disable_overlap_scheduler=draw(st.booleans()),
+    )
+
+
+@st.composite
+def settings_of_a_run(draw, **kinds):
+    config = draw(configs())
+    return config, draw(demands(config, **kinds)), draw(costs())
+
+
+def run_of(config, requests):
+    """Both simulators' result, which is one."""
+    fast = simulate(requests, config, COST, record_parts=True)
+    assert_equal(fast, simulate_plainly(requests, config, COST, record_parts=True))
+    assert fast.outcome is Outcome.FINISHED
+    return fast
+
+
+@settings(max_examples=300, deadline=None)
+@given(settings_of_a_run(), st.none() | st.integers(0, 1500))
+def test_kernel_equals_reference(run, until_ns):
+    config, requests, cost = run
+    fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
+    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+
+
+@pytest.mark.parametrize("policy", CAPACITY_POLICIES)
+@pytest.mark.parametrize("chunking", CHUNKING_POLICIES)
+def test_kernel_equals_reference_at_size(policy, chunking):
+    rng = np.random.default_rng(5)
+    arrival = np.cumsum(rng.exponential(2e6, 300)).astype(np.int64)
+    requests = demand(arrival, rng.integers(1, 900, 300), rng.integers(1, 120, 300), max_tokens=np.full(300, 150))
+    config = TrtllmConfig(
+        num_blocks=400,
+        max_seq_len=2048,
+        max_batch_size=64,
+        max_num_tokens=1024,
+        capacity_scheduler_policy=policy,
+        enable_chunked_prefill=True,
+        context_chunking_policy=chunking,
+    )
+    run = run_of(config, requests)
+    assert (run.requests.n_preemptions.sum() > 0) == (policy == "MAX_UTILIZATION")
+
+
+@settings(max_examples=200, deadline=None)
+@given(settings_of_a_run())
+def test_every_request_is_served(run):
+    """Nobody waits for ever: the first in the list can always go on, whatever the others hold."""
+    config, requests, cost = run
+    run = simulate(requests, config, cost)
+    table, steps = run.requests, run.steps
+    assert run.outcome is Outcome.FINISHED
+    requests = requests._replace(**{name: getattr(requests, name)[table.request_index] for name in ("prompt_tokens", "output_tokens")})
+    is_done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+    expected = np.minimum(requests.output_tokens, config.max_seq_len - requests.prompt_tokens)
+    assert np.array_equal(table.output_tokens[is_done], expected[is_done])
+    assert np.all(steps.prefill_tokens + steps.n_decode_requests <= config.max_num_tokens)
+    assert np.all(steps.n_prefill_requests + steps.n_decode_requests <= config.max_batch_size)
+    assert np.all(steps.kv_blocks_used <= config.num_blocks)
+    if config.capacity_scheduler_policy != "MAX_UTILIZATION":
+        assert not table.n_preemptions.any()
+
+
+@settings(max_examples=200, deadline=None)
+@given(settings_of_a_run(can_abort=False, can_stop=False))
+def test_tokens_are_conserved(run):
+    """Whoever is never paused computes its prompt and each output but the last once, and no more."""
+    config, requests, cost = run
+    run = simulate(requests, config, cost)
+    table, steps = run.requests, run.steps
+    if table.n_preemptions.any():
+        return
+    served = table.status != RequestStatus.REJECTED
+    needed = (table.prompt_tokens + table.output_tokens - 1)[served].sum()
+    assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
+
+
+@settings(max_examples=100, deadline=None)
+@given(settings_of_a_run())
+def test_blocks_are_never_lost(run):
+    config, requests, cost = run
+    schedule = TrtllmScheduler.schedule
+
+    def checked(scheduler, now_ns):
+        batch = schedule(scheduler, now_ns)
+        held = sum(scheduler._n_blocks_held(request) for request in scheduler.active)
+        assert scheduler.n_free_blocks == config.num_blocks - held
+        assert scheduler.n_free_blocks >= 0
+        assert len(scheduler.active) <= config.max_batch_size
+        return batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrtllmScheduler, "schedule", checked)
+        simulate_plainly(requests, config, cost)
+
+
+@pytest.mark.parametrize(("max_tokens", "n_together"), [(16, 5), (32, 4), (48, 3)])
+def test_no_evict_counts_what_is_declared_not_what_is_said(max_tokens, n_together):
+    """16 blocks of 16 tokens, prompts of 32: each request is promised blocks for 32 + max_tokens, though all say 4 tokens."""
+    config = TrtllmConfig(num_blocks=16, max_seq_len=96, tokens_per_block=16, disable_overlap_scheduler=True)
+    run = run_of(config, demand([0] * 6, [32] * 6, [4] * 6, max_tokens=[max_tokens] * 6))
+    assert run.steps.n_prefill_requests[0] == n_together
+    assert run.requests.first_token_ns.tolist() == [(1 + 4 * (i // n_together)) * MS for i in range(6)]
+    assert run.steps.kv_blocks_used.max() == n_together * 3  # 35 tokens each
+
+
+def test_no_evict_stops_at_the_first_that_does_not_fit():
+    """The second request needs more than is left: the third, which would fit, waits behind it."""
+    config = TrtllmConfig(num_blocks=10, max_seq_len=160, tokens_per_block=16, disable_overlap_scheduler=True)
+    run = run_of(config, demand([0, 0, 0], [32, 100, 10], [4, 4, 4], max_tokens=[40, 40, 4]))
+    assert run.requests.admitted_ns.tolist() == [0, 4 * MS, 4 * MS]
+
+
+def test_max_utilization_pauses_the_last_started_and_it_comes_back_first():
+    """Four blocks of 4 tokens, three prompts of 4. The second tokens need three more blocks: the third request is paused. Tokens 9
+    need two more: the second is paused. When the first is done the second comes back alone (9 tokens, 3 blocks), then the third,
+    before the fourth, which came while they waited."""
+    config = TrtllmConfig(
+        num_blocks=4, max_seq_len=16, tokens_per_block=4, capacity_scheduler_policy="MAX_UTILIZATION", disable_overlap_scheduler=True
+    )
+    run = run_of(config, demand([0, 0, 0, 1 * MS], [4, 4, 4, 4], [6, 6, 3, 2]))
+    assert run.steps.n_preempted_requests.tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0]
+    assert run.requests.n_preemptions.tolist() == [0, 1, 1, 0]
+    assert (run.requests.first_token_ns // MS).tolist() == [1, 1, 1, 8]
+    assert (run.requests.finished_ns // MS).tolist() == [6, 7, 9, 9]
+    assert run.steps.prefill_tokens.tolist() == [12, 0, 0, 0, 0, 0, 9, 5 + 4, 0]
+    assert run.steps.kv_blocks_used.tolist() == [3, 4, 4, 4, 4, 3, 3, 3, 4]
+
+
+def test_static_batch_admits_nobody_until_all_are_done():
+    """The short answer of the second request leaves its place empty until the first one ends."""
+    config = TrtllmConfig(
+        num_blocks=100, max_seq_len=64, max_batch_size=2, capacity_scheduler_policy="STATIC_BATCH", disable_overlap_scheduler=True
+    )
+    run = run_of(config, demand([0, 0, 0], [8, 8, 8], [6, 2, 2]))
+    assert (run.requests.first_token_ns // MS).tolist() == [1, 1, 7]
+    in_flight = run_of(
+        TrtllmConfig(num_blocks=100, max_seq_len=64, max_batch_size=2, disable_overlap_scheduler=True),
+        demand([0, 0, 0], [8, 8, 8], [6, 2, 2]),
+    )
+    assert (in_flight.requests.first_token_ns // MS).tolist() == [1, 1, 3]
+
+
+def test_without_chunks_a_prompt_that_does_not_fit_holds_up_all_behind_it():
+    config = TrtllmConfig(num_blocks=100, max_seq_len=64, max_num_tokens=64, disable_overlap_scheduler=True)
+    run = run_of(config, demand([0, 0, 0], [40, 30, 10], [1, 1, 1]))
+    assert run.steps.prefill_tokens.tolist() == [40, 40]
+    chunked = TrtllmConfig(num_blocks=100, max_seq_len=64, max_num_tokens=64, enable_chunked_prefill=True, disable_overlap_scheduler=True)
+    run = run_of(chunked, demand([0, 0, 0], [40, 30, 10], [1, 1, 1]))
+    assert run.steps.prefill_tokens.tolist() == [50, 30]  # 40, none of the second (24 tokens are less than a block), the 10
+
+
+@pytest.mark.parametrize(
+    ("remaining", "budget", "unit", "by_arrival", "in_lockstep"),
+    [
+        ([100, 100], 128, 32, [100, 0], [64, 64]),
+        ([100, 28], 120, 32, [100, 0], [64, 28]),
+        ([100, 20], 120, 32, [100, 20], [100, 20]),
+        ([40, 40, 40], 64, 32, [40, 0, 0], [32, 32, 0]),
+        ([10, 100], 90, 32, [10, 64], [10, 64]),
+        ([100, 9], 31, 32, [0, 9], [0, 9]),
+    ],
+)
+def test_budgets_are_split_by_the_engines_rules(remaining, budget, unit, by_arrival, in_lockstep):
+    assert chunk_sizes(remaining, budget, unit, "FIRST_COME_FIRST_SERVED") == by_arrival
+    assert chunk_sizes(remaining, budget, unit, "EQUAL_PROGRESS") == in_lockstep
+
+
+def test_overlap_knows_the_last_allowed_token_but_not_the_stop_token():
+    """With overlap a request that stops by itself computes once more; one that ends by length does not."""
+    config = TrtllmConfig(num_blocks=100, max_seq_len=128)
+    run = run_of(config, demand([0], [10], [3], max_tokens=[10]))
+    assert run.steps.n_decode_requests.sum() == 3
+    run = run_of(config, demand([0], [10], [3]))
+    assert run.steps.n_decode_requests.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_num_tokens", 127), ("num_blocks", 3), ("max_batch_size", 0), ("tokens_per_block", 0), ("max_seq_len", 1)]
+)
+def test_what_the_server_refuses_is_refused(name, value):
+    with pytest.raises(SpecError, match=name):
+        TrtllmConfig(**({"num_blocks": 8, "max_seq_len": 128} | {name: value}))
