@@ -4,9 +4,7 @@ Everything from the view is user input: the template escapes it, JSON blocks esc
 only the script whose hash it names. The same view gives the same bytes.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 import jinja2
 
@@ -14,18 +12,9 @@ from inferometer.records.durability import make_folder, replace_file
 from inferometer.report import tables
 from inferometer.report.bundle import page_script, resource
 from inferometer.report.charts.catalogue import charts_of
-from inferometer.report.figure import figure_of
-from inferometer.report.views import FiveLines, SweepReportView
-
-SECTION_CHARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "limits": ("roofline", "utilisation"),
-    "latency": ("ttft-vs-prompt", "step-vs-batch", "throughput-vs-batch"),
-    "time": ("time-decode", "time-prefill"),
-    "memory": ("memory",),
-    "predicted": ("predicted-vs-measured",),
-    "checks": ("ceilings",),
-}
-"""Section of the page -> its charts, in order."""
+from inferometer.report.figure import Figure, figure_of
+from inferometer.report.sections import Page, Section, answers_of
+from inferometer.report.views import SweepReportView
 
 
 def write_report(view: SweepReportView, path: Path) -> None:
@@ -36,30 +25,78 @@ def write_report(view: SweepReportView, path: Path) -> None:
     RecordError
         The folder or the file cannot be written.
     """
-    page = render_report(view).encode()
-    make_folder(path.parent)
-    replace_file(path, page)
+    write_page(page_of(view), path)
 
 
 def render_report(view: SweepReportView) -> str:
     """The page as text."""
-    figures = [figure_of(chart) for chart in charts_of(view)]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(str(resource("page.html"))).render(
-        view=view,
-        answers=_answers(view.five_lines),
-        sections={name: [figure for figure in figures if figure.id in ids] for name, ids in SECTION_CHARTS.items()},
-        points=tables.points_table(view),
-        held_out=tables.held_out_table(view),
-        parameters=tables.parameters_table(view),
-        definitions=tables.definitions(view),
-        style=resource("page.css"),
-        script=page_script() if figures else None,
+    return render_page(page_of(view))
+
+
+def page_of(view: SweepReportView) -> Page:
+    """The sections of a report on sweeps."""
+    figures = {chart.chart_id: figure_of(chart) for chart in charts_of(view)}
+
+    def drawn(*names: str) -> tuple[Figure, ...]:
+        return tuple(figures[name] for name in names if name in figures)
+
+    points = tables.points_table(view)
+    predicted = tuple(table for table in (tables.held_out_table(view), tables.parameters_table(view)) if table is not None)
+    sections = (
+        Section(
+            id="limits",
+            title="What limits it",
+            nav="What limits it",
+            statements=view.statements,
+            figures=drawn("roofline", "utilisation"),
+        ),
+        Section(
+            id="latency",
+            title="Throughput and latency",
+            nav="Throughput and latency",
+            figures=drawn("ttft-vs-prompt", "step-vs-batch", "throughput-vs-batch"),
+            tables=() if points is None else (points,),
+        ),
+        Section(id="time", title="Where time goes", nav="Where time goes", figures=drawn("time-decode", "time-prefill")),
+        Section(id="memory-section", title="Memory", nav="Memory", figures=drawn("memory")),
+        Section(
+            id="predicted",
+            title="Predicted vs measured",
+            nav="Predicted vs measured",
+            figures=drawn("predicted-vs-measured"),
+            tables=predicted,
+        ),
+        Section(id="checks", title="Validity checks", nav="Validity checks", cautions=view.cautions, figures=drawn("ceilings")),
+        Section(id="method", title="Method and definitions", nav="Method", definitions=tables.definitions(view)),
+        Section(id="provenance", title="Provenance", nav="Provenance", groups=view.fact_groups),
+        Section(id="data", title="Data and re-run", nav="Data", files=view.files, command=view.rerun_command),
+    )
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=answers_of(view.five_lines),
+        sections=sections,
     )
 
 
-def _answers(lines: FiveLines) -> tuple[tuple[str, str], ...]:
-    return (("Answer", lines.answer), ("Limit", lines.limit), ("Next", lines.next), ("Trust", lines.trust), ("Files", lines.report))
+def write_page(page: Page, path: Path) -> None:
+    """Write a page: all of it or nothing."""
+    text = render_page(page).encode()
+    make_folder(path.parent)
+    replace_file(path, text)
 
 
-__all__ = ["SECTION_CHARTS", "render_report", "write_report"]
+def render_page(page: Page) -> str:
+    """The text of a page; it carries a script only where it has a chart."""
+    sections = [section for section in page.sections if not section.is_empty]
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(str(resource("page.html"))).render(
+        page=page,
+        sections=sections,
+        style=resource("page.css"),
+        script=page_script() if any(section.figures for section in sections) else None,
+    )
+
+
+__all__ = ["page_of", "render_page", "render_report", "write_page", "write_report"]
