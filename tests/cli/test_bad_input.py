@@ -3,45 +3,16 @@
 The whole command line, in this process: what is refused is refused before an engine is started, so these tests are fast.
 """
 
-import contextlib
-import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-from inferometer.cli.main import main
+from command_line import check_refused, run
 
 RECORDS = Path(__file__).parents[1] / "records" / "fixtures"
 DUMMY = ("--load-format", "dummy", "--device", "cpu")
 PREDICT = ("predict", "smollm2-135m", "--hardware", "h100_sxm")
-
-
-def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command, run in a folder. An exception that is none of ours goes through: in a shell it would be a traceback."""
-    words = ["inferometer", *(str(argument) for argument in arguments)]
-    stdout, stderr, exit_code = io.StringIO(), io.StringIO(), 0
-    with pytest.MonkeyPatch.context() as patched, contextlib.chdir(folder):
-        patched.setattr(sys, "argv", words)
-        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-            try:
-                main()
-            except SystemExit as ended:
-                exit_code = int(ended.code or 0)
-    return subprocess.CompletedProcess(words, exit_code, stdout.getvalue(), stderr.getvalue())
-
-
-def check_refused(outcome: subprocess.CompletedProcess[str], exit_code: int, *words: str) -> None:
-    assert outcome.returncode == exit_code, outcome.stderr
-    assert outcome.stdout == ""
-    assert "Traceback" not in outcome.stderr
-    n_errors = sum(line.startswith(("inferometer: ", "Error: ")) for line in outcome.stderr.splitlines())
-    assert n_errors == 1, outcome.stderr
-    for word in words:
-        assert word in outcome.stderr, outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ T = TypeVar("T")
 def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
     """Print the answer to stdout, as JSON or as ``show`` draws it."""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
         return
     shown = show(answer)
     if isinstance(shown, str):

@@ -109,9 +109,8 @@ def _config(
         shared["num_blocks"] = _blocks_that_fit(model, engine, hardware, shared, block_size, flags["gpu_memory_utilization"])
         kv_origin = f"reckoned from the memory of {'' if hardware is None else hardware.name}; a server's log says it exactly"
     if "max_model_len" not in shared:
-        shared["max_model_len"] = min(
-            model.max_position_tokens, (shared.get("num_blocks", int(own.get("num_blocks", "2"))) - 1) * block_size
-        )
+        n_blocks = shared.get("num_blocks", int(own.get("num_blocks", "2")))
+        shared["max_model_len"] = max(min(model.max_position_tokens, (n_blocks - 1) * block_size), 2)
     return serving_config.engine_config(policy, shared, own, where="--set"), kv_origin
 
 

@@ -10,6 +10,7 @@ from inferometer.errors import SpecError
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
+from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 class _Engine(NamedTuple):
@@ -20,6 +21,15 @@ class _Engine(NamedTuple):
 
 _ENGINES: Final = {
     "vllm": _Engine(SchedulerConfig, {}),
+    "trtllm": _Engine(
+        TrtllmConfig,
+        {
+            "max_num_seqs": "max_batch_size",
+            "max_num_batched_tokens": "max_num_tokens",
+            "max_model_len": "max_seq_len",
+            "block_size": "tokens_per_block",
+        },
+    ),
     "tensorrt_llm": _Engine(
         TrtllmConfig,
         {

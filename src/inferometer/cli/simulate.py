@@ -1,0 +1,66 @@
+"""inferometer simulate: what would happen if this server got this traffic?"""
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.deployment import Deployment, takes_deployment
+from inferometer.cli.simulate_text import simulate_text
+from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
+from inferometer.cli.workload_options import takes_workload
+from inferometer.spec.objectives import parse_objective
+from inferometer.spec.workload.replay import draw_workload
+from inferometer.spec.workload.types import WorkloadSpec
+from inferometer.units import NS_PER_S, parse_duration_s
+
+ANSWER = SimulateAnswer
+_EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
+
+
+@click.command(
+    "simulate",
+    short_help="What would happen if this server got this traffic?",
+    epilog="""\b
+Examples:
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --out runs/simulated
+  inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
+""",
+)
+@takes_deployment
+@takes_workload
+@click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
+@click.option("--until", metavar="DURATION", help="Stop the clock there; requests not done by then are unfinished.")
+@click.option("--parts", is_flag=True, help="Record who did what in each step: for timelines and times of single tokens.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to store the run in.")
+@json_option
+def command(
+    deployment: Deployment,
+    workload: WorkloadSpec,
+    slo: str | None,
+    until: str | None,
+    out: Path | None,
+    *,
+    parts: bool,
+    as_json: bool,
+) -> None:
+    """What would happen if MODEL on this server got this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
+
+    The scheduler is the engine's own, step by step; step times are those of a fit (--fit) or of a datasheet (--hardware), and the same
+    requests are simulated at both ends of what is known of them.
+    """
+    objective = None if slo is None else parse_objective(slo)
+    until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
+    drawn = draw_workload(workload)
+    talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {deployment.config.engine}, three times")
+    simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_parts=parts)
+    if out is not None:
+        simulated = store(simulated, out)
+    give(simulated.answer, as_json=as_json, show=simulate_text)
+    sys.exit(_EXIT_CODES[simulated.answer.verdict])
+
+
+__all__ = ["ANSWER", "command"]

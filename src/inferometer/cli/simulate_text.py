@@ -1,0 +1,131 @@
+"""How does a simulation look in the terminal: the answer, its latencies, then what it rests on?"""
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.cli.simulation import Level, SimulateAnswer
+from inferometer.records.latencies import Latency
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_duration, format_number
+
+_SHOWN: Final[tuple[tuple[Latency, str], ...]] = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue"))
+_FRACTIONS: Final = (0.5, 0.95, 0.99)
+_ABSENT: Final = "–"
+
+
+def simulate_text(answer: SimulateAnswer) -> RenderableType:
+    """The whole answer."""
+    likely = answer.levels[0]
+    parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
+    parts += [Text(line) for line in _verdict_lines(answer)]
+    parts += [Text(""), _latencies(answer), Text(""), _rates(answer)]
+    if answer.classes:
+        parts += [Text(""), _classes(answer.classes)]
+    parts += [Text(""), *(Text(line) for line in _origins(answer))]
+    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
+    if answer.record is not None:
+        parts.append(Text(f"RECORD {answer.record}"))
+    if likely.summary.latency("ttft").n_bounded_below_only:
+        parts.append(Text("≥ marks percentiles that belong to requests that were not done: they took at least so long"))
+    return Group(*parts)
+
+
+def _headline(answer: SimulateAnswer) -> str:
+    where, likely = answer.deployment, answer.levels[0].summary
+    devices = f"{where.tensor_parallel_size} x " if where.tensor_parallel_size > 1 else ""
+    on = f" on {devices}{where.hardware}" if where.hardware else ""
+    served = likely.completed_requests_per_s
+    rate = "" if served is None else f": {format_number(served.value)} requests/s"
+    offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
+    ttft, tpot = (_percentile(likely, name, 0.95) for name in ("ttft", "tpot"))
+    return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
+
+
+def _verdict_lines(answer: SimulateAnswer) -> list[str]:
+    if answer.verdict is None:
+        return []
+    lines = [f"SLO    {answer.verdict}"]
+    for level in answer.levels:
+        if level.judgement is not None and level.judgement.weakest is not None:
+            weakest = level.judgement.weakest
+            lines.append(
+                f"       {level.step_times} step times: {level.judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}"
+            )
+    return lines
+
+
+def _latencies(answer: SimulateAnswer) -> RenderableType:
+    table = Table("latency", *(f"p{fraction * 100:g}" for fraction in _FRACTIONS), "p95, fast … slow", box=None, pad_edge=False)
+    likely = answer.levels[0].summary
+    for name, label in _SHOWN:
+        ends = " … ".join(_percentile(level.summary, name, 0.95) for level in answer.levels[1:])
+        table.add_row(label, *(_percentile(likely, name, fraction, with_interval=True) for fraction in _FRACTIONS), ends)
+    return table
+
+
+def _rates(answer: SimulateAnswer) -> RenderableType:
+    table = Table("throughput", "likely", "fast … slow", box=None, pad_edge=False)
+
+    def row(label: str, of: Callable[[Level], Estimate | float | None]) -> None:
+        first, *ends = (_shown(of(level)) for level in answer.levels)
+        table.add_row(label, first, " … ".join(ends))
+
+    row("completed requests/s", lambda level: level.summary.completed_requests_per_s)
+    row("output tokens/s", lambda level: level.summary.output_tokens_per_s)
+    row("input and output tokens/s", lambda level: level.summary.total_tokens_per_s)
+    row("tokens/s/user (1 / median TPOT)", lambda level: level.summary.tokens_per_s_per_user)
+    if answer.verdict is not None:
+        row("goodput, requests/s", lambda level: None if level.judgement is None else level.judgement.good_requests_per_s)
+    return table
+
+
+def _classes(classes: tuple[RequestSummary, ...]) -> RenderableType:
+    table = Table("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output tokens/s", box=None, pad_edge=False)
+    for one in classes:
+        latencies = [_percentile(one, name, 0.95) for name in ("ttft", "tpot", "e2e")]
+        table.add_row(one.name, f"{one.n_requests:,}", *latencies, _shown(one.output_tokens_per_s))
+    return table
+
+
+def _origins(answer: SimulateAnswer) -> list[str]:
+    where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
+    rate = "" if asked.rate_per_s is None else f", {format_number(asked.rate_per_s)}/s"
+    counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
+    lengths = (
+        f"prompts of {format_number(asked.prompt.mean_tokens)} tokens in the mean, outputs of {format_number(asked.output.mean_tokens)}"
+    )
+    return [
+        f"ASKED  {asked.n_requests:,} requests{rate}: {lengths}; {asked.shared_prefix_fraction:.0%} of prompt tokens seen before",
+        f"ENDED  {counts}; {likely.n_preemptions:,} preemptions; {format_duration(likely.span_s)} in all",
+        f"STEPS  {where.step_times_from}",
+        f"KV     {where.n_kv_blocks:,} blocks, {where.kv_blocks_from}",
+        f"RULES  {where.engine}",
+    ]
+
+
+def _percentile(summary: RequestSummary, name: Latency, fraction: float, *, with_interval: bool = False) -> str:
+    found = summary.latency(name).percentile(fraction)
+    if found is None:
+        return _ABSENT
+    text = f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
+    if not with_interval:
+        return text
+    low, high = found.seconds.low, found.seconds.high
+    if low is None or high is None:
+        return f"{text} (n too small)"
+    return f"{text} [{format_duration(low)}, {'∞' if math.isinf(high) else format_duration(high)}]"
+
+
+def _shown(value: Estimate | float | None) -> str:
+    if value is None:
+        return _ABSENT
+    return format_number(value.value if isinstance(value, Estimate) else value)
+
+
+__all__ = ["simulate_text"]

@@ -1,0 +1,41 @@
+"""Which run does a simulation leave, with what its manifest must say?"""
+
+import sys
+import uuid
+from datetime import UTC, datetime
+
+from inferometer import __version__
+from inferometer.cli.deployment import Deployment
+from inferometer.records.types import Caution, Run
+from inferometer.simulate.outcome import Simulation
+from inferometer.simulate.simulated_run import simulated_run
+
+
+def run_of(simulation: Simulation, deployment: Deployment) -> Run:
+    """The run behind a simulation that was made now, by this command."""
+    created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    return simulated_run(
+        simulation,
+        deployment.config,
+        run_id=f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}",
+        created_utc=created_utc,
+        command=("inferometer", *sys.argv[1:]),
+        tool_version=__version__,
+        model=deployment.model,
+    )
+
+
+def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """What the numbers rest on, where that is less than a measurement."""
+    if deployment.step_times.basis == "fitted":
+        return ()
+    return (
+        Caution(
+            code="DATASHEET",
+            text="step times are those of a datasheet: no host time, no front end, likely shares of the peaks",
+            remedy="inferometer sweep and inferometer fit on the device, then --fit",
+        ),
+    )
+
+
+__all__ = ["origin_cautions", "run_of"]

@@ -1,0 +1,80 @@
+"""Which flags say what is asked of a server, the same for every verb that simulates or sends requests?"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
+
+import click
+
+from inferometer.errors import SpecError
+from inferometer.spec.workload import reading, types
+from inferometer.units import parse_duration_s
+
+_COUNT: Final = click.IntRange(min=1)
+_POSITIVE: Final = click.FloatRange(min=0, min_open=True)
+N_REQUESTS: Final = 2000
+"""Where neither the workload nor a flag says when it ends: enough for a 99th percentile of independent requests."""
+_NAMES: Final = ("workload", "rate", "concurrency", "burstiness", "n_requests", "duration", "seed", "trace_format", "speed_up")
+
+_OPTIONS: Final = (
+    click.option("--workload", default="chat", show_default=True, help="A preset, a workload file (.toml, .json), or a trace."),
+    click.option("--rate", type=_POSITIVE, help="Requests per second that come whether or not earlier ones are done."),
+    click.option("--concurrency", type=_COUNT, help="Users who each wait for an answer before they ask again."),
+    click.option("--burstiness", type=_POSITIVE, help="Shape of gamma arrivals; 1 is Poisson, smaller is burstier."),
+    click.option("--requests", "n_requests", type=_COUNT, help=f"End after so many. [{N_REQUESTS} where nothing else ends it]"),
+    click.option("--for", "duration", metavar="DURATION", help="End with the last request that comes within this time: 60s, 10min."),
+    click.option("--seed", type=click.IntRange(min=0), help="Of all that is drawn. [the workload's]"),
+    click.option("--trace-format", type=click.Choice(get_args(types.TraceFormat)), help="Of a trace. [told from its content]"),
+    click.option("--speed-up", type=_POSITIVE, help="Replay a trace so many times as fast."),
+)
+
+
+def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags that describe a workload; the command gets ``workload: WorkloadSpec``."""
+
+    @functools.wraps(command)
+    def with_workload(**flags: object) -> None:
+        command(workload=_workload({name: flags.pop(name) for name in _NAMES}), **flags)
+
+    wrapped: Callable[..., None] = with_workload
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
+    spec = reading.resolve_workload(flags["workload"])
+    changes: dict[str, Any] = {}
+    if flags["rate"] is not None and flags["concurrency"] is not None:
+        raise SpecError("both a rate and a concurrency", where="--rate, --concurrency", allowed="one of them: an open loop or a closed one")
+    if flags["rate"] is not None or flags["burstiness"] is not None:
+        changes["arrivals"] = _open(flags)
+    if flags["concurrency"] is not None:
+        changes["arrivals"] = {"kind": "closed", "concurrency": flags["concurrency"]}
+    replay = {key: flags[name] for name, key in (("trace_format", "format"), ("speed_up", "speed_up_ratio")) if flags[name] is not None}
+    if replay:
+        if not isinstance(spec.replay, types.TraceSource):
+            raise SpecError(f"workload {spec.name!r} replays no trace", where="--trace-format, --speed-up", try_="--workload TRACE")
+        changes["replay"] = replay
+    if flags["n_requests"] is not None:
+        changes["n_requests"] = flags["n_requests"]
+    if flags["duration"] is not None:
+        changes |= {"duration_s": parse_duration_s(flags["duration"], where="--for"), "n_requests": flags["n_requests"]}
+    if flags["seed"] is not None:
+        changes["seed"] = flags["seed"]
+    is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
+    if is_endless and not {"n_requests", "duration_s"} & set(changes):
+        changes["n_requests"] = N_REQUESTS
+    return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _open(flags: Mapping[str, Any]) -> dict[str, Any]:
+    opened: dict[str, Any] = {"kind": "open"}
+    if flags["rate"] is not None:
+        opened["rate_per_s"] = flags["rate"]
+    if flags["burstiness"] is not None:
+        opened |= {"process": "gamma", "burstiness_ratio": flags["burstiness"]}
+    return opened
+
+
+__all__ = ["N_REQUESTS", "takes_workload"]

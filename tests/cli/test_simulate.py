@@ -1,0 +1,135 @@
+"""Does ``inferometer simulate`` answer, judge, store, and refuse what cannot be?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import check_refused, run
+
+from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.records.store import read_run
+from inferometer.records.types import RequestStatus
+
+SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
+LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 300)
+
+
+def answered(*arguments, folder, exit_code=0):
+    outcome = run(*arguments, "--json", folder=folder)
+    assert outcome.returncode == exit_code, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def p95_s(answer, latency, level=0):
+    latencies = {one["latency"]: one for one in answer["levels"][level]["summary"]["latencies"]}
+    return next(one["seconds"]["value"] for one in latencies[latency]["percentiles"] if one["percentile_fraction"] == 0.95)
+
+
+def test_the_answer_has_both_ends_and_says_what_it_rests_on(tmp_path):
+    answer = answered(*LLAMA, "--rate", 5, folder=tmp_path)
+    assert [level["step_times"] for level in answer["levels"]] == ["likely", "fast", "slow"]
+    assert p95_s(answer, "tpot", 1) < p95_s(answer, "tpot", 0) < p95_s(answer, "tpot", 2)
+    assert answer["deployment"]["engine"] == "vLLM 0.32.0"
+    assert answer["deployment"]["step_times_basis"] == "datasheet"
+    assert "reckoned" in answer["deployment"]["kv_blocks_from"]
+    assert "DATASHEET" in {caution["code"] for caution in answer["cautions"]}
+    assert answer["verdict"] is None
+
+
+def test_the_same_question_has_the_same_answer(tmp_path):
+    one, other = (answered(*LLAMA, "--rate", 5, folder=tmp_path) for _ in range(2))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("slo", "exit_code", "verdict"),
+    [("ttft:p50<60s", 0, "met"), ("ttft:p50<1ms", 10, "missed"), ("tpot:p95<12ms", 11, "undecided")],
+)
+def test_the_exit_code_is_the_verdict(slo, exit_code, verdict, tmp_path):
+    answer = answered(*LLAMA, "--rate", 5, "--slo", slo, folder=tmp_path, exit_code=exit_code)
+    assert answer["verdict"] == verdict
+
+
+def test_overload_is_named(tmp_path):
+    answer = answered(*LLAMA, "--rate", 200, "--max-num-seqs", 16, folder=tmp_path)
+    assert "overload" in {caution["code"] for caution in answer["cautions"]}
+
+
+def test_users_who_wait_ask_no_faster_than_they_are_answered(tmp_path):
+    few, many = (answered(*LLAMA, "--concurrency", n, folder=tmp_path) for n in (4, 32))
+    rates = [answer["levels"][0]["summary"]["completed_requests_per_s"]["value"] for answer in (few, many)]
+    assert rates[0] < rates[1]
+    assert p95_s(few, "tpot") < p95_s(many, "tpot")
+
+
+def test_the_likely_run_is_stored_and_reads_back(tmp_path):
+    answer = answered(*LLAMA, "--rate", 5, "--parts", "--out", "run", folder=tmp_path)
+    assert answer["record"] == "run"
+    stored = read_run(tmp_path / "run")
+    assert stored.manifest.origin == "simulated"
+    assert len(stored.requests.status) == 300
+    assert stored.parts.n_delivered_tokens.sum() == stored.requests.output_tokens.sum()
+    assert {caution.code for caution in stored.manifest.cautions} == {caution["code"] for caution in answer["cautions"]}
+    check_refused(run(*LLAMA, "--out", "run", folder=tmp_path), 4, "holds a run already", "--out")
+
+
+def test_requests_that_are_not_done_are_counted(tmp_path):
+    answer = answered(*LLAMA, "--rate", 5, "--until", "10s", "--out", "run", folder=tmp_path)
+    stored = read_run(tmp_path / "run")
+    n_unfinished = int((stored.requests.status == RequestStatus.UNFINISHED).sum())
+    assert n_unfinished > 0
+    assert dict(answer["levels"][0]["summary"]["n_by_status"])["unfinished"] == n_unfinished
+
+
+def test_step_times_of_a_fit(tmp_path):
+    fit_step_time([read_run(SMOLLM2)]).save(tmp_path / "fit.json")
+    question = ("simulate", "smollm2-135m", "--fit", "fit.json", "--num-blocks", 2000, "--max-num-seqs", 8, "--requests", 100)
+    answer = answered(*question, "--rate", 0.2, folder=tmp_path)
+    assert answer["deployment"]["step_times_basis"] == "fitted"
+    assert 0.03 < p95_s(answer, "tpot") < 0.5, "the recorded steps took 30 to 100 ms"
+    check_refused(run(*question[:4], "--rate", 1, folder=tmp_path), 2, "--num-blocks")
+    check_refused(run("simulate", "llama-3.1-8b", *question[2:], folder=tmp_path), 2, "--fit", "smollm2", "llama-3.1-8b")
+    check_refused(run(*question, "--dtype", "bfloat16", folder=tmp_path), 2, "--dtype", "float32")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--rate", 0), ("--rate",)),
+        (("--rate", 1, "--concurrency", 2), ("--rate", "--concurrency")),
+        (("--requests", 0), ("--requests",)),
+        (("--for", "10"), ("--for", "unit")),
+        (("--num-blocks", 1), ("num_blocks",)),
+        (("--set", "watermark_fraction=2"), ("watermark_fraction", "0 to 1")),
+        (("--set", "speed=9"), ("speed", "max_num_seqs")),
+        (("--set", "policy"), ("--set", "NAME=VALUE")),
+        (("--slo", "ttft<"), ("--slo",)),
+        (("--workload", "nothing-here"), ("--workload", "chat")),
+        (("--speed-up", 2), ("--speed-up", "replays no trace")),
+        (("--gpu-memory-utilization", 0.1), ("KV cache", "--tp")),
+    ],
+)
+def test_impossible_questions(flags, words, tmp_path):
+    check_refused(run(*LLAMA, *flags, folder=tmp_path), 2, *words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("2023-11-16 18:15:50.9951690,374", ("trace.csv", "3")),
+        ("2023-11-16 18:15:50.9951690,374,many", ("trace.csv", "3")),
+        ("2023-11-16 18:15:40.0000000,374,44", ("trace.csv", "3")),
+    ],
+)
+def test_a_broken_line_of_a_trace_is_named_by_its_number(line, words, tmp_path):
+    (tmp_path / "trace.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n{line}\n")
+    check_refused(run(*LLAMA[:4], "--workload", "trace.csv", folder=tmp_path), 2, *words)
+
+
+def test_a_prompt_longer_than_the_model_remembers_is_the_engines_refusal(tmp_path):
+    (tmp_path / "trace.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,9000,109\n"
+    )
+    answer = answered(*LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path)
+    assert dict(answer["levels"][0]["summary"]["n_by_status"]) == {"length": 1, "rejected": 1}
+    assert "rejected" in {caution["code"] for caution in answer["cautions"]}
