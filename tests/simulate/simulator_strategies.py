@@ -4,9 +4,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
+
+BATCH_SCALE = 25
 
 
 @st.composite
@@ -32,16 +35,43 @@ def configs(draw, **fixed):
         "scheduler_reserve_full_isl": draw(st.booleans()),
         "watermark_fraction": draw(st.sampled_from([0.0, 0.0, 0.1])),
         "async_scheduling": draw(st.booleans()),
+        "one_prefill_at_a_time": draw(st.sampled_from([False, False, True])),
     }
     return SchedulerConfig(**(values | fixed))
 
 
 @st.composite
-def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True):
+def batch_configs(draw):
+    """Time-outs and delays in whole microseconds: for requests and costs on a scale of ``BATCH_SCALE``."""
+    block_size = draw(st.sampled_from([1, 4, 16]))
+    max_model_len = draw(st.integers(2, 60))
+    size = draw(st.integers(1, 6))
+    memory = {
+        "num_blocks": -(-max_model_len // block_size) * draw(st.sampled_from([1, 2, 10])) + draw(st.integers(0, 3)),
+        "max_model_len": max_model_len,
+        "block_size": block_size,
+    }
+    wait_ns = draw(st.sampled_from([0, 0, 500, 5000]))
+    static = StaticBatching(**memory, max_batch_size=size, max_wait_ns=wait_ns, is_streaming=draw(st.booleans()))
+    dynamic = DynamicBatching(
+        **memory,
+        max_batch_size=size,
+        preferred_batch_size=tuple(draw(st.sets(st.integers(1, size), max_size=2))),
+        max_queue_delay_microseconds=draw(st.sampled_from([0, 1, 4, 10])),
+        default_timeout_microseconds=draw(st.sampled_from([0, 0, 1, 5])),
+        max_queue_size=draw(st.sampled_from([0, 0, 1, 3])),
+        timeout_action=draw(st.sampled_from(["REJECT", "DELAY"])),
+        has_priority_levels=draw(st.booleans()),
+    )
+    return draw(st.sampled_from([static, dynamic, NoBatching(**memory)]))
+
+
+@st.composite
+def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, scale=1):
     """Requests that sometimes share prefixes, in groups that arrive together or apart, or follow others; some are too long."""
     n_requests = draw(st.integers(1, 14))
     integers = st.lists(st.integers(0, 400), min_size=n_requests, max_size=n_requests)
-    arrival = np.sort(draw(integers))
+    arrival = np.sort(draw(integers)) * scale
     prompt = 1 + np.array(draw(integers)) % (config.max_model_len + 2)
     most = 1 + np.array(draw(integers)) % 20
     output = np.minimum(most, 1 + np.array(draw(integers)) % 20) if can_stop else most
@@ -57,8 +87,8 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True):
         max_tokens=most,
         priority=np.array(draw(integers)) % 3,
         follows=follows,
-        think_ns=np.array(draw(integers)) // 4,
-        abort_ns=np.where(can_abort & (patience < 80) & (follows < 0), arrival + patience, ABSENT),
+        think_ns=np.array(draw(integers)) // 4 * scale,
+        abort_ns=np.where(can_abort & (patience < 80) & (follows < 0), arrival + patience * scale, ABSENT),
     )
     families = np.array(draw(integers)) % 3
     n_full = (prompt + output) // config.block_size
@@ -69,8 +99,8 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True):
 
 
 @st.composite
-def costs(draw):
-    tenths = st.integers(0, 30).map(lambda n: n * 1e-10)
+def costs(draw, scale=1):
+    tenths = st.integers(0, 30).map(lambda n: n * 1e-10 * scale)
     cost = linear_cost(
         launch_s=1e-9 + draw(tenths),
         per_row_s=draw(tenths),
@@ -95,6 +125,12 @@ def costs(draw):
 def settings_of_a_run(draw, **kinds):
     config = draw(configs())
     return config, draw(demands(config, **kinds)), draw(costs())
+
+
+@st.composite
+def settings_of_batches(draw, **kinds):
+    config = draw(batch_configs())
+    return config, draw(demands(config, scale=BATCH_SCALE, **kinds)), draw(costs(scale=BATCH_SCALE))
 
 
 def assert_equal(one, other):

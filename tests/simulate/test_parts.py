@@ -45,6 +45,24 @@ def test_a_step_wasted_behind_a_stop_token_delivers_nothing():
     assert parts.n_delivered_tokens.tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("run", [simulate, simulate_plainly])
+def test_one_prefill_at_a_time(run):
+    """The workload above: request 1 may begin only when the chunks of request 0 are through, in the third step."""
+    config = SchedulerConfig(
+        num_blocks=20, max_model_len=32, max_num_seqs=3, max_num_batched_tokens=6, async_scheduling=False, one_prefill_at_a_time=True
+    )
+    parts = run(demand([0, 0, 0], [9, 3, 2], [2, 3, 1]), config, COST, record_parts=True).parts
+    assert list(zip(parts.step_index, parts.request_index, parts.kind, strict=True)) == [
+        (0, 0, PartKind.CONTEXT),
+        (1, 0, PartKind.CONTEXT),
+        (2, 0, PartKind.GENERATION),
+        (2, 1, PartKind.CONTEXT),
+        (3, 1, PartKind.GENERATION),
+        (3, 2, PartKind.CONTEXT),
+        (4, 1, PartKind.GENERATION),
+    ]
+
+
 def test_nobody_asked():
     simulation = simulate(demand([0], [4], [2]), SchedulerConfig(num_blocks=20, max_model_len=32), COST)
     assert simulation.parts is None
@@ -62,6 +80,7 @@ def test_parts_agree_with_steps_and_requests(run):
     assert np.array_equal(count(~is_context), steps.n_decode_requests)
     assert np.array_equal(count(is_context, parts.n_computed_tokens[is_context]), steps.prefill_tokens)
     assert len(set(zip(parts.step_index.tolist(), parts.seat.tolist(), strict=True))) == len(parts.seat)
+    assert not config.one_prefill_at_a_time or np.all(steps.n_prefill_requests <= 1)
     assert np.all((parts.seat >= 0) & (parts.seat < config.max_num_active))
     tokens = token_times(SimpleNamespace(steps=steps, parts=parts))
     n_delivered = np.bincount(tokens.request_index, minlength=requests.n_requests)[table.request_index]

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
 
@@ -15,6 +16,7 @@ class Kind(IntEnum):
 
     VLLM = 0
     TRTLLM = 1
+    BATCHES = 2
 
 
 CONFIG: Final = np.dtype(
@@ -38,6 +40,14 @@ CONFIG: Final = np.dtype(
             "depth",
             "capacity_policy",
             "chunking_policy",
+            "is_one_prefill",
+            "max_delay_ns",
+            "timeout_ns",
+            "is_delaying",
+            "max_queue_size",
+            "has_levels",
+            "is_streaming",
+            "largest",
         )
     ],
     align=True,
@@ -67,6 +77,18 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "capacity_policy": CAPACITY_POLICIES.index(config.capacity_scheduler_policy),
             "chunking_policy": CHUNKING_POLICIES.index(config.context_chunking_policy),
         }
+    if not isinstance(config, SchedulerConfig):
+        rules = config.rules
+        return Kind.BATCHES, {
+            "is_priority": True,  # the queue is always a heap
+            "max_delay_ns": rules.max_delay_ns,
+            "timeout_ns": rules.timeout_ns,
+            "is_delaying": rules.is_delaying,
+            "max_queue_size": rules.max_queue_size,
+            "has_levels": rules.has_priorities,
+            "is_streaming": rules.is_streaming,
+            "largest": rules.largest,
+        }
     return Kind.VLLM, {
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "watermark_blocks": config.watermark_blocks,
@@ -76,6 +98,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
         "is_priority": config.policy == "priority",
         "is_async": config.async_scheduling,
         "is_reserving": config.scheduler_reserve_full_isl,
+        "is_one_prefill": config.one_prefill_at_a_time,
     }
 
 

@@ -1,11 +1,24 @@
 """Whose rules decide? The one place where compiled code asks. ``engine_config`` tells how an engine is added."""
 
-from inferometer.simulate import kernel_schedule, kernel_trtllm, kernel_trtllm_update, kernel_update
+from inferometer.simulate import kernel_batches, kernel_queue, kernel_schedule, kernel_trtllm, kernel_trtllm_update, kernel_update
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_config import Kind
 from inferometer.simulate.kernel_state import State
+from inferometer.simulate.reference_request import Status
 
-_VLLM, _TRTLLM = int(Kind.VLLM), int(Kind.TRTLLM)
+_VLLM, _TRTLLM, _BATCHES = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES)
+_WAITING = int(Status.WAITING)
+
+
+@compiled
+def add(state: State, index: int) -> None:
+    """A request arrives: it waits, or is refused."""
+    kind = state.config[0].kind
+    if kind == _BATCHES:
+        kernel_batches.add(state, index)
+    else:
+        state.requests[index].status = _WAITING
+        kernel_queue.add(state, index)
 
 
 @compiled
@@ -16,6 +29,8 @@ def schedule(state: State, slot: int) -> None:
         kernel_schedule.schedule(state, slot)
     elif kind == _TRTLLM:
         kernel_trtllm.schedule(state, slot)
+    elif kind == _BATCHES:
+        kernel_batches.schedule(state, slot)
 
 
 @compiled
@@ -27,6 +42,8 @@ def update(state: State, slot: int) -> int:
         n_delivered = kernel_update.update(state, slot)
     elif kind == _TRTLLM:
         n_delivered = kernel_trtllm_update.update(state, slot)
+    elif kind == _BATCHES:
+        n_delivered = kernel_batches.update(state, slot)
     return n_delivered
 
 
@@ -38,6 +55,8 @@ def abort(state: State, index: int) -> None:
         kernel_update.abort(state, index)
     elif kind == _TRTLLM:
         kernel_trtllm_update.abort(state, index)
+    elif kind == _BATCHES:
+        kernel_batches.abort(state, index)
 
 
-__all__ = ["abort", "schedule", "update"]
+__all__ = ["abort", "add", "schedule", "update"]

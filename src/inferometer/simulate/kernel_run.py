@@ -9,14 +9,14 @@ in order of the batch, and whoever follows a request that ends by that arrives b
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import kernel_arrivals, kernel_policy, kernel_queue
+from inferometer.simulate import kernel_arrivals, kernel_policy
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog, max_barren_steps
 from inferometer.simulate.reference_request import Status
 from inferometer.simulate.step_cost import compiled_duration_ns
 
-_UNSEEN, _WAITING, _STOPPED = int(Status.UNSEEN), int(Status.WAITING), int(Status.STOPPED)
+_UNSEEN, _STOPPED = int(Status.UNSEEN), int(Status.STOPPED)
 _ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
 
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
@@ -69,8 +69,7 @@ def _take_in(state: State) -> None:
         if request.num_prompt_tokens >= state.config[0].max_model_len:
             kernel_arrivals.end(state, index, _REJECTED, request.arrival_ns)
             continue
-        request.status = _WAITING
-        kernel_queue.add(state, index)
+        kernel_policy.add(state, index)
 
 
 @compiled

@@ -137,7 +137,7 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
     """Those that wait, strictly in order: the first that does not fit ends it."""
     config, counters = state.config[0], state.counters[0]
     n_skipped = 0
-    while budget > 0 and counters.n_running < config.max_num_active:
+    while budget > 0 and counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
         index = kernel_queue.peek(state)
         if index == NOTHING:
             break
@@ -152,6 +152,15 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
         budget -= n_tokens
     for i_skipped in range(n_skipped - 1, -1, -1):
         kernel_queue.put_back(state, state.skipped[i_skipped])
+
+
+@compiled
+def _is_prefilling(state: State, slot: int) -> bool:
+    """Is anyone in his prefill in the step that is being decided?"""
+    parts, is_any = state.parts[slot], False
+    for i_part in range(state.batches[slot].n_parts):
+        is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
+    return is_any
 
 
 @compiled

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel_config import config_record
@@ -139,6 +140,8 @@ class State(NamedTuple):
     """(N) Scratch."""
     chunks: Whole
     """(M) Scratch."""
+    is_preferred: Whole
+    """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
     preempted: Whole
     """(M) By the last ``schedule``."""
     parts: Records
@@ -186,6 +189,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         waiting=np.empty(requests.n_requests, np.int32),
         skipped=np.empty(requests.n_requests, np.int32),
         chunks=np.empty(n_seats, np.int32),
+        is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),
         batches=np.zeros(config.depth, BATCH),
@@ -197,6 +201,12 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         think_ns=requests.think_ns[: len(follower)],
         earliest_ns=requests.arrival_ns[: len(follower)],
     )
+
+
+def _is_preferred(config: EngineConfig) -> Whole:
+    if not isinstance(config, BatchConfig):
+        return np.zeros(0, np.int32)
+    return np.isin(np.arange(config.max_num_active + 1), config.rules.preferred_batch_size).astype(np.int32)
 
 
 def _request_records(requests: Demand) -> Records:

@@ -184,7 +184,7 @@ class Scheduler:
     def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
         """Those that wait, strictly in order: the first that does not fit ends it."""
         skipped = list[Request]()
-        while budget > 0 and len(self.waiting) and len(self.running) < self._config.max_num_active:
+        while budget > 0 and not self._is_prefill_full(chosen) and len(self.waiting) and len(self.running) < self._config.max_num_active:
             request = self.waiting.peek()
             if request.num_stale_output_tokens > 0:
                 skipped.append(self.waiting.pop())
@@ -210,6 +210,10 @@ class Scheduler:
             budget -= n_tokens
         for request in reversed(skipped):
             self.waiting.put_back(request)
+
+    def _is_prefill_full(self, chosen: dict[Request, int]) -> bool:
+        """May nobody begin his prefill in this step?"""
+        return self._config.one_prefill_at_a_time and any(request.is_prefill_chunk for request in chosen)
 
     def _deliver_token(self, request: Request, *, is_stale: bool) -> bool:
         """A request got a token; is it finished by that?"""

@@ -6,8 +6,10 @@ from typing import Protocol
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.reference import Scheduler
 from inferometer.simulate.reference_batch import Batch, Delivery
+from inferometer.simulate.reference_batches import BatchScheduler
 from inferometer.simulate.reference_request import Request
 from inferometer.simulate.reference_trtllm import TrtllmScheduler
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
@@ -48,7 +50,9 @@ class Policy(Protocol):
 
 def policy_of(config: EngineConfig) -> Policy:
     """The rules that this configuration asks for, with nobody there yet."""
-    return TrtllmScheduler(config) if isinstance(config, TrtllmConfig) else Scheduler(config)
+    if isinstance(config, SchedulerConfig):
+        return Scheduler(config)
+    return TrtllmScheduler(config) if isinstance(config, TrtllmConfig) else BatchScheduler(config)
 
 
 __all__ = ["Policy", "policy_of"]

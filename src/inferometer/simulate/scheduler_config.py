@@ -17,6 +17,7 @@ class SchedulerConfig:
 
     ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong by whole percents. Block 0 is
     never handed out. ``max_num_active_seqs`` None means ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
+    ``one_prefill_at_a_time`` is not vLLM's: nobody is admitted in a step in which another request is in its prefill.
     """
 
     num_blocks: int
@@ -33,6 +34,7 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     watermark_fraction: float = 0.0
     async_scheduling: bool = True
+    one_prefill_at_a_time: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
@@ -61,7 +63,7 @@ class SchedulerConfig:
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
-        return "vLLM 0.32.0"
+        return "vLLM 0.32.0" + ", one prefill at a time" * self.one_prefill_at_a_time
 
     @property
     def max_num_active(self) -> int:

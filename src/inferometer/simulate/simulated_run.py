@@ -46,7 +46,9 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     """Why are these numbers less good than they look? Requests without an end are counted here, never dropped."""
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
-    n_rejected = int(np.sum(status == RequestStatus.REJECTED))
+    is_rejected = status == RequestStatus.REJECTED
+    n_too_long = int(np.sum(is_rejected & (simulation.requests.prompt_tokens >= config.max_model_len)))
+    n_refused = int(np.sum(is_rejected)) - n_too_long
     cautions = list[Caution]()
     if simulation.outcome is Outcome.STUCK:
         text = f"{n_unfinished} of {n_requests} requests wait for ever: the next one does not fit into {config.n_kv_blocks} KV blocks"
@@ -63,8 +65,11 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     if simulation.n_never_sent:
         text = f"{simulation.n_never_sent} requests that follow others were never sent: the run ended before their turn"
         cautions.append(Caution(code="never sent", text=text, remedy="a longer time; where others never end, see there"))
-    if n_rejected:
-        text = f"{n_rejected} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
+    if n_refused:
+        text = f"{n_refused} of {n_requests} requests were refused: they waited too long or found the queue full"
+        cautions.append(Caution(code="refused", text=text, remedy="a longer time-out or queue, or a lower rate"))
+    if n_too_long:
+        text = f"{n_too_long} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
         cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
     growth = _growth(simulation.requests)
     if growth is not None and growth.n_more > 3 * math.sqrt(growth.n_arrived) + config.max_num_active:
