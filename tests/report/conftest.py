@@ -1,15 +1,22 @@
-"""Views of the report room, from the numbers in example_view.py."""
+"""Views of the report room: of sweeps from the numbers in example_view.py, of requests from a recorded run."""
 
 import importlib.util
 from pathlib import Path
 
 import pytest
 
-_SPEC = importlib.util.spec_from_file_location("example_view", Path(__file__).parent / "example_view.py")
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_EXAMPLES = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_EXAMPLES)
+
+def _loaded(name):
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_EXAMPLES = _loaded("example_view")
+_REQUESTS = _loaded("request_example")
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +32,13 @@ def one_run_view():
 @pytest.fixture(scope="session")
 def bare_view():
     return _EXAMPLES.bare_view()
+
+
+@pytest.fixture(scope="session")
+def recorded_requests():
+    return _REQUESTS.recorded_run()
+
+
+@pytest.fixture(scope="session")
+def request_example():
+    return _REQUESTS.request_example()

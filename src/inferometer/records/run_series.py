@@ -79,7 +79,7 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
 def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60) -> LatencyWindows:
     """How did a latency change over the time of the run? Lower bounds count with what is known of them."""
     sent_ns = requests.intended_send_ns[samples.rows]
-    n_windows = max(1, min(n_windows, len(sent_ns) // MIN_OF_A_WINDOW))
+    n_windows = max(1, min(n_windows, len(sent_ns) // (2 * MIN_OF_A_WINDOW)))  # bursts leave others empty
     start_ns, width_ns = 0, 1.0
     if len(sent_ns):
         start_ns = int(sent_ns.min())

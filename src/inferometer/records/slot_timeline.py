@@ -135,7 +135,7 @@ def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
             "nobody recorded who did what in each step",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_="simulate again and ask for the parts of steps",
+            try_="inferometer simulate … --parts",
         )
     return run.steps, run.parts
 

@@ -81,8 +81,8 @@ def phone_lines(lines: Sequence[str]) -> list[str]:
     return broken
 
 
-def y_axis(*title: str, tick_count: int, number_format: str = ",~r") -> alt.Axis:
-    """A vertical axis whose title, of one or more lines, lies flat above it, where a phone has room for it."""
+def y_axis(*title: str, tick_count: int, number_format: str = ",~r", counts: bool = False) -> alt.Axis:
+    """A vertical axis whose title, of one or more lines, lies flat above it, where a phone has room for it; ``counts`` are whole."""
     lines = phone_lines(title)
     return alt.Axis(
         title=lines,
@@ -93,6 +93,7 @@ def y_axis(*title: str, tick_count: int, number_format: str = ",~r") -> alt.Axis
         titleX=-38,
         titleY=-10 - 15 * (len(lines) - 1),
         tickCount=tick_count,
+        tickMinStep=1 if counts else 0,
         format=number_format,
     )
 

@@ -1,0 +1,53 @@
+"""What do the charts of a run of requests draw: tails, and latency over time?"""
+
+from typing import Final
+
+import numpy as np
+
+from inferometer.records import latencies, latency_tails, run_series
+from inferometer.records.types import RequestTable, Run
+from inferometer.report.request_views import LatencyHistory, LatencyTail
+from inferometer.units import NS_PER_S
+
+MAX_DOTS: Final = 600
+"""More requests one by one tell nothing more and make pages heavy."""
+TAILS: Final[tuple[latencies.Latency, ...]] = ("ttft", "tpot", "e2e")
+
+
+def tails(run: Run) -> tuple[LatencyTail, ...]:
+    """The tails of TTFT, TPOT and E2E, those that the run has."""
+    at_ns = latencies.end_ns(run)
+    found: list[LatencyTail] = []
+    for latency in TAILS:
+        samples = latencies.latency_samples(requests_of(run), latency, at_ns=at_ns)
+        tail = latency_tails.tail_of(samples)
+        if tail is not None:
+            found.append(LatencyTail(latency=latency, n_samples=len(samples.rows), tail=tail))
+    return tuple(found)
+
+
+def history(run: Run) -> LatencyHistory | None:
+    """TTFT over the time of the run; None where no request was served."""
+    requests = requests_of(run)
+    samples = latencies.latency_samples(requests, "ttft", at_ns=latencies.end_ns(run))
+    if not len(samples.rows):
+        return None
+    picked = np.unique(np.linspace(0, len(samples.rows) - 1, MAX_DOTS).astype(np.intp))
+    return LatencyHistory(
+        latency="ttft",
+        windows=run_series.latency_windows(requests, samples),
+        n_requests=len(samples.rows),
+        sent_s=requests.intended_send_ns[samples.rows[picked]] / NS_PER_S,
+        lower_s=samples.lower_s[picked],
+        is_bounded_below_only=np.isinf(samples.upper_s[picked]),
+    )
+
+
+def requests_of(run: Run) -> RequestTable:
+    """The table of requests, which the run has."""
+    if run.requests is None:
+        raise ValueError("a run of requests has requests")
+    return run.requests
+
+
+__all__ = ["MAX_DOTS", "TAILS", "history", "requests_of", "tails"]

@@ -1,0 +1,150 @@
+"""What is shown of a run of requests: every surface (terminal, HTML) draws this one view."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer import __version__
+from inferometer.cli import provenance, request_chart_views
+from inferometer.records import promises, request_summaries, run_series, slot_timeline
+from inferometer.records.types import Caution, RequestStatus, Run
+from inferometer.report import request_tables, request_views, views
+from inferometer.spec.objectives import ObjectiveSpec
+from inferometer.units import format_number
+
+REPORT_NAME: Final = "report.html"
+LEAD_CODES: Final = ("overload", "stuck", "livelock", "INVALID", "DAMAGED_RECORD")
+"""Cautions of these codes stand before the answer, in this order: without them it would be misread."""
+TIMELINE_STEPS: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestQuestion:
+    """What is asked of a run of requests, beside the run?"""
+
+    objective: ObjectiveSpec | None = None
+    class_names: tuple[str, ...] = ()
+    """Of ``requests.class_index``; where they are not known, classes are numbered."""
+    n_kv_blocks: int | None = None
+    """Where the manifest does not say how many the engine had."""
+    first_step: int = 0
+    """Where the slot timeline begins."""
+    n_steps: int = TIMELINE_STEPS
+
+
+def request_view(
+    run: Run, question: RequestQuestion | None = None, *, path: Path | None = None, report_path: Path | None = None
+) -> request_views.RequestReportView:
+    """All that is to be shown of a run of requests.
+
+    Raises
+    ------
+    RecordError
+        The run has no requests, or no such step.
+    """
+    asked = RequestQuestion() if question is None else question
+    whole = request_summaries.summarise_requests(run)
+    judgement = None if asked.objective is None else promises.judge_objective(run, asked.objective)
+    load = None if run.steps is None or not len(run.steps.start_ns) else run_series.step_series(run.steps)
+    order = {code: rank for rank, code in enumerate(LEAD_CODES)}
+    lead = tuple(sorted((one for one in run.manifest.cautions if one.code in order), key=lambda one: order[one.code]))
+    return request_views.RequestReportView(
+        title=_title(run),
+        subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
+        five_lines=views.FiveLines(
+            answer=_answer(whole, judgement),
+            limit=_limit(load, whole, _n_kv_blocks(run, asked)),
+            next=_next(lead, judgement, path),
+            trust=_trust(run, whole),
+            report=_files(path, report_path),
+        ),
+        summaries=(whole, *_classes(run, asked.class_names)),
+        judgement=judgement,
+        tails=request_chart_views.tails(run),
+        history=request_chart_views.history(run),
+        load=load,
+        n_kv_blocks=_n_kv_blocks(run, asked),
+        timeline=None
+        if run.steps is None or run.parts is None or not len(run.steps.start_ns)
+        else slot_timeline.slot_timeline(run, first_step=asked.first_step, n_steps=asked.n_steps),
+        lead_cautions=lead,
+        cautions=tuple(one for one in run.manifest.cautions if one not in lead),
+        fact_groups=provenance.fact_groups(run, run.manifest.run_id),
+        files=() if path is None else provenance.data_files(path),
+        rerun_command=provenance.rerun_command(run),
+        tool_version=__version__,
+    )
+
+
+def _classes(run: Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:
+    """Each class, where there is more than one."""
+    index = request_chart_views.requests_of(run).class_index
+    n_classes = int(index.max(initial=0)) + 1
+    if len(np.unique(index)) < 2:
+        return ()
+    known = [names[i] if i < len(names) else f"class {i}" for i in range(n_classes)]
+    return request_summaries.summarise_groups(run, index, known)
+
+
+def _title(run: Run) -> str:
+    return run.manifest.model.model_id if run.manifest.model is not None else run.manifest.run_id
+
+
+def _answer(whole: request_summaries.RequestSummary, judgement: promises.Judgement | None) -> str:
+    sentence = request_tables.summary_sentence(whole)
+    if judgement is None or judgement.weakest is None:
+        return sentence
+    weakest = judgement.weakest
+    return f"{judgement.verdict.upper()}: weakest is {weakest.threshold.text}, {weakest.why}. {sentence}"
+
+
+def _limit(load: run_series.StepSeries | None, whole: request_summaries.RequestSummary, n_kv_blocks: int | None) -> str:
+    """What was seen of seats, queue and memory; it names no limit that it cannot see."""
+    if load is None:
+        return "not known: the run has no steps"
+    running, waiting = float(np.nanmax(load.n_running_max)), float(np.nanmax(load.n_waiting_max))
+    parts = [f"at most {format_number(running)} requests ran and {format_number(waiting)} waited at once"]
+    has_blocks = not bool(np.isnan(load.kv_blocks_max).all())
+    if has_blocks:
+        peak = float(np.nanmax(load.kv_blocks_max))
+        parts.append(f"{peak:,.0f}{f' of {n_kv_blocks:,}' if n_kv_blocks else ''} KV blocks used at most")
+    parts.append(f"{whole.n_preemptions:,} preemptions")
+    return "; ".join(parts) + "."
+
+
+def _next(lead: Sequence[Caution], judgement: promises.Judgement | None, path: Path | None) -> str:
+    if lead:
+        return lead[0].remedy
+    if judgement is not None and judgement.verdict == "undecided":
+        return "a longer run, or several: this one cannot tell"
+    return "inferometer report" + ("" if path is None else f" {shlex.quote(str(path))}")
+
+
+def _trust(run: Run, whole: request_summaries.RequestSummary) -> str:
+    undone = whole.n_of(RequestStatus.UNFINISHED)
+    refused = whole.n_of(RequestStatus.REJECTED, RequestStatus.FAILED)
+    parts = [f"{run.manifest.origin}; 95 % intervals, in which requests of one run are not taken to be independent"]
+    parts += (
+        [f"{undone:,} of {whole.n_requests:,} requests were not done: where they matter percentiles are lower bounds (≥)"] if undone else []
+    )
+    parts += [f"{refused:,} were refused or failed and have no latency"] if refused else []
+    others = [caution.code for caution in run.manifest.cautions]
+    parts += [f"cautions: {', '.join(dict.fromkeys(others))}"] if others else []
+    return "; ".join(parts) + "."
+
+
+def _files(path: Path | None, report_path: Path | None) -> str:
+    shown = "none yet" if report_path is None else str(report_path)
+    return shown + ("" if path is None else f"   DATA {path}")
+
+
+def _n_kv_blocks(run: Run, asked: RequestQuestion) -> int | None:
+    engine = run.manifest.engine
+    return asked.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
+
+
+__all__ = ["LEAD_CODES", "REPORT_NAME", "TIMELINE_STEPS", "RequestQuestion", "request_view"]

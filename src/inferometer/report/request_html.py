@@ -1,0 +1,77 @@
+"""What does a run of requests look like as one file that opens anywhere?"""
+
+from pathlib import Path
+
+from inferometer.report import request_tables
+from inferometer.report.charts.request_catalogue import request_charts_of
+from inferometer.report.figure import Figure, figure_of
+from inferometer.report.html import render_page, write_page
+from inferometer.report.request_views import RequestReportView
+from inferometer.report.sections import Page, Section, answers_of
+from inferometer.report.views import Statement
+
+
+def write_request_report(view: RequestReportView, path: Path) -> None:
+    """Write the report of this view: all of it or nothing.
+
+    Raises
+    ------
+    RecordError
+        The folder or the file cannot be written.
+    """
+    write_page(request_page_of(view), path)
+
+
+def render_request_report(view: RequestReportView) -> str:
+    """The page as text."""
+    return render_page(request_page_of(view))
+
+
+def request_page_of(view: RequestReportView) -> Page:
+    """The sections of a report on a run of requests: what makes it doubtful, the answer, then what carries it."""
+    figures = {chart.chart_id: figure_of(chart) for chart in request_charts_of(view)}
+
+    def drawn(*names: str) -> tuple[Figure, ...]:
+        return tuple(figures[name] for name in names if name in figures)
+
+    judgement = view.judgement
+    goodput = () if judgement is None else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    sections = (
+        Section(
+            id="promises",
+            title="What was promised",
+            nav="Promises",
+            statements=goodput,
+            tables=() if judgement is None else (request_tables.promises_table(judgement),),
+        ),
+        Section(
+            id="latency",
+            title="Throughput and latency",
+            nav="Throughput and latency",
+            statements=view.statements,
+            tables=(request_tables.rates_table(view), request_tables.latency_table(view), request_tables.counts_table(view)),
+            figures=drawn("latency-tails", "ttft-over-time"),
+        ),
+        Section(
+            id="load",
+            title="Seats, queue and KV cache over time",
+            nav="Queue and KV",
+            figures=drawn("load-queue", "load-kv", "load-preemptions"),
+        ),
+        Section(id="slots", title="Who sits where", nav="Slots", figures=drawn("slot-timeline")),
+        Section(id="checks", title="Validity checks", nav="Validity checks", cautions=view.cautions),
+        Section(id="method", title="Method and definitions", nav="Method", definitions=request_tables.DEFINITIONS),
+        Section(id="provenance", title="Provenance", nav="Provenance", groups=view.fact_groups),
+        Section(id="data", title="Data and re-run", nav="Data", files=view.files, command=view.rerun_command),
+    )
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=answers_of(view.five_lines),
+        lead_cautions=view.lead_cautions,
+        sections=sections,
+    )
+
+
+__all__ = ["render_request_report", "request_page_of", "write_request_report"]

@@ -1,0 +1,150 @@
+"""Which tables stand in a report on a run of requests: how many ended how, percentiles, rates, promises, and what the words mean?"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from inferometer.records.promises import Judgement
+from inferometer.records.request_summaries import LatencySummary, RequestSummary
+from inferometer.report.cells import ABSENT_TEXT
+from inferometer.report.request_views import RequestReportView
+from inferometer.report.request_words import LATENCY_NAMES, percentile_text, rate_text
+from inferometer.report.tables import TextTable
+from inferometer.spec.objectives import percentile_name
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_duration, format_fraction, format_number
+
+DEFINITIONS: Final = (
+    ("TTFT", "first output token − intended send of the request. From the actual send: what a late generator hides."),
+    ("TPOT", "(last − first token) ÷ (output tokens − 1) of each completed answer; an answer of one token has none."),
+    ("E2E", "last token − intended send = TTFT + (n − 1) · TPOT."),
+    ("Queue", "first time in a batch − actual send."),
+    ("Throughput", "output tokens, input and output tokens, or completed requests ÷ (end of the run − first intended send)."),
+    ("Tok/s/user", "1 ÷ median TPOT."),
+    ("Goodput", "requests per second that were completed within every limit; the share is of all requests, refused ones too."),
+    ("Not done", "took at least as long as it had been there: such requests count, and where they can push a percentile up it has ≥."),
+    ("Interval", "95 %. Requests of one run depend on one another; batches of it tell how many independent ones it is worth."),
+    ("", "Those carry the interval: order statistics for percentiles, batch means for rates. n too small: the run is worth too few."),
+    ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
+)
+
+
+def counts_table(view: RequestReportView) -> TextTable:
+    """How many requests, of which class, ended how, with how many tokens?"""
+    statuses = list(dict.fromkeys(name for summary in view.summaries for name, _ in summary.n_by_status))
+    rows = tuple(
+        (
+            summary.name,
+            f"{summary.n_requests:,}",
+            *(f"{dict(summary.n_by_status).get(status, 0):,}" for status in statuses),
+            f"{summary.n_preemptions:,}",
+            f"{summary.input_tokens:,}",
+            f"{summary.cached_tokens:,}",
+            f"{summary.output_tokens:,}",
+        )
+        for summary in view.summaries
+    )
+    header = ("requests of", "n", *statuses, "preemptions", "input tokens", "of them cached", "output tokens")
+    return TextTable(caption="Requests by how they ended", header=header, rows=rows)
+
+
+def latency_table(view: RequestReportView) -> TextTable:
+    """Percentiles of each latency, of all requests and of each class."""
+    fractions = [one.percentile_fraction for one in view.summaries[0].latencies[0].percentiles]
+    rows: list[tuple[str, ...]] = []
+    for summary in view.summaries:
+        for latency in summary.latencies:
+            if latency.n_samples and not _repeats_ttft(summary, latency):
+                cells = (percentile_text(latency.percentile(fraction)) for fraction in fractions)
+                undone = str(latency.n_bounded_below_only) if latency.n_bounded_below_only else ""
+                rows.append((summary.name, LATENCY_NAMES[latency.latency], f"{latency.n_samples:,}", undone, *cells))
+    header = ("requests of", "latency", "n", "not done", *(percentile_name(fraction) for fraction in fractions))
+    present = _without_empty(header, rows, keep={"not done"} if any(row[3] for row in rows) else set())
+    return TextTable(caption="Latency: percentile [95 % interval]", header=present[0], rows=present[1])
+
+
+def rates_table(view: RequestReportView) -> TextTable:
+    """Throughput of all requests and of each class."""
+    rows = tuple(
+        (
+            summary.name,
+            _rate(summary.output_tokens_per_s),
+            _rate(summary.total_tokens_per_s),
+            _rate(summary.completed_requests_per_s),
+            ABSENT_TEXT if summary.offered_requests_per_s is None else format_number(summary.offered_requests_per_s),
+            _rate(summary.tokens_per_s_per_user),
+        )
+        for summary in view.summaries
+    )
+    header = ("requests of", "output tok/s", "input + output tok/s", "completed req/s", "offered req/s", "tok/s/user")
+    return TextTable(caption=f"Rates over {format_duration(view.summaries[0].span_s)} [95 % interval]", header=header, rows=rows)
+
+
+def promises_table(judgement: Judgement) -> TextTable:
+    """Each promise, what was seen of it, and the verdict."""
+    rows = [
+        (
+            one.threshold.text,
+            percentile_text(one.seen),
+            "counts for goodput" if one.threshold.percentile_fraction is None else one.verdict.upper(),
+            "weakest link" if one is judgement.weakest else "",
+        )
+        for one in judgement.thresholds
+    ]
+    return TextTable(caption="What was promised", header=("promise", "seen", "verdict", ""), rows=tuple(rows))
+
+
+def goodput_text(judgement: Judgement) -> str:
+    """Goodput in one sentence."""
+    rate = ABSENT_TEXT if judgement.good_requests_per_s is None else f"{format_number(judgement.good_requests_per_s)} requests/s"
+    share = "" if judgement.good is None else f", {_share(judgement.good)} of all requests"
+    still = f"; {judgement.n_open} more were within every limit but not done" if judgement.n_open else ""
+    return f"Goodput is {rate}{share}: {judgement.n_good:,} requests within {judgement.objective.text}{still}."
+
+
+def summary_sentence(summary: RequestSummary) -> str:
+    """Throughput and the latencies that users feel, in one sentence."""
+    ttft, tpot, e2e = (summary.latency(name) for name in ("ttft", "tpot", "e2e"))
+    parts = [f"{rate_text(summary.output_tokens_per_s, 'output tok/s')}, {rate_text(summary.completed_requests_per_s, 'req/s')}"]
+    for latency in (ttft, tpot, e2e):
+        shown = [
+            f"{percentile_name(fraction)} {percentile_text(latency.percentile(fraction))}"
+            for fraction in (0.5, 0.95)
+            if latency.percentile(fraction) is not None
+        ]
+        parts += [f"{LATENCY_NAMES[latency.latency]} {', '.join(shown)}"] if shown else []
+    return "; ".join(parts) + "."
+
+
+def _repeats_ttft(summary: RequestSummary, latency: LatencySummary) -> bool:
+    """Was every request sent when it was meant to be, so that both kinds of TTFT are one?"""
+    return latency.latency == "ttft_uncorrected" and latency.percentiles == summary.latency("ttft").percentiles
+
+
+def _share(estimate: Estimate) -> str:
+    value = format_fraction(estimate.value)
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{format_fraction(estimate.low)}, {format_fraction(estimate.high)}]"
+
+
+def _rate(estimate: Estimate | None) -> str:
+    return rate_text(estimate, "").replace("  ", " ").strip()
+
+
+def _without_empty(
+    header: Sequence[str], rows: Sequence[tuple[str, ...]], *, keep: set[str]
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The table without columns in which nothing stands."""
+    kept = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
+    return tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
+
+
+__all__ = [
+    "DEFINITIONS",
+    "counts_table",
+    "goodput_text",
+    "latency_table",
+    "promises_table",
+    "rates_table",
+    "summary_sentence",
+]

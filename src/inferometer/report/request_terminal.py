@@ -1,0 +1,39 @@
+"""How does a run of requests look in a terminal: cautions that matter, the answer, then the tables that carry it?
+
+Nothing here prints.
+"""
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.report import request_tables
+from inferometer.report.request_views import RequestReportView
+from inferometer.report.tables import TextTable
+from inferometer.report.terminal import five_lines_text
+
+
+def request_report_text(view: RequestReportView) -> RenderableType:
+    """The whole run: doubt first, five lines, verdicts, latencies, rates, counts, what else to be careful about."""
+    parts: list[RenderableType] = [Text(f"{view.title} · {view.subtitle}", style="bold")]
+    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}", style="bold") for caution in view.lead_cautions]
+    parts.append(five_lines_text(view.five_lines))
+    if view.judgement is not None:
+        parts += [_table(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
+    parts += [_table(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
+    parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
+    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
+    return Group(*parts)
+
+
+def _table(table: TextTable) -> RenderableType:
+    drawn = Table(box=None, pad_edge=False, header_style="bold", title=None, padding=(0, 2, 0, 0))
+    for index, name in enumerate(table.header):
+        drawn.add_column(name, justify="left" if index == 0 else "right")
+    for row in table.rows:
+        drawn.add_row(*(Text(cell) for cell in row))
+    return Padding(drawn, (0, 0, 1, 0))
+
+
+__all__ = ["request_report_text"]

@@ -1,0 +1,62 @@
+"""What is there to show of a run of requests? Its summaries, verdict, tails, series and timeline, ready to be drawn."""
+
+from dataclasses import dataclass
+
+from inferometer.records.latencies import Latency
+from inferometer.records.latency_tails import Tail
+from inferometer.records.promises import Judgement
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.run_series import LatencyWindows, StepSeries
+from inferometer.records.slot_timeline import SlotTimeline
+from inferometer.records.types import F64, Bools, Caution
+from inferometer.report.views import FactGroup, FiveLines, Statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyTail:
+    """The tail of one latency."""
+
+    latency: Latency
+    n_samples: int
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyHistory:
+    """One latency over the time of the run: percentiles of windows, and some of the requests one by one."""
+
+    latency: Latency
+    windows: LatencyWindows
+    n_requests: int
+    sent_s: F64
+    """Of the requests that are drawn one by one, evenly picked from all."""
+    lower_s: F64
+    is_bounded_below_only: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReportView:
+    """All that a report on a run of requests shows; ``summaries`` are those of all requests, then of each class."""
+
+    title: str
+    subtitle: str
+    five_lines: FiveLines
+    summaries: tuple[RequestSummary, ...]
+    judgement: Judgement | None = None
+    tails: tuple[LatencyTail, ...] = ()
+    history: LatencyHistory | None = None
+    load: StepSeries | None = None
+    n_kv_blocks: int | None = None
+    """Of the engine, where it is known."""
+    timeline: SlotTimeline | None = None
+    lead_cautions: tuple[Caution, ...] = ()
+    """What makes the answer itself doubtful, such as overload."""
+    cautions: tuple[Caution, ...] = ()
+    statements: tuple[Statement, ...] = ()
+    fact_groups: tuple[FactGroup, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    rerun_command: str = ""
+    tool_version: str = ""
+
+
+__all__ = ["LatencyHistory", "LatencyTail", "RequestReportView"]

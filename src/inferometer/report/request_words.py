@@ -1,0 +1,69 @@
+"""How are latencies and states of a run of requests called and written?"""
+
+import math
+from typing import Final
+
+from inferometer.records.latencies import Latency
+from inferometer.records.request_summaries import Percentile
+from inferometer.records.slot_timeline import CellState
+from inferometer.report.cells import ABSENT_TEXT, N_TOO_SMALL
+from inferometer.stats.estimate import Estimate
+from inferometer.units import format_duration, format_number
+
+LATENCY_NAMES: Final[dict[Latency, str]] = {
+    "ttft": "TTFT",
+    "ttft_uncorrected": "TTFT uncorrected",
+    "tpot": "TPOT",
+    "e2e": "E2E",
+    "queue": "queue",
+}
+
+STATE_NAMES: Final = {
+    CellState.CONTEXT: "context (prefill)",
+    CellState.GENERATION: "generation (decode)",
+    CellState.END: "end of sequence",
+    CellState.IDLE: "idle",
+}
+STATE_LETTERS: Final = {CellState.CONTEXT: "C", CellState.GENERATION: "g", CellState.END: "E", CellState.IDLE: "·"}
+STATE_COLOURS: Final = {CellState.CONTEXT: "#e69f00", CellState.GENERATION: "#0072b2", CellState.END: "#000000"}
+"""From the palette; the letter repeats what the colour says, and their lightness differs."""
+
+
+def percentile_text(percentile: Percentile | None) -> str:
+    """``97.4 ms [96.1 ms, 98.8 ms]``; ``≥`` before a value that requests which were not done can only push up.
+
+    Example
+    -------
+    >>> percentile_text(None)
+    '–'
+    """
+    if percentile is None:
+        return ABSENT_TEXT
+    return f"{'≥ ' if percentile.is_lower_bound else ''}{duration_cell(percentile.seconds)}"
+
+
+def duration_cell(estimate: Estimate | None) -> str:
+    """A duration with its interval; an end that nobody saw is written as ``…``."""
+    if estimate is None:
+        return ABSENT_TEXT
+    value = format_duration(estimate.value)
+    if estimate.low is None or estimate.high is None:
+        return f"{value} ({N_TOO_SMALL})"
+    return f"{value} [{format_duration(estimate.low)}, {_end(estimate.high)}]"
+
+
+def rate_text(estimate: Estimate | None, unit: str) -> str:
+    """``582 tok/s [533, 632]``."""
+    if estimate is None:
+        return ABSENT_TEXT
+    value = f"{format_number(estimate.value)} {unit}"
+    if estimate.low is None or estimate.high is None:
+        return f"{value} ({N_TOO_SMALL})"
+    return f"{value} [{format_number(estimate.low)}, {format_number(estimate.high)}]"
+
+
+def _end(high_s: float) -> str:
+    return "…" if math.isinf(high_s) else format_duration(high_s)
+
+
+__all__ = ["LATENCY_NAMES", "STATE_COLOURS", "STATE_LETTERS", "STATE_NAMES", "duration_cell", "percentile_text", "rate_text"]

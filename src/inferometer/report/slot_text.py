@@ -1,0 +1,75 @@
+"""What did each seat do in each step, in letters: readable without colour, as wide as the terminal.
+
+Nothing here prints.
+"""
+
+from typing import Final
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
+from inferometer.report.request_words import STATE_LETTERS, STATE_NAMES
+from inferometer.units import format_duration, format_fraction, s_from_ns
+
+DEFAULT_WIDTH: Final = 80
+MAX_SEATS: Final = 32
+_STYLES: Final = {
+    CellState.CONTEXT: "black on yellow",
+    CellState.GENERATION: "white on blue",
+    CellState.END: "reverse",
+    CellState.IDLE: "dim",
+}
+_STRENGTH: Final = {CellState.IDLE: 0, CellState.GENERATION: 1, CellState.CONTEXT: 2, CellState.END: 3}
+"""Where a column stands for several steps, the rarest state that occurs is shown."""
+
+
+def slot_timeline_text(timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_seats: int = MAX_SEATS) -> RenderableType:
+    """Seats in rows, steps in columns, a letter for each state; where the steps do not fit, a column is several of them."""
+    n_seats, n_steps = timeline.states.shape
+    margin = len(str(max(n_seats - 1, 0))) + 1
+    n_columns = max(1, min(n_steps, width - margin))
+    per_column = -(-n_steps // n_columns)
+    columns = _columns(timeline.states[:max_seats], per_column)
+    text = Text(no_wrap=True, overflow="crop")
+    for seat, row in enumerate(columns.tolist()):
+        text.append(f"{seat:>{margin - 1}} ", style="dim")
+        for state in map(CellState, row):
+            text.append(STATE_LETTERS[state], style=_STYLES[state])
+        text.append("\n")
+    if n_seats > max_seats:
+        text.append(f"… {n_seats - max_seats} more seats\n")
+    return Group(_headline(timeline, per_column), text, _legend(timeline))
+
+
+def _headline(timeline: SlotTimeline, per_column: int) -> Text:
+    n_seats, n_steps = timeline.states.shape
+    took = "" if not n_steps else format_duration(s_from_ns(int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0])))
+    steps = f"steps {timeline.first_step} to {timeline.first_step + n_steps - 1} of {timeline.n_steps_of_run} ({took})"
+    column = "one step a column" if per_column == 1 else f"{per_column} steps a column"
+    return Text(f"{n_seats} seats, {steps}, {column}")
+
+
+def _legend(timeline: SlotTimeline) -> Text:
+    shares = state_shares(timeline)
+    legend = Text()
+    for rank, state in enumerate((CellState.CONTEXT, CellState.GENERATION, CellState.END, CellState.IDLE)):
+        legend.append(", " if rank else "")
+        legend.append(STATE_LETTERS[state], style=_STYLES[state])
+        legend.append(f" {STATE_NAMES[state]} {format_fraction(shares[state])}")
+    return legend
+
+
+def _columns(states: Cells, per_column: int) -> Cells:
+    """The strongest state of each column's steps."""
+    order = np.array([_STRENGTH[state] for state in CellState], np.int8)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order), dtype=np.int8)
+    n_seats, n_steps = states.shape
+    padded = np.zeros((n_seats, -(-n_steps // per_column) * per_column), np.int8)
+    padded[:, :n_steps] = order[states]
+    return back[padded.reshape(n_seats, -1, per_column).max(axis=2)]
+
+
+__all__ = ["DEFAULT_WIDTH", "MAX_SEATS", "slot_timeline_text"]

@@ -1,0 +1,148 @@
+"""Does each chart of a run of requests say what its view says, for readers who see no colours too?"""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
+from inferometer.report.charts.frame import PALETTE
+from inferometer.report.charts.history import history_chart
+from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
+from inferometer.report.charts.request_catalogue import REQUEST_CHARTS, request_charts_of
+from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
+from inferometer.report.charts.tails import tails_chart
+from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS
+
+
+def datasets(chart):
+    return [row for layer in chart.spec["layer"] for row in layer.get("data", {}).get("values", [])]
+
+
+@pytest.fixture(scope="module")
+def charts(request_example):
+    return {chart.chart_id: chart for chart in request_charts_of(request_example)}
+
+
+def test_all_are_drawn_with_a_sentence_and_a_table(charts):
+    assert len(charts) == len(REQUEST_CHARTS)
+    for chart in charts.values():
+        assert chart.finding.endswith(".")
+        assert "  " not in chart.finding
+        assert chart.rows
+        assert all(len(row) == len(chart.header) for row in chart.rows), chart.chart_id
+        text = json.dumps(chart.spec, allow_nan=False)
+        assert "http" not in text
+        assert '"url"' not in text
+
+
+def test_without_data_nothing_is_drawn(request_example):
+    bare = replace(request_example, tails=(), history=None, load=None, timeline=None)
+    assert request_charts_of(bare) == ()
+
+
+def test_tails(request_example):
+    chart = tails_chart(request_example)
+    assert "TTFT exceeds 63.4 ms in half and ≥ 873 ms in 5 % of 599 requests" in chart.finding
+    rows = [row for row in datasets(chart) if "share" in row]
+    assert {row["series"] for row in rows} == {"TTFT", "TPOT", "E2E"}
+    assert any(row["note"] for row in rows)
+    assert all(row["low"] <= row["value"] <= row["high"] for row in rows if "low" in row)
+    assert "hollow" in json.dumps(chart.spec)
+
+
+def test_history_says_what_was_not_done(request_example):
+    chart = history_chart(request_example)
+    assert "14 of 599 requests were not that far" in chart.finding
+    dots = [row for row in datasets(chart) if "note" in row]
+    assert len([dot for dot in dots if dot["note"]]) >= 14
+
+
+def test_load(request_example):
+    assert queue_chart(request_example).finding.startswith("At most 8 requests ran and 16 waited at once")
+    assert kv_chart(request_example).finding == "At most 139 KV blocks of 139 (100 %) were in use at once."
+    assert kv_chart(replace(request_example, n_kv_blocks=None)).finding == "At most 139 KV blocks were in use at once."
+    assert preemption_chart(request_example).finding == "19 preemptions, the first after 13.4 s."
+    load = request_example.load
+    assert preemption_chart(replace(request_example, load=load._replace(n_preempted=load.n_preempted * 0))).finding == (
+        "No request was preempted."
+    )
+    unknown = load._replace(kv_blocks_max=load.kv_blocks_max * np.nan)
+    assert kv_chart(replace(request_example, load=unknown)) is None
+
+
+def test_slots(request_example):
+    chart = slots_chart(request_example)
+    assert chart.title == "What each seat did, steps 3000 to 3059"
+    slices = slices_of(request_example.timeline)
+    rows = [row for row in datasets(chart) if "state" in row]
+    drawn = {(row["seat"], row["x"], row["to"], row["request"]) for row in rows}
+    assert drawn == {(f"seat {s.seat}", s.first_step, s.first_step + s.n_steps, str(s.request_index)) for s in slices}
+    assert {row["state"][0] for row in rows} == {"C", "g", "E"}
+    assert any(row["label"] == "E" for row in rows)
+    assert any(row["label"].startswith("g 2") for row in rows)
+
+
+def test_a_large_batch_stays_light():
+    rng = np.random.default_rng(0)
+    states = rng.integers(0, 4, (256, 120)).astype(np.int8)
+    timeline = SlotTimeline(
+        first_step=0,
+        n_steps_of_run=120,
+        start_ns=np.arange(120) * 10,
+        duration_ns=np.full(120, 10),
+        states=states,
+        requests=np.where(states == CellState.IDLE, -1, rng.integers(0, 999, states.shape)).astype(np.int32),
+        tokens=np.ones(states.shape, np.int32),
+    )
+    view = type("View", (), {"timeline": timeline})()
+    chart = slots_chart(view)
+    rows = [row for row in datasets(chart) if "state" in row]
+    assert 0 < len(rows) <= MAX_SLICES
+    assert len({row["seat"] for row in rows}) <= MAX_SEATS
+    assert "of them are drawn" in chart.finding
+
+
+# What a reader without one kind of cone sees (Machado, Oliveira and Fernandes 2009, severity 1.0), in linear RGB.
+VISION = {
+    "all cones": np.eye(3),
+    "protan": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "deutan": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "tritan": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+}
+TO_XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])
+
+
+def lab(colour, matrix):
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    xyz = TO_XYZ @ np.clip(matrix @ linear, 0, 1) / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def smallest_difference(colours, matrix):
+    return min(float(np.linalg.norm(lab(a, matrix) - lab(b, matrix))) for a, b in itertools.combinations(colours, 2))
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_states_are_told_apart_by_everybody(vision):
+    """ΔE of CIE 1976; the idle paper is one of the colours."""
+    assert smallest_difference([*STATE_COLOURS.values(), "#ffffff"], VISION[vision]) > 40
+
+
+@pytest.mark.parametrize("vision", [name for name in VISION if name != "tritan"])
+def test_three_lines_are_told_apart(vision):
+    """Without blue cones, which one in ten thousand readers lacks, shapes alone tell blue from green."""
+    assert smallest_difference(PALETTE[:3], VISION[vision]) > 20
+
+
+def test_the_colours_of_vllms_own_timeline_would_fail():
+    vllm = ("#109618", "#FF7F0E", "#D62728")
+    assert min(smallest_difference(vllm, VISION[vision]) for vision in ("protan", "deutan")) < 15
+
+
+def test_letters_differ():
+    assert len(set(STATE_LETTERS.values())) == len(CellState)

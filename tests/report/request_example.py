@@ -1,0 +1,20 @@
+"""A view of the recorded run of requests that ``tests/records/record_requests.py`` makes."""
+
+from pathlib import Path
+
+from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.records.reading import read_run
+from inferometer.spec.objectives import parse_objective
+
+FOLDER = Path(__file__).parents[1] / "records" / "fixtures" / "version_2"
+QUESTION = RequestQuestion(
+    objective=parse_objective("ttft:p95<500ms, tpot:p95<50ms"), class_names=("chat", "batch"), n_kv_blocks=139, first_step=3000
+)
+
+
+def recorded_run():
+    return read_run(FOLDER)
+
+
+def request_example():
+    return request_view(recorded_run(), QUESTION, path=Path("runs/example"))

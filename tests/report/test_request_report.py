@@ -1,0 +1,153 @@
+"""Is a run of requests shown with its answer first, in the page and in the terminal, with nothing left out?"""
+
+import io
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from inferometer.records.slot_timeline import slot_timeline
+from inferometer.records.types import Caution
+from inferometer.report.request_html import render_request_report, write_request_report
+from inferometer.report.request_terminal import request_report_text
+from inferometer.report.slot_text import slot_timeline_text
+
+SECTIONS = ["answer", "promises", "latency", "load", "slots", "checks", "method", "provenance", "data"]
+OVERLOAD = Caution(code="overload", text="the queue grows without bound", remedy="a lower rate")
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class Ids(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.sections, self.ids, self.images = [], [], 0
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        found = dict(attrs).get("id")
+        self.ids += [found] if found else []
+        self.sections += [found] if tag == "section" else []
+        self.images += tag == "img"
+
+
+@pytest.fixture(scope="module")
+def page(request_example):
+    return render_request_report(request_example)
+
+
+def text_of(renderable, width):
+    console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=False)
+    console.print(renderable)
+    return console.file.getvalue()
+
+
+def test_page(page):
+    assert len(page.encode()) <= 1_500_000
+    found = Ids(page)
+    assert found.sections == SECTIONS
+    assert len(found.ids) == len(set(found.ids))
+    assert page.index("UNDECIDED: weakest is ttft:p95") < page.index('id="promises"')
+    assert "21" in page
+    assert "≥ 847 ms" in page
+    assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
+
+
+def test_sections_without_data_are_absent(request_example):
+    bare = replace(request_example, judgement=None, tails=(), history=None, load=None, timeline=None, cautions=())
+    page = render_request_report(bare)
+    assert Ids(page).sections == [name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}]
+    assert "<script" not in page
+
+
+def test_overload_stands_before_the_answer(request_example):
+    view = replace(request_example, lead_cautions=(OVERLOAD,))
+    page = render_request_report(view)
+    assert page.index("grows without bound") < page.index("<dt>Answer</dt>")
+    text = text_of(request_report_text(view), 120)
+    assert text.index("grows without bound") < text.index("ANSWER")
+
+
+def test_names_run_nothing(request_example):
+    evil = replace(
+        request_example,
+        title=EVIL,
+        subtitle=EVIL,
+        summaries=tuple(replace(summary, name=EVIL) for summary in request_example.summaries),
+        lead_cautions=(Caution(code=EVIL, text=EVIL, remedy=EVIL),),
+        files=((EVIL, EVIL),),
+    )
+    page = render_request_report(evil)
+    assert "<script>alert" not in page
+    assert Ids(page).images == 0
+
+
+def test_same_view_same_bytes(request_example, page, tmp_path):
+    write_request_report(request_example, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+
+
+def test_terminal(request_example):
+    text = text_of(request_report_text(request_example), 140)
+    assert text.index("ANSWER") < text.index("ttft:p95<500ms") < text.index("Goodput is 7.26 requests/s") < text.index("completed req/s")
+    assert "\x1b" not in text
+    for word in ("unfinished", "chat", "batch", "97 [95.5, 98.5]"):
+        assert word in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+@pytest.mark.parametrize("n_steps", [1, 60, 500])
+def test_slot_timeline_fits_its_width(recorded_requests, width, n_steps):
+    text = text_of(slot_timeline_text(slot_timeline(recorded_requests, first_step=3000, n_steps=n_steps), width=width), 300)
+    rows = [line for line in text.splitlines() if re.match(r"^\d+ [CgE·]+$", line)]
+    assert rows
+    assert all(len(row) <= width for row in rows)
+    assert len({len(row) for row in rows}) == 1
+    assert "\x1b" not in text
+
+
+def test_slot_timeline_says_what_the_cells_say(recorded_requests):
+    timeline = slot_timeline(recorded_requests, first_step=3000, n_steps=60)
+    text = text_of(slot_timeline_text(timeline, width=100), 120)
+    rows = [line.split()[1] for line in text.splitlines() if re.match(r"^\d+ [CgE·]+$", line)]
+    assert [["·CgE".index(letter) for letter in row] for row in rows] == timeline.states.tolist()
+    assert "7 seats, steps 3000 to 3059 of 6388" in text
+
+
+def test_many_seats_are_cut_and_said_so(recorded_requests):
+    timeline = slot_timeline(recorded_requests, n_steps=10)
+    tall = timeline._replace(states=np.ones((300, 10), np.int8))
+    text = text_of(slot_timeline_text(tall, max_seats=16), 80)
+    assert "… 284 more seats" in text
+    assert "300 seats" in text
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path):
+    write_request_report(request_example, tmp_path / "report.html")
+    (tmp_path / "frame.html").write_text(
+        """<iframe src="report.html" style="width:390px;height:900px;border:0"></iframe><script>setTimeout(function () {
+        var page = document.querySelector("iframe").contentDocument, root = page.documentElement;
+        var charts = Array.from(page.querySelectorAll("figure")).filter(function (figure) {
+          var drawn = figure.querySelector(".live svg"); return drawn && drawn.clientWidth > 200; });
+        document.title = [root.scrollWidth, root.clientWidth, charts.length].join(" "); }, 8000);</script>""",
+        encoding="utf-8",
+    )
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--dump-dom", f"file://{tmp_path / 'frame.html'}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    scroll_width, client_width, n_charts = map(int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split())
+    assert scroll_width <= client_width
+    assert n_charts == 6
