@@ -26,6 +26,7 @@ VERBS: Final[dict[str, Verb]] = {
     "sweep": Verb("inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."),
     "predict": Verb("inferometer.cli.predict", "What would a model do on a device: memory, bounds, latency, cost?"),
     "simulate": Verb("inferometer.cli.simulate", "What would happen if this server got this traffic?"),
+    "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
     "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
     "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),

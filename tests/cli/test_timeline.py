@@ -1,0 +1,48 @@
+"""Does ``inferometer timeline`` show what each slot did, of a simulated run and of the tick model?"""
+
+import json
+
+import pytest
+from command_line import check_refused, run
+
+STATIC = ("timeline", "--batching", "static", "--load", "batch:8", "--ticks", 1000)
+
+
+def answered(*arguments, folder):
+    outcome = run(*arguments, "--json", folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def test_a_static_batch_cell_by_cell(tmp_path):
+    """All contexts in one step, nine tokens together, and again."""
+    answer = answered(*STATIC, folder=tmp_path)
+    assert answer["slots"] == ["CggggggggE" * 2] * 4
+    assert [duration // 1_000_000 for duration in answer["duration_ns"]] == ([8] + [1] * 9) * 2
+    assert answer["ticks"]["n_finished"] == 8
+    shown = run(*STATIC, folder=tmp_path).stdout
+    assert "0 CggggggggECggggggggE" in shown
+
+
+def test_ways_of_batching_are_compared_on_one_load(tmp_path):
+    answer = answered("timeline", "--load", "batch:200", "--ticks", 400, "--deviation", 2, "--compare", folder=tmp_path)
+    rates = [report["requests_per_1000_ticks"] for _, report in answer["compared"]]
+    assert len(rates) == 4
+    assert rates[0] == min(rates)
+    assert rates[-1] == max(rates)
+
+
+def test_a_simulated_run_has_a_timeline_if_its_parts_were_recorded(tmp_path):
+    simulate = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 8, "--requests", 50)
+    run(*simulate, "--parts", "--out", "with", folder=tmp_path)
+    answer = answered("timeline", "with", "--first-step", 20, "--steps", 30, folder=tmp_path)
+    assert answer["ticks"] is None
+    assert {len(slot) for slot in answer["slots"]} == {30}
+    assert set("".join(answer["slots"])) <= set("CgE·")
+    run(*simulate, "--out", "without", folder=tmp_path)
+    check_refused(run("timeline", "without", folder=tmp_path), 4, "--parts")
+
+
+@pytest.mark.parametrize("load", ["batch", "batch:", "batch:x", "queue:3", "rate:0", "rate:-1"])
+def test_impossible_loads(load, tmp_path):
+    check_refused(run("timeline", "--load", load, folder=tmp_path), 2)
