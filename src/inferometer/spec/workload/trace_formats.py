@@ -39,8 +39,7 @@ class LlmServingSimLine(msgspec.Struct, frozen=True):
 
 
 def azure_rows(path: Path) -> Iterator[TraceRow]:
-    """Requests of an Azure LLM inference trace: wall-clock instant, prompt and output tokens; the first comes at 0."""
-    start_ns: int | None = None
+    """Requests of an Azure LLM inference trace: instants of the wall clock, prompt and output tokens."""
     for number, line in lines(path):
         if number == 1:
             continue
@@ -51,8 +50,7 @@ def azure_rows(path: Path) -> Iterator[TraceRow]:
         if not all(field.isdecimal() and len(field) < 10 for field in fields[1:]):
             broken(path, number, f"{fields[1]!r}, {fields[2]!r} are no counts of tokens")
         at_ns = _wall_ns(match[1], match[2] or "", path, number)
-        start_ns = at_ns if start_ns is None else start_ns
-        yield TraceRow(number, at_ns - start_ns, int(fields[1]), int(fields[2]))
+        yield TraceRow(number, at_ns, int(fields[1]), int(fields[2]))
 
 
 def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:

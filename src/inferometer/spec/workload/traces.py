@@ -68,6 +68,9 @@ def read_trace(source: TraceSource) -> ReadTrace:
     rows = list(_rows(kind, path, source))
     if not rows:
         raise SpecError("the trace has no requests", where=str(path), allowed=f"requests in the format {kind}")
+    if kind == "azure":  # the wall clock's instants: the first request comes at 0
+        start_ns = min(row.arrival_ns or 0 for row in rows)
+        rows = [row._replace(arrival_ns=(row.arrival_ns or 0) - start_ns) for row in rows]
     cautions = [*_estimates(rows)]
     if source.skip_empty:
         n_before = len(rows)
