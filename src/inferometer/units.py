@@ -22,6 +22,7 @@ SUFFIXES: Final = (
     "_per_s",
     "_fraction",
     "_tokens",
+    "_ticks",
     "_joule",
     "_bytes",
     "_ratio",

@@ -12,8 +12,7 @@ from inferometer.cli.simulate_text import simulate_text
 from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
 from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.replay import draw_workload
-from inferometer.spec.workload.types import WorkloadSpec
+from inferometer.spec.workload import replay, types
 from inferometer.units import NS_PER_S, parse_duration_s
 
 ANSWER = SimulateAnswer
@@ -39,7 +38,7 @@ Examples:
 @json_option
 def command(
     deployment: Deployment,
-    workload: WorkloadSpec,
+    workload: types.WorkloadSpec,
     slo: str | None,
     until: str | None,
     out: Path | None,
@@ -54,7 +53,7 @@ def command(
     """
     objective = None if slo is None else parse_objective(slo)
     until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
-    drawn = draw_workload(workload)
+    drawn = replay.draw_workload(workload)
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {deployment.config.engine}, three times")
     simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_parts=parts)
     if out is not None:

@@ -7,11 +7,10 @@ from typing import Any, Final, Literal
 
 from inferometer.cli.prediction import check_fit_of
 from inferometer.errors import SpecError
+from inferometer.perfmodel import steptime_datasheet, steptime_file
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -33,7 +32,9 @@ class StepTimes:
 
 def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
     """Step times of the datasheet: at the peaks, at likely shares of them, and at the lowest published ones."""
-    fast, likely, slow = (arrays_of(datasheet_step_time(model, engine, hardware, level)) for level in (BEST, LIKELY, WORST))
+    fast, likely, slow = (
+        arrays_of(steptime_datasheet.datasheet_step_time(model, engine, hardware, level)) for level in (BEST, LIKELY, WORST)
+    )
     return StepTimes(
         basis="datasheet",
         origin=f"the datasheet of {hardware.name}: likely shares of its peaks, no host time",
@@ -52,7 +53,7 @@ def fitted_levels(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> 
     ModelError, SpecError
         The fit cannot be read; it is one of another model, format or number of devices than ``asked``.
     """
-    fit = load_step_time_model(path)
+    fit = steptime_file.load_step_time_model(path)
     check_fit_of(fit, model)
     known = {"dtype": fit.engine.dtype, "tp": fit.engine.tensor_parallel_size, "quantization": fit.engine.quantization}
     for name, value in known.items():
@@ -75,7 +76,7 @@ def _doubt_ratio(fit: StepTimeModel) -> float:
     shapes = [decode_shape(batch_size=batch, context_tokens=_TYPICAL_TOKENS) for batch in _TYPICAL_BATCHES]
     shapes.append(prefill_shape(batch_size=1, prompt_tokens=_TYPICAL_TOKENS))
     said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
-    return max(estimate.high / estimate.value for estimate in said)
+    return max((estimate.high or estimate.value) / estimate.value for estimate in said)
 
 
 __all__ = ["StepTimes", "datasheet_levels", "fitted_levels"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -22,7 +22,22 @@ _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
 )
 
 
-def tick_question(flags: Mapping[str, Any]) -> TickQuestion:
+class Shown(NamedTuple):
+    """What a timeline is drawn from: a run, and for the tick model what it reports, of other ways of batching too."""
+
+    run: Run
+    report: TickReport | None
+    compared: tuple[tuple[str, TickReport], ...]
+
+
+def play(flags: Mapping[str, Any], *, compare: bool) -> Shown:
+    """Play what the flags ask; ``compare`` plays the same load under each way of batching too."""
+    question = _question(flags)
+    played = run_ticks(question)
+    return Shown(_run_of(played), played.report, _compared(question) if compare else ())
+
+
+def _question(flags: Mapping[str, Any]) -> TickQuestion:
     """The question that the flags ask; ``load`` is text such as ``rate:460``."""
     kind, colon, amount = str(flags["load"]).partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
@@ -30,7 +45,7 @@ def tick_question(flags: Mapping[str, Any]) -> TickQuestion:
     return TickQuestion(**({**flags} | {"load": kind, "load_amount": int(amount)}))
 
 
-def run_of_ticks(played: TickRun) -> Run:
+def _run_of(played: TickRun) -> Run:
     """The game as a run, so that whatever shows runs shows it."""
     manifest = RunManifest(
         run_id="ticks",
@@ -48,7 +63,7 @@ def run_of_ticks(played: TickRun) -> Run:
     return Run(manifest=manifest, sweep=None, steps=played.steps, ceilings=None, requests=played.requests, parts=played.parts)
 
 
-def compared_ways(question: TickQuestion) -> tuple[tuple[str, TickReport], ...]:
+def _compared(question: TickQuestion) -> tuple[tuple[str, TickReport], ...]:
     """The same load under each way of batching; two chunks where contexts are cut."""
     return tuple(
         (name, run_ticks(replace(question, batching=batching, n_prefill_chunks=n_chunks)).report) for name, batching, n_chunks in _WAYS
@@ -78,4 +93,4 @@ def _shown(ticks: float | None) -> str:
     return _ABSENT if ticks is None else format_number(ticks)
 
 
-__all__ = ["compared_table", "compared_ways", "run_of_ticks", "tick_question", "tick_sentence"]
+__all__ = ["Shown", "compared_table", "play", "tick_sentence"]

@@ -9,12 +9,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.tick_game import compared_table, compared_ways, run_of_ticks, tick_question, tick_sentence
+from inferometer.cli.tick_game import Shown, compared_table, play, tick_sentence
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slot_timeline
 from inferometer.records.store import read_run
-from inferometer.report.request_words import STATE_LETTERS
-from inferometer.report.slot_text import slot_timeline_text
-from inferometer.simulate import ticks
+from inferometer.report import request_words, slot_text
+from inferometer.simulate.ticks import Batching, TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +27,9 @@ class TimelineAnswer:
     start_ns: tuple[int, ...]
     duration_ns: tuple[int, ...]
     slots: tuple[str, ...]
-    ticks: ticks.TickReport | None
+    ticks: TickReport | None
     """What the tick model reports, one tick being a millisecond of the columns above."""
-    compared: tuple[tuple[str, ticks.TickReport], ...]
+    compared: tuple[tuple[str, TickReport], ...]
     """The same load under each way of batching, where that was asked for."""
 
 
@@ -49,7 +48,7 @@ Examples:
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--first-step", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--steps", "n_steps", type=click.IntRange(min=1), default=100, show_default=True, help="How many steps to show.")
-@click.option("--batching", type=click.Choice(get_args(ticks.Batching)), default="in-flight", show_default=True, help="Who may join when.")
+@click.option("--batching", type=click.Choice(get_args(Batching)), default="in-flight", show_default=True, help="Who may join when.")
 @click.option("--slots", "n_slots", type=click.IntRange(min=1), default=4, show_default=True, help="Requests that run at once.")
 @click.option("--prefill-ticks", type=click.IntRange(min=1), default=2, show_default=True, help="What a context costs; a token costs 1.")
 @click.option("--chunks", "n_prefill_chunks", type=click.IntRange(min=1), default=1, show_default=True, help="Chunks of a context.")
@@ -65,20 +64,13 @@ def command(run: Path | None, first_step: int, n_steps: int, *, compare: bool, a
 
     RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one.
     """
-    if run is not None:
-        stored = read_run(run)
-        report, compared = None, ()
-    else:
-        question = tick_question(flags)
-        played = ticks.run_ticks(question)
-        stored, report = run_of_ticks(played), played.report
-        compared = compared_ways(question) if compare else ()
+    stored, report, compared = Shown(read_run(run), None, ()) if run is not None else play(flags, compare=compare)
     timeline = slot_timeline(stored, first_step=first_step, n_steps=n_steps)
     give(_answer(run, timeline, report, compared), as_json=as_json, show=lambda answer: _shown(answer, timeline))
 
 
 def _answer(
-    run: Path | None, timeline: SlotTimeline, report: ticks.TickReport | None, compared: tuple[tuple[str, ticks.TickReport], ...]
+    run: Path | None, timeline: SlotTimeline, report: TickReport | None, compared: tuple[tuple[str, TickReport], ...]
 ) -> TimelineAnswer:
     return TimelineAnswer(
         run=None if run is None else str(run),
@@ -86,7 +78,7 @@ def _answer(
         n_steps_of_run=timeline.n_steps_of_run,
         start_ns=tuple(timeline.start_ns.tolist()),
         duration_ns=tuple(timeline.duration_ns.tolist()),
-        slots=tuple("".join(STATE_LETTERS[CellState(state)] for state in row) for row in timeline.states.tolist()),
+        slots=tuple("".join(request_words.STATE_LETTERS[CellState(state)] for state in row) for row in timeline.states.tolist()),
         ticks=report,
         compared=compared,
     )
@@ -94,7 +86,7 @@ def _answer(
 
 def _shown(answer: TimelineAnswer, timeline: SlotTimeline) -> RenderableType:
     parts: list[RenderableType] = [] if answer.ticks is None else [Text(tick_sentence(answer.ticks), style="bold")]
-    parts.append(slot_timeline_text(timeline))
+    parts.append(slot_text.slot_timeline_text(timeline))
     if answer.compared:
         parts += [Text("in 1,000 ticks, and means in ticks:"), compared_table(answer.compared)]
     return Group(*parts)

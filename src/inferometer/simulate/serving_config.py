@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inferometer.errors import SpecError
+from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.trtllm_config import TrtllmConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
@@ -17,10 +18,23 @@ class _Engine(NamedTuple):
     config: type[EngineConfig]
     own_names: dict[str, str]
     """vLLM's name of a shared knob -> this engine's, where they differ."""
+    counts_tokens: bool = False
+    """Its KV cache is counted in tokens, not in blocks."""
 
 
 _ENGINES: Final = {
     "vllm": _Engine(SchedulerConfig, {}),
+    "sglang": _Engine(
+        SglangConfig,
+        {
+            "num_blocks": "max_total_num_tokens",
+            "max_num_seqs": "max_running_requests",
+            "max_num_batched_tokens": "chunked_prefill_size",
+            "max_model_len": "context_length",
+            "block_size": "page_size",
+        },
+        counts_tokens=True,
+    ),
     "trtllm": _Engine(
         TrtllmConfig,
         {
@@ -30,15 +44,9 @@ _ENGINES: Final = {
             "block_size": "tokens_per_block",
         },
     ),
-    "tensorrt_llm": _Engine(
-        TrtllmConfig,
-        {
-            "max_model_len": "max_seq_len",
-            "max_num_seqs": "max_batch_size",
-            "max_num_batched_tokens": "max_num_tokens",
-            "block_size": "tokens_per_block",
-        },
-    ),
+    "static": _Engine(StaticBatching, {"max_num_seqs": "max_batch_size"}),
+    "dynamic": _Engine(DynamicBatching, {"max_num_seqs": "max_batch_size"}),
+    "none": _Engine(NoBatching, {}),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
 
@@ -68,6 +76,9 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     999
     """
     kind = _ENGINES[engine]
+    if kind.counts_tokens and "num_blocks" in shared:
+        block_size = shared.get("block_size", default_block_size(engine))
+        shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
     known = {field.name: field for field in fields(kind.config)}
     values: dict[str, object] = {}
     for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
