@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.stats.quantiles import (
+    Ranks,
     interval_ranks,
     median_estimate,
     min_samples,
@@ -87,3 +88,12 @@ def test_spread_is_robust_and_that_of_a_normal_sample():
 def test_percent_is_refused(fraction):
     with pytest.raises(ValueError, match="between 0 and 1"):
         interval_ranks(10, fraction)
+
+
+@pytest.mark.parametrize("quantile", [0.01, 0.5, 0.95, 0.99])
+def test_ranks_are_those_of_a_search_through_all(quantile):
+    for n in (1, 5, 6, 36, 368, 2000):
+        below = scipy.stats.binom.cdf(np.arange(n), n, quantile)
+        above = scipy.stats.binom.sf(np.arange(n), n, quantile)
+        n_low, n_high = int((below <= 0.025).sum()), int((above <= 0.025).sum())
+        assert interval_ranks(n, quantile) == (Ranks(n_low, n + 1 - n_high) if n_low and n_high else None)

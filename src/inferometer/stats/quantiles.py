@@ -5,6 +5,7 @@ binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u -
 """
 
 import math
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -78,9 +79,9 @@ def interval_ranks(n_samples: int, quantile_fraction: float, *, confidence_fract
     _check_fraction("quantile_fraction", quantile_fraction)
     _check_fraction("confidence_fraction", confidence_fraction)
     tail = (1 - confidence_fraction) / 2
-    ranks = np.arange(1, n_samples + 1)
-    n_low = int(np.count_nonzero(bdtr(ranks - 1, n_samples, quantile_fraction) <= tail))
-    n_high = int(np.count_nonzero(bdtrc(ranks - 1, n_samples, quantile_fraction) <= tail))
+    # Both are monotone in the rank, and a million samples have a million ranks.
+    n_low = bisect_right(range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction)))
+    n_high = bisect_right(range(n_samples), tail, key=lambda rank: float(bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)))
     return Ranks(n_low, n_samples + 1 - n_high) if n_low and n_high else None
 
 
