@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from inferometer.spec.workload.description import describe
-from inferometer.spec.workload.distributions import Quantiles
+from inferometer.spec.workload.distributions import Quantiles, mean_of
 from inferometer.spec.workload.plan import NONE
 from inferometer.spec.workload.presets import preset_names
 from inferometer.spec.workload.reading import resolve_workload, with_changes
@@ -22,6 +22,8 @@ from inferometer.spec.workload.types import OpenArrivals, ServeGenSource, TraceS
 CONV = "azure-llm-2023/AzureLLMInferenceTrace_conv.csv"
 CODE = "azure-llm-2023/AzureLLMInferenceTrace_code.csv"
 MOONCAKE = "mooncake-fast25/conversation_trace.jsonl"
+MEAN_ERROR = 0.04
+"""What straight lines between quantiles may add: the page on workloads says so."""
 
 
 def quantiles_of(values, table):
@@ -63,6 +65,8 @@ def test_azure_presets_are_azures_numbers(published, name, file):
     one, arrivals = resolve_workload(name).classes[0], resolve_workload(name).arrivals
     assert list(one.prompt_tokens.values) == quantiles_of(plan.prompt_tokens, one.prompt_tokens)
     assert list(one.output_tokens.values) == quantiles_of(plan.output_tokens, one.output_tokens)
+    assert mean_of(one.prompt_tokens) == pytest.approx(plan.prompt_tokens.mean(), rel=MEAN_ERROR)
+    assert mean_of(one.output_tokens) == pytest.approx(plan.output_tokens.mean(), rel=MEAN_ERROR)
     assert one.correlation_ratio == pytest.approx(score_correlation(plan), abs=5e-4)
     gaps_s = np.diff(plan.arrival_ns) / 1e9
     usual = gaps_s[gaps_s < 20]
@@ -83,6 +87,8 @@ def test_long_context_is_mooncakes_numbers(published):
     assert list(one.sessions.turns.weights) == [*(reached[:-1] - reached[1:]).tolist(), reached[-1]]
     assert list(one.prompt_tokens.values) == quantiles_of(np.maximum(plan.prompt_tokens[~continues] - 512, 1), one.prompt_tokens)
     assert list(one.output_tokens.values) == quantiles_of(plan.output_tokens, one.output_tokens)
+    assert mean_of(one.prompt_tokens) == pytest.approx(np.maximum(plan.prompt_tokens[~continues] - 512, 1).mean(), rel=MEAN_ERROR)
+    assert mean_of(one.output_tokens) == pytest.approx(plan.output_tokens.mean(), rel=MEAN_ERROR)
     held = (plan.prompt_tokens + plan.output_tokens)[owner[continues]]
     grown = np.maximum(plan.prompt_tokens[continues] - held, 1)
     assert list(one.sessions.later_prompt_tokens.values) == quantiles_of(grown, one.sessions.later_prompt_tokens)
@@ -119,6 +125,8 @@ def test_servegen_presets_are_servegens_numbers(published, name, stem):
         expected = values[np.minimum(np.searchsorted(below / below[-1], np.array(table.fractions) - 1e-12), len(values) - 1)]
         expected[-1] = values[-1]
         assert list(table.values) == np.maximum(expected, 1).tolist()
+        mean = sum(value * share for value, share in pool.items()) / below[-1]
+        assert mean_of(table) == pytest.approx(mean, rel=MEAN_ERROR)
 
 
 @pytest.mark.slow
