@@ -25,7 +25,7 @@ from inferometer.records.latencies import (
     latency_samples,
 )
 from inferometer.records.types import ABSENT, F64, I32, I64, RequestStatus, RequestTable, Run
-from inferometer.stats.autocorrelated import N_BATCHES, run_mean_estimate, run_quantile_estimate
+from inferometer.stats.autocorrelated import N_BATCHES, quantile_rank, run_mean_estimate, run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
@@ -172,7 +172,8 @@ def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Se
     for fraction in percentiles:
         estimate = run_quantile_estimate(samples.lower_s, fraction, upper=samples.upper_s)
         if estimate is not None:
-            above_s = float(np.quantile(samples.upper_s, fraction, method="inverted_cdf"))
+            rank = quantile_rank(len(samples.upper_s), fraction)
+            above_s = float(np.partition(samples.upper_s, rank)[rank])
             found.append(Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=above_s > estimate.value))
     return LatencySummary(
         latency=latency,

@@ -11,7 +11,8 @@ quantiles, Heidelberger and Lewis, Quantile Estimation in Dependent Sequences, O
 """
 
 import math
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,9 +27,17 @@ MIN_SAMPLES: Final = 40
 """With fewer nobody can see how far they depend on one another."""
 MIN_INDEPENDENT_SAMPLES: Final = 10
 """A run that is worth fewer is too short to know what it is worth."""
-_MIN_SAMPLES_OF_A_BATCH: Final = 4
+MIN_SAMPLES_OF_A_BATCH: Final = 4
 
 _Floats = NDArray[np.float64]
+
+
+class IntervalPlan(NamedTuple):
+    """Which of the sorted samples, from 0, bound a quantile, and how that was found? None and None where n is too small."""
+
+    low_rank: int | None
+    high_rank: int | None
+    method: str
 
 
 def run_quantile_estimate(
@@ -52,27 +61,42 @@ def run_quantile_estimate(
     lower = np.asarray(samples, dtype=np.float64)
     if lower.size == 0:
         return None
-    value = float(np.quantile(lower, quantile_fraction, method="inverted_cdf"))
+    value = _order_statistic(lower, quantile_rank(lower.size, quantile_fraction))
     worth = independent_samples(lower <= value)
+    plan = interval_plan(lower.size, worth, quantile_fraction, confidence_fraction=confidence_fraction)
+    low = high = None
+    if plan.low_rank is not None and plan.high_rank is not None:
+        above = lower if upper is None else np.asarray(upper, dtype=np.float64)
+        low, high = min(_order_statistic(lower, plan.low_rank), value), max(_order_statistic(above, plan.high_rank), value)
+    return Estimate(value=value, low=low, high=high, confidence_fraction=confidence_fraction, n_samples=lower.size, method=plan.method)
+
+
+def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
+    """Which of the sorted samples, from 0, is this quantile: the least below or at which that share of them lies?
+
+    Example
+    -------
+    >>> quantile_rank(4, 0.5), quantile_rank(100, 0.95), quantile_rank(1, 0.99)
+    (1, 94, 0)
+    """
+    return min(max(math.ceil(quantile_fraction * n_samples - 1e-9) - 1, 0), n_samples - 1)
+
+
+def interval_plan(
+    n_samples: int, worth: int, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> IntervalPlan:
+    """Which of ``n_samples`` sorted samples bound a quantile, when they are worth so many independent ones?"""
     needed = max(MIN_INDEPENDENT_SAMPLES, min_samples(quantile_fraction, confidence_fraction=confidence_fraction))
     ranks = interval_ranks(worth, quantile_fraction, confidence_fraction=confidence_fraction)
-    n_text = f"n = {lower.size}" if worth == lower.size else f"n = {lower.size} is worth {worth} independent samples"
+    n_text = f"n = {n_samples}" if worth == n_samples else f"n = {n_samples} is worth {worth} independent samples"
     name = f"quantile {quantile_fraction:g}; {n_text}"
-    if ranks is None or worth < needed or lower.size < MIN_SAMPLES:
-        needed = max(needed, MIN_SAMPLES) if worth == lower.size else needed
+    if ranks is None or worth < needed or n_samples < MIN_SAMPLES:
+        needed = max(needed, MIN_SAMPLES) if worth == n_samples else needed
         method = f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs {needed}"
-        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=lower.size, method=method)
-    above = lower if upper is None else np.asarray(upper, dtype=np.float64)
-    low = _order_statistic(lower, math.floor((ranks.low - 1) / worth * lower.size))
-    high = _order_statistic(above, math.ceil(ranks.high / worth * lower.size) - 1)
-    return Estimate(
-        value=value,
-        low=min(low, value),
-        high=max(high, value),
-        confidence_fraction=confidence_fraction,
-        n_samples=lower.size,
-        method=f"{name}, order statistics {ranks.low} and {ranks.high} of those",
-    )
+        return IntervalPlan(None, None, method)
+    low_rank = math.floor((ranks.low - 1) / worth * n_samples)
+    high_rank = min(math.ceil(ranks.high / worth * n_samples) - 1, n_samples - 1)
+    return IntervalPlan(low_rank, high_rank, f"{name}, order statistics {ranks.low} and {ranks.high} of those")
 
 
 def run_mean_estimate(
@@ -140,18 +164,24 @@ def independent_samples(is_below: NDArray[np.bool_]) -> int:
     >>> independent_samples(np.arange(400) % 2 == 0)
     400
     """
-    n = is_below.size
-    share = float(is_below.mean())
-    if share in {0.0, 1.0} or n < MIN_SAMPLES:
-        return n
+    if is_below.size < MIN_SAMPLES:
+        return is_below.size
+    below = is_below.astype(np.float64)
+    means = [_batch_means(below, n_batches) for n_batches in N_BATCHES if is_below.size // n_batches >= MIN_SAMPLES_OF_A_BATCH]
+    return worth_of_batches(is_below.size, float(is_below.mean()), means)
+
+
+def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[ArrayLike]) -> int:
+    """The same from the means of consecutive batches, in several numbers of batches."""
+    if share_fraction in {0.0, 1.0}:
+        return n_samples
     inflation = 1.0
-    for n_batches in N_BATCHES:
-        n_each = n // n_batches
-        if n_each >= _MIN_SAMPLES_OF_A_BATCH:
-            between = float(_batch_means(is_below.astype(np.float64), n_batches).var(ddof=1))
-            doubt = (float(stdtrit(n_batches - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
-            inflation = max(inflation, doubt * between * n_each / (share * (1 - share)))
-    return max(1, math.floor(n / inflation))
+    for batch_means in means:
+        array = np.asarray(batch_means, dtype=np.float64)
+        doubt = (float(stdtrit(array.size - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
+        n_each = n_samples // array.size
+        inflation = max(inflation, doubt * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)))
+    return max(1, math.floor(n_samples / inflation))
 
 
 def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
@@ -162,16 +192,20 @@ def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
 
 def _order_statistic(samples: _Floats, rank: int) -> float:
     """The sample of this rank, from 0."""
-    rank = min(max(rank, 0), samples.size - 1)
     return float(np.partition(samples, rank)[rank])
 
 
 __all__ = [
     "MIN_INDEPENDENT_SAMPLES",
     "MIN_SAMPLES",
+    "MIN_SAMPLES_OF_A_BATCH",
     "N_BATCHES",
+    "IntervalPlan",
     "independent_samples",
+    "interval_plan",
+    "quantile_rank",
     "run_mean_estimate",
     "run_quantile_estimate",
     "run_share_estimate",
+    "worth_of_batches",
 ]
