@@ -21,8 +21,9 @@ from typing import TypeAlias
 
 from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
-EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | BatchConfig
+EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchConfig
 
 __all__ = ["EngineConfig"]

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
 
@@ -17,6 +18,7 @@ class Kind(IntEnum):
     VLLM = 0
     TRTLLM = 1
     BATCHES = 2
+    SGLANG = 3
 
 
 CONFIG: Final = np.dtype(
@@ -40,6 +42,8 @@ CONFIG: Final = np.dtype(
             "depth",
             "capacity_policy",
             "chunking_policy",
+            "chunk_tokens",
+            "is_longest_prefix_first",
             "is_one_prefill",
             "max_delay_ns",
             "timeout_ns",
@@ -69,6 +73,15 @@ def config_record(config: EngineConfig) -> NDArray[Any]:
 
 def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
     """What only this engine has."""
+    if isinstance(config, SglangConfig):
+        return Kind.SGLANG, {
+            "max_num_batched_tokens": config.max_prefill_tokens,
+            "is_chunked": config.chunked_prefill_size != -1,
+            "chunk_tokens": config.chunked_prefill_size,
+            "is_longest_prefix_first": config.schedule_policy == "lpm",
+            "is_reserving": config.ignore_eos,
+            "is_async": not config.disable_overlap_schedule,
+        }
     if isinstance(config, TrtllmConfig):
         return Kind.TRTLLM, {
             "max_num_batched_tokens": config.max_num_tokens,

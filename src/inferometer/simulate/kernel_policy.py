@@ -1,12 +1,21 @@
 """Whose rules decide? The one place where compiled code asks. ``engine_config`` tells how an engine is added."""
 
-from inferometer.simulate import kernel_batches, kernel_queue, kernel_schedule, kernel_trtllm, kernel_trtllm_update, kernel_update
+from inferometer.simulate import (
+    kernel_batches,
+    kernel_queue,
+    kernel_schedule,
+    kernel_sglang,
+    kernel_sglang_update,
+    kernel_trtllm,
+    kernel_trtllm_update,
+    kernel_update,
+)
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_config import Kind
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
 
-_VLLM, _TRTLLM, _BATCHES = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES)
+_VLLM, _TRTLLM, _BATCHES, _SGLANG = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES), int(Kind.SGLANG)
 _WAITING = int(Status.WAITING)
 
 
@@ -29,6 +38,8 @@ def schedule(state: State, slot: int) -> None:
         kernel_schedule.schedule(state, slot)
     elif kind == _TRTLLM:
         kernel_trtllm.schedule(state, slot)
+    elif kind == _SGLANG:
+        kernel_sglang.schedule(state, slot)
     elif kind == _BATCHES:
         kernel_batches.schedule(state, slot)
 
@@ -42,6 +53,8 @@ def update(state: State, slot: int) -> int:
         n_delivered = kernel_update.update(state, slot)
     elif kind == _TRTLLM:
         n_delivered = kernel_trtllm_update.update(state, slot)
+    elif kind == _SGLANG:
+        n_delivered = kernel_sglang_update.update(state, slot)
     elif kind == _BATCHES:
         n_delivered = kernel_batches.update(state, slot)
     return n_delivered
@@ -55,6 +68,8 @@ def abort(state: State, index: int) -> None:
         kernel_update.abort(state, index)
     elif kind == _TRTLLM:
         kernel_trtllm_update.abort(state, index)
+    elif kind == _SGLANG:
+        kernel_sglang_update.abort(state, index)
     elif kind == _BATCHES:
         kernel_batches.abort(state, index)
 

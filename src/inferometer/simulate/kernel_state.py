@@ -13,6 +13,7 @@ from inferometer.simulate.batch_config import BatchConfig
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel_config import config_record
+from inferometer.simulate.kernel_sglang_state import node_records, sglang_record
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference_request import Status
 
@@ -44,6 +45,8 @@ REQUEST: Final = np.dtype(
         ("priority", np.int32),
         ("num_preemptions", np.int32),
         ("num_cached_tokens", np.int32),
+        ("node", np.int32),
+        ("queue_key", np.int32),
         ("arrival_ns", np.int64),
         ("admitted_ns", np.int64),
         ("first_token_ns", np.int64),
@@ -140,6 +143,12 @@ class State(NamedTuple):
     """(N) Scratch."""
     chunks: Whole
     """(M) Scratch."""
+    sglang: Records
+    """(1, or 0 for other engines) ``kernel_sglang_state.SGLANG``"""
+    nodes: Records
+    """(B + 1, or 0 for other engines) ``kernel_sglang_state.NODE``"""
+    joining: Whole
+    """(M) Whose prompts SGLang computed in the step before."""
     is_preferred: Whole
     """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
     preempted: Whole
@@ -189,6 +198,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         waiting=np.empty(requests.n_requests, np.int32),
         skipped=np.empty(requests.n_requests, np.int32),
         chunks=np.empty(n_seats, np.int32),
+        sglang=sglang_record(config),
+        nodes=node_records(config),
+        joining=np.empty(n_seats, np.int32),
         is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),

@@ -8,8 +8,10 @@ from inferometer.simulate.reference import Scheduler
 from inferometer.simulate.reference_batch import Batch, Delivery
 from inferometer.simulate.reference_batches import BatchScheduler
 from inferometer.simulate.reference_request import Request
+from inferometer.simulate.reference_sglang import SglangScheduler
 from inferometer.simulate.reference_trtllm import TrtllmScheduler
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
@@ -52,6 +54,8 @@ def policy_of(config: EngineConfig) -> Policy:
     """The rules that this configuration asks for, with nobody there yet."""
     if isinstance(config, SchedulerConfig):
         return Scheduler(config)
+    if isinstance(config, SglangConfig):
+        return SglangScheduler(config)
     return TrtllmScheduler(config) if isinstance(config, TrtllmConfig) else BatchScheduler(config)
 
 

@@ -1,0 +1,130 @@
+"""How is SGLang's scheduler set up? Names, meanings and defaults are those of SGLang 0.5.23."""
+
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from inferometer.errors import SpecError
+
+SchedulePolicy: TypeAlias = Literal["fcfs", "lpm"]
+
+CLIP_MAX_NEW_TOKENS: Final = 4096
+"""More output than this is not planned for, however much is allowed."""
+RETRACT_DECODE_STEPS: Final = 20
+"""For how many steps there should be room after somebody was thrown out."""
+MATCHED_QUEUE: Final = 128
+"""In a longer queue nobody looks for prefixes."""
+REFRESH_INTERVAL: Final = 32
+"""Every so many looks at the queue the prefixes that it waits for count as used."""
+SHARED_TOKENS: Final = 32
+"""Of those who share so many uncached tokens, only the first is preferred (lpm)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SglangConfig:
+    """The knobs of ``sglang serve`` that decide who computes what, for one pool of full-attention layers.
+
+    ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends on the device's memory (-1: off).
+    ``ignore_eos`` says that every request will use all of its ``max_new_tokens``, which SGLang then reserves in full.
+    """
+
+    max_total_num_tokens: int
+    context_length: int
+    max_running_requests: int = 2048
+    page_size: int = 1
+    chunked_prefill_size: int = 8192
+    max_prefill_tokens: int = 16384
+    schedule_policy: SchedulePolicy = "fcfs"
+    schedule_conservativeness_ratio: float = 1.0
+    ignore_eos: bool = False
+    disable_radix_cache: bool = False
+    disable_overlap_schedule: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("max_running_requests", "page_size", "max_prefill_tokens"):
+            if getattr(self, name) < 1:
+                self._refuse(name, "1 or more")
+        if self.max_total_num_tokens % self.page_size:
+            self._refuse("max_total_num_tokens", f"a multiple of page_size = {self.page_size}")
+        if self.chunked_prefill_size != -1 and (self.chunked_prefill_size < 1 or self.chunked_prefill_size % self.page_size):
+            self._refuse("chunked_prefill_size", f"-1 (off) or a multiple of page_size = {self.page_size}")
+        if self.schedule_conservativeness_ratio <= 0:
+            self._refuse("schedule_conservativeness_ratio", "above 0")
+        if self.max_model_len < 2:
+            self._refuse("context_length", "8 or more, as max_total_num_tokens: the server keeps 6 tokens of each request back")
+        if self.ignore_eos and self.disable_radix_cache:
+            self._refuse("ignore_eos", "False where disable_radix_cache is True: SGLang admits by other rules then")
+
+    def _refuse(self, name: str, allowed: str) -> None:
+        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed)
+
+    @property
+    def engine(self) -> str:
+        """Whose rules are these?"""
+        return "SGLang 0.5.23"
+
+    @property
+    def max_req_len(self) -> int:
+        """How many tokens may prompt and output have together?"""
+        return min(self.context_length - 1, self.max_total_num_tokens - 1)
+
+    @property
+    def max_model_len(self) -> int:
+        """From how many tokens on is a prompt refused?"""
+        return self.max_req_len - 5
+
+    @property
+    def max_num_active(self) -> int:
+        """How many requests may hold KV cache at once?"""
+        return self.max_running_requests
+
+    @property
+    def block_size(self) -> int:
+        """How many tokens are in a page?"""
+        return self.page_size
+
+    @property
+    def n_kv_blocks(self) -> int:
+        """How many pages can hold tokens?"""
+        return self.max_total_num_tokens // self.page_size
+
+    @property
+    def enable_prefix_caching(self) -> bool:
+        """Are pages found again by their contents?"""
+        return not self.disable_radix_cache
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight?"""
+        return 1 if self.disable_overlap_schedule else 2
+
+    @property
+    def initial_new_token_ratio(self) -> float:
+        """What share of what it may still say is a running request expected to say, at first?"""
+        return min(0.7 * self.schedule_conservativeness_ratio, 1.0)
+
+    @property
+    def least_new_token_ratio(self) -> float:
+        """And after many steps in which nobody had to go?"""
+        return min(self.initial_new_token_ratio * 0.14, 1.0)
+
+    @property
+    def new_token_ratio_decay_ratio(self) -> float:
+        """By how much does it shrink in each of these?"""
+        return (self.initial_new_token_ratio - self.least_new_token_ratio) / 600
+
+    def max_new_tokens(self, prompt_tokens: int, max_tokens: int) -> int:
+        """How much may a request say, of what its client allows?"""
+        paged = -(-prompt_tokens // self.page_size) * self.page_size
+        longest = min(max_tokens, self.max_req_len - prompt_tokens - 1)
+        return max(0, min(longest, self.max_total_num_tokens - paged - self.page_size - 1))
+
+
+__all__ = [
+    "CLIP_MAX_NEW_TOKENS",
+    "MATCHED_QUEUE",
+    "REFRESH_INTERVAL",
+    "RETRACT_DECODE_STEPS",
+    "SHARED_TOKENS",
+    "SchedulePolicy",
+    "SglangConfig",
+]
