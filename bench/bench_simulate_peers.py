@@ -28,7 +28,7 @@ RATES_PER_S = {"steady": 6.45, "full": 60.0}
 SPREAD = 0.8
 STEP_TIME = {"launch_s": 5e-3, "per_row_s": 20e-6, "per_context_token_s": 20e-9, "per_prefill_pair_s": 1e-9}
 """``bench_simulate_speed.COST``, term by term."""
-LIMIT_S, HOLD_S = 150, 100
+LIMIT_S, HOLD_S = 150, 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +125,13 @@ def measure(peer, command, workloads, turn, limit_s):
         n_largest, largest = n_more, run_once(peer, command, file(n_more), turn)
     measured = []
     for n_requests, run in {N_FIRST: first, n_largest: largest}.items():
-        runs, kernel_runs = [run], [run_once(kernel, kernel_command, file(n_requests), turn)]
-        while len(runs) < N_TRIES:
-            runs.append(run_once(peer, command, file(n_requests), turn))
-            kernel_runs.append(run_once(kernel, kernel_command, file(n_requests), turn))
-        measured.append(Measured(n_requests=n_requests, runs=runs, kernel_runs=kernel_runs))
+        runs, kernel_runs = [run], []
+        for i in range(N_TRIES):
+            if i:
+                runs.append(run_once(peer, command, file(n_requests), turn))
+            if peer is not kernel:
+                kernel_runs.append(run_once(kernel, kernel_command, file(n_requests), turn))
+        measured.append(Measured(n_requests=n_requests, runs=runs, kernel_runs=kernel_runs or runs))
     return measured
 
 
@@ -168,6 +170,9 @@ def table(peers, results, absent):
             print(" | ".join([*cells, f"absent: {absent[peer.name]}"]))
             continue
         for name in RATES_PER_S:
+            if (peer.name, name) not in results:
+                cells.append(f"{name}: {absent[f'{peer.name}, {name}']}")
+                continue
             cells += [f"{name} {s.n_requests:,}: {np.median(s.rates_per_s()):,.0f} ({s.ratio():,.1f}x)" for s in results[peer.name, name]]
         print(" | ".join(cells))
         if peer.differs:
@@ -198,6 +203,17 @@ def verdict(peers, results):
             log_row(f"simulate, peers: kernel / {kind}", result, "smallest and largest ratio of medians over both workloads and all sizes")
 
 
+def installed(peers):
+    """How each peer is started, and why the others are absent."""
+    commands, absent = {}, {}
+    for peer in peers:
+        try:
+            commands[peer.name] = peer.command()
+        except AbsentError as error:
+            absent[peer.name] = str(error)
+    return commands, absent
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--environments", type=Path, default=Path(tempfile.gettempdir()) / "inferometer-peers")
@@ -208,24 +224,23 @@ def main():
     arguments = parser.parse_args()
     arguments.environments.mkdir(parents=True, exist_ok=True)
     peers = all_peers(arguments.environments, Path(arguments.vllm_python), arguments.vidur_python)
-    kernel = peers[0]
-    turn, results, absent = Turn(arguments.lock), {}, {}
+    commands, absent = installed(peers)
+    turn, results = Turn(arguments.lock), {}
     with tempfile.TemporaryDirectory() as folder:
         for peer in peers:
-            try:
-                command = peer.command()
-                for name in RATES_PER_S:
-                    workloads = {
-                        "kernel": (kernel, kernel.command()),
-                        "file": lambda n, name=name: workload_file(Path(folder), name, n),
-                    }
-                    results[peer.name, name] = measure(peer, command, workloads, turn, arguments.seconds)
-                    turn.give_back()
+            for name in RATES_PER_S if peer.name in commands else ():
+                workloads = {
+                    "kernel": (peers[0], commands[peers[0].name]),
+                    "file": lambda n, name=name: workload_file(Path(folder), name, n),
+                }
+                try:
+                    results[peer.name, name] = measure(peer, commands[peer.name], workloads, turn, arguments.seconds)
+                except AbsentError as error:
+                    absent[f"{peer.name}, {name}"] = str(error)
+                    print(f"{peer.name}, {name}: {error}", file=sys.stderr)
+                else:
                     log(peer, name, results[peer.name, name])
-            except AbsentError as error:
-                turn.give_back()
-                absent[peer.name] = str(error)
-                print(f"{peer.name}: absent: {error}", file=sys.stderr)
+    turn.give_back()
     table(peers, results, absent)
     verdict(peers, results)
     missing = "; ".join(f"{name}: {reason}" for name, reason in {**absent, **NOT_HERE}.items())
