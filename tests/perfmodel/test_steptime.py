@@ -37,6 +37,7 @@ GPU = StepParameters(
     overlap_ratio=4.0,
     blend_ratio=2.0,
     sag_ratio=0.03,
+    mixed_kv_ratio=1.7,
 )
 CPU = replace(GPU, launch_s=0.01, weight_bytes_per_s=2e10, matmul_flop_per_s=1e11, overlap_ratio=1.0, floor_s=1e-12)
 SHAPES = [decode_shape(batch_size=batch, context_tokens=context) for batch in (1, 8, 64) for context in (64, 4096)]

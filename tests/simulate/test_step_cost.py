@@ -23,6 +23,7 @@ MIXTURE = linear_cost(launch_s=1e-3, per_row_s=3e-6, per_request_s=2e-6, per_con
     link_logit_s=1e-7,
     staircase_log_rows=np.log([1.0, 8.0, 64.0]),
     staircase_log_ratio=np.array([0.1, -0.2, 0.3]),
+    mixed_kv_ratio=1.6,
 )
 
 

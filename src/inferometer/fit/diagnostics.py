@@ -23,6 +23,7 @@ _REMEDIES: Final = {
     "prefill_ratio": "prefills of a few tokens beside decode steps",
     "overlap_ratio": "batches around the one where the step time begins to rise",
     "blend_ratio": "batches or prefills of 64 to 512 rows",
+    "mixed_kv_ratio": "requests that arrive while others decode long contexts: a load test, not static batches",
     "sag_ratio": "prefills of 512 and of 8192 tokens",
 }
 

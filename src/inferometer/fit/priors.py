@@ -127,6 +127,7 @@ def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceili
         "prefill_ratio": _prefill(seen.engine),
         "overlap_ratio": (4.0 if is_gpu else 1.0, 0.25 if is_gpu else 0.0, "host runs ahead of a GPU; a CPU does one thing after another"),
         "blend_ratio": (BLEND_OF_GPU if is_gpu else 1.5, 0.15 if is_gpu else 0.3, "GEMM sweeps between sum and maximum"),
+        "mixed_kv_ratio": (1.0, 0.0, "static batches never mix prefill and decode"),
     }
     beliefs = [
         Belief(centre_ratio=float(np.log(table[name][0])), deviation_ratio=table[name][1], why=table[name][2]) for name in PARAMETERS[:-1]

@@ -48,6 +48,8 @@ class StepTimeArrays(NamedTuple):
     staircase_log_rows: F64
     staircase_log_ratio: F64
     computes_all_logits: bool
+    mixed_kv_ratio: float = 1.0
+    """Time of ``kv_token_s`` in a step that also prefills, relative to one that does not."""
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
@@ -84,6 +86,7 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         staircase_log_rows=belief.staircase.log_rows if belief.staircase.log_rows.size else np.zeros(1),
         staircase_log_ratio=belief.staircase.log_ratio if belief.staircase.log_ratio.size else np.zeros(1),
         computes_all_logits=model.computes_all_logits,
+        mixed_kv_ratio=physical.mixed_kv_ratio,
     )
 
 
@@ -114,7 +117,8 @@ def step_duration_s(
     if n_decode_requests > 0:
         seen_tokens = min(decode_context_tokens, arrays.window_tokens * n_decode_requests)
         share = arrays.full_share_ratio
-        device_s += arrays.kv_token_s * (share * decode_context_tokens + (1 - share) * seen_tokens)
+        kv_s = arrays.kv_token_s * (share * decode_context_tokens + (1 - share) * seen_tokens)
+        device_s += kv_s * arrays.mixed_kv_ratio if n_prefill_requests > 0 else kv_s
     if n_prefill_requests > 0 and prefill_tokens > 0:
         device_s += arrays.attention_pair_s * _pairs(arrays, n_prefill_requests, prefill_tokens, prefill_context_product_tokens2)
     device_s += arrays.message_s + arrays.link_row_s * n_rows + arrays.link_logit_s * n_logit_positions

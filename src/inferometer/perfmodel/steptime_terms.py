@@ -6,7 +6,7 @@ For one step, with the work of ``step_work``::
     matmul     M = layer FLOP / matmul_flop_per_s · (rows / 1024)^sag
     layers     G = (W^b + M^b)^(1/b) · e^s(rows)            b: blend exponent, s: staircase
     logits     H = the same for the head, at the rows of the logits, without the floor
-    kv         K = KV bytes of decoding requests · kv_traffic / kv_bytes_per_s
+    kv         K = KV bytes of decoding requests · kv_traffic / kv_bytes_per_s, · mixed_kv_ratio in a step that also prefills
     attention  A = attention FLOP of prefilling requests / attention_flop_per_s
     link       C = link bytes / link_bytes_per_s + messages · message_s
     sequences  S = per_sequence_s · requests
@@ -16,8 +16,9 @@ For one step, with the work of ``step_work``::
 p = 1: the host's work and the device's follow one another (a CPU). p → ∞: a GPU whose host runs ahead, so that the longer
 of the two shows. The head comes last, behind everything that was launched before it: it never hides. b = 1: weights are
 read, then multiplied; b → ∞: the roofline. Measured GEMM sweeps lie between (b about 2 on A40, A100 and H100).
-The floor is what a GPU's small kernels take however little they do. The sag is efficiency that falls (or rises) steadily with
-the rows, as under a power cap; the staircase is what kernels do at single row counts.
+One attention kernel for prompts and single tokens together cuts its work as suits prompts: it reads the cache of those that
+decode at a lower rate. The floor is what a GPU's small kernels take however little they do. The sag is efficiency that falls (or
+rises) steadily with the rows, as under a power cap; the staircase is what kernels do at single row counts.
 Letters of shapes: N steps, R knots of the staircase.
 """
 
@@ -48,6 +49,7 @@ PARAMETERS: Final = (
     "prefill_ratio",
     "overlap_ratio",
     "blend_ratio",
+    "mixed_kv_ratio",
     "sag_ratio",
 )
 """Order of the parameters in every vector. All but ``sag_ratio`` (an exponent around 0) are kept as logarithms."""
@@ -135,6 +137,7 @@ class StepParameters:
     overlap_ratio: float
     blend_ratio: float
     sag_ratio: float
+    mixed_kv_ratio: float = 1.0
 
     def vector(self) -> F64:
         """Logarithms in the order of ``PARAMETERS``, the sag as it is."""
@@ -175,7 +178,7 @@ def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermCo
         sag,
         staircase,
     )
-    kv = work.kv_bytes / value["kv_bytes_per_s"]
+    kv = work.kv_bytes / value["kv_bytes_per_s"] * np.where(work.n_prefill_requests > 0, value["mixed_kv_ratio"], 1.0)
     attention = work.attention_flop / value["attention_flop_per_s"]
     communication = work.link_bytes / value["link_bytes_per_s"] + work.n_messages * value["message_s"]
     per_sequence = value["per_sequence_s"] * work.n_requests

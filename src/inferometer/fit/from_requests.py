@@ -1,0 +1,161 @@
+"""Which step times must an engine have had, if these are the times of its requests? Inverse simulation.
+
+No step was logged: the scheduler is simulated with candidate step times until first tokens come, and tokens follow one another, as
+they were seen to. What the log does not tell stays as it was believed, and the answer says so.
+Letters of shapes: N requests.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from inferometer.errors import ModelError
+from inferometer.fit.inverse import Unknowns, solve
+from inferometer.fit.replay import Replay, latencies
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldBy
+from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.records.types import F64, Bools, RequestStatus, Run
+from inferometer.stats.estimate import Estimate
+
+FRONT_END: Final = "front_end_s"
+_FRONT_END_BELIEF: Final = (math.log(3e-3), 1.0)
+"""A request spends milliseconds in HTTP, tokenising and a queue between processes before the scheduler sees it."""
+
+_TPOT_RATIO: Final = 0.02
+_TTFT_RATIO: Final = 0.1
+"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT, and half a step beside."""
+
+_LOST: Final = 20.0
+"""Misfit of a request that the simulation did not finish."""
+
+_N_GROUPS: Final = 20
+_Z_90: Final = 1.645
+_MIN_REQUESTS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFit:
+    """What a request log tells of an engine."""
+
+    model: StepTimeModel
+    front_end_s: Estimate
+    """Between sending and the scheduler's sight of it, the same for all."""
+    misfit_ratio: float
+    """Root mean square of the misfits, in the standard deviations that were expected."""
+    n_requests: int
+    n_simulations: int
+
+
+def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools | None = None) -> RequestFit:
+    """The step times and the front end's delay that explain these requests, all arrivals being known.
+
+    ``prior`` says by its covariance how far each free parameter may be from its value; its staircase stays. ``keep`` (N) names
+    the requests whose latencies are looked at; the others only load the engine. Every request must have been sent in the order of
+    the table.
+
+    Raises
+    ------
+    ModelError
+        The run has no requests, too few of them ended, or the prior leaves nothing open.
+    """
+    table = run.requests
+    if table is None:
+        raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a serving run")
+    seen = latencies(table, table)
+    is_told = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH)) & (True if keep is None else keep)
+    if is_told.sum() < _MIN_REQUESTS:
+        raise ModelError(f"{is_told.sum()} requests ended well", where=run.manifest.run_id, allowed=f"{_MIN_REQUESTS} or more")
+    unknowns = _unknowns(prior)
+    step_s = float(np.nanmedian(seen.tpot_s))
+    deviation_s = 0.5 * step_s + _TTFT_RATIO * seen.ttft_s[is_told]
+
+    def misfit(x: F64) -> F64:
+        model = moved_to(prior, unknowns.names[:-1], x[:-1])
+        found = latencies(table, replay.simulated(table, model, math.exp(x[-1])).requests)
+        ttft = (found.ttft_s[is_told] - seen.ttft_s[is_told]) / deviation_s
+        tpot = np.log(found.tpot_s[is_told] / seen.tpot_s[is_told]) / _TPOT_RATIO
+        both = np.concatenate([ttft, np.where(np.isnan(seen.tpot_s[is_told]), 0.0, tpot)])
+        return np.asarray(np.clip(np.nan_to_num(both, nan=_LOST), -_LOST, _LOST), dtype=np.float64)
+
+    n_told = int(is_told.sum())
+    groups = np.tile(np.arange(n_told) * _N_GROUPS // n_told, 2)
+    best = solve(misfit, unknowns, groups)
+    deviations = np.sqrt(np.diag(best.covariance))
+    return RequestFit(
+        model=_told(prior, unknowns, best.x, best.covariance, run, n_told),
+        front_end_s=_interval(float(best.x[-1]), float(deviations[-1]), n_told, is_log=True),
+        misfit_ratio=float(np.sqrt(np.mean(best.misfit**2))),
+        n_requests=n_told,
+        n_simulations=best.n_calls,
+    )
+
+
+def moved_to(model: StepTimeModel, names: tuple[str, ...], values: F64) -> StepTimeModel:
+    """The model with these parameters, logarithms but for the sag, at other values."""
+    new = dict(zip(names, values.tolist(), strict=True))
+    return replace(
+        model,
+        parameters=tuple(
+            replace(entry, estimate=replace(entry.estimate, value=_plain(entry.name, new[entry.name]), low=None, high=None))
+            if entry.name in new
+            else entry
+            for entry in model.parameters
+        ),
+    )
+
+
+def _unknowns(prior: StepTimeModel) -> Unknowns:
+    names = [name for name in prior.free if name in PARAMETERS]
+    if not names:
+        raise ModelError("the prior leaves no parameter open", allowed="a covariance that says what may move")
+    vector = prior.physical().vector()
+    centre = [float(vector[PARAMETERS.index(name)]) for name in names]
+    deviation = [math.sqrt(prior.covariance[prior.free.index(name)][prior.free.index(name)]) for name in names]
+    return Unknowns(
+        names=(*names, FRONT_END),
+        centre=np.array([*centre, _FRONT_END_BELIEF[0]]),
+        deviation=np.array([*deviation, _FRONT_END_BELIEF[1]]),
+    )
+
+
+def _told(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, run: Run, n_told: int) -> StepTimeModel:
+    """The prior with what was learned: values, intervals, who told them, and the covariance."""
+    names, deviations = unknowns.names[:-1], np.sqrt(np.diag(covariance))
+    moved = moved_to(prior, names, x[:-1])
+    parameters: list[FittedParameter] = []
+    for entry in moved.parameters:
+        if entry.name not in names:
+            parameters.append(entry)
+            continue
+        k = names.index(entry.name)
+        estimate = _interval(float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio")
+        parameters.append(replace(entry, estimate=estimate, told_by=_told_by(float(deviations[k] / unknowns.deviation[k]))))
+    whole = np.array(prior.covariance)
+    places = [prior.free.index(name) for name in names]
+    whole[np.ix_(places, places)] = covariance[:-1, :-1]
+    return replace(
+        moved,
+        parameters=tuple(parameters),
+        covariance=tuple(tuple(row) for row in whole.tolist()),
+        trained_on=replace(prior.trained_on, run_ids=(run.manifest.run_id,), n_observations=n_told, n_configurations=n_told),
+    )
+
+
+def _interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
+    low, high = place - _Z_90 * deviation, place + _Z_90 * deviation
+    value, low, high = (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
+    method = "inverse simulation; sandwich over groups of neighbours"
+    return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=method)
+
+
+def _told_by(share: float) -> ToldBy:
+    return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
+
+
+def _plain(name: str, value: float) -> float:
+    return value if name == "sag_ratio" else math.exp(value)
+
+
+__all__ = ["FRONT_END", "RequestFit", "fit_requests", "moved_to"]

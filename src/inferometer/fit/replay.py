@@ -1,0 +1,61 @@
+"""What becomes of requests that are sent again as they were, to an engine with these step times?
+
+Letters of shapes: N requests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
+from inferometer.records.types import F64, RequestStatus, RequestTable
+from inferometer.simulate.demand import SharedBlocks, demand, with_contents
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.outcome import Simulation
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+Pricing: TypeAlias = Callable[[StepTimeModel], StepTimeArrays]
+"""How a model's step times become a simulator's: ``arrays_of``, or ``lockstep_arrays`` where replicas step together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is simulated: an engine's scheduler, the prefix blocks that prompts share, and how a step is priced."""
+
+    config: SchedulerConfig
+    shared: SharedBlocks | None = None
+    pricing: Pricing = arrays_of
+
+    def simulated(self, requests: RequestTable, model: StepTimeModel, front_end_s: float) -> Simulation:
+        """What becomes of requests that are sent when these were; the rows come in their order."""
+        arrival_ns = requests.sent_ns + round(front_end_s * 1e9)
+        asked = demand(arrival_ns, requests.prompt_tokens, requests.output_tokens)
+        if self.config.enable_prefix_caching:
+            asked = with_contents(asked, self.config.block_size, self.shared)
+        return simulate(asked, self.config, self.pricing(model))
+
+
+class Latencies(NamedTuple):
+    """Of N requests, from when they were sent; NaN where there is none."""
+
+    ttft_s: F64
+    tpot_s: F64
+    e2e_s: F64
+
+
+def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
+    """Latencies of ``found`` from when the requests of ``asked``, the same in the same order, were sent."""
+    n_found = len(found.sent_ns)
+    sent_ns = asked.sent_ns[:n_found]
+    first_s = np.where(found.first_token_ns >= 0, (found.first_token_ns - sent_ns) / 1e9, np.nan)
+    is_done = np.isin(found.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+    last_s = np.where(is_done, (found.finished_ns - sent_ns) / 1e9, np.nan)
+    n_gaps = np.where(found.output_tokens > 1, found.output_tokens - 1.0, np.nan)
+    lost = np.full(len(asked.sent_ns) - n_found, np.nan)
+    return Latencies(*(np.concatenate([column, lost]) for column in (first_s, (last_s - first_s) / n_gaps, last_s)))
+
+
+__all__ = ["Latencies", "Pricing", "Replay", "latencies"]

@@ -1,0 +1,1 @@
+"""How do other people's files become runs of the same type as ours?"""

@@ -1,0 +1,132 @@
+"""How long did single kernels take on a device? The tables of AIConfigurator's database, as arrays.
+
+Kernels are timed alone: no gaps between layers, no norms, no sampling, no scheduler. Letters of shapes: N rows of a table.
+"""
+
+import csv
+import gzip
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.types import F64
+
+_ELEMENT_BYTES: Final = 2
+
+
+class GemmTable(NamedTuple):
+    """(m, k) x (k, n) in bfloat16."""
+
+    m: F64
+    n: F64
+    k: F64
+    duration_s: F64
+
+
+class AttentionTable(NamedTuple):
+    """One layer's attention in bfloat16. Decode: one query against ``tokens``; prefill: ``tokens`` queries, causal."""
+
+    batch_size: F64
+    tokens: F64
+    n_heads: F64
+    n_kv_heads: F64
+    head_dim: F64
+    duration_s: F64
+
+
+class ExpertTable(NamedTuple):
+    """The experts of one layer in bfloat16, all of them on one device, routed with a slight skew (power law 1.01)."""
+
+    n_tokens: F64
+    hidden_size: F64
+    intermediate_size: F64
+    n_experts_per_token: F64
+    n_experts: F64
+    duration_s: F64
+
+
+class ReduceTable(NamedTuple):
+    """All-reduce with NCCL of 16-bit numbers."""
+
+    n_devices: F64
+    message_bytes: F64
+    duration_s: F64
+
+
+class KernelTables(NamedTuple):
+    """All that is known of one device."""
+
+    gemm: GemmTable
+    decode: AttentionTable
+    prefill: AttentionTable
+    experts: ExpertTable
+    all_reduce: ReduceTable
+
+
+def read_kernel_tables(folder: Path) -> KernelTables:
+    """The tables of the device whose folder this is.
+
+    Raises
+    ------
+    RecordError
+        A table is missing or lacks a column.
+    """
+    gemm = _rows(folder, "gemm_perf", gemm_dtype="bfloat16")
+    plain = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": "0"}
+    decode = _rows(folder, "generation_attention_perf", **plain)
+    prefill = _rows(folder, "context_attention_perf", **plain, step="0")
+    experts = _rows(folder, "moe_perf", moe_dtype="bfloat16", moe_tp_size="1", moe_ep_size="1", distribution="power_law_1.01")
+    reduce = _rows(folder, "nccl_perf", op_name="all_reduce", nccl_dtype="half")
+    return KernelTables(
+        gemm=GemmTable(m=_column(gemm, "m"), n=_column(gemm, "n"), k=_column(gemm, "k"), duration_s=_seconds(gemm)),
+        decode=_attention(decode, _column(decode, "step") + 1),
+        prefill=_attention(prefill, _column(prefill, "isl")),
+        experts=ExpertTable(
+            n_tokens=_column(experts, "num_tokens"),
+            hidden_size=_column(experts, "hidden_size"),
+            intermediate_size=_column(experts, "inter_size"),
+            n_experts_per_token=_column(experts, "topk"),
+            n_experts=_column(experts, "num_experts"),
+            duration_s=_seconds(experts),
+        ),
+        all_reduce=ReduceTable(
+            n_devices=_column(reduce, "num_gpus"),
+            message_bytes=_column(reduce, "message_size") * _ELEMENT_BYTES,
+            duration_s=_seconds(reduce),
+        ),
+    )
+
+
+def _attention(rows: list[dict[str, str]], tokens: F64) -> AttentionTable:
+    return AttentionTable(
+        batch_size=_column(rows, "batch_size"),
+        tokens=tokens,
+        n_heads=_column(rows, "num_heads"),
+        n_kv_heads=_column(rows, "num_key_value_heads"),
+        head_dim=_column(rows, "head_dim"),
+        duration_s=_seconds(rows),
+    )
+
+
+def _rows(folder: Path, name: str, **wanted: str) -> list[dict[str, str]]:
+    paths = sorted(folder.glob(f"{name}.*.csv.gz"))
+    if len(paths) != 1:
+        raise RecordError(f"{len(paths)} tables called {name}", where=str(folder), allowed="one")
+    with gzip.open(paths[0], "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or not wanted.keys() <= rows[0].keys():
+        raise RecordError(f"{name} lacks rows or one of {sorted(wanted)}", where=str(paths[0]))
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def _column(rows: list[dict[str, str]], name: str) -> F64:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _seconds(rows: list[dict[str, str]]) -> F64:
+    return _column(rows, "latency") / 1e3
+
+
+__all__ = ["AttentionTable", "ExpertTable", "GemmTable", "KernelTables", "ReduceTable", "read_kernel_tables"]

@@ -1,0 +1,192 @@
+"""What did vLLM do in the runs that LLMServingSim's authors published, and how well did their simulator foretell it?
+
+A folder holds ``requests.csv`` (one row a request), ``meta.json`` (the engine's arguments) and
+``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the workload's prefix blocks lie beside the folders.
+Instants are the engine core's: what a client would see of detokenising and sending is not in them.
+Letters of shapes: N requests, K prefix blocks.
+"""
+
+import csv
+import hashlib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
+
+import msgspec
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.types import F64, I64, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.spec.catalog import known_model
+from inferometer.spec.types import Source
+
+BLOCK_TOKENS: Final = 16
+"""Of the workload's prefix blocks, and vLLM's default."""
+
+UNKNOWN: Final = -1
+"""Stands in int32 columns for what the log does not tell: cached tokens and preemptions."""
+
+Metric: TypeAlias = Literal["ttft", "tpot", "e2e"]
+Statistic: TypeAlias = Literal["mean", "p50", "p90", "p95", "p99"]
+
+_METRICS: Final[dict[str, Metric]] = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
+_STATISTICS: Final[dict[str, Statistic]] = {"Mean": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}
+_CLAIM: Final = re.compile(r"(TTFT|TPOT|Latency) (Mean|Median|P90|P95|P99)\s+([\d.]+)\s+([\d.]+)")
+_WHERE: Final = "github casys-kaist/LLMServingSim @5daddb2 bench/examples (MIT)"
+
+
+class Claim(NamedTuple):
+    """One line of the authors' summary. Their TTFT counts from when the engine core saw the request."""
+
+    metric: Metric
+    statistic: Statistic
+    measured_s: float
+    simulated_s: float
+
+
+class PrefixBlocks(NamedTuple):
+    """The chained content ids of the full prompt blocks of N requests: equal ids mean equal tokens from the start."""
+
+    start: I64
+    """(N + 1) Where each request's ids begin."""
+    ids: I64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineArguments:
+    """What the engine was started with, in vLLM's names."""
+
+    model: str
+    tensor_parallel_size: int
+    data_parallel_size: int
+    enable_expert_parallel: bool
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedServing:
+    """A measured serving run and what its authors said of it."""
+
+    run: Run
+    arguments: EngineArguments
+    queued_ns: I64
+    """(N) When the engine core saw each request."""
+    prefix: PrefixBlocks | None
+    claims: tuple[Claim, ...]
+
+
+def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedServing:
+    """The run in this folder; ``workload`` is the JSONL file with the prefix blocks of its prompts.
+
+    Raises
+    ------
+    RecordError
+        A file is missing, or a line is broken; the message has its number.
+    """
+    requests, queued_ns, digest = _requests(folder / "requests.csv")
+    raw = _text(folder / "meta.json")
+    arguments = msgspec.convert(msgspec.json.decode(raw)["engine_kwargs"], EngineArguments)
+    manifest = RunManifest(
+        run_id=f"published-{digest}",
+        origin="published",
+        created_utc=str(msgspec.json.decode(raw)["started_at"]),
+        command=(),
+        tool_version="unknown",
+        plan=None,
+        model=known_model(arguments.model.removesuffix("-Instruct-2507")),
+        engine=None,
+        host=None,
+        source=Source(kind="repository", where=f"{_WHERE}: {folder.name}"),
+        is_complete=True,
+    )
+    return PublishedServing(
+        run=Run(manifest=manifest, sweep=None, steps=None, ceilings=None, requests=requests),
+        arguments=arguments,
+        queued_ns=queued_ns,
+        prefix=None if workload is None else _prefix(workload, requests),
+        claims=_claims(_text(folder / "llmservingsim_prediction_summary.txt")),
+    )
+
+
+def _requests(path: Path) -> tuple[RequestTable, I64, str]:
+    text = _text(path)
+    rows = list(csv.DictReader(text.splitlines()))
+
+    def column(name: str) -> F64:
+        values: list[float] = []
+        for number, row in enumerate(rows, start=2):
+            try:
+                values.append(float(row[name]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise RecordError(f"line {number} has no number in {name}", where=str(path)) from error
+        return np.array(values)
+
+    def instants(name: str) -> I64:
+        return np.round(column(name) * 1e9).astype(np.int64)
+
+    n_requests, arrival_ns = len(rows), instants("arrival_s")
+    late = np.flatnonzero(np.diff(arrival_ns) < 0)
+    if late.size:
+        raise RecordError(f"line {late[0] + 3} arrives before its predecessor", where=str(path))
+    table = RequestTable(
+        intended_send_ns=arrival_ns,
+        sent_ns=arrival_ns,
+        admitted_ns=instants("scheduled_s"),
+        first_token_ns=instants("first_token_s"),
+        finished_ns=instants("last_token_s"),
+        prompt_tokens=column("input_toks").astype(np.int32),
+        cached_tokens=np.full(n_requests, UNKNOWN, np.int32),
+        output_tokens=column("output_toks").astype(np.int32),
+        n_preemptions=np.full(n_requests, UNKNOWN, np.int32),
+        status=np.full(n_requests, RequestStatus.LENGTH, np.int8),
+        priority=np.zeros(n_requests, np.int32),
+        class_index=np.zeros(n_requests, np.int32),
+        request_index=np.arange(n_requests, dtype=np.int32),
+    )
+    return table, instants("queued_s"), hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
+    """The blocks of each request's prompt; what the workload counts beyond a full block of the prompt is left out."""
+    start, ids = [0], list[int]()
+    lines = _text(path).splitlines()
+    if len(lines) != len(requests.prompt_tokens):
+        raise RecordError(f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path))
+    for number, (line, prompt) in enumerate(zip(lines, requests.prompt_tokens.tolist(), strict=True), start=1):
+        row = msgspec.json.decode(line)
+        if row["input_toks"] != prompt:
+            raise RecordError(f"line {number} has {row['input_toks']} prompt tokens, the log {prompt}", where=str(path))
+        runs = cast("list[tuple[int, int]]", row["hash_runs"])
+        ids += [first + i for first, count in runs for i in range(count)][: prompt // BLOCK_TOKENS]
+        start.append(len(ids))
+    return PrefixBlocks(start=np.array(start, np.int64), ids=np.array(ids, np.int64))
+
+
+def _claims(text: str) -> tuple[Claim, ...]:
+    return tuple(
+        Claim(_METRICS[metric], _STATISTICS[statistic], float(measured) / 1e3, float(simulated) / 1e3)
+        for metric, statistic, measured, simulated in _CLAIM.findall(text)
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read {path.name}: {error}", where=str(path)) from error
+
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "UNKNOWN",
+    "Claim",
+    "EngineArguments",
+    "Metric",
+    "PrefixBlocks",
+    "PublishedServing",
+    "Statistic",
+    "read_llmservingsim",
+]
