@@ -10,8 +10,7 @@ import numpy as np
 
 from inferometer import __version__
 from inferometer.cli import provenance, request_chart_views
-from inferometer.records import promises, request_summaries, run_series, slot_timeline
-from inferometer.records.types import Caution, RequestStatus, Run
+from inferometer.records import promises, request_summaries, run_series, slot_timeline, types
 from inferometer.report import request_tables, request_views, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
@@ -37,7 +36,7 @@ class RequestQuestion:
 
 
 def request_view(
-    run: Run, question: RequestQuestion | None = None, *, path: Path | None = None, report_path: Path | None = None
+    run: types.Run, question: RequestQuestion | None = None, *, path: Path | None = None, report_path: Path | None = None
 ) -> request_views.RequestReportView:
     """All that is to be shown of a run of requests.
 
@@ -80,7 +79,7 @@ def request_view(
     )
 
 
-def _classes(run: Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:
+def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.RequestSummary, ...]:
     """Each class, where there is more than one."""
     index = request_chart_views.requests_of(run).class_index
     n_classes = int(index.max(initial=0)) + 1
@@ -90,7 +89,7 @@ def _classes(run: Run, names: Sequence[str]) -> tuple[request_summaries.RequestS
     return request_summaries.summarise_groups(run, index, known)
 
 
-def _title(run: Run) -> str:
+def _title(run: types.Run) -> str:
     return run.manifest.model.model_id if run.manifest.model is not None else run.manifest.run_id
 
 
@@ -116,7 +115,7 @@ def _limit(load: run_series.StepSeries | None, whole: request_summaries.RequestS
     return "; ".join(parts) + "."
 
 
-def _next(lead: Sequence[Caution], judgement: promises.Judgement | None, path: Path | None) -> str:
+def _next(lead: Sequence[types.Caution], judgement: promises.Judgement | None, path: Path | None) -> str:
     if lead:
         return lead[0].remedy
     if judgement is not None and judgement.verdict == "undecided":
@@ -124,9 +123,9 @@ def _next(lead: Sequence[Caution], judgement: promises.Judgement | None, path: P
     return "inferometer report" + ("" if path is None else f" {shlex.quote(str(path))}")
 
 
-def _trust(run: Run, whole: request_summaries.RequestSummary) -> str:
-    undone = whole.n_of(RequestStatus.UNFINISHED)
-    refused = whole.n_of(RequestStatus.REJECTED, RequestStatus.FAILED)
+def _trust(run: types.Run, whole: request_summaries.RequestSummary) -> str:
+    undone = whole.n_of(types.RequestStatus.UNFINISHED)
+    refused = whole.n_of(types.RequestStatus.REJECTED, types.RequestStatus.FAILED)
     parts = [f"{run.manifest.origin}; 95 % intervals, in which requests of one run are not taken to be independent"]
     parts += (
         [f"{undone:,} of {whole.n_requests:,} requests were not done: where they matter percentiles are lower bounds (≥)"] if undone else []
@@ -142,7 +141,7 @@ def _files(path: Path | None, report_path: Path | None) -> str:
     return shown + ("" if path is None else f"   DATA {path}")
 
 
-def _n_kv_blocks(run: Run, asked: RequestQuestion) -> int | None:
+def _n_kv_blocks(run: types.Run, asked: RequestQuestion) -> int | None:
     engine = run.manifest.engine
     return asked.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
 

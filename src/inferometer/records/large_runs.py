@@ -16,9 +16,8 @@ from inferometer.records.latencies import COMPLETED, NOT_SERVED, Latency
 from inferometer.records.layout import REQUESTS_NAME, STEPS_NAME
 from inferometer.records.reading import directory_of
 from inferometer.records.request_summaries import PERCENTILES, LatencySummary, Percentile
-from inferometer.stats.autocorrelated import MIN_SAMPLES, MIN_SAMPLES_OF_A_BATCH, N_BATCHES, interval_plan, quantile_rank, worth_of_batches
+from inferometer.stats import autocorrelated
 from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION
 
 DEFAULT_MEMORY: Final = "1GB"
 
@@ -92,18 +91,18 @@ def _summarised(connection: duckdb.DuckDBPyConnection, latency: Latency, percent
     n, n_bounded = _row(connection, "SELECT count(*), count(*) FILTER (isinf(upper_s)) FROM samples")
     found: list[Percentile] = []
     if n:
-        ranks = [quantile_rank(n, fraction) for fraction in percentiles]
+        ranks = [autocorrelated.quantile_rank(n, fraction) for fraction in percentiles]
         values = _at_ranks(connection, "lower_s", ranks, n)
         above = _at_ranks(connection, "upper_s", ranks, n)
         worths = _worths(connection, values, n)
         for i, fraction in enumerate(percentiles):
-            plan = interval_plan(n, worths[i], fraction)
+            plan = autocorrelated.interval_plan(n, worths[i], fraction)
             low = high = None
             if plan.low_rank is not None and plan.high_rank is not None:
                 low = min(_at_ranks(connection, "lower_s", [plan.low_rank], n)[0], values[i])
                 high = max(_at_ranks(connection, "upper_s", [plan.high_rank], n)[0], values[i])
             estimate = Estimate(
-                value=values[i], low=low, high=high, confidence_fraction=DEFAULT_CONFIDENCE_FRACTION, n_samples=n, method=plan.method
+                value=values[i], low=low, high=high, confidence_fraction=plan.confidence_fraction, n_samples=n, method=plan.method
             )
             found.append(Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=above[i] > values[i]))
     return LatencySummary(latency=latency, n_samples=n, n_bounded_below_only=n_bounded, percentiles=tuple(found))
@@ -111,21 +110,21 @@ def _summarised(connection: duckdb.DuckDBPyConnection, latency: Latency, percent
 
 def _worths(connection: duckdb.DuckDBPyConnection, values_s: Sequence[float], n: int) -> list[int]:
     """How many independent samples is the run worth for the share below each value?"""
-    if n < MIN_SAMPLES:
+    if n < autocorrelated.MIN_SAMPLES:
         return [n] * len(values_s)
     below = ", ".join(f"avg(CASE WHEN lower_s <= {value_s!r} THEN 1.0 ELSE 0.0 END)" for value_s in values_s)
     shares = _row(connection, f"SELECT {below} FROM samples")  # noqa: S608 -- numbers of ours
     means: list[np.ndarray[Any, np.dtype[np.float64]]] = []
-    for n_batches in N_BATCHES:
+    for n_batches in autocorrelated.N_BATCHES:
         n_each = n // n_batches
-        if n_each >= MIN_SAMPLES_OF_A_BATCH:
+        if n_each >= autocorrelated.MIN_SAMPLES_OF_A_BATCH:
             n_left_out = n - n_each * n_batches
             query = f"""
                 SELECT {below} FROM (SELECT lower_s, row_number() OVER (ORDER BY place) - 1 - {n_left_out} AS nth FROM samples)
                 WHERE nth >= 0 GROUP BY nth // {n_each} ORDER BY nth // {n_each}
             """  # noqa: S608 -- numbers of ours
             means.append(np.array(connection.execute(query).fetchall(), np.float64))
-    return [worth_of_batches(n, share, [batch[:, i] for batch in means]) for i, share in enumerate(shares)]
+    return [autocorrelated.worth_of_batches(n, share, [batch[:, i] for batch in means]) for i, share in enumerate(shares)]
 
 
 def _at_ranks(connection: duckdb.DuckDBPyConnection, column: str, ranks: Sequence[int], n: int) -> list[float]:

@@ -69,7 +69,8 @@ def _columns(states: Cells, per_column: int) -> Cells:
     n_seats, n_steps = states.shape
     padded = np.zeros((n_seats, -(-n_steps // per_column) * per_column), np.int8)
     padded[:, :n_steps] = order[states]
-    return back[padded.reshape(n_seats, -1, per_column).max(axis=2)]
+    shown: Cells = back[padded.reshape(n_seats, -1, per_column).max(axis=2)]
+    return shown
 
 
 __all__ = ["DEFAULT_WIDTH", "MAX_SEATS", "slot_timeline_text"]

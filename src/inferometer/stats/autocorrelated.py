@@ -38,6 +38,7 @@ class IntervalPlan(NamedTuple):
     low_rank: int | None
     high_rank: int | None
     method: str
+    confidence_fraction: float
 
 
 def run_quantile_estimate(
@@ -93,10 +94,10 @@ def interval_plan(
     if ranks is None or worth < needed or n_samples < MIN_SAMPLES:
         needed = max(needed, MIN_SAMPLES) if worth == n_samples else needed
         method = f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs {needed}"
-        return IntervalPlan(None, None, method)
+        return IntervalPlan(None, None, method, confidence_fraction)
     low_rank = math.floor((ranks.low - 1) / worth * n_samples)
     high_rank = min(math.ceil(ranks.high / worth * n_samples) - 1, n_samples - 1)
-    return IntervalPlan(low_rank, high_rank, f"{name}, order statistics {ranks.low} and {ranks.high} of those")
+    return IntervalPlan(low_rank, high_rank, f"{name}, order statistics {ranks.low} and {ranks.high} of those", confidence_fraction)
 
 
 def run_mean_estimate(
@@ -187,7 +188,8 @@ def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[Arra
 def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
     """Means of consecutive batches of one length; what does not fill a batch is left out at the start, where a run warms up."""
     n_each = samples.size // n_batches
-    return samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
+    means: _Floats = samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
+    return means
 
 
 def _order_statistic(samples: _Floats, rank: int) -> float:

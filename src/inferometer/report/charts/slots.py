@@ -63,7 +63,7 @@ def slots_chart(view: RequestReportView) -> ChartSpec | None:
 
 def _n_drawn(timeline: SlotTimeline, slices: Sequence[Slice]) -> int:
     """How many seats are drawn? As many as do not make the page heavy."""
-    n_seats = min(timeline.states.shape[0], MAX_SEATS)
+    n_seats: int = min(timeline.states.shape[0], MAX_SEATS)
     while n_seats > 1 and sum(one.seat < n_seats for one in slices) > MAX_SLICES:
         n_seats -= 1
     return n_seats
