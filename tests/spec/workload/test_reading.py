@@ -102,6 +102,9 @@ def test_names_files_and_traces_are_told_apart(tmp_path):
     sharegpt = tmp_path / "sharegpt.json"
     sharegpt.write_text("[]")
     assert resolve_workload(str(sharegpt)).replay == TraceSource(path=str(sharegpt))
+    lines = tmp_path / "mooncake.json"
+    lines.write_text('{"timestamp": 0, "input_length": 5, "output_length": 1}\n' * 2)
+    assert draw_workload(resolve_workload(str(lines))).plan.n_requests == 2
     with pytest.raises(SpecError, match="no workload 'chatt'") as caught:
         resolve_workload("chatt")
     assert all(name in caught.value.allowed for name in preset_names())

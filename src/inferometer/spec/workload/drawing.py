@@ -20,6 +20,7 @@ from inferometer.spec.workload.types import Cap, ClosedArrivals, Multiple, OpenA
 from inferometer.units import NS_PER_S
 
 _MAX_TOKENS: Final = 2**31 - 1
+_MAX_REQUESTS: Final = 100_000_000
 _WHERE: Final = "the workload"
 
 
@@ -54,6 +55,7 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         It has no end, cannot reach ``n_requests``, or says what cannot be.
     """
     _check_end(spec, recorded)
+    _check_size(spec)
     n_sessions = _first_guess(spec)
     while True:
         arrival_ns = _session_arrivals(spec, recorded, n_sessions)
@@ -89,6 +91,16 @@ def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
         raise SpecError(
             "duration_s of a closed loop or a batch depends on the server", where=_WHERE, allowed="n_requests", try_="n_requests = 1000"
         )
+
+
+def _check_size(spec: WorkloadSpec) -> None:
+    arrivals = spec.arrivals or DEFAULT_ARRIVALS
+    if spec.n_requests is None and spec.duration_s is not None and isinstance(arrivals, OpenArrivals):
+        expected = arrivals.rate_per_s * spec.duration_s
+        if expected > _MAX_REQUESTS:
+            raise SpecError(
+                f"about {expected:.3g} requests come within duration_s", where=_WHERE, allowed=f"{_MAX_REQUESTS:,}", try_="n_requests"
+            )
 
 
 def _first_guess(spec: WorkloadSpec) -> int:

@@ -160,11 +160,14 @@ def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
             allowed="2^31 - 1",
             try_="fewer requests at once",
         )
-    # +1 and -1 at the ends of each shared stretch, summed up, say which blocks are somebody else's.
-    edges = np.zeros(start[-1] + 1, np.int32)
-    np.add.at(edges, start[:-1], 1)
-    np.subtract.at(edges, start[:-1] + n_shared, 1)
-    ids = np.cumsum(1 - np.cumsum(edges[:-1], dtype=np.int32), dtype=np.int32) - np.int32(1)
+    # +1 and -1 at the ends of each shared stretch; summed up: whose a block is; summed up again: how many own ones came before.
+    ids = np.zeros(start[-1] + 1, np.int32)
+    np.add.at(ids, start[:-1], 1)
+    np.subtract.at(ids, start[:-1] + n_shared, 1)
+    np.cumsum(ids, out=ids)
+    np.subtract(1, ids, out=ids)
+    np.cumsum(ids, out=ids)
+    ids = ids[:-1] - np.int32(1)
     shares = np.flatnonzero(n_shared)
     owner = start[plan.prefix_request[shares]]
     for mine, theirs, n_blocks in zip(start[shares].tolist(), owner.tolist(), n_shared[shares].tolist(), strict=True):

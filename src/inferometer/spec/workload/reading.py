@@ -10,11 +10,11 @@ import msgspec.inspect as shapes
 
 from inferometer.errors import SpecError
 from inferometer.spec.workload.presets import preset_names, preset_text
+from inferometer.spec.workload.trace_lines import known_format
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
-_FILES: Final = (".toml", ".json")
 
 
 def resolve_workload(text: str) -> WorkloadSpec:
@@ -102,14 +102,9 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
 
 
 def _is_workload_file(path: Path) -> bool:
-    """A .toml file is; a .json file is unless it holds a list, as ShareGPT's does, or lines."""
-    if path.suffix.lower() not in _FILES:
-        return False
-    if path.suffix.lower() == ".toml":
-        return True
-    with path.open("rb") as file:
-        head = file.read(4096).lstrip()
-    return head.startswith(b"{") and not re.match(rb'\{\s*"(custom_id|timestamp|arrival)', head)
+    """A .toml file is one; a .json file is, unless it is a trace."""
+    suffix = path.suffix.lower()
+    return suffix == ".toml" or (suffix == ".json" and known_format(path) is None)
 
 
 def _merged(old: object, new: Mapping[str, object]) -> dict[str, object]:

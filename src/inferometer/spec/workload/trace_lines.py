@@ -65,21 +65,40 @@ def detect_format(path: Path) -> TraceFormat:
     SpecError
         None of the known ones.
     """
+    found = known_format(path)
+    if found is not None:
+        return found
     number, first = next(lines(path), (0, b""))
     if not first:
         raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
+    if first.startswith(b"{"):
+        decoded(first, dict[str, msgspec.Raw], path, number)
+    raise SpecError("the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format")
+
+
+def known_format(path: Path) -> TraceFormat | None:
+    """Which format is the file, going by its beginning; None where it is none of the known ones.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    first = next(lines(path), (0, b""))[1]
     if first.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200]:
         return "inferometer"
     if first.removeprefix(b"\xef\xbb\xbf").lower().startswith(b"timestamp,contexttokens,generatedtokens"):
         return "azure"
     if first.startswith(b"["):
         return "sharegpt"
-    if first.startswith(b"{"):
-        keys = decoded(first, dict[str, msgspec.Raw], path, number)
-        for key, name in _KEYS:
-            if key in keys:
-                return name
-    raise SpecError("the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format")
+    try:
+        keys = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    for key, name in _KEYS:
+        if key in keys:
+            return name
+    return None
 
 
 def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parsed:
@@ -120,4 +139,4 @@ def broken(path: Path, number: int, what: str) -> NoReturn:
     raise SpecError(f"line {number} is broken: {what}", where=f"{path}, line {number}", try_="remove the line, or --trace-format")
 
 
-__all__ = ["OWN_FORMAT", "TraceRow", "broken", "decoded", "detect_format", "lines", "ns_from_trace"]
+__all__ = ["OWN_FORMAT", "TraceRow", "broken", "decoded", "detect_format", "known_format", "lines", "ns_from_trace"]
