@@ -72,7 +72,7 @@ def test_nobody_asked():
 @given(settings_of_a_run())
 def test_parts_agree_with_steps_and_requests(run):
     config, requests, cost = run
-    _, _, table, steps, parts, _ = simulate(requests, config, cost, record_parts=True)
+    _, _, table, steps, parts, *_ = simulate(requests, config, cost, record_parts=True)
     is_context = parts.kind == PartKind.CONTEXT
     n_steps = len(steps.start_ns)
     count = lambda rows, weights=None: np.bincount(parts.step_index[rows], weights, n_steps)  # noqa: E731

@@ -11,6 +11,7 @@ from scipy import stats
 from simulator_strategies import configs, costs, demands
 
 from inferometer.records.types import RequestStatus
+from inferometer.simulate.batch_config import NoBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.kernel import simulate
 from inferometer.simulate.outcome import Outcome
@@ -70,6 +71,22 @@ def test_geometric_service_waits_as_pollaczek_and_khinchine_say(load):
     assert low <= expected_ns <= high
     m_m_1_ns = load / (1 - load) * mean * STEP_NS
     assert abs(expected_ns / m_m_1_ns - 1) < 1 / mean
+
+
+@pytest.mark.parametrize("load", [0.4, 0.8])
+def test_no_batching_is_m_g_1(load):
+    """Lengths of 5 or 95 tokens, evenly: Pollaczek and Khinchine's mean wait, load E[S^2] / (2 E[S] (1 - load))."""
+    mean, mean_square = 50, (5**2 + 95**2) / 2
+    config = NoBatching(num_blocks=300, max_model_len=4096)
+    cost = linear_cost(launch_s=STEP_NS * 1e-9)
+    waits = []
+    for seed in range(N_REPETITIONS):
+        rng = np.random.default_rng([13, seed])
+        arrival = np.cumsum(rng.exponential(mean * STEP_NS / load, N_REQUESTS)).astype(np.int64)
+        table = simulate(demand(arrival, np.full(N_REQUESTS, 8), rng.choice([5, 95], N_REQUESTS)), config, cost).requests
+        waits.append(np.mean((table.admitted_ns - table.intended_send_ns)[N_WARM:]))
+    low, high = interval(np.array(waits))
+    assert low <= load * mean_square * STEP_NS / (2 * mean * (1 - load)) <= high
 
 
 @pytest.mark.parametrize(("n_seats", "load"), [(4, 0.8), (16, 0.9)])

@@ -5,7 +5,8 @@ from typing import Final
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.kernel_run import run
+from inferometer.simulate.kernel_config import Kind
+from inferometer.simulate.kernel_loop import loop_of
 from inferometer.simulate.kernel_state import State, new_state
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, RequestFacts, Simulation, StepLog, new_log, new_part_log, simulation
 
@@ -23,6 +24,7 @@ def simulate(
     """
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
+    run = loop_of(Kind(int(state.config["kind"][0])))
     n_part_rows = max(_PART_LOG_ROWS, config.max_num_active) if record_parts else 0
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
     while outcome is Outcome.LOG_FULL:

@@ -3,7 +3,7 @@
 The same as ``reference_blocks``, on arrays; both mirror ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
 """
 
-from inferometer.simulate import kernel_seats
+from inferometer.simulate import kernel_holes, kernel_seats
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import NOTHING, Record, Records, State
 
@@ -26,6 +26,8 @@ def find_hits(state: State, index: int) -> int:
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     """Seat a waiting request with its hits and room for its next tokens; False, and nothing changed, where there is none."""
     config, counters, request = state.config[0], state.counters[0], state.requests[index]
+    if config.is_contiguous:
+        return kernel_holes.admit(state, index)
     row = state.block_table[kernel_seats.lowest(state)]
     n_spare = counters.n_free
     for i_block in range(n_hits):
@@ -52,6 +54,8 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
 def extend(state: State, index: int, num_new_tokens: int) -> bool:
     """Room for the next tokens of a running request; False, and nothing changed, where there is none."""
     config, request = state.config[0], state.requests[index]
+    if config.is_contiguous:
+        return True
     num_slots = request.num_computed_tokens + num_new_tokens
     if min(num_slots, config.max_model_len) > request.num_blocks * config.block_size:
         n_needed = _n_blocks(min(num_slots, config.max_model_len), config.block_size)
@@ -78,6 +82,9 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 def free(state: State, index: int) -> None:
     """Take all blocks and the seat: blocks without content to the front of the queue (last one first), the others to its end."""
     counters, request, blocks = state.counters[0], state.requests[index], state.blocks
+    if state.config[0].is_contiguous:
+        kernel_holes.free(state, index)
+        return
     if request.seat == NOTHING:
         return
     after = 0

@@ -45,6 +45,7 @@ CONFIG: Final = np.dtype(
             "chunk_tokens",
             "is_longest_prefix_first",
             "is_one_prefill",
+            "is_contiguous",
             "max_delay_ns",
             "timeout_ns",
             "is_delaying",
@@ -112,6 +113,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
         "is_async": config.async_scheduling,
         "is_reserving": config.scheduler_reserve_full_isl,
         "is_one_prefill": config.one_prefill_at_a_time,
+        "is_contiguous": config.kv_allocation == "contiguous",
     }
 
 

@@ -1,4 +1,9 @@
-"""Whose rules decide? The one place where compiled code asks. ``engine_config`` tells how an engine is added."""
+"""Whose rules decide? The one place where compiled code asks; ``engine_config`` tells how an engine is added.
+
+``kernel_loop`` compiles this module once for each kind, and the branches of the others are left out.
+"""
+
+from typing import Final
 
 from inferometer.simulate import (
     kernel_batches,
@@ -17,12 +22,13 @@ from inferometer.simulate.reference_request import Status
 
 _VLLM, _TRTLLM, _BATCHES, _SGLANG = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES), int(Kind.SGLANG)
 _WAITING = int(Status.WAITING)
+KIND: Final = int(Kind.VLLM)
 
 
 @compiled
 def add(state: State, index: int) -> None:
     """A request arrives: it waits, or is refused."""
-    kind = state.config[0].kind
+    kind = KIND
     if kind == _BATCHES:
         kernel_batches.add(state, index)
     else:
@@ -33,7 +39,7 @@ def add(state: State, index: int) -> None:
 @compiled
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
-    kind = state.config[0].kind
+    kind = KIND
     if kind == _VLLM:
         kernel_schedule.schedule(state, slot)
     elif kind == _TRTLLM:
@@ -47,7 +53,7 @@ def schedule(state: State, slot: int) -> None:
 @compiled
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
-    kind = state.config[0].kind
+    kind = KIND
     n_delivered = 0
     if kind == _VLLM:
         n_delivered = kernel_update.update(state, slot)
@@ -63,7 +69,7 @@ def update(state: State, slot: int) -> int:
 @compiled
 def abort(state: State, index: int) -> None:
     """A client has gone, at ``abort_ns``."""
-    kind = state.config[0].kind
+    kind = KIND
     if kind == _VLLM:
         kernel_update.abort(state, index)
     elif kind == _TRTLLM:

@@ -9,7 +9,8 @@ in order of the batch, and whoever follows a request that ends by that arrives b
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import kernel_arrivals, kernel_policy
+from inferometer.records.types import ABSENT
+from inferometer.simulate import kernel_arrivals, kernel_holes, kernel_policy
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog, max_barren_steps
@@ -50,6 +51,9 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
                 return _end_of_run(state)
             continue
         if state.batches[counters.first_batch].end_ns > until_ns:
+            counters.now_ns = until_ns
+            _drop_aborted(state)
+            _take_in(state)
             return _HORIZON
         _complete_oldest(state, part_log)
         if counters.n_barren_steps > max_barren_steps(state.config[0].max_model_len):
@@ -123,6 +127,9 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
     log.decode_context_tokens[row] = batch.decode_context_tokens
     log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
+    log.free_blocks[row] = log.largest_hole_blocks[row] = log.compaction_debt_blocks[row] = ABSENT
+    if state.config[0].is_contiguous:
+        kernel_holes.note(state, log, row)
     log.n_filled[0] = row + 1
     batch.step_index = counters.n_steps
     counters.n_steps += 1

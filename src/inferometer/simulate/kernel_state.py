@@ -102,6 +102,7 @@ COUNTERS: Final = np.dtype(
             "next_arrival",
             "next_abort",
             "n_due",
+            "n_pieces",
             "wake_ns",
             "n_steps",
             "first_batch",
@@ -133,6 +134,8 @@ class State(NamedTuple):
     last_equal: Whole
     block_table: Whole
     """(M, blocks of the longest request) The blocks of whoever has the seat, in order."""
+    by_address: Whole
+    """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
     free_seats: Whole
     """(M) A heap."""
     running: Whole
@@ -193,6 +196,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         first_equal=np.full(requests.n_contents, NOTHING, np.int32),
         last_equal=np.full(requests.n_contents, NOTHING, np.int32),
         block_table=np.zeros((n_seats, n_columns), np.int32),
+        by_address=np.empty(n_seats + 1, np.int32),
         free_seats=np.arange(n_seats, dtype=np.int32),
         running=np.empty(n_seats, np.int32),
         waiting=np.empty(requests.n_requests, np.int32),

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import I8, I32, I64, Bools, Phase, RequestStatus, RequestTable, StepPartTable, StepTable
+from inferometer.records.types import ABSENT, F64, I8, I32, I64, Bools, Phase, RequestStatus, RequestTable, StepPartTable, StepTable
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.reference_request import Status
@@ -45,6 +45,10 @@ class StepLog(NamedTuple):
     prefill_context_product_tokens2: I64
     decode_context_tokens: I64
     kv_blocks_used: I64
+    free_blocks: I64
+    """With the next two, the columns of a ``HoleTable``; ABSENT where the KV cache is paged."""
+    largest_hole_blocks: I64
+    compaction_debt_blocks: I64
     n_filled: I64
     """(1) How many rows are filled."""
 
@@ -77,6 +81,22 @@ class RequestFacts(NamedTuple):
     num_preemptions: I64
 
 
+class HoleTable(NamedTuple):
+    """What contiguous allocation does to the memory: one row per step (S rows), after the admissions."""
+
+    free_blocks: I64
+    largest_hole_blocks: I64
+    compaction_debt_blocks: I64
+    """The fewest blocks to move, neighbours sliding together, so that the largest request that waits fits. 0 where nobody waits or it
+    fits; -1 where too little is free, so that moving does not help."""
+
+    @property
+    def fragmented_fraction(self) -> F64:
+        """Which share of what is free lies outside the largest hole? NaN where nothing is free."""
+        free = np.where(self.free_blocks > 0, self.free_blocks, np.nan)
+        return 1 - self.largest_hole_blocks / free
+
+
 class Simulation(NamedTuple):
     """What happened, and why it ended."""
 
@@ -89,6 +109,8 @@ class Simulation(NamedTuple):
     """Who did what in each step; None where nobody asked."""
     n_never_sent: int
     """Requests that follow others and are not in the table: those had not ended, or the pause after them was not over."""
+    holes: HoleTable | None
+    """None where the KV cache is paged."""
 
 
 @compiled
@@ -132,6 +154,7 @@ def simulation(
         steps=_step_table(logs),
         parts=None if part_logs is None else _part_table(part_logs),
         n_never_sent=int(np.sum(~came & (demand.follows >= 0))),
+        holes=_hole_table(logs),
     )
 
 
@@ -160,6 +183,11 @@ def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestT
     rows = np.flatnonzero(came)
     rows = rows[np.argsort(facts.arrival_ns[rows], kind="stable")]
     return RequestTable._make(column[rows] for column in table)
+
+
+def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
+    columns = [np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs]) for name in HoleTable._fields]
+    return None if np.all(columns[0] == ABSENT) else HoleTable._make(columns)
 
 
 def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
@@ -196,6 +224,7 @@ def _filled(log: StepLog) -> list[I64]:
 
 __all__ = [
     "FAR_NS",
+    "HoleTable",
     "Outcome",
     "PartLog",
     "RequestFacts",

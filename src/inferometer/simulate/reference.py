@@ -9,6 +9,7 @@ from collections import deque
 
 from inferometer.simulate.reference_batch import Batch, Delivery, Seats, launch
 from inferometer.simulate.reference_blocks import KvCache
+from inferometer.simulate.reference_holes import ContiguousKvCache
 from inferometer.simulate.reference_request import Request, Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
@@ -60,7 +61,8 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self.kv_cache = KvCache(config)
+        self._contiguous = ContiguousKvCache(config) if config.kv_allocation == "contiguous" else None
+        self.kv_cache = self._contiguous or KvCache(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy == "priority")
         self._seats = Seats(config.max_num_active)
@@ -73,7 +75,7 @@ class Scheduler:
     @property
     def n_kv_blocks_used(self) -> int:
         """How many blocks do requests hold?"""
-        return self._config.n_kv_blocks - self.kv_cache.pool.n_free
+        return self._config.n_kv_blocks - self.kv_cache.n_free
 
     def add(self, request: Request) -> None:
         """A request arrives."""
@@ -90,7 +92,9 @@ class Scheduler:
         if not preempted:
             self._admit_waiting(budget, threshold, chosen)
         is_async = self._config.async_scheduling
-        return Batch(tuple(launch(request, n, is_async=is_async) for request, n in chosen.items()), tuple(preempted))
+        scheduled = tuple(launch(request, n, is_async=is_async) for request, n in chosen.items())
+        holes = None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
+        return Batch(scheduled, tuple(preempted), holes=holes)
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded; returns the requests that got a token, in order."""

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from inferometer.records.types import PartKind
 from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.reference_holes import Holes
 from inferometer.simulate.reference_request import Request
 
 NO_SEAT: Final = -1
@@ -33,6 +34,8 @@ class Batch(NamedTuple):
     """Computed for nobody, beside the prompts."""
     wake_ns: int = FAR_NS
     """When to ask again though nobody comes or goes."""
+    holes: Holes | None = None
+    """Of a contiguous KV cache, after the admissions."""
 
 
 class Delivery(NamedTuple):

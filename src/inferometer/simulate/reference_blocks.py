@@ -81,6 +81,11 @@ class KvCache:
         self._config = config
         self.pool = BlockPool(config.num_blocks, is_caching=config.enable_prefix_caching)
 
+    @property
+    def n_free(self) -> int:
+        """How many blocks can be taken?"""
+        return self.pool.n_free
+
     def computed_blocks(self, request: Request) -> list[int]:
         """Which blocks hold a prefix of this request? At least its last token stays to be computed."""
         hits = list[int]()

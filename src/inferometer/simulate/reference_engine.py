@@ -70,6 +70,9 @@ class Engine:
                     return self._end_of_run()
                 continue
             if self._in_flight[0].end_ns > self._until_ns:
+                self.now_ns = self._until_ns
+                self._drop_aborted()
+                self._take_in()
                 return Outcome.HORIZON
             self._complete(self._in_flight.popleft())
             if self._n_barren_steps > max_barren_steps(self._config.max_model_len):
@@ -128,7 +131,8 @@ class Engine:
         if batch.scheduled or batch.preempted:
             duration = self._device_free_ns - start_ns
             counts = (len(prefills), len(decodes), len(self.scheduler.waiting), len(batch.preempted))
-            self.log.append((start_ns, duration, *counts, prefill_tokens, pairs, context, self.scheduler.n_kv_blocks_used))
+            memory = (self.scheduler.n_kv_blocks_used, *(batch.holes or (ABSENT, ABSENT, ABSENT)))
+            self.log.append((start_ns, duration, *counts, prefill_tokens, pairs, context, *memory))
         return _InFlight(batch, self._device_free_ns, len(self.log) - 1)
 
     def _complete(self, oldest: _InFlight) -> None:

@@ -6,6 +6,7 @@ from typing import Final, Literal, TypeAlias
 from inferometer.errors import SpecError
 
 Policy: TypeAlias = Literal["fcfs", "priority"]
+KvAllocation: TypeAlias = Literal["paged", "contiguous"]
 
 ASYNC_DEPTH: Final = 2
 """How many batches are in flight under asynchronous scheduling, without pipeline parallelism."""
@@ -17,7 +18,8 @@ class SchedulerConfig:
 
     ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong by whole percents. Block 0 is
     never handed out. ``max_num_active_seqs`` None means ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
-    ``one_prefill_at_a_time`` is not vLLM's: nobody is admitted in a step in which another request is in its prefill.
+    The last two are not vLLM's: with ``one_prefill_at_a_time`` nobody is admitted in a step in which another request is in its
+    prefill; "contiguous" gives each request one piece of memory for its prompt and all tokens that it may generate.
     """
 
     num_blocks: int
@@ -35,6 +37,7 @@ class SchedulerConfig:
     watermark_fraction: float = 0.0
     async_scheduling: bool = True
     one_prefill_at_a_time: bool = False
+    kv_allocation: KvAllocation = "paged"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
@@ -54,6 +57,8 @@ class SchedulerConfig:
             self._refuse("max_num_batched_tokens", f"max_model_len = {self.max_model_len} or more where prefill is not chunked")
         if not 0 <= self.long_prefill_token_threshold <= self.max_model_len:
             self._refuse("long_prefill_token_threshold", f"0 (off) to max_model_len = {self.max_model_len}")
+        if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
+            self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
         if not 0 <= self.watermark_fraction < 1:
             self._refuse("watermark_fraction", "0 to 1, 1 excluded")
 
@@ -63,7 +68,8 @@ class SchedulerConfig:
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
-        return "vLLM 0.32.0" + ", one prefill at a time" * self.one_prefill_at_a_time
+        changes = ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
+        return "vLLM 0.32.0" + changes
 
     @property
     def max_num_active(self) -> int:
@@ -86,4 +92,4 @@ class SchedulerConfig:
         return ASYNC_DEPTH if self.async_scheduling else 1
 
 
-__all__ = ["ASYNC_DEPTH", "Policy", "SchedulerConfig"]
+__all__ = ["ASYNC_DEPTH", "KvAllocation", "Policy", "SchedulerConfig"]
