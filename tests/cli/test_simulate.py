@@ -133,3 +133,16 @@ def test_a_prompt_longer_than_the_model_remembers_is_the_engines_refusal(tmp_pat
     answer = answered(*LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path)
     assert dict(answer["levels"][0]["summary"]["n_by_status"]) == {"length": 1, "rejected": 1}
     assert "rejected" in {caution["code"] for caution in answer["cautions"]}
+
+
+def test_a_stored_run_is_shown_judged_and_reported(tmp_path):
+    run(*LLAMA, "--rate", 5, "--parts", "--out", "run", folder=tmp_path)
+    shown = answered("show", "run", "--slo", "ttft:p50<1ms", folder=tmp_path)
+    assert shown["view"] is None
+    assert shown["requests"][0]["summaries"][0]["n_requests"] == 300
+    assert shown["requests"][0]["judgement"]["verdict"] == "missed"
+    page = answered("report", "run", folder=tmp_path)
+    assert page["size_bytes"] < 1.5 * 2**20
+    assert (tmp_path / "run" / "report.html").read_text().count("<svg") >= 3
+    check_refused(run("fit", "run", folder=tmp_path), 5, "requests", "inferometer show")
+    check_refused(run("show", "run", SMOLLM2, folder=tmp_path), 2, "sweeps")

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import RenderableType
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.runs import RunRequest, analyses_of, takes_runs
+from inferometer.cli.request_answer import are_of_requests, slo_option, views_of
+from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
-from inferometer.report.export import export_charts
-from inferometer.report.html import write_report
+from inferometer.errors import SpecError
+from inferometer.report import export as exporting
+from inferometer.report import html, request_html
 from inferometer.units import format_bytes
 
 
@@ -39,18 +40,28 @@ Examples:
 @takes_runs
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. Default: report.html in the first run's folder.")
 @click.option("--export", type=click.Path(path_type=Path, file_okay=False), help="Folder for each chart as SVG, PNG and CSV.")
+@slo_option
 @json_option
-def command(request: RunRequest, *, out: Path | None, export: Path | None, as_json: bool) -> None:
-    """What do runs say, as one offline HTML page? Several runs of one model stand side by side."""
+def command(request: RunRequest, *, out: Path | None, export: Path | None, slo: str | None, as_json: bool) -> None:
+    """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side; of runs of requests, one has a page."""
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
-    view = sweep_view(analyses_of(request), report_path=path)
-    write_report(view, path)
-    exported = () if export is None else tuple(str(file) for file in export_charts(view, export))
+    runs = load_runs(request)
+    exported: tuple[str, ...] = ()
+    if are_of_requests(runs):
+        if len(runs) > 1 or export is not None:
+            raise SpecError(
+                "a page of a run of requests is of one run, and its charts are not exported", where="RUN..., --export", try_="one RUN"
+            )
+        request_html.write_request_report(views_of(runs, request.paths, slo, path)[0], path)
+    else:
+        view = sweep_view(analyses_of(request, runs), report_path=path)
+        html.write_report(view, path)
+        exported = () if export is None else tuple(str(file) for file in exporting.export_charts(view, export))
     give(ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported), as_json=as_json, show=_show)
 
 
-def _show(answer: ReportAnswer) -> RenderableType:
+def _show(answer: ReportAnswer) -> Text:
     charts = f", {len(answer.exported)} charts exported" if answer.exported else ""
     return Text(f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}")
 

@@ -55,9 +55,14 @@ def takes_runs(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def analyses_of(request: RunRequest) -> tuple[Analysis, ...]:
-    """Read and analyse every run that was named."""
-    runs = tuple(load_run(path, request) for path in request.paths)
+def load_runs(request: RunRequest) -> tuple[Run, ...]:
+    """Every run that was named."""
+    return tuple(load_run(path, request) for path in request.paths)
+
+
+def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tuple[Analysis, ...]:
+    """Analyse every run that was named, read before or now."""
+    runs = load_runs(request) if runs is None else runs
     labels = label_runs(runs)
     return tuple(
         analyse(run, path, label=label, hardware=request.hardware) for run, path, label in zip(runs, request.paths, labels, strict=True)
@@ -102,4 +107,4 @@ def _request(flags: dict[str, Any]) -> RunRequest:
     )
 
 
-__all__ = ["RunRequest", "analyses_of", "load_run", "takes_runs"]
+__all__ = ["RunRequest", "analyses_of", "load_run", "load_runs", "takes_runs"]

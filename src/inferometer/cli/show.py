@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import click
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.runs import RunRequest, analyses_of, takes_runs
+from inferometer.cli.request_answer import RequestRunAnswer, answer_of, are_of_requests, slo_option, views_of
+from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import sweep_view
+from inferometer.report.request_terminal import request_report_text
 from inferometer.report.terminal import report_text
 from inferometer.report.views import SweepReportView
 
@@ -17,7 +19,10 @@ class ShowAnswer:
     """All that a run says; the same facts as in the report."""
 
     runs: tuple[str, ...]
-    view: SweepReportView
+    view: SweepReportView | None
+    """Of sweeps; None for runs of requests."""
+    requests: tuple[RequestRunAnswer, ...]
+    """Of runs of requests."""
 
 
 ANSWER = ShowAnswer
@@ -32,16 +37,21 @@ Example:
 """,
 )
 @takes_runs
+@slo_option
 @json_option
-def command(request: RunRequest, *, as_json: bool) -> None:
-    """What does a run say? Several runs are shown side by side."""
-    analyses = analyses_of(request)
-    answer = ShowAnswer(runs=tuple(str(path) for path in request.paths), view=sweep_view(analyses))
-    give(answer, as_json=as_json, show=_show)
-
-
-def _show(answer: ShowAnswer) -> RenderableType:
-    return report_text(answer.view)
+def command(request: RunRequest, *, slo: str | None, as_json: bool) -> None:
+    """What does a run say? Several sweeps are shown side by side, runs of requests one after the other."""
+    runs = load_runs(request)
+    names = tuple(str(path) for path in request.paths)
+    if are_of_requests(runs):
+        views = views_of(runs, request.paths, slo)
+        shown: RenderableType = Group(*(request_report_text(view) for view in views))
+        answer = ShowAnswer(runs=names, view=None, requests=tuple(answer_of(view) for view in views))
+    else:
+        view = sweep_view(analyses_of(request, runs))
+        shown = report_text(view)
+        answer = ShowAnswer(runs=names, view=view, requests=())
+    give(answer, as_json=as_json, show=lambda _: shown)
 
 
 __all__ = ["ANSWER", "ShowAnswer", "command"]

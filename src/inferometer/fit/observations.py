@@ -118,6 +118,13 @@ def _subject(runs: Sequence[Run]) -> tuple[ModelSpec, EngineSpec]:
         raise ModelError("no run to fit", allowed="one or more runs of one model on one engine")
     subjects: list[tuple[ModelSpec, EngineSpec]] = []
     for run in runs:
+        if run.sweep is None and run.requests is not None:
+            raise ModelError(
+                f"run {run.manifest.run_id} is one of requests, not a sweep",
+                where="the run's tables",
+                allowed="runs of inferometer sweep or quick, or tables of others",
+                try_="inferometer show, or report",
+            )
         if run.manifest.model is None or run.manifest.plan is None:
             raise ModelError(
                 f"run {run.manifest.run_id} does not say which model or engine it measured",

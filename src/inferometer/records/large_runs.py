@@ -37,7 +37,7 @@ _CAME_NS: Final[dict[Latency, str]] = {
 }
 _TPOT: Final = f"""
     SELECT (finished_ns - first_token_ns) / (output_tokens - 1) / 1e9 AS lower_s, lower_s AS upper_s, file_row_number AS place
-    FROM requests WHERE status IN ({_COMPLETED}) AND output_tokens > 1 AND first_token_ns IS NOT NULL
+    FROM requests WHERE status IN ({_COMPLETED}) AND output_tokens > 1 AND finished_ns > first_token_ns
 """  # noqa: S608 -- our own text
 
 

@@ -47,7 +47,8 @@ def end_ns(run: Run) -> int:
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
     """How long did each request take that has this latency; ``at_ns`` is when those that are not done were last seen?
 
-    TPOT is that of completed answers of two tokens or more: an answer that was broken off says nothing about the tokens to come.
+    TPOT is that of completed answers of two tokens or more: an answer that was broken off says nothing about the tokens to come, nor
+    does one that was given whole.
     """
     if latency == "tpot":
         return _tpot(requests)
@@ -81,7 +82,8 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
 
 
 def _tpot(requests: RequestTable) -> LatencySamples:
-    has_it = is_one_of(requests, COMPLETED) & (requests.output_tokens > 1) & (requests.first_token_ns != ABSENT)
+    is_streamed = (requests.first_token_ns != ABSENT) & (requests.finished_ns > requests.first_token_ns)
+    has_it = is_one_of(requests, COMPLETED) & (requests.output_tokens > 1) & is_streamed
     rows = np.flatnonzero(has_it)
     took_ns = requests.finished_ns[rows] - requests.first_token_ns[rows]
     tpot_s = took_ns / (requests.output_tokens[rows] - 1) / NS_PER_S

@@ -1,0 +1,67 @@
+"""What do show and report say of runs of requests, simulated or measured?"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.errors import SpecError
+from inferometer.records.promises import Judgement
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.types import Caution, Run
+from inferometer.report.request_views import RequestReportView
+from inferometer.report.views import FiveLines
+from inferometer.spec.objectives import parse_objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRunAnswer:
+    """What a run of requests says: of all requests, then of each class."""
+
+    title: str
+    five_lines: FiveLines
+    summaries: tuple[RequestSummary, ...]
+    judgement: Judgement | None
+    cautions: tuple[Caution, ...]
+
+
+def are_of_requests(runs: Sequence[Run]) -> bool:
+    """Are these runs of requests, rather than sweeps?
+
+    Raises
+    ------
+    SpecError
+        Some are and some are not.
+    """
+    kinds = {run.sweep is None and run.requests is not None for run in runs}
+    if len(kinds) > 1:
+        raise SpecError(
+            "some runs are sweeps and some are of requests", where="RUN...", allowed="runs of one kind", try_="one command for each"
+        )
+    return kinds == {True}
+
+
+def views_of(runs: Sequence[Run], paths: Sequence[Path], slo: str | None, report_path: Path | None = None) -> tuple[RequestReportView, ...]:
+    """All that is to be shown of each run."""
+    question = RequestQuestion(objective=None if slo is None else parse_objective(slo))
+    return tuple(request_view(run, question, path=path, report_path=report_path) for run, path in zip(runs, paths, strict=True))
+
+
+def answer_of(view: RequestReportView) -> RequestRunAnswer:
+    """The view without what is only drawn."""
+    return RequestRunAnswer(
+        title=view.title,
+        five_lines=view.five_lines,
+        summaries=view.summaries,
+        judgement=view.judgement,
+        cautions=(*view.lead_cautions, *view.cautions),
+    )
+
+
+slo_option: Callable[..., Callable[..., None]] = click.option(
+    "--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."
+)
+
+__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]
