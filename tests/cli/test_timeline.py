@@ -1,5 +1,6 @@
 """Does ``inferometer timeline`` show what each slot did, of a simulated run and of the tick model?"""
 
+import gzip
 import json
 
 import pytest
@@ -39,6 +40,8 @@ def test_a_simulated_run_has_a_timeline_if_its_parts_were_recorded(tmp_path):
     assert answer["ticks"] is None
     assert {len(slot) for slot in answer["slots"]} == {30}
     assert set("".join(answer["slots"])) <= set("CgE·")
+    assert run("timeline", "with", "--perfetto", "trace.json.gz", folder=tmp_path).returncode == 0
+    assert json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["traceEvents"]
     run(*simulate, "--out", "without", folder=tmp_path)
     check_refused(run("timeline", "without", folder=tmp_path), 4, "--parts")
 
