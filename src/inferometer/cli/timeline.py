@@ -12,8 +12,7 @@ from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.tick_game import Shown, compared_table, play, tick_sentence
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slot_timeline
 from inferometer.records.store import read_run
-from inferometer.report import perfetto as perfetto_trace
-from inferometer.report import request_words, slot_text
+from inferometer.report import perfetto, request_words, slot_text
 from inferometer.simulate.ticks import Batching, TickReport
 
 
@@ -59,19 +58,17 @@ Examples:
 @click.option("--ticks", "horizon_ticks", type=click.IntRange(min=1), default=100, show_default=True, help="How long to play.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--compare", is_flag=True, help="The same load under each way of batching.")
-@click.option(
-    "--perfetto", type=click.Path(path_type=Path, dir_okay=False), help="Write the whole run as a trace for ui.perfetto.dev (.json.gz)."
-)
+@click.option("--perfetto", "trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for ui.perfetto.dev (.json.gz).")
 @json_option
-def command(run: Path | None, first_step: int, n_steps: int, perfetto: Path | None, *, compare: bool, as_json: bool, **flags: Any) -> None:
+def command(run: Path | None, first_step: int, n_steps: int, trace: Path | None, *, compare: bool, as_json: bool, **flags: Any) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
     RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one.
     """
     stored, report, compared = Shown(read_run(run), None, ()) if run is not None else play(flags, compare=compare)
     timeline = slot_timeline(stored, first_step=first_step, n_steps=n_steps)
-    if perfetto is not None:
-        talk(f"{perfetto_trace.write_perfetto(stored, perfetto):,} steps written to {perfetto}")
+    if trace is not None:
+        talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}")
     give(_answer(run, timeline, report, compared), as_json=as_json, show=lambda answer: _shown(answer, timeline))
 
 
