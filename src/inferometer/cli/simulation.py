@@ -144,7 +144,7 @@ def _view(deployment: Deployment) -> DeploymentView:
 
 
 def _verdict(levels: tuple[Level, ...]) -> Verdict | None:
-    verdicts = {level.judgement.verdict for level in levels if level.judgement is not None}
+    verdicts: set[Verdict] = {level.judgement.verdict for level in levels if level.judgement is not None}
     if not verdicts:
         return None
     return verdicts.pop() if len(verdicts) == 1 else "undecided"

@@ -42,7 +42,8 @@ def _question(flags: Mapping[str, Any]) -> TickQuestion:
     kind, colon, amount = str(flags["load"]).partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
         raise SpecError(f"{flags['load']!r} is no load", where="--load", allowed="batch:N, concurrency:N or rate:N", try_="--load rate:460")
-    return TickQuestion(**({**flags} | {"load": kind, "load_amount": int(amount)}))
+    asked: dict[str, Any] = {**flags, "load": kind, "load_amount": int(amount)}
+    return TickQuestion(**asked)
 
 
 def _run_of(played: TickRun) -> Run:
