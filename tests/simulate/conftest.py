@@ -15,4 +15,9 @@ if CACHED and min(path.stat().st_mtime for path in CACHED) < NEWEST:
     for stale in CACHED:
         stale.unlink(missing_ok=True)
 
-collect_ignore = ["record_vllm_traces.py", "vllm_driver.py", "vllm_engine_loop.py"]  # for vLLM's environment
+collect_ignore = [
+    "record_sglang_traces.py",
+    "record_vllm_traces.py",
+    "vllm_driver.py",
+    "vllm_engine_loop.py",
+]  # for the engines' own environments

@@ -54,9 +54,8 @@ def command(
     objective = None if slo is None else parse_objective(slo)
     until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
     drawn = replay.draw_workload(workload)
-    talk(
-        f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {deployment.config.engine}, three times; the first time for an engine compiles its rules"
-    )
+    whose = deployment.config.engine
+    talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
     simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_parts=parts)
     if out is not None:
         simulated = store(simulated, out)
