@@ -166,9 +166,6 @@ def table(peers, results, absent):
     print("\nRequests per CPU second (kernel on the same requests / peer), at each size")
     for peer in peers:
         cells = [peer.name, peer.language, peer.models]
-        if peer.name in absent:
-            print(" | ".join([*cells, f"absent: {absent[peer.name]}"]))
-            continue
         for name in RATES_PER_S:
             if (peer.name, name) not in results:
                 cells.append(f"{name}: {absent[f'{peer.name}, {name}']}")
@@ -177,7 +174,7 @@ def table(peers, results, absent):
         print(" | ".join(cells))
         if peer.differs:
             print(f"    {peer.differs}")
-    for name, reason in NOT_HERE.items():
+    for name, reason in {**absent, **NOT_HERE}.items():
         print(f"{name} | absent: {reason}")
 
 
@@ -220,6 +217,7 @@ def main():
     parser.add_argument("--vllm-python", type=Path, default=os.environ.get("INFEROMETER_VLLM_PYTHON", ROOT / ".venv-vllm/bin/python"))
     parser.add_argument("--vidur-python", type=Path, help="a Python that can import vidur")
     parser.add_argument("--seconds", type=float, default=20.0, help="what a run of the largest size may take")
+    parser.add_argument("--only", nargs="+", help="parts of names: measure these peers and no others")
     parser.add_argument("--lock", type=Path, help="a file to lock while measuring, where others measure on the machine")
     arguments = parser.parse_args()
     arguments.environments.mkdir(parents=True, exist_ok=True)
@@ -229,8 +227,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if peers[0].name in commands:  # compiles, where the cache does not have it, outside our turn
             run_once(peers[0], commands[peers[0].name], workload_file(Path(folder), "full", N_FIRST), Turn(None), COMPILE_LIMIT_S)
-        for peer in peers:
-            for name in RATES_PER_S if peer.name in commands else ():
+        chosen = [
+            peer for peer in peers if peer.name in commands and (arguments.only is None or any(p in peer.name for p in arguments.only))
+        ]
+        for peer in chosen:
+            for name in RATES_PER_S:
                 workloads = {
                     "kernel": (peers[0], commands[peers[0].name]),
                     "file": lambda n, name=name: workload_file(Path(folder), name, n),
@@ -243,8 +244,8 @@ def main():
                 else:
                     log(peer, name, results[peer.name, name])
     turn.give_back()
-    table(peers, results, absent)
-    verdict(peers, results)
+    table(chosen, results, absent)
+    verdict(chosen, results)
     missing = "; ".join(f"{name}: {reason}" for name, reason in {**absent, **NOT_HERE}.items())
     log_row("simulate, peers: absent", f"{len(absent) + len(NOT_HERE)} not measured", missing)
 
