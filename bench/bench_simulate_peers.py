@@ -109,10 +109,10 @@ def run_once(peer, command, workload, turn, limit_s=LIMIT_S):
 
 
 def next_size(n_requests, cpu_s, limit_s):
-    """A round size that takes no longer than the limit, should the time grow with the square of the size."""
-    most = min(N_MOST, n_requests * np.sqrt(limit_s / cpu_s))
+    """A round size that takes no longer than the limit, should the time grow with the square of the size; twice the first at least."""
+    most = max(2 * N_FIRST, min(N_MOST, n_requests * np.sqrt(limit_s / cpu_s)))
     sizes = [n for scale in (10**3, 10**4, 10**5) for n in (scale, 2 * scale, 3 * scale, 5 * scale, 7 * scale) if n <= most]
-    return max(sizes, default=n_requests)
+    return max(sizes)
 
 
 def measure(peer, command, workloads, turn, limit_s):
