@@ -56,7 +56,7 @@ def command(
     drawn = replay.draw_workload(workload)
     whose = deployment.config.engine
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
-    simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_parts=parts)
+    simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_steps=out is not None, record_parts=parts)
     if out is not None:
         simulated = store(simulated, out)
     give(simulated.answer, as_json=as_json, show=simulate_text)

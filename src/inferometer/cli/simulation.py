@@ -79,10 +79,17 @@ class Simulator:
     objective: ObjectiveSpec | None
     until_ns: int | None
 
-    def at(self, pace: Pace, *, record_parts: bool = False) -> tuple[types.Run, Level]:
+    def at(self, pace: Pace, *, record_steps: bool = False, record_parts: bool = False) -> tuple[types.Run, Level]:
         """The run at these step times, and what it says."""
         arrays = getattr(self.deployment.step_times, pace)
-        simulation = kernel.simulate(self.requests, self.deployment.config, arrays, until_ns=self.until_ns, record_parts=record_parts)
+        simulation = kernel.simulate(
+            self.requests,
+            self.deployment.config,
+            arrays,
+            until_ns=self.until_ns,
+            record_steps=record_steps,
+            record_parts=record_parts,
+        )
         run = run_of(simulation, self.deployment)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
         return run, Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
@@ -94,12 +101,13 @@ def simulate_workload(
     objective: ObjectiveSpec | None,
     *,
     until_ns: int | None = None,
+    record_steps: bool = False,
     record_parts: bool = False,
 ) -> Simulated:
     """Simulate the same requests at likely, fast and slow step times."""
     requests = workload_demand.demand_of(workload.plan, deployment.config.block_size, has_contents=deployment.config.enable_prefix_caching)
     simulator = Simulator(deployment=deployment, requests=requests, objective=objective, until_ns=until_ns)
-    run, likely = simulator.at("likely", record_parts=record_parts)
+    run, likely = simulator.at("likely", record_steps=record_steps, record_parts=record_parts)
     levels = (likely, simulator.at("fast")[1], simulator.at("slow")[1])
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     answer = SimulateAnswer(

@@ -104,7 +104,8 @@ class Simulation(NamedTuple):
     end_ns: int
     """When the last thing happened."""
     requests: RequestTable
-    steps: StepTable
+    steps: StepTable | None
+    """None where nobody asked for them."""
     parts: StepPartTable | None
     """Who did what in each step; None where nobody asked."""
     n_never_sent: int
@@ -139,7 +140,7 @@ def new_part_log(n_rows: int) -> PartLog:
 def simulation(
     demand: Demand,
     facts: RequestFacts,
-    logs: Sequence[StepLog],
+    logs: Sequence[StepLog] | None,
     part_logs: Sequence[PartLog] | None,
     *,
     outcome: Outcome,
@@ -151,10 +152,10 @@ def simulation(
         outcome=outcome,
         end_ns=end_ns,
         requests=_request_table(demand, facts, came),
-        steps=_step_table(logs),
+        steps=None if logs is None else _step_table(logs),
         parts=None if part_logs is None else _part_table(part_logs),
         n_never_sent=int(np.sum(~came & (demand.follows >= 0))),
-        holes=_hole_table(logs),
+        holes=None if logs is None else _hole_table(logs),
     )
 
 
