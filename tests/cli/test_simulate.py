@@ -146,3 +146,9 @@ def test_a_stored_run_is_shown_judged_and_reported(tmp_path):
     assert (tmp_path / "run" / "report.html").read_text().count("<svg") >= 3
     check_refused(run("fit", "run", folder=tmp_path), 5, "requests", "inferometer show")
     check_refused(run("show", "run", SMOLLM2, folder=tmp_path), 2, "sweeps")
+
+
+def test_more_requests_than_memory_are_refused_before_anything_is_drawn(tmp_path):
+    outcome = run(*LLAMA[:4], "--requests", 10**9, folder=tmp_path)
+    check_refused(outcome, 2, "1,000,000,000 requests", "GiB", "free")
+    assert "simulating" not in outcome.stderr.partition("inferometer: ")[0]

@@ -6,9 +6,9 @@ from typing import Final
 
 import click
 
+from inferometer.cli import memory_check, simulate_text
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import Deployment, takes_deployment
-from inferometer.cli.simulate_text import simulate_text
 from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
 from inferometer.spec.objectives import parse_objective
@@ -53,13 +53,15 @@ def command(
     """
     objective = None if slo is None else parse_objective(slo)
     until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
+    memory_check.check_before_drawing(workload)
     drawn = replay.draw_workload(workload)
+    memory_check.check_drawn(drawn.plan, deployment.config, record_steps=out is not None or parts)
     whose = deployment.config.engine
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
     simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_steps=out is not None, record_parts=parts)
     if out is not None:
         simulated = store(simulated, out)
-    give(simulated.answer, as_json=as_json, show=simulate_text)
+    give(simulated.answer, as_json=as_json, show=simulate_text.simulate_text)
     sys.exit(_EXIT_CODES[simulated.answer.verdict])
 
 

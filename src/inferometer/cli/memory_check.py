@@ -1,0 +1,56 @@
+"""Is there memory for what is asked to be simulated?"""
+
+import psutil
+
+from inferometer.errors import SpecError
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.memory_need import MemoryNeed, memory_need
+from inferometer.spec.workload.plan import RequestPlan
+from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
+from inferometer.units import format_bytes
+
+
+def check_before_drawing(workload: WorkloadSpec) -> None:
+    """Refuse a workload whose requests alone do not fit; how many a trace has is not known before it is read.
+
+    Raises
+    ------
+    SpecError
+        They do not; the message says how much they would take.
+    """
+    counts = [workload.n_requests] if workload.n_requests is not None else []
+    if workload.duration_s is not None and isinstance(workload.arrivals, OpenArrivals) and workload.classes:
+        counts.append(round(workload.duration_s * workload.arrivals.rate_per_s))
+    if counts:
+        _refuse_beyond(memory_need(n_requests=min(counts)), min(counts))
+
+
+def check_drawn(plan: RequestPlan, config: EngineConfig, *, record_steps: bool) -> None:
+    """Refuse requests for whose simulation there is certainly too little memory.
+
+    Raises
+    ------
+    SpecError
+        There is; the message says how much it would take.
+    """
+    n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
+    need = memory_need(
+        n_requests=plan.n_requests,
+        n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
+        n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
+        max_num_active=config.max_num_active,
+    )
+    _refuse_beyond(need, plan.n_requests)
+
+
+def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
+    free_bytes = psutil.virtual_memory().available
+    if need.least_bytes > free_bytes:
+        raise SpecError(
+            f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more, {format_bytes(free_bytes)} are free",
+            where="--requests, --for",
+            try_="fewer requests, --set enable_prefix_caching=false where prefixes do not matter, or no --out, which keeps every step",
+        )
+
+
+__all__ = ["check_before_drawing", "check_drawn"]
