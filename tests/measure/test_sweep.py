@@ -104,10 +104,29 @@ def test_an_interrupt_keeps_what_is_done_and_says_how_to_go_on(tiny, tmp_path):
         if progress.n_done == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(MeasureError, match="2 of 4 points are stored") as error:
+    with pytest.raises(MeasureError, match="2 of 4 visits to points are stored") as error:
         run_sweep(plan, tiny, tmp_path, interrupt_at_the_third)
     assert "the same command" in str(error.value)
     check_complete(run_sweep(plan, tiny, tmp_path, lambda _: None), plan)
+
+
+@pytest.mark.slow
+def test_rounds_go_forth_and_back_are_gone_on_with_and_leave_out_what_does_not_fit(tiny, tmp_path):
+    plan = replace(plan_of(*grid(prompts=(8,)), HUGE), n_rounds=2)
+
+    def interrupt_in_the_second_round(progress: Progress) -> None:
+        if progress.n_done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(MeasureError, match="3 of 6 visits"):
+        run_sweep(plan, tiny, tmp_path, interrupt_in_the_second_round)
+    run = run_sweep(plan, tiny, tmp_path, lambda _: None)
+    assert run.manifest.is_complete
+    fits = run.sweep.status == PointStatus.OK
+    assert run.sweep.point_index[fits].tolist() == [0, 0, 1, 1, 1, 1, 0, 0], "the second round runs backwards"
+    assert run.sweep.repetition[fits].tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
+    assert run.sweep.is_warmup[fits].tolist() == [True, False] * 4
+    assert (run.sweep.status == PointStatus.OUT_OF_MEMORY).any()
 
 
 @pytest.mark.slow
