@@ -90,6 +90,7 @@ def test_step_times_of_a_fit(tmp_path):
     check_refused(run(*question[:4], "--rate", 1, folder=tmp_path), 2, "--num-blocks")
     check_refused(run("simulate", "llama-3.1-8b", *question[2:], folder=tmp_path), 2, "--fit", "smollm2", "llama-3.1-8b")
     check_refused(run(*question, "--dtype", "bfloat16", folder=tmp_path), 2, "--dtype", "float32")
+    check_refused(run(*question, "--kv-dtype", "int8", folder=tmp_path), 2, "--kv-dtype", "float32")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,7 @@ def test_step_times_of_a_fit(tmp_path):
         (("--num-blocks", 1), ("num_blocks",)),
         (("--set", "watermark_fraction=2"), ("watermark_fraction", "0 to 1")),
         (("--set", "speed=9"), ("speed", "max_num_seqs")),
+        (("--set", "num_blocks=many"), ("num_blocks",)),
         (("--set", "policy"), ("--set", "NAME=VALUE")),
         (("--slo", "ttft<"), ("--slo",)),
         (("--workload", "nothing-here"), ("--workload", "chat")),
@@ -152,3 +154,12 @@ def test_more_requests_than_memory_are_refused_before_anything_is_drawn(tmp_path
     outcome = run(*LLAMA[:4], "--requests", 10**9, folder=tmp_path)
     check_refused(outcome, 2, "1,000,000,000 requests", "GiB", "free")
     assert "simulating" not in outcome.stderr.partition("inferometer: ")[0]
+
+
+def test_the_text_says_verdict_interval_and_goodput(tmp_path):
+    text = " ".join(run(*LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", folder=tmp_path).stdout.split())
+    assert text.startswith("ANSWER llama-3.1-8b bfloat16 on NVIDIA H100 SXM5 80GB, chat: ")
+    assert "SLO met" in text
+    assert "Goodput is" in text
+    assert "(n too small)" in text, "300 requests carry no 99th percentile"
+    assert "CAUTION step times are those of a datasheet" in text

@@ -75,7 +75,9 @@ def _deployment(flags: Mapping[str, Any]) -> Deployment:
     model = resolve.resolve_model(flags["model"], load_format="dummy").spec
     hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
     if flags["fit_path"] is not None:
-        step_times = fitted_levels(flags["fit_path"], model, asked={name: flags[name] for name in ("dtype", "tp", "quantization")})
+        step_times = fitted_levels(
+            flags["fit_path"], model, asked={name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
+        )
         engine = step_times.engine
     elif hardware is not None:
         engine = EngineSpec(
@@ -109,8 +111,8 @@ def _config(
         shared["num_blocks"] = _blocks_that_fit(model, engine, hardware, shared, block_size, flags["gpu_memory_utilization"])
         kv_origin = f"reckoned from the memory of {'' if hardware is None else hardware.name}; a server's log says it exactly"
     if "max_model_len" not in shared:
-        n_blocks = shared.get("num_blocks", int(own.get("num_blocks", "2")))
-        shared["max_model_len"] = max(min(model.max_position_tokens, (n_blocks - 1) * block_size), 2)
+        held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
+        shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
     return serving_config.engine_config(policy, shared, own, where="--set"), kv_origin
 
 

@@ -1,8 +1,7 @@
 """Is there memory for what is asked to be simulated?"""
 
-import psutil
-
 from inferometer.errors import SpecError
+from inferometer.measure.resident import available_bytes
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.memory_need import MemoryNeed, memory_need
 from inferometer.spec.workload.plan import RequestPlan
@@ -44,8 +43,8 @@ def check_drawn(plan: RequestPlan, config: EngineConfig, *, record_steps: bool) 
 
 
 def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
-    free_bytes = psutil.virtual_memory().available
-    if need.least_bytes > free_bytes:
+    free_bytes = available_bytes()
+    if free_bytes is not None and need.least_bytes > free_bytes:
         raise SpecError(
             f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more, {format_bytes(free_bytes)} are free",
             where="--requests, --for",

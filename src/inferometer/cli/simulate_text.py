@@ -1,6 +1,5 @@
 """How does a simulation look in the terminal: the answer, its latencies, then what it rests on?"""
 
-import math
 from collections.abc import Callable
 from typing import Final
 
@@ -11,11 +10,15 @@ from rich.text import Text
 from inferometer.cli.simulation import Level, SimulateAnswer
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import RequestSummary
+from inferometer.report.request_tables import goodput_text
+from inferometer.report.request_words import percentile_text, rate_text
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
 _SHOWN: Final[tuple[tuple[Latency, str], ...]] = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue"))
 _FRACTIONS: Final = (0.5, 0.95, 0.99)
+_HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
+_OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
 _ABSENT: Final = "–"
 
 
@@ -40,56 +43,52 @@ def _headline(answer: SimulateAnswer) -> str:
     where, likely = answer.deployment, answer.levels[0].summary
     devices = f"{where.tensor_parallel_size} x " if where.tensor_parallel_size > 1 else ""
     on = f" on {devices}{where.hardware}" if where.hardware else ""
-    served = likely.completed_requests_per_s
-    rate = "" if served is None else f": {format_number(served.value)} requests/s"
+    rate = f": {rate_text(likely.completed_requests_per_s, 'requests/s')}"
     offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
-    ttft, tpot = (_percentile(likely, name, 0.95) for name in ("ttft", "tpot"))
+    ttft, tpot = (percentile_text(likely.latency(name).percentile(0.95)) for name in _HEADLINE)
     return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 
 
 def _verdict_lines(answer: SimulateAnswer) -> list[str]:
-    if answer.verdict is None:
+    judged = [(level.step_times, level.judgement) for level in answer.levels if level.judgement is not None]
+    if answer.verdict is None or not judged:
         return []
     lines = [f"SLO    {answer.verdict}"]
-    for level in answer.levels:
-        if level.judgement is not None and level.judgement.weakest is not None:
-            weakest = level.judgement.weakest
-            lines.append(
-                f"       {level.step_times} step times: {level.judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}"
-            )
-    return lines
+    for pace, judgement in judged:
+        if judgement.weakest is not None:
+            weakest = judgement.weakest
+            lines.append(f"       {pace} step times: {judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}")
+    return [*lines, f"       {goodput_text(judged[0][1])}"]
 
 
 def _latencies(answer: SimulateAnswer) -> RenderableType:
     table = Table("latency", *(f"p{fraction * 100:g}" for fraction in _FRACTIONS), "p95, fast … slow", box=None, pad_edge=False)
     likely = answer.levels[0].summary
     for name, label in _SHOWN:
-        ends = " … ".join(_percentile(level.summary, name, 0.95) for level in answer.levels[1:])
-        table.add_row(label, *(_percentile(likely, name, fraction, with_interval=True) for fraction in _FRACTIONS), ends)
+        ends = " … ".join(_p95(level, name) for level in answer.levels[1:])
+        table.add_row(label, *(percentile_text(likely.latency(name).percentile(fraction)) for fraction in _FRACTIONS), ends)
     return table
 
 
 def _rates(answer: SimulateAnswer) -> RenderableType:
     table = Table("throughput", "likely", "fast … slow", box=None, pad_edge=False)
 
-    def row(label: str, of: Callable[[Level], Estimate | float | None]) -> None:
-        first, *ends = (_shown(of(level)) for level in answer.levels)
-        table.add_row(label, first, " … ".join(ends))
+    def row(label: str, unit: str, of: Callable[[RequestSummary], Estimate | None]) -> None:
+        first, *ends = (of(level.summary) for level in answer.levels)
+        table.add_row(label, rate_text(first, unit), " … ".join(_shown(end) for end in ends))
 
-    row("completed requests/s", lambda level: level.summary.completed_requests_per_s)
-    row("output tokens/s", lambda level: level.summary.output_tokens_per_s)
-    row("input and output tokens/s", lambda level: level.summary.total_tokens_per_s)
-    row("tokens/s/user (1 / median TPOT)", lambda level: level.summary.tokens_per_s_per_user)
-    if answer.verdict is not None:
-        row("goodput, requests/s", lambda level: None if level.judgement is None else level.judgement.good_requests_per_s)
+    row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
+    row("output", "tok/s", lambda summary: summary.output_tokens_per_s)
+    row("input and output", "tok/s", lambda summary: summary.total_tokens_per_s)
+    row("1 / median TPOT", "tok/s/user", lambda summary: summary.tokens_per_s_per_user)
     return table
 
 
 def _classes(classes: tuple[RequestSummary, ...]) -> RenderableType:
-    table = Table("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output tokens/s", box=None, pad_edge=False)
+    table = Table("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output", box=None, pad_edge=False)
     for one in classes:
-        latencies = [_percentile(one, name, 0.95) for name in ("ttft", "tpot", "e2e")]
-        table.add_row(one.name, f"{one.n_requests:,}", *latencies, _shown(one.output_tokens_per_s))
+        latencies = [percentile_text(one.latency(name).percentile(0.95)) for name in _OF_CLASSES]
+        table.add_row(one.name, f"{one.n_requests:,}", *latencies, rate_text(one.output_tokens_per_s, "tok/s"))
     return table
 
 
@@ -109,23 +108,13 @@ def _origins(answer: SimulateAnswer) -> list[str]:
     ]
 
 
-def _percentile(summary: RequestSummary, name: Latency, fraction: float, *, with_interval: bool = False) -> str:
-    found = summary.latency(name).percentile(fraction)
-    if found is None:
-        return _ABSENT
-    text = f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
-    if not with_interval:
-        return text
-    low, high = found.seconds.low, found.seconds.high
-    if low is None or high is None:
-        return f"{text} (n too small)"
-    return f"{text} [{format_duration(low)}, {'∞' if math.isinf(high) else format_duration(high)}]"
+def _p95(level: Level, name: Latency) -> str:
+    found = level.summary.latency(name).percentile(0.95)
+    return _ABSENT if found is None else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
 
 
-def _shown(value: Estimate | float | None) -> str:
-    if value is None:
-        return _ABSENT
-    return format_number(value.value if isinstance(value, Estimate) else value)
+def _shown(estimate: Estimate | None) -> str:
+    return _ABSENT if estimate is None else format_number(estimate.value)
 
 
 __all__ = ["simulate_text"]

@@ -1,11 +1,10 @@
 """Which run does a simulation leave, with what its manifest must say?"""
 
 import sys
-import uuid
-from datetime import UTC, datetime
 
 from inferometer import __version__
 from inferometer.cli.deployment import Deployment
+from inferometer.measure.manifest import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.simulated_run import simulated_run
@@ -13,11 +12,11 @@ from inferometer.simulate.simulated_run import simulated_run
 
 def run_of(simulation: Simulation, deployment: Deployment) -> Run:
     """The run behind a simulation that was made now, by this command."""
-    created_utc = datetime.now(UTC).isoformat(timespec="seconds")
+    created_utc = now_utc()
     return simulated_run(
         simulation,
         deployment.config,
-        run_id=f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}",
+        run_id=new_run_id(created_utc),
         created_utc=created_utc,
         command=("inferometer", *sys.argv[1:]),
         tool_version=__version__,

@@ -55,10 +55,16 @@ def fitted_levels(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> 
     """
     fit = steptime_file.load_step_time_model(path)
     check_fit_of(fit, model)
-    known = {"dtype": fit.engine.dtype, "tp": fit.engine.tensor_parallel_size, "quantization": fit.engine.quantization}
+    known = {
+        "dtype": fit.engine.dtype,
+        "kv_dtype": fit.engine.kv_cache_dtype or fit.engine.dtype,
+        "tp": fit.engine.tensor_parallel_size,
+        "quantization": fit.engine.quantization,
+    }
     for name, value in known.items():
         if asked.get(name) not in {None, value}:
-            raise SpecError(f"the fit is one of {name} {value}, asked is {asked[name]}", where=f"--fit, --{name}", allowed=str(value))
+            flag = f"--{name.replace('_', '-')}"
+            raise SpecError(f"the fit is one of {flag} {value}, asked is {asked[name]}", where=f"--fit, {flag}", allowed=str(value))
     likely = arrays_of(fit)
     doubt_ratio = _doubt_ratio(fit)
     hardware = fit.trained_on.hardware or "a device without a name"

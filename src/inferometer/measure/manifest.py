@@ -15,7 +15,7 @@ def new_manifest(plan: SweepPlan, model: ModelSpec | None, command: tuple[str, .
     created_utc = now_utc()
     is_beginning = engine is not None
     return RunManifest(
-        run_id=f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}",
+        run_id=new_run_id(created_utc),
         origin="measured",
         created_utc=created_utc,
         command=command,
@@ -30,9 +30,14 @@ def new_manifest(plan: SweepPlan, model: ModelSpec | None, command: tuple[str, .
     )
 
 
+def new_run_id(created_utc: str) -> str:
+    """A name that no other run has, and that sorts by time."""
+    return f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}"
+
+
 def now_utc() -> str:
     """Now, for people: ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-__all__ = ["new_manifest", "now_utc"]
+__all__ = ["new_manifest", "new_run_id", "now_utc"]
