@@ -67,6 +67,7 @@ def test_the_likely_run_is_stored_and_reads_back(tmp_path):
     assert answer["record"] == "run"
     stored = read_run(tmp_path / "run")
     assert stored.manifest.origin == "simulated"
+    assert all(word in stored.manifest.source.where for word in ("vLLM 0.32.0", "the datasheet of", "KV blocks, reckoned"))
     assert len(stored.requests.status) == 300
     assert stored.parts.n_delivered_tokens.sum() == stored.requests.output_tokens.sum()
     assert {caution.code for caution in stored.manifest.cautions} == {caution["code"] for caution in answer["cautions"]}

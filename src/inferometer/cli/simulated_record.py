@@ -1,6 +1,7 @@
 """Which run does a simulation leave, with what its manifest must say?"""
 
 import sys
+from dataclasses import replace
 
 from inferometer import __version__
 from inferometer.cli.deployment import Deployment
@@ -8,12 +9,13 @@ from inferometer.measure.manifest import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.simulated_run import simulated_run
+from inferometer.spec.types import Source
 
 
 def run_of(simulation: Simulation, deployment: Deployment) -> Run:
     """The run behind a simulation that was made now, by this command."""
     created_utc = now_utc()
-    return simulated_run(
+    run = simulated_run(
         simulation,
         deployment.config,
         run_id=new_run_id(created_utc),
@@ -22,6 +24,11 @@ def run_of(simulation: Simulation, deployment: Deployment) -> Run:
         tool_version=__version__,
         model=deployment.model,
     )
+    config = deployment.config
+    rests_on = (
+        f"rules of {config.engine}; step times: {deployment.step_times.origin}; {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
+    )
+    return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
 
 
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:

@@ -268,7 +268,7 @@ class RunManifest:
     engine: EngineFacts | None
     host: HostFacts | None
     source: Source | None
-    """For published runs: where it was published."""
+    """Of a published run: where it was published; of a simulated one: what it rests on."""
     git_commit: str | None = None
     is_complete: bool = False
     ended_utc: str | None = None
