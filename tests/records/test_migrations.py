@@ -50,6 +50,15 @@ def test_version_2():
     assert int(run.parts.n_delivered_tokens.sum()) == int(run.requests.output_tokens.sum())
 
 
+def test_version_3():
+    """The same run as the third version writes it."""
+    old, new = read_run(FIXTURES / "version_2"), read_run(FIXTURES / "version_3")
+    assert json.loads((FIXTURES / "version_3" / "manifest.json").read_text())["schema_version"] == 3
+    for field in ("requests", "steps", "parts"):
+        for name, column in zip(getattr(old, field)._fields, getattr(old, field), strict=True):
+            assert np.array_equal(getattr(getattr(new, field), name), column), name
+
+
 def test_a_newer_version_is_refused_with_what_to_do(tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema_version": 99}')
     with pytest.raises(RecordError, match="version 99 is unknown") as caught:

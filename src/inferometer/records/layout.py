@@ -7,6 +7,7 @@
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
     requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
+    chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test
 """
 
 import re
@@ -21,6 +22,10 @@ STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"
 REQUESTS_NAME: Final = "requests.parquet"
 STEP_PARTS_NAME: Final = "step_parts.parquet"
+CHUNKS_NAME: Final = "chunks.parquet"
+EXCHANGES_NAME: Final = "exchanges.parquet"
+LAGS_NAME: Final = "lags.parquet"
+SERVER_NAME: Final = "server.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
 """The tables of a sweep, which has all of them."""
 TABLE_FILES: Final = {
@@ -29,6 +34,10 @@ TABLE_FILES: Final = {
     "ceilings": CEILINGS_NAME,
     "requests": REQUESTS_NAME,
     "parts": STEP_PARTS_NAME,
+    "chunks": CHUNKS_NAME,
+    "exchanges": EXCHANGES_NAME,
+    "lags": LAGS_NAME,
+    "server": SERVER_NAME,
 }
 """Field of a ``Run`` -> the file that holds it."""
 
@@ -57,10 +66,14 @@ def parts_of(directory: Path) -> tuple[Part, ...]:
 
 __all__ = [
     "CEILINGS_NAME",
+    "CHUNKS_NAME",
+    "EXCHANGES_NAME",
+    "LAGS_NAME",
     "LOCK_NAME",
     "MANIFEST_NAME",
     "PARTS_NAME",
     "REQUESTS_NAME",
+    "SERVER_NAME",
     "STEPS_NAME",
     "STEP_PARTS_NAME",
     "SWEEP_NAME",

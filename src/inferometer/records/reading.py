@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import RecordError
 from inferometer.records import durability, parquet, tables
 from inferometer.records.layout import MANIFEST_NAME, TABLE_FILES, TABLE_NAMES, parts_of
+from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
 from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import Table
@@ -42,6 +43,10 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     ceilings = stored.table("ceilings", CeilingTable)
     requests = stored.table("requests", RequestTable)
     parts = stored.table("parts", StepPartTable)
+    chunks = stored.table("chunks", ChunkTable)
+    exchanges = stored.table("exchanges", ExchangeTable)
+    lags = stored.table("lags", LagTable)
+    server = stored.table("server", ServerSampleTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
@@ -57,6 +62,10 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         ceilings=ceilings if ceilings is not None and tables.n_rows(ceilings) else None,
         requests=requests,
         parts=parts,
+        chunks=chunks,
+        exchanges=exchanges,
+        lags=lags,
+        server=server,
     )
 
 

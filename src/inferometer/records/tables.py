@@ -10,10 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
+from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
 from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepPartTable, StepTable, SweepTable
 
-Table = TypeVar("Table", SweepTable, StepTable, CeilingTable, RequestTable, StepPartTable)
-AnyTable: TypeAlias = SweepTable | StepTable | CeilingTable | RequestTable | StepPartTable
+Table = TypeVar(
+    "Table",
+    SweepTable,
+    StepTable,
+    CeilingTable,
+    RequestTable,
+    StepPartTable,
+    ChunkTable,
+    ExchangeTable,
+    LagTable,
+    ServerSampleTable,
+)
+AnyTable: TypeAlias = (
+    SweepTable | StepTable | CeilingTable | RequestTable | StepPartTable | ChunkTable | ExchangeTable | LagTable | ServerSampleTable
+)
 Column: TypeAlias = NDArray[Any]
 
 _ABSENT_VALUES: Final[dict[str, int | float]] = {"i8": ABSENT, "f8": float("nan")}

@@ -13,12 +13,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable, Validity
+from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.types import ModelSpec, Source, SweepPlan
 
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 that means *nobody could tell*; NULL in Parquet."""
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
 I8: TypeAlias = NDArray[np.int8]
 I32: TypeAlias = NDArray[np.int32]
@@ -273,6 +275,10 @@ class RunManifest:
     is_complete: bool = False
     ended_utc: str | None = None
     cautions: tuple[Caution, ...] = ()
+    load: LoadPlan | None = None
+    """Of a load test."""
+    validity: Validity | None = None
+    """Of a load test: may its numbers be trusted?"""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -287,6 +293,10 @@ class Run:
     requests: RequestTable | None = None
     parts: StepPartTable | None = None
     """Who did what in each step; simulated runs have it where it was asked for."""
+    chunks: ChunkTable | None = None
+    exchanges: ExchangeTable | None = None
+    lags: LagTable | None = None
+    server: ServerSampleTable | None = None
 
 
 __all__ = [

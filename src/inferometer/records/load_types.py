@@ -1,0 +1,137 @@
+"""What does a load test record beside its requests: chunks, exchanges, how late the client itself was, and the server's own numbers?
+
+Instants are nanoseconds of a monotonic clock since the start of the run. Letters of shapes: N requests, K chunks, L probes, M samples.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64: TypeAlias = NDArray[np.float64]
+I8: TypeAlias = NDArray[np.int8]
+I32: TypeAlias = NDArray[np.int32]
+I64: TypeAlias = NDArray[np.int64]
+Bools: TypeAlias = NDArray[np.bool_]
+Texts: TypeAlias = NDArray[np.str_]
+
+ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
+
+
+class ChunkKind(IntEnum):
+    """What did a chunk of an answer carry?"""
+
+    CONTENT = 0
+    REASONING = 1
+    TOOL_CALL = 2
+
+
+class ChunkTable(NamedTuple):
+    """One row per event of an answer that carries tokens (K rows), in order of requests and, in one, of arrival.
+
+    Events without any (a role, usage alone, keep-alive, ``[DONE]``) are none.
+    """
+
+    request_index: I32
+    """``RequestTable.request_index``"""
+    arrived_ns: I64
+    """When the read ended that completed the event."""
+    n_tokens: I64
+    """ABSENT where nobody could tell how the answer's tokens are spread over its chunks."""
+    n_characters: I32
+    kind: I8
+    """A ``ChunkKind``."""
+
+
+class ExchangeTable(NamedTuple):
+    """What went over the wire for each request that was sent (N rows, in the order of the ``RequestTable``)."""
+
+    request_index: I32
+    process_index: I32
+    """Which of the client's processes sent it."""
+    connection_index: I32
+    """Which of that process's connections, in order of opening; -1 where none could be opened."""
+    is_reused: Bools
+    """The connection had carried a request before."""
+    connected_ns: I64
+    """When the new connection stood; ABSENT where it was reused or never did."""
+    head_ns: I64
+    """When the response's head was there; ABSENT where none came."""
+    last_byte_ns: I64
+    """ABSENT where no byte came."""
+    http_status: I64
+    """ABSENT where none came."""
+    error: Texts
+    """'' or what went wrong, as a short stable code (``records.exchange_errors``)."""
+    finish_reason: Texts
+    """As the server says; '' where it does not."""
+    asked_output_tokens: I32
+    """``max_tokens`` of the request."""
+    sent_bytes: I64
+    received_bytes: I64
+    """Of the body."""
+    n_chunks: I32
+    n_coalesced_chunks: I32
+    """Chunks that arrived in one read with an earlier chunk of the same answer."""
+    usage_prompt_tokens: I64
+    """As the server counted; ABSENT where it did not say."""
+    usage_cached_tokens: I64
+    usage_output_tokens: I64
+    token_source: Texts
+    """Who counted the output tokens of the request: usage, tokenizer or chunks."""
+    retry_after_s: F64
+    """As the server asked; NaN where it did not."""
+
+
+class LagTable(NamedTuple):
+    """How late was the client itself (L rows)? A timer that should fire every few milliseconds says by how much it was late."""
+
+    process_index: I32
+    due_ns: I64
+    lag_ns: I64
+    n_in_flight: I32
+
+
+class ServerSampleTable(NamedTuple):
+    """The server's own numbers (M rows), as scraped; names and labels are the server's."""
+
+    scraped_ns: I64
+    """When the answer to the scrape was there."""
+    name: Texts
+    labels: Texts
+    """As in the exposition format, sorted by name: ``engine="0",le="0.5"``."""
+    value: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidityReason:
+    """One check of a load test, and what it found."""
+
+    check: str
+    verdict: ValidityVerdict
+    text: str
+    """What was seen, against what is allowed, in a sentence."""
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validity:
+    """May a load test's numbers be trusted? The worst of its checks decides."""
+
+    verdict: ValidityVerdict
+    reasons: tuple[ValidityReason, ...]
+    """Every check that was made, the worst first."""
+
+
+__all__ = [
+    "ChunkKind",
+    "ChunkTable",
+    "ExchangeTable",
+    "LagTable",
+    "ServerSampleTable",
+    "Validity",
+    "ValidityReason",
+    "ValidityVerdict",
+]

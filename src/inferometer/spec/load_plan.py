@@ -1,0 +1,53 @@
+"""What is asked of a load test: which server, which requests, for how long, and how are they put into words?
+
+Secrets are no part of it: bearer tokens and header values come from the environment and are neither printed nor stored.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from inferometer.spec.workload.types import WorkloadSpec
+
+Endpoint: TypeAlias = Literal["chat", "completions"]
+PromptForm: TypeAlias = Literal["token-ids", "tokenizer", "words"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    """A load test of one server, as it can be made again."""
+
+    url: str
+    """Scheme, host, port and path prefix, such as ``http://127.0.0.1:8000``."""
+    served_model: str
+    """The name that the server knows the model by."""
+    endpoint: Endpoint
+    workload: WorkloadSpec
+    is_streaming: bool = True
+    for_s: float | None = None
+    """Requests are sent for so long; those in flight then are waited for until ``drain_s`` is over."""
+    drain_s: float = 60.0
+    timeout_s: float = 600.0
+    """A request that takes longer is given up and recorded so."""
+    n_processes: int = 1
+    max_connections: int | None = None
+    """At most so many at once; None: as many as there are requests in flight."""
+    prompt_form: PromptForm = "words"
+    """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by a local one; words: one word per token
+    asked for, whose true length only the server's usage says."""
+    tokenizer: str | None = None
+    """Folder or file of the local tokenizer."""
+    ignores_eos: bool = True
+    """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
+    extra_body: tuple[tuple[str, str], ...] = ()
+    """Further keys of the request's body and their values as JSON, sorted."""
+    header_names: tuple[str, ...] = ()
+    """Names of the custom headers that were sent; their values are not kept."""
+    sends_bearer_token: bool = False
+    verifies_tls: bool = True
+    proxy: str | None = None
+    """Without its credentials."""
+    metrics_url: str | None = None
+    """Where the server's own numbers were scraped."""
+
+
+__all__ = ["Endpoint", "LoadPlan", "PromptForm"]
