@@ -20,9 +20,10 @@ def plan_of(name="long-context", **changes):
 
 
 def test_columns_arrive():
-    plan = plan_of(n_requests=300)
+    plan = plan_of(n_requests=300, tenants={"n_tenants": 3})
+    assert len(np.unique(plan.tenant_index)) == 3
     requests = demand_of(plan, 16)
-    for name in ("prompt_tokens", "output_tokens", "max_tokens", "priority", "class_index", "follows"):
+    for name in ("prompt_tokens", "output_tokens", "max_tokens", "priority", "class_index", "tenant_index", "follows"):
         assert np.array_equal(getattr(requests, name), getattr(plan, name)), name
     leads = plan.follows == NONE
     assert np.array_equal(requests.arrival_ns[leads], plan.arrival_ns[leads])

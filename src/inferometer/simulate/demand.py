@@ -31,6 +31,7 @@ class Demand(NamedTuple):
     priority: I32
     """The smaller, the more urgent."""
     class_index: I32
+    tenant_index: I32
     abort_ns: I64
     """When the client goes away; ABSENT where it stays."""
     content_start: I64
@@ -70,6 +71,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     max_tokens: ArrayLike | None = None,
     priority: ArrayLike | None = None,
     class_index: ArrayLike | None = None,
+    tenant_index: ArrayLike | None = None,
     abort_ns: ArrayLike | None = None,
     follows: ArrayLike | None = None,
     think_ns: ArrayLike | None = None,
@@ -91,6 +93,7 @@ def demand(  # noqa: PLR0913 -- one for each column
         max_tokens=output if max_tokens is None else _column("max_tokens", max_tokens, n_requests, np.int32),
         priority=_column("priority", np.zeros(n_requests) if priority is None else priority, n_requests, np.int32),
         class_index=_column("class_index", np.zeros(n_requests) if class_index is None else class_index, n_requests, np.int32),
+        tenant_index=_column("tenant_index", np.zeros(n_requests) if tenant_index is None else tenant_index, n_requests, np.int32),
         abort_ns=_column("abort_ns", np.full(n_requests, ABSENT) if abort_ns is None else abort_ns, n_requests, np.int64),
         content_start=np.zeros(n_requests + 1, np.int64),
         contents=np.empty(0, np.int32),

@@ -24,6 +24,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
         max_tokens=plan.max_tokens,
         priority=plan.priority,
         class_index=plan.class_index,
+        tenant_index=plan.tenant_index,
         abort_ns=np.where(leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT),
         follows=plan.follows,
         think_ns=np.where(is_follower, plan.think_ns, 0),

@@ -1,0 +1,170 @@
+"""Who goes in when? The rules of a gate: what stands before the engines, holds requests back, orders them and turns some away.
+
+As the flow control of an inference gateway it knows classes, tenants and declared lengths, and nothing of the engines but how many
+more requests they take. It works in front of every engine's rules and of any number of replicas; whoever runs the replicas (a *loop*)
+talks to it in five calls. Plain form: methods of ``reference_gate.Gate``. Compiled form: functions of ``kernel_gate`` over a
+``kernel_gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the state first.
+
+``offer(index, now_ns) -> bool``
+    The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate. False: it is turned away; the
+    loop ends it as REJECTED at ``now_ns``.
+``shed(now_ns) -> int``
+    Who is turned away by now because it waited too long or its deadline is lost? An index, or ``NOTHING``; ask until ``NOTHING``. The loop
+    ends it as REJECTED at ``now_ns``.
+``release(now_ns, n_room) -> int``
+    Who goes in now, if all replicas together have room for ``n_room`` more? An index, or ``NOTHING``; ask until ``NOTHING``, with
+    ``n_room`` smaller by one each time. Whom a router sends it to is the loop's business.
+``gone(index, now_ns)``
+    The client of a request that waits at the gate went away. (Of one that was released: ``ended``.) Of others: nothing happens.
+``ended(index, n_output_tokens, now_ns)``
+    A released request has left its engine, however it did (stopped, cut, aborted, rejected by the engine), with so many tokens.
+``wake_ns``
+    When is the gate to be asked again if nothing else happens before? ``FAR_NS``: never. An attribute of ``Gate``,
+    ``state.counters[0].wake_ns`` compiled. Always later than the last ``now_ns``.
+``n_waiting``
+    How many wait at the gate: an attribute of ``Gate``, ``state.counters[0].n_waiting`` compiled.
+
+The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an end, a client going away,
+``wake_ns``) the loop first tells all that happened, arrivals by index last, then asks ``shed`` until ``NOTHING``, then ``release`` until
+``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's ``max_num_active``) less
+what is in flight, summed over replicas that take requests. A gate never deadlocks: where requests wait and none is in flight,
+``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
+
+Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer answer then ends as LENGTH. After it
+``gate_outcome.shed_counts`` says who was turned away why, from ``reasons`` (N, ``Gate.reasons`` and ``state.requests["reason"]``).
+
+Ties, in this order: priority band (where bands count), the tenant's service (fair queueing), the order's key, arrival, index.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from inferometer.errors import SpecError
+from inferometer.simulate.demand import Demand
+
+Order: TypeAlias = Literal["fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"]
+Lengths: TypeAlias = Literal["declared", "oracle"]
+Lateness: TypeAlias = Literal["keep", "passed", "hopeless"]
+
+NOTHING: Final = -1
+"""Nobody goes in, nobody is turned away."""
+
+
+class Reason(IntEnum):
+    """Why was a request turned away at the gate?"""
+
+    NONE = 0
+    """It was not."""
+    QUEUE_FULL = 1
+    CLASS_QUEUE_FULL = 2
+    TOKENS_FULL = 3
+    """Those who wait would ask for more tokens than may wait."""
+    TOO_LARGE = 4
+    """It asks for more tokens than its tenant's bucket ever holds."""
+    TOO_LATE = 5
+    """Its first token can no longer come in time."""
+    WAITED_TOO_LONG = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassRules:
+    """What holds for the requests of one class; 0 and None mean: no such rule. Limits count all replicas together."""
+
+    priority: int | None = None
+    """Its band, the smaller the more urgent; None: each request's own."""
+    window_ns: int = 0
+    """Requests of the class gather until the oldest of them has waited so long, …"""
+    window_size: int = 0
+    """… or until so many are there; then all of them may go in."""
+    max_in_flight: int = 0
+    max_tokens: int = 0
+    """Of an answer."""
+    max_queue: int = 0
+    max_wait_ns: int = 0
+    ttft_limit_ns: int = 0
+    """A request's deadline is its arrival and this; without one it has none, and comes after all that do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantRules:
+    """What holds for one tenant. Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
+
+    A release takes prompt and ``max_tokens`` (as cut) out of it; what the answer does not use is not given back.
+    """
+
+    tokens_per_s: int = 0
+    burst_tokens: int = 0
+    weight: int = 1
+    """Its share where tenants are served fairly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateConfig:
+    """A gate's rules for a workload whose classes and tenants are numbered; 0 means: no such rule.
+
+    Orders: ``fcfs``; ``priority`` (fcfs within bands); ``shortest-remaining`` (the fewest tokens to compute, prompt and answer: at the
+    gate nothing is computed yet); ``earliest-deadline``; ``least-slack`` (deadline less the predicted time to the first token); ``fair``
+    (virtual token counters, Sheng et al., OSDI 2024, with predicted lengths). Lengths are ``declared`` (``max_tokens``) or an ``oracle``'s.
+    """
+
+    order: Order = "fcfs"
+    has_bands: bool = False
+    """The more urgent band before all others, the order within it; ``priority`` has them always."""
+    lengths: Lengths = "declared"
+    max_in_flight: int = 0
+    """Of each replica; 0: the engine's seats, so that the gate's order is the order of admission."""
+    classes: tuple[ClassRules, ...] = (ClassRules(),)
+    tenants: tuple[TenantRules, ...] = (TenantRules(),)
+    max_queue: int = 0
+    max_queued_tokens: int = 0
+    """Prompts and ``max_tokens`` of all who wait."""
+    max_wait_ns: int = 0
+    lateness: Lateness = "keep"
+    """Whom to turn away: nobody, whose deadline has passed, or whose predicted first token would come after it."""
+    first_token_ns: int = 0
+    """The predicted time to the first token is this and …"""
+    first_token_per_prompt_token_ns: float = 0.0
+    output_token_weight: int = 2
+    """How much service is a token of the answer, for ``fair``, when one of the prompt is 1?"""
+
+    def __post_init__(self) -> None:
+        if self.output_token_weight < 1 or not self.classes or not self.tenants:
+            raise SpecError("a gate without classes, tenants or a weight of output tokens", where="the gate")
+        for rules in self.tenants:
+            if (rules.tokens_per_s > 0) != (rules.burst_tokens > 0) or not 1 <= rules.weight <= MAX_WEIGHT:
+                raise SpecError(
+                    f"tokens_per_s = {rules.tokens_per_s}, burst_tokens = {rules.burst_tokens}, weight = {rules.weight}",
+                    where="the gate's tenants",
+                    allowed=f"rate and burst both above 0, or none of them; a weight from 1 to {MAX_WEIGHT}",
+                )
+
+    @property
+    def knows_tenants(self) -> bool:
+        """Do any rules tell tenants apart?"""
+        return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
+
+
+MAX_WEIGHT: Final = 1000
+
+
+def cut_answers(requests: Demand, config: GateConfig) -> Demand:
+    """The same requests, allowed no more tokens than their class is: a longer answer ends as LENGTH."""
+    caps = np.array([rules.max_tokens or np.iinfo(np.int32).max for rules in config.classes], np.int32)
+    return requests._replace(max_tokens=np.minimum(requests.max_tokens, caps[requests.class_index]))
+
+
+__all__ = [
+    "MAX_WEIGHT",
+    "NOTHING",
+    "ClassRules",
+    "GateConfig",
+    "Lateness",
+    "Lengths",
+    "Order",
+    "Reason",
+    "TenantRules",
+    "cut_answers",
+]
