@@ -1,0 +1,201 @@
+"""In which form does a load test's client keep what came over the wire, so that it can be decoded after the run?
+
+A folder ``raw/`` holds one file per process and session (a session is one call of the command; a resumed run has several):
+``session-000-process-00.raw``. A file is ``MAGIC`` and then frames, each
+
+    u32 little-endian  length of the payload in bytes
+    u32 little-endian  CRC-32 of the payload
+    payload            MessagePack: [tag, field, field, …] of one of the four structs below
+
+A process that is killed leaves a cut frame at the end at most: readers stop there and say how many bytes they left.
+All instants are nanoseconds of CLOCK_MONOTONIC since the start of the run, whichever session they are of.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import RecordError
+
+I32: TypeAlias = NDArray[np.int32]
+I64: TypeAlias = NDArray[np.int64]
+
+MAGIC: Final = b"inferometer raw log 1\n"
+RAW_FOLDER: Final = "raw"
+_HEAD: Final = Struct("<II")
+_MOST_BYTES: Final = 2**30
+"""No frame is longer: a length above is damage."""
+
+
+class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="session"):
+    """The first frame of every file: who writes it, and when its clock began."""
+
+    session_index: int
+    process_index: int
+    n_processes: int
+    begins_ns: int
+    """Instant of the run at which this session's schedule begins: 0 of the first."""
+    origin_monotonic_ns: int
+    """What CLOCK_MONOTONIC shows (or would have shown) at instant 0 of the run."""
+    started_utc: str
+
+
+class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
+    """One request that is over, however it ended. None: it never came so far."""
+
+    request_index: int
+    """Row of the workload's ``RequestPlan``."""
+    process_index: int
+    connection_index: int
+    """Of its process, in order of opening; -1 where none could be opened."""
+    is_reused: bool
+    intended_ns: int
+    sent_ns: int | None
+    """When the request was handed to the socket."""
+    connected_ns: int | None
+    """When the new connection stood (TLS and proxy included); None where it was reused."""
+    head_ns: int | None
+    """When the read ended that completed the response's head."""
+    finished_ns: int
+    """When the response was whole, or was given up."""
+    http_status: int | None
+    error: str
+    """'' or a code of ``records.exchange_errors``."""
+    detail: str
+    """What the system said of the error, for people."""
+    content_type: str
+    retry_after: str
+    """The header's text; '' where it did not come."""
+    asked_prompt_tokens: int
+    asked_output_tokens: int
+    """``max_tokens`` of the request."""
+    sent_bytes: int
+    """Head and body of the request."""
+    received_bytes: int
+    """Of the response's body (transfer coding taken off), kept or not."""
+    read_ns: bytes
+    """int64 little-endian: when each read ended that brought bytes of the body."""
+    read_bytes: bytes
+    """int32 little-endian: how many bytes of the body each of them brought; their sum is ``len(body)``."""
+    body: bytes
+    """As it came. Shorter than ``received_bytes`` where it went past the cap: the rest was not kept."""
+
+
+class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lag"):
+    """A second's worth of the process's own timer: due every few milliseconds, how late was it?"""
+
+    process_index: int
+    due_ns: bytes
+    """int64 little-endian."""
+    lag_ns: bytes
+    """int64 little-endian."""
+    n_in_flight: bytes
+    """int32 little-endian."""
+
+
+class EndFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="end"):
+    """The last frame of a file whose process ended by itself."""
+
+    process_index: int
+    ended_ns: int
+    is_interrupted: bool
+    """Somebody stopped it before its schedule was over."""
+    n_unsent: int
+    """Requests of its share that were not sent: the schedule was cut."""
+    cpu_s: float
+    """CPU time of the process from the schedule's begin to its end."""
+
+
+Frame: TypeAlias = SessionFrame | RequestFrame | LagFrame | EndFrame
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Frame)
+
+
+def file_name(session_index: int, process_index: int) -> str:
+    """How is the file of this process in this session called? Names sort by session, then by process."""
+    return f"session-{session_index:03d}-process-{process_index:02d}.raw"
+
+
+def encode_frame(frame: Frame) -> bytes:
+    """The bytes that stand for a frame in a file."""
+    payload = _ENCODER.encode(frame)
+    return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+class RawLogReader:
+    """The frames of one file in order, one in memory at a time. ``n_left_bytes`` says afterwards how much of a cut tail was left."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.n_left_bytes = 0
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Read the file from its start.
+
+        Raises
+        ------
+        RecordError
+            It is no raw log, or cannot be read.
+        """
+        try:
+            with self._path.open("rb") as file:
+                start = file.read(len(MAGIC))
+                if not MAGIC.startswith(start):
+                    raise RecordError("this is no raw log", where=str(self._path), allowed=f"a file that begins with {MAGIC!r}")
+                good = file.tell()
+                while (payload := _payload(file.read(_HEAD.size), file.read)) is not None:
+                    yield _DECODER.decode(payload)
+                    good = file.tell()
+                self.n_left_bytes = self._path.stat().st_size - good
+        except (OSError, msgspec.DecodeError) as error:
+            raise RecordError(f"the raw log cannot be read: {error}", where=str(self._path)) from error
+
+
+def raw_logs(folder: Path) -> tuple[Path, ...]:
+    """The raw logs of a run's folder, by session and process."""
+    return tuple(sorted((folder / RAW_FOLDER).glob("session-*-process-*.raw")))
+
+
+def int64s(packed: bytes) -> I64:
+    """The numbers of a field that is said to be int64."""
+    return np.frombuffer(packed, "<i8")
+
+
+def int32s(packed: bytes) -> I32:
+    """The numbers of a field that is said to be int32."""
+    return np.frombuffer(packed, "<i4")
+
+
+def _payload(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
+    """The next frame's payload; None where the file ends or is cut or damaged."""
+    if len(head) < _HEAD.size:
+        return None
+    n_bytes, crc = _HEAD.unpack(head)
+    if n_bytes > _MOST_BYTES:
+        return None
+    payload = read(n_bytes)
+    return payload if len(payload) == n_bytes and zlib.crc32(payload) == crc else None
+
+
+__all__ = [
+    "MAGIC",
+    "RAW_FOLDER",
+    "EndFrame",
+    "Frame",
+    "LagFrame",
+    "RawLogReader",
+    "RequestFrame",
+    "SessionFrame",
+    "encode_frame",
+    "file_name",
+    "int32s",
+    "int64s",
+    "raw_logs",
+]
