@@ -31,6 +31,7 @@ VERBS: Final[dict[str, Verb]] = {
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
     "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),
     "report": Verb("inferometer.cli.report", "What do runs say? (one offline HTML page)"),
+    "compare": Verb("inferometer.cli.compare", "Are these runs faster than those, or can nobody tell?"),
     "doctor": Verb("inferometer.cli.doctor", "What would make numbers bad on this machine?"),
     "engines": Verb("inferometer.cli.engines", "Which engines can be measured here, and how are others installed?"),
     "catalog": Verb("inferometer.cli.catalog", "Which models and devices are known, and from which sources?"),

@@ -6,7 +6,7 @@ Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods (3rd ed.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, present_samples
+from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, median_estimate, present_samples
 
 ComparisonVerdict: TypeAlias = Literal["lower", "higher", "equivalent", "undecided"]
 
@@ -48,6 +48,32 @@ def compare(
     ratio = ratio_estimate(new, old, confidence_fraction=confidence_fraction)
     if ratio is None:
         return None
+    return Comparison(ratio=ratio, margin_ratio=margin_ratio, verdict=_verdict(ratio, margin_ratio))
+
+
+def compare_pairs(
+    new: ArrayLike, old: ArrayLike, *, margin_ratio: float = 0.02, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Comparison | None:
+    """The same where the i-th new repeat was made next to the i-th old one: what both of a pair share cancels.
+
+    The ratio is the median of the pairs' ratios with the interval of the sign test, which assumes nothing of their distribution: no
+    interval below 6 pairs at 95 %. A pair of which one is absent (NaN) is none.
+
+    Example
+    -------
+    >>> compare_pairs([9.0, 18.1, 27.2, 8.9, 9.1, 9.05], [10.0, 20.1, 29.9, 10.2, 10, 10.1]).verdict
+    'lower'
+    """
+    pairs = np.column_stack([np.asarray(new, np.float64), np.asarray(old, np.float64)])
+    pairs = pairs[np.isfinite(pairs).all(axis=1)]
+    if len(pairs) == 0:
+        return None
+    if pairs.min() <= 0:
+        raise ValueError("a ratio needs positive samples")
+    ratio = median_estimate(pairs[:, 0] / pairs[:, 1], confidence_fraction=confidence_fraction)
+    if ratio is None:
+        return None
+    ratio = replace(ratio, method=f"median of the ratios of {len(pairs)} pairs; {ratio.method}")
     return Comparison(ratio=ratio, margin_ratio=margin_ratio, verdict=_verdict(ratio, margin_ratio))
 
 
@@ -112,4 +138,4 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-__all__ = ["Comparison", "ComparisonVerdict", "compare", "ratio_estimate"]
+__all__ = ["Comparison", "ComparisonVerdict", "compare", "compare_pairs", "ratio_estimate"]

@@ -1,0 +1,270 @@
+"""Is one set of runs faster than another, as fast, slower, or can nobody tell?
+
+The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4). One metric answers and has the
+whole confidence; all others together share the same chance of a false alarm (Bonferroni), so that nothing is different by accident.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inferometer.errors import SpecError
+from inferometer.records.run_metrics import REQUEST_METRICS, PointKey, PointTimes, point_times, request_numbers
+from inferometer.records.types import Caution, Run, RunManifest
+from inferometer.stats.comparison import Comparison, compare, compare_pairs
+from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import median_estimate
+
+ComparedVerdict: TypeAlias = Literal["better", "worse", "equivalent", "undecided"]
+Replicate: TypeAlias = Literal["run", "repetition"]
+
+DEFAULT_REQUEST_METRIC: Final = "e2e_p50_s"
+DEFAULT_SWEEP_METRIC: Final = "decode_step_s of all points"
+PHASES: Final = ("prefill_s", "decode_step_s")
+_FACTS: Final = ("model", "engine", "host", "plan", "load", "tool_version", "git_commit")
+_WHERE: Final = "the runs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedMetric:
+    """One number of both sides: ``old`` is the side that was named first."""
+
+    metric: str
+    unit: str
+    smaller_is_better: bool
+    old: Estimate | None
+    """The median over the replicates; None where none has the number."""
+    new: Estimate | None
+    ratio: Estimate | None
+    """New / old."""
+    verdict: ComparedVerdict
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Something that is not the same on both sides, besides what was measured."""
+
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What is different, by how much, and how sure is that?"""
+
+    replicate: Replicate
+    is_paired: bool
+    n_old: int
+    n_new: int
+    margin_ratio: float
+    answer: ComparedMetric
+    others: tuple[ComparedMetric, ...]
+    """At ``others_confidence_fraction`` each."""
+    others_confidence_fraction: float
+    differences: tuple[Difference, ...]
+    cautions: tuple[Caution, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRule:
+    """What counts as different? ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps."""
+
+    metric: str | None = None
+    margin_ratio: float = 0.02
+    confidence_fraction: float = 0.95
+    is_paired: bool = False
+    """The i-th run of one side was made next to the i-th of the other."""
+
+
+class _Numbers(NamedTuple):
+    unit: str
+    smaller_is_better: bool
+    old: list[float]
+    """One per replicate, NaN where it has none."""
+    new: list[float]
+
+
+def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> RunComparison:
+    """How do the new runs compare with the old?
+
+    Raises
+    ------
+    SpecError
+        No run on a side, sweeps against runs of requests, no common point, an unknown metric, pairs of different number.
+    """
+    _check_sides(old, new, rule)
+    is_sweep = old[0].sweep is not None
+    is_single = is_sweep and len(old) == len(new) == 1
+    numbers = _sweep_numbers(old, new, is_single=is_single) if is_sweep else _request_numbers(old, new)
+    name = rule.metric or (DEFAULT_SWEEP_METRIC if is_sweep else DEFAULT_REQUEST_METRIC)
+    if name not in numbers:
+        raise SpecError(f"there is no metric {name!r}", where="--metric", allowed=", ".join(numbers))
+    replicate: Replicate = "repetition" if is_single else "run"
+    rest = [other for other in numbers if other != name]
+    others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
+    return RunComparison(
+        replicate=replicate,
+        is_paired=rule.is_paired,
+        n_old=len(numbers[name].old),
+        n_new=len(numbers[name].new),
+        margin_ratio=rule.margin_ratio,
+        answer=_compared(name, numbers[name], rule, rule.confidence_fraction, replicate),
+        others=tuple(_compared(other, numbers[other], rule, others_confidence, replicate) for other in rest),
+        others_confidence_fraction=others_confidence,
+        differences=differences(old[0].manifest, new[0].manifest),
+        cautions=_cautions(old, new, is_single=is_single),
+    )
+
+
+def differences(old: RunManifest, new: RunManifest) -> tuple[Difference, ...]:
+    """What do the manifests of two runs say differently, of model, engine, machine, plan and version?"""
+    olds, news = _flat(old), _flat(new)
+    return tuple(
+        Difference(what=key, old=olds.get(key, "–"), new=news.get(key, "–"))
+        for key in sorted({*olds, *news})
+        if olds.get(key) != news.get(key)
+    )
+
+
+def _check_sides(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> None:
+    if not old or not new:
+        raise SpecError("a side has no run", where=_WHERE, allowed="one run or more on each side")
+    if len({run.sweep is None for run in (*old, *new)}) > 1:
+        raise SpecError("sweeps cannot be compared with runs of requests", where=_WHERE, allowed="runs of one kind")
+    if rule.is_paired and len(old) != len(new):
+        raise SpecError(f"{len(old)} runs against {len(new)} make no pairs", where="--paired", allowed="as many on each side")
+
+
+def _request_numbers(old: Sequence[Run], new: Sequence[Run]) -> dict[str, _Numbers]:
+    olds, news = ([request_numbers(run) for run in side] for side in (old, new))
+    return {
+        metric.name: _Numbers(
+            metric.unit, metric.smaller_is_better, _floats(one[metric.name] for one in olds), _floats(one[metric.name] for one in news)
+        )
+        for metric in REQUEST_METRICS
+    }
+
+
+def _floats(values: Iterable[float | None]) -> list[float]:
+    return [float("nan") if value is None else value for value in values]
+
+
+def _sweep_numbers(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> dict[str, _Numbers]:
+    """Each phase at each common point, and the geometric mean over the points, whose ratio is the geometric mean of their ratios."""
+    olds, news = ([point_times(run) for run in side] for side in (old, new))
+    common = sorted(set.intersection(*(set(one) for one in (*olds, *news))))
+    if not common:
+        raise SpecError("the sweeps have no point in common", where=_WHERE, allowed="the same prompt, batch and generated tokens")
+    found = dict[str, _Numbers]()
+    for phase in PHASES:
+        per_point = {key: tuple(_replicates(side, key, phase, is_single=is_single) for side in (olds, news)) for key in common}
+        known = {key: both for key, both in per_point.items() if all(np.isfinite(one).any() for one in both)}
+        if known:
+            means = [_geometric_mean([both[i] for both in known.values()]) for i in range(2)]
+            found[f"{phase} of all points"] = _times(*means)
+        found |= {f"{phase} at {key.text}": _times(both[0].tolist(), both[1].tolist()) for key, both in known.items()}
+    return found
+
+
+def _times(old: list[float], new: list[float]) -> _Numbers:
+    return _Numbers("s", smaller_is_better=True, old=old, new=new)
+
+
+def _replicates(side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, phase: str, *, is_single: bool) -> NDArray[np.float64]:
+    times: list[NDArray[np.float64]] = [getattr(one[key], phase) for one in side]
+    return times[0] if is_single else np.array([_median(one) for one in times])
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    present = values[np.isfinite(values)]
+    return float(np.median(present)) if present.size else float("nan")
+
+
+def _geometric_mean(columns: Sequence[NDArray[np.float64]]) -> list[float]:
+    """Over the points, replicate by replicate, as far as all points have replicates."""
+    n_all = min(len(column) for column in columns)
+    means: list[float] = np.exp(np.mean([np.log(column[:n_all]) for column in columns], axis=0)).tolist()
+    return means
+
+
+def _compared(name: str, numbers: _Numbers, rule: ComparisonRule, confidence_fraction: float, replicate: Replicate) -> ComparedMetric:
+    of_pairs = compare_pairs if rule.is_paired else compare
+    found = of_pairs(numbers.new, numbers.old, margin_ratio=rule.margin_ratio, confidence_fraction=confidence_fraction)
+    return ComparedMetric(
+        metric=name,
+        unit=numbers.unit,
+        smaller_is_better=numbers.smaller_is_better,
+        old=median_estimate(numbers.old),
+        new=median_estimate(numbers.new),
+        ratio=None if found is None else found.ratio,
+        verdict=_verdict(found, smaller_is_better=numbers.smaller_is_better),
+        why=_why(found, numbers, rule, replicate),
+    )
+
+
+def _verdict(found: Comparison | None, *, smaller_is_better: bool) -> ComparedVerdict:
+    if found is None or found.verdict == "undecided":
+        return "undecided"
+    if found.verdict == "equivalent":
+        return "equivalent"
+    return "better" if (found.verdict == "lower") == smaller_is_better else "worse"
+
+
+def _why(found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, replicate: Replicate) -> str:
+    if found is None:
+        return f"no {replicate} of a side has this number: too few requests, or too many that were not done"
+    if found.ratio.low is None or found.ratio.high is None:
+        return (
+            found.ratio.method
+            if min(len(numbers.old), len(numbers.new)) > 1
+            else f"one {replicate} says nothing of how {replicate}s differ"
+        )
+    inside = {"equivalent": "lies within", "undecided": "reaches over 1 and beyond"}.get(found.verdict)
+    margin = f"a margin of {rule.margin_ratio:.1%}"
+    return f"the interval {inside} {margin}" if inside else "the interval leaves out 1"
+
+
+def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tuple[Caution, ...]:
+    cautions = list[Caution]()
+    if is_single:
+        text = "each side is one sweep: what changes from run to run (memory layout, neighbours, clocks) is not in the intervals"
+        cautions.append(Caution(code="ONE_RUN_EACH", text=text, remedy="4 runs or more of each side, taken in turns"))
+    elif min(len(old), len(new)) < 4:
+        text = f"{len(old)} against {len(new)} runs: intervals need 4 on each side"
+        cautions.append(Caution(code="FEW_RUNS", text=text, remedy="more runs of each side, taken in turns"))
+    return tuple(cautions)
+
+
+def _flat(manifest: RunManifest) -> dict[str, str]:
+    """The manifest's facts as dotted names; what is different in every run (times, names) is left out."""
+    found = dict[str, str]()
+
+    def walk(name: str, value: object) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():  # pyright: ignore[reportUnknownVariableType]
+                walk(f"{name}.{key}", inner)
+        elif value is not None:
+            found[name] = str(value)
+
+    for name in _FACTS:
+        walk(name, msgspec.to_builtins(getattr(manifest, name)))
+    return {name: value for name, value in found.items() if not name.endswith(("_s", ".points", ".seed"))}
+
+
+__all__ = [
+    "DEFAULT_REQUEST_METRIC",
+    "DEFAULT_SWEEP_METRIC",
+    "ComparedMetric",
+    "ComparedVerdict",
+    "ComparisonRule",
+    "Difference",
+    "RunComparison",
+    "compare_runs",
+    "differences",
+]
