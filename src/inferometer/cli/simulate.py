@@ -8,9 +8,10 @@ import click
 
 from inferometer.cli import memory_check, simulate_text
 from inferometer.cli.answer import give, json_option, talk
-from inferometer.cli.deployment import Deployment, takes_deployment
+from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
+from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import replay, types
 from inferometer.units import NS_PER_S, parse_duration_s

@@ -4,9 +4,9 @@ import sys
 from dataclasses import replace
 
 from inferometer import __version__
-from inferometer.cli.deployment import Deployment
 from inferometer.measure.manifest import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
+from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.spec.types import Source

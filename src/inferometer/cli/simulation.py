@@ -6,10 +6,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from inferometer.cli.deployment import Deployment
 from inferometer.cli.simulated_record import origin_cautions, run_of
 from inferometer.records import promises, request_summaries, types, whole_run
 from inferometer.simulate import demand, kernel, workload_demand
+from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict

@@ -1,52 +1,18 @@
-"""Which step times does a simulation run on, and how far may they be off: from a fit or from a datasheet?"""
+"""Which fit was named on the command line, and is it one of the server that is asked about?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any
 
 from inferometer.cli.prediction import check_fit_of
 from inferometer.errors import SpecError
-from inferometer.perfmodel import steptime_datasheet, steptime_file
-from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
+from inferometer.perfmodel import steptime_file
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
-from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
-
-_TYPICAL_BATCHES: Final = (1, 8, 64)
-_TYPICAL_TOKENS: Final = 512
+from inferometer.spec.types import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimes:
-    """Step times as they most likely are, and both ends of their interval."""
-
-    basis: Literal["fitted", "datasheet"]
-    origin: str
-    engine: EngineSpec
-    likely: StepTimeArrays
-    fast: StepTimeArrays
-    slow: StepTimeArrays
-
-
-def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
-    """Step times of the datasheet: at the peaks, at likely shares of them, and at the lowest published ones."""
-    fast, likely, slow = (
-        arrays_of(steptime_datasheet.datasheet_step_time(model, engine, hardware, level)) for level in (BEST, LIKELY, WORST)
-    )
-    return StepTimes(
-        basis="datasheet",
-        origin=f"the datasheet of {hardware.name}: likely shares of its peaks, no host time",
-        engine=engine,
-        likely=likely,
-        fast=fast,
-        slow=slow,
-    )
-
-
-def fitted_levels(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> StepTimes:
-    """Step times of a fit, all faster or all slower by what it doubts of single steps: doubt about many steps is not more than that.
+def asked_fit(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> StepTimeModel:
+    """The fit at ``path``.
 
     Raises
     ------
@@ -65,24 +31,7 @@ def fitted_levels(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> 
         if asked.get(name) not in {None, value}:
             flag = f"--{name.replace('_', '-')}"
             raise SpecError(f"the fit is one of {flag} {value}, asked is {asked[name]}", where=f"--fit, {flag}", allowed=str(value))
-    likely = arrays_of(fit)
-    doubt_ratio = _doubt_ratio(fit)
-    hardware = fit.trained_on.hardware or "a device without a name"
-    return StepTimes(
-        basis="fitted",
-        origin=f"fitted to {fit.trained_on.n_observations} step times on {hardware}, within a factor of {doubt_ratio:.2f}",
-        engine=fit.engine,
-        likely=likely,
-        fast=slowed(likely, 1 / doubt_ratio),
-        slow=slowed(likely, doubt_ratio),
-    )
+    return fit
 
 
-def _doubt_ratio(fit: StepTimeModel) -> float:
-    shapes = [decode_shape(batch_size=batch, context_tokens=_TYPICAL_TOKENS) for batch in _TYPICAL_BATCHES]
-    shapes.append(prefill_shape(batch_size=1, prompt_tokens=_TYPICAL_TOKENS))
-    said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
-    return max((estimate.high or estimate.value) / estimate.value for estimate in said)
-
-
-__all__ = ["StepTimes", "datasheet_levels", "fitted_levels"]
+__all__ = ["asked_fit"]

@@ -1,0 +1,72 @@
+"""How long do steps take most likely, and how far may that be off: at both ends of what a fit or a datasheet leaves open?"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from inferometer.perfmodel import steptime_datasheet
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
+from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
+
+_TYPICAL_BATCHES: Final = (1, 8, 64)
+_TYPICAL_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Step times as they most likely are, and both ends of their interval."""
+
+    basis: Literal["fitted", "datasheet"]
+    origin: str
+    engine: EngineSpec
+    likely: StepTimeArrays
+    fast: StepTimeArrays
+    slow: StepTimeArrays
+
+
+def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
+    """Step times of the datasheet: at the peaks, at likely shares of them, and at the lowest published ones.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format, or several devices have no known link between them.
+    """
+    fast, likely, slow = (
+        arrays_of(steptime_datasheet.datasheet_step_time(model, engine, hardware, level)) for level in (BEST, LIKELY, WORST)
+    )
+    return StepTimes(
+        basis="datasheet",
+        origin=f"the datasheet of {hardware.name}: likely shares of its peaks, no host time",
+        engine=engine,
+        likely=likely,
+        fast=fast,
+        slow=slow,
+    )
+
+
+def fitted_levels(fit: StepTimeModel) -> StepTimes:
+    """Step times of a fit, all faster or all slower by what it doubts of single steps: doubt about many steps is not more than that."""
+    likely = arrays_of(fit)
+    doubt_ratio = _doubt_ratio(fit)
+    hardware = fit.trained_on.hardware or "a device without a name"
+    return StepTimes(
+        basis="fitted",
+        origin=f"fitted to {fit.trained_on.n_observations} step times on {hardware}, within a factor of {doubt_ratio:.2f}",
+        engine=fit.engine,
+        likely=likely,
+        fast=slowed(likely, 1 / doubt_ratio),
+        slow=slowed(likely, doubt_ratio),
+    )
+
+
+def _doubt_ratio(fit: StepTimeModel) -> float:
+    shapes = [decode_shape(batch_size=batch, context_tokens=_TYPICAL_TOKENS) for batch in _TYPICAL_BATCHES]
+    shapes.append(prefill_shape(batch_size=1, prompt_tokens=_TYPICAL_TOKENS))
+    said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
+    return max((estimate.high or estimate.value) / estimate.value for estimate in said)
+
+
+__all__ = ["StepTimes", "datasheet_levels", "fitted_levels"]

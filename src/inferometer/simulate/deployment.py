@@ -1,0 +1,98 @@
+"""Which replica is simulated: which model, on which device, whose scheduler with which knobs, how much KV cache, and which step times?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel import memory
+from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.simulate import engine_config, serving_config
+from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
+
+_DEFAULT_SEATS: Final = 256
+_DEFAULT_STEP_TOKENS: Final = 2048
+"""vLLM's usual ``max_num_seqs`` and ``max_num_batched_tokens``: what activations are reckoned with where nobody says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One replica, and where its numbers are from."""
+
+    model: ModelSpec
+    engine: EngineSpec
+    hardware: HardwareSpec | None
+    config: engine_config.EngineConfig
+    step_times: StepTimes
+    kv_origin: str
+    """Where the number of KV blocks is from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """What is asked of the engine. What is not said is the engine's default, or what fits."""
+
+    policy: str = "vllm"
+    """One of ``serving_config.ENGINE_NAMES``."""
+    shared: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Knobs of all engines, under vLLM's names: see ``serving_config.engine_config``."""
+    own: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The engine's other knobs, under its own names."""
+    utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
+    """``gpu_memory_utilization``"""
+
+
+class _KvBlocks(NamedTuple):
+    n_blocks: int
+    origin: str
+
+
+def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, step_times: StepTimes, knobs: Knobs) -> Deployment:
+    """The replica of these parts; KV blocks that nobody names are reckoned from the device's memory.
+
+    Raises
+    ------
+    SpecError
+        A knob that the engine does not have or take, no way to know the KV cache, or no memory left for it.
+    """
+    shared = dict(knobs.shared)
+    block_size = shared.get("block_size", serving_config.default_block_size(knobs.policy))
+    kv_origin = "given"
+    if "num_blocks" not in shared and "num_blocks" not in knobs.own:
+        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, knobs)
+    if "max_model_len" not in shared:
+        held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
+        shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
+    config = serving_config.engine_config(knobs.policy, shared, knobs.own, where="--set")
+    return Deployment(model=model, engine=engine, hardware=hardware, config=config, step_times=step_times, kv_origin=kv_origin)
+
+
+def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs) -> _KvBlocks:
+    if hardware is None:
+        raise SpecError(
+            "nothing says how large the KV cache is",
+            where="--num-blocks, --hardware",
+            try_="--num-blocks N (vLLM's log: 'GPU KV cache size' over the block size), or --hardware ID",
+        )
+    step_tokens = knobs.shared.get("max_num_batched_tokens", _DEFAULT_STEP_TOKENS)
+    question = memory.MemoryQuestion(
+        model=model,
+        engine=engine,
+        hardware=hardware,
+        context_tokens=1,
+        prompt_tokens=step_tokens,
+        max_step_tokens=step_tokens,
+        block_tokens=block_size,
+        utilization_fraction=knobs.utilization_fraction,
+    )
+    n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared.get("max_num_seqs", _DEFAULT_SEATS))
+    if n_blocks < 2:
+        raise SpecError(
+            f"{model.model_id!r} leaves no memory for a KV cache on {engine.tensor_parallel_size} x {hardware.name}",
+            where="--hardware, --tp",
+            try_="more devices (--tp), fewer bits (--quantization), or a larger device",
+        )
+    return _KvBlocks(n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly")
+
+
+__all__ = ["Deployment", "Knobs", "deploy"]
