@@ -3,7 +3,7 @@
 As the flow control of an inference gateway it knows classes, tenants and declared lengths, and nothing of the engines but how many
 more requests they take. It works in front of every engine's rules and of any number of replicas; whoever runs the replicas (a *loop*)
 talks to it in five calls. Plain form: methods of ``reference_gate.Gate``. Compiled form: functions of ``kernel_gate`` over a
-``kernel_gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the state first.
+``kernel_gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the ``gate`` first.
 
 ``offer(index, now_ns) -> bool``
     The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate. False: it is turned away; the
@@ -20,37 +20,46 @@ talks to it in five calls. Plain form: methods of ``reference_gate.Gate``. Compi
     A released request has left its engine, however it did (stopped, cut, aborted, rejected by the engine), with so many tokens.
 ``wake_ns``
     When is the gate to be asked again if nothing else happens before? ``FAR_NS``: never. An attribute of ``Gate``,
-    ``state.counters[0].wake_ns`` compiled. Always later than the last ``now_ns``.
+    ``gate.counters[0].wake_ns`` in compiled code. Always later than the last ``now_ns``.
 ``n_waiting``
-    How many wait at the gate: an attribute of ``Gate``, ``state.counters[0].n_waiting`` compiled.
+    How many wait at the gate: an attribute of ``Gate``, ``gate.counters[0].n_waiting`` in compiled code.
 
 The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an end, a client going away,
-``wake_ns``) the loop first tells all that happened, arrivals by index last, then asks ``shed`` until ``NOTHING``, then ``release`` until
-``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's ``max_num_active``) less
-what is in flight, summed over replicas that take requests. A gate never deadlocks: where requests wait and none is in flight,
-``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
+``wake_ns``) the loop first tells all that happened, in its own order of events, then asks ``shed`` until ``NOTHING``, then ``release``
+until ``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's
+``max_num_active``) less what is in flight, summed over replicas that take requests. A gate never deadlocks: where requests wait
+and none is in flight, ``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
 
 Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer answer then ends as LENGTH. After it
-``gate_outcome.shed_counts`` says who was turned away why, from ``reasons`` (N, ``Gate.reasons`` and ``state.requests["reason"]``).
+``gate_outcome.shed_counts`` says who was turned away why, from ``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
 
 Ties, in this order: priority band (where bands count), the tenant's service (fair queueing), the order's key, arrival, index.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.records.types import I32
 from inferometer.simulate.demand import Demand
 
 Order: TypeAlias = Literal["fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"]
 Lengths: TypeAlias = Literal["declared", "oracle"]
 Lateness: TypeAlias = Literal["keep", "passed", "hopeless"]
 
+Rules = TypeVar("Rules")
+
 NOTHING: Final = -1
 """Nobody goes in, nobody is turned away."""
+
+
+MAX_WEIGHT: Final = 1000
+MAX_BURST_TOKENS: Final = 9 * 10**9
+"""In billionths of a token, in which buckets count, int64 holds so many."""
+MAX_NS: Final = 10**18
 
 
 class Reason(IntEnum):
@@ -87,6 +96,12 @@ class ClassRules:
     ttft_limit_ns: int = 0
     """A request's deadline is its arrival and this; without one it has none, and comes after all that do."""
 
+    def __post_init__(self) -> None:
+        _check("a class of the gate", self, tuple(one.name for one in fields(self) if one.name != "priority"))
+        if self.window_size and not self.window_ns:
+            text = f"a window that ends with {self.window_size} requests, and else never"
+            raise SpecError(text, where="a class of the gate", allowed="a window's size with its time", try_="window_ns")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
@@ -99,6 +114,14 @@ class TenantRules:
     burst_tokens: int = 0
     weight: int = 1
     """Its share where tenants are served fairly."""
+
+    def __post_init__(self) -> None:
+        _check("a tenant of the gate", self, ("tokens_per_s", "burst_tokens"))
+        if (self.tokens_per_s > 0) != (self.burst_tokens > 0) or self.burst_tokens > MAX_BURST_TOKENS:
+            text = f"tokens_per_s = {self.tokens_per_s}, burst_tokens = {self.burst_tokens}"
+            raise SpecError(text, where="a tenant of the gate", allowed=f"both above 0 (a burst up to {MAX_BURST_TOKENS:.0e}), or none")
+        if not 1 <= self.weight <= MAX_WEIGHT:
+            raise SpecError(f"weight = {self.weight}", where="a tenant of the gate", allowed=f"a whole number from 1 to {MAX_WEIGHT}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +139,10 @@ class GateConfig:
     lengths: Lengths = "declared"
     max_in_flight: int = 0
     """Of each replica; 0: the engine's seats, so that the gate's order is the order of admission."""
-    classes: tuple[ClassRules, ...] = (ClassRules(),)
-    tenants: tuple[TenantRules, ...] = (TenantRules(),)
+    classes: tuple[ClassRules, ...] = field(default_factory=lambda: (ClassRules(),))
+    """One for each class, by number; a single one holds for each."""
+    tenants: tuple[TenantRules, ...] = field(default_factory=lambda: (TenantRules(),))
+    """As classes."""
     max_queue: int = 0
     max_queued_tokens: int = 0
     """Prompts and ``max_tokens`` of all who wait."""
@@ -131,15 +156,13 @@ class GateConfig:
     """How much service is a token of the answer, for ``fair``, when one of the prompt is 1?"""
 
     def __post_init__(self) -> None:
-        if self.output_token_weight < 1 or not self.classes or not self.tenants:
-            raise SpecError("a gate without classes, tenants or a weight of output tokens", where="the gate")
-        for rules in self.tenants:
-            if (rules.tokens_per_s > 0) != (rules.burst_tokens > 0) or not 1 <= rules.weight <= MAX_WEIGHT:
-                raise SpecError(
-                    f"tokens_per_s = {rules.tokens_per_s}, burst_tokens = {rules.burst_tokens}, weight = {rules.weight}",
-                    where="the gate's tenants",
-                    allowed=f"rate and burst both above 0, or none of them; a weight from 1 to {MAX_WEIGHT}",
-                )
+        _check("the gate", self, ("max_in_flight", "max_queue", "max_queued_tokens", "max_wait_ns", "first_token_ns"))
+        if not 1 <= self.output_token_weight <= MAX_WEIGHT:
+            text = f"output_token_weight = {self.output_token_weight}"
+            raise SpecError(text, where="the gate", allowed=f"1 to {MAX_WEIGHT}")
+        if not 0 <= self.first_token_per_prompt_token_ns <= MAX_NS:
+            text = f"first_token_per_prompt_token_ns = {self.first_token_per_prompt_token_ns}"
+            raise SpecError(text, where="the gate", allowed=f"0 to {MAX_NS:.0e}")
 
     @property
     def knows_tenants(self) -> bool:
@@ -147,16 +170,34 @@ class GateConfig:
         return self.order == "fair" or any(rules.tokens_per_s for rules in self.tenants)
 
 
-MAX_WEIGHT: Final = 1000
-
-
 def cut_answers(requests: Demand, config: GateConfig) -> Demand:
     """The same requests, allowed no more tokens than their class is: a longer answer ends as LENGTH."""
-    caps = np.array([rules.max_tokens or np.iinfo(np.int32).max for rules in config.classes], np.int32)
+    rules = rules_by_index(config.classes, requests.class_index, "class")
+    caps = np.array([one.max_tokens or np.iinfo(np.int32).max for one in rules], np.int32)
     return requests._replace(max_tokens=np.minimum(requests.max_tokens, caps[requests.class_index]))
 
 
+def rules_by_index(rules: tuple[Rules, ...], index: I32, noun: str) -> tuple[Rules, ...]:
+    """The rules of each class or tenant that occurs, by its number."""
+    n_known = int(index.max()) + 1
+    if len(rules) == 1:
+        return rules * n_known
+    if len(rules) < n_known or index.min() < 0:
+        text = f"requests of {noun} {index.max() if index.min() >= 0 else index.min()}"
+        raise SpecError(text, where="the workload", allowed=f"0 to {len(rules) - 1}: the gate has rules for no others")
+    return rules
+
+
+def _check(where: str, rules: object, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(rules, name)
+        if not 0 <= value <= MAX_NS:
+            raise SpecError(f"{name} = {value}", where=where, allowed=f"0 (no such rule) to {MAX_NS:.0e}")
+
+
 __all__ = [
+    "MAX_BURST_TOKENS",
+    "MAX_NS",
     "MAX_WEIGHT",
     "NOTHING",
     "ClassRules",
@@ -167,4 +208,5 @@ __all__ = [
     "Reason",
     "TenantRules",
     "cut_answers",
+    "rules_by_index",
 ]
