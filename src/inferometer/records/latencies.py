@@ -53,7 +53,7 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
     if latency == "tpot":
         return _tpot(requests)
     came_ns = requests.intended_send_ns if latency in {"ttft", "e2e"} else requests.sent_ns
-    is_served = ~is_one_of(requests, NOT_SERVED)
+    is_served = ~is_one_of(requests, NOT_SERVED) & (came_ns != ABSENT)
     if latency == "e2e":
         done_ns = np.where(is_one_of(requests, COMPLETED), requests.finished_ns, ABSENT)
     else:

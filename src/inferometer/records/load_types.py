@@ -80,7 +80,7 @@ class ExchangeTable(NamedTuple):
     usage_cached_tokens: I64
     usage_output_tokens: I64
     token_source: Texts
-    """Who counted the output tokens of the request: usage, tokenizer or chunks."""
+    """Who counted the output tokens of the request: usage, tokenizer or chunks; '' where there are none."""
     retry_after_s: F64
     """As the server asked; NaN where it did not."""
 

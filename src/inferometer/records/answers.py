@@ -1,0 +1,205 @@
+"""What did one answer say, which chunk brought how many of its tokens when, and how did it end?
+
+Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each chunk; the answer says which. How an
+answer's tokens are spread over its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where the
+counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+from inferometer.records.answer_events import Said, Usage, said_by
+from inferometer.records.raw_log import RequestFrame, int32s, int64s
+from inferometer.records.sse import Event, events_of, reads_of
+from inferometer.records.types import ABSENT
+
+TokenEnds: TypeAlias = Callable[[str], Sequence[int]]
+"""After how many characters of a text does each of its tokens end?"""
+
+_NO_USAGE: Final = Usage(ABSENT, ABSENT, ABSENT)
+_HTTP_OK: Final = range(200, 300)
+
+
+class Chunk(NamedTuple):
+    """One event that brought tokens."""
+
+    arrived_ns: int
+    n_tokens: int
+    """ABSENT where nobody could tell."""
+    n_characters: int
+    kind: int
+    read_index: int
+
+
+class Answer(NamedTuple):
+    """One answer, as far as it came."""
+
+    chunks: tuple[Chunk, ...]
+    output_tokens: int
+    token_source: str
+    """usage, tokenizer or chunks; '' where there is no token."""
+    usage: Usage
+    finish_reason: str
+    error: str
+    """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the content."""
+
+    @property
+    def first_token_ns(self) -> int:
+        """When the first chunk with a token came; ABSENT where none did."""
+        return next((chunk.arrived_ns for chunk in self.chunks if chunk.n_tokens != 0), ABSENT)
+
+    @property
+    def last_token_ns(self) -> int:
+        """When the last chunk with a token came; ABSENT where none did."""
+        return next((chunk.arrived_ns for chunk in reversed(self.chunks) if chunk.n_tokens != 0), ABSENT)
+
+    @property
+    def n_coalesced(self) -> int:
+        """Chunks that came in one read with the chunk before."""
+        return sum(one.read_index == other.read_index for one, other in pairwise(self.chunks))
+
+
+class _Heard(NamedTuple):
+    said: Said
+    arrived_ns: int
+    read_index: int
+
+    @property
+    def may_be_token(self) -> bool:
+        return bool(self.said.text) or self.said.is_delta
+
+
+def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answer:
+    """What did this request's answer say? ``token_ends`` is asked only where the server's count is not enough."""
+    if frame.http_status not in _HTTP_OK or not frame.body:
+        error = frame.error or "empty_answer"
+        return Answer((), 0, "", _NO_USAGE, "", error)
+    is_stream = not (frame.content_type.startswith("application/json") or frame.body.lstrip().startswith(b"{"))
+    events = events_of(frame.body) if is_stream else [Event(len(frame.body), b"", frame.body, is_whole=not frame.error)]
+    heard = _heard(frame, events)
+    if not is_stream and heard:
+        heard = [heard[-1]._replace(read_index=0)]
+    usage = _last_usage(heard)
+    text_ends = None if token_ends is None else _asker(heard, token_ends)
+    total, source = _total(heard, usage, text_ends)
+    chunks = _chunks(heard, total, source, text_ends)
+    reason = next((one.said.finish_reason for one in reversed(heard) if one.said.finish_reason), "")
+    error = frame.error or _content_error(heard, events, total, is_stream=is_stream, has_reason=bool(reason))
+    return Answer(chunks, total, source if total else "", usage, reason, error)
+
+
+def _heard(frame: RequestFrame, events: Sequence[Event]) -> list[_Heard]:
+    read_ns = int64s(frame.read_ns).tolist()
+    if not read_ns:
+        return []
+    at = reads_of([event.end for event in events], int32s(frame.read_bytes).tolist())
+    return [
+        _Heard(said_by(event.data, event.name), read_ns[min(read, len(read_ns) - 1)], read) for event, read in zip(events, at, strict=True)
+    ]
+
+
+def _last_usage(heard: Sequence[_Heard]) -> Usage:
+    return next((one.said.usage for one in reversed(heard) if one.said.usage is not None), _NO_USAGE)
+
+
+def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[int]]:
+    """Tokens of each event by the tokenizer; asked when it is called."""
+
+    def per_event() -> list[int]:
+        ends = token_ends("".join(one.said.text for one in heard))
+        counts: list[int] = []
+        done, length = 0, 0
+        for one in heard:
+            length += len(one.said.text)
+            before = done
+            while done < len(ends) and ends[done] <= length:
+                done += 1
+            counts.append(done - before)
+        return counts
+
+    return per_event
+
+
+def _total(heard: Sequence[_Heard], usage: Usage, by_tokenizer: Callable[[], list[int]] | None) -> tuple[int, str]:
+    if usage.output_tokens != ABSENT:
+        return usage.output_tokens, "usage"
+    ids = [one.said.n_token_ids for one in heard if one.may_be_token]
+    if ids and ABSENT not in ids:
+        return sum(ids), "usage"
+    if by_tokenizer is not None:
+        return sum(by_tokenizer()), "tokenizer"
+    return sum(bool(one.said.text) for one in heard), "chunks"
+
+
+def _chunks(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None) -> tuple[Chunk, ...]:
+    counts = _counts(heard, total, source, by_tokenizer)
+    return tuple(
+        Chunk(one.arrived_ns, n_tokens, len(one.said.text), int(one.said.kind), one.read_index)
+        for one, n_tokens in zip(heard, counts, strict=True)
+        if one.said.text or n_tokens > 0 or (n_tokens == ABSENT and total > 0)
+    )
+
+
+def _counts(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None) -> list[int]:
+    """Tokens of each event; ABSENT for those with text where nobody can tell."""
+    told = _by_running_usage(heard) or _by_token_ids(heard)
+    if told is not None:
+        return told
+    if source == "tokenizer" and by_tokenizer is not None:
+        return by_tokenizer()
+    may_be = [one.may_be_token for one in heard]
+    has_text = [bool(one.said.text) for one in heard] if any(one.said.text for one in heard) else may_be
+    n_text = sum(has_text)
+    if n_text in {1, total}:
+        return [total // max(n_text, 1) if has else 0 for has in has_text]
+    if total == sum(may_be):
+        return [int(may) for may in may_be]
+    if by_tokenizer is not None:
+        counts = by_tokenizer()
+        # The word that ends an answer has no text.
+        if total - sum(counts) in {0, 1}:
+            return _with_rest(counts, total - sum(counts), has_text)
+    return [ABSENT if has else 0 for has in has_text]
+
+
+def _by_running_usage(heard: Sequence[_Heard]) -> list[int] | None:
+    """Where every event that may bring a token says how many there are so far."""
+    counts: list[int] = []
+    before = 0
+    for one in heard:
+        so_far = ABSENT if one.said.usage is None else one.said.usage.output_tokens
+        if one.may_be_token and so_far < before:
+            return None  # ABSENT is the least of all
+        now = max(so_far, before) if one.may_be_token else before
+        counts.append(now - before)
+        before = now
+    is_running = sum(one.may_be_token and one.said.usage is not None for one in heard) > 1
+    return counts if is_running else None
+
+
+def _by_token_ids(heard: Sequence[_Heard]) -> list[int] | None:
+    counts = [one.said.n_token_ids if one.may_be_token else 0 for one in heard]
+    return counts if any(counts) and ABSENT not in counts else None
+
+
+def _with_rest(counts: Sequence[int], rest: int, has_text: Sequence[bool]) -> list[int]:
+    given = list(counts)
+    if rest and any(has_text):
+        given[len(has_text) - 1 - list(reversed(has_text)).index(True)] += rest
+    return given
+
+
+def _content_error(heard: Sequence[_Heard], events: Sequence[Event], total: int, *, is_stream: bool, has_reason: bool) -> str:
+    if any(one.said.is_error for one in heard):
+        return "error_event"
+    if any(not one.said.is_readable and event.is_whole for one, event in zip(heard, events, strict=True)):
+        return "bad_event"
+    if any(not one.said.is_utf8 for one in heard):
+        return "invalid_utf8"
+    if is_stream and not has_reason and not any(one.said.is_done for one in heard):
+        return "no_end"
+    return "" if total else "empty_answer"
+
+
+__all__ = ["Answer", "Chunk", "TokenEnds", "answer_of"]

@@ -1,0 +1,209 @@
+"""Which tables of a run do the raw logs of a load test hold?
+
+A request that was sent again by a later session counts once, as that session saw it. Letters of shapes: N requests.
+"""
+
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records import tables
+from inferometer.records.answers import Answer, TokenEnds, answer_of
+from inferometer.records.exchange_errors import EXCHANGE_ERRORS
+from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable
+from inferometer.records.raw_log import EndFrame, Frame, LagFrame, RawLogReader, RequestFrame, SessionFrame, int32s, int64s, raw_logs
+from inferometer.records.types import ABSENT, I32, RequestStatus, RequestTable
+from inferometer.spec.workload.plan import RequestPlan
+
+_LENGTH: Final = "length"
+
+
+class DecodedLoad(NamedTuple):
+    """What the raw logs of a load test hold."""
+
+    requests: RequestTable
+    exchanges: ExchangeTable
+    chunks: ChunkTable
+    lags: LagTable
+    sessions: tuple[SessionFrame, ...]
+    ends: tuple[EndFrame, ...]
+    """Fewer than there are sessions' processes where one was killed."""
+    n_left_bytes: int
+    """Of frames that were cut."""
+
+
+class _Row(NamedTuple):
+    frame: RequestFrame
+    answer: Answer
+
+
+def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
+    """The tables behind the raw logs in a run's folder; ``plan`` is the workload's, whose rows the requests name.
+
+    Raises
+    ------
+    RecordError
+        There is no raw log, or one of a request that the plan does not have.
+    """
+    paths = raw_logs(folder)
+    if not paths:
+        raise RecordError("there is no raw log", where=str(folder), allowed="the folder of a load test")
+    readers = [RawLogReader(path) for path in paths]
+    decoded = decode_frames((frame for reader in readers for frame in reader), plan, token_ends)
+    return decoded._replace(n_left_bytes=sum(reader.n_left_bytes for reader in readers))
+
+
+def decode_frames(frames: Iterable[Frame], plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
+    """The same of frames that are at hand, by session."""
+    rows: dict[int, _Row] = {}
+    lags: list[LagTable] = []
+    sessions: list[SessionFrame] = []
+    ends: list[EndFrame] = []
+    for frame in frames:
+        match frame:
+            case RequestFrame():
+                rows[frame.request_index] = _row(frame, token_ends)
+            case LagFrame():
+                lags.append(_lags(frame))
+            case SessionFrame():
+                sessions.append(frame)
+            case EndFrame():
+                ends.append(frame)
+    ordered = sorted(rows.values(), key=lambda row: (row.frame.intended_ns, row.frame.request_index))
+    lag = tables.concat(LagTable, lags)
+    return DecodedLoad(
+        requests=_requests(ordered, plan),
+        exchanges=_exchanges(ordered),
+        chunks=_chunks(ordered),
+        lags=tables.select(lag, np.argsort(lag.due_ns, kind="stable")),
+        sessions=tuple(sessions),
+        ends=tuple(ends),
+        n_left_bytes=0,
+    )
+
+
+def _row(frame: RequestFrame, token_ends: TokenEnds | None) -> _Row:
+    # The body is many times as large as all that is known of it.
+    return _Row(msgspec.structs.replace(frame, body=b"", read_bytes=b""), answer_of(frame, token_ends))
+
+
+def _status(row: _Row) -> RequestStatus:
+    frame, answer = row
+    if answer.error:
+        known = EXCHANGE_ERRORS.get(answer.error)
+        return RequestStatus.FAILED if known is None else known.status
+    is_cut = answer.finish_reason == _LENGTH or (not answer.finish_reason and answer.output_tokens >= frame.asked_output_tokens)
+    return RequestStatus.LENGTH if is_cut else RequestStatus.STOPPED
+
+
+def _finished_ns(row: _Row, status: RequestStatus) -> int:
+    if status == RequestStatus.UNFINISHED:
+        return ABSENT
+    is_done = status in {RequestStatus.STOPPED, RequestStatus.LENGTH}
+    last_ns = row.answer.last_token_ns
+    return last_ns if is_done and last_ns != ABSENT else row.frame.finished_ns
+
+
+def _requests(rows: list[_Row], plan: RequestPlan) -> RequestTable:
+    index = np.array([row.frame.request_index for row in rows], np.int32)
+    n_planned = len(plan.class_index)
+    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < n_planned:
+        raise RecordError(f"the raw log has request {int(index.max())}", allowed=f"requests 0 to {n_planned - 1} of the plan")
+    statuses = [_status(row) for row in rows]
+    usages = [row.answer.usage for row in rows]
+    columns = {
+        "intended_send_ns": [row.frame.intended_ns for row in rows],
+        "sent_ns": [_or_absent(row.frame.sent_ns) for row in rows],
+        "admitted_ns": np.full(len(rows), ABSENT),
+        "first_token_ns": [row.answer.first_token_ns for row in rows],
+        "finished_ns": [_finished_ns(row, status) for row, status in zip(rows, statuses, strict=True)],
+        "prompt_tokens": [
+            row.frame.asked_prompt_tokens if usage.prompt_tokens == ABSENT else usage.prompt_tokens
+            for row, usage in zip(rows, usages, strict=True)
+        ],
+        "cached_tokens": [max(usage.cached_tokens, 0) for usage in usages],
+        "output_tokens": [row.answer.output_tokens for row in rows],
+        "n_preemptions": np.zeros(len(rows), np.int32),
+        "status": [int(status) for status in statuses],
+        "priority": _of_plan(plan.priority, index),
+        "class_index": _of_plan(plan.class_index, index),
+        "request_index": index,
+    }
+    return tables.from_columns(RequestTable, columns)
+
+
+def _exchanges(rows: list[_Row]) -> ExchangeTable:
+    frames, answers = [row.frame for row in rows], [row.answer for row in rows]
+    columns = {
+        "request_index": [frame.request_index for frame in frames],
+        "process_index": [frame.process_index for frame in frames],
+        "connection_index": [frame.connection_index for frame in frames],
+        "is_reused": [frame.is_reused for frame in frames],
+        "connected_ns": [_or_absent(frame.connected_ns) for frame in frames],
+        "head_ns": [_or_absent(frame.head_ns) for frame in frames],
+        "last_byte_ns": [int(int64s(frame.read_ns)[-1]) if frame.read_ns else ABSENT for frame in frames],
+        "http_status": [_or_absent(frame.http_status) for frame in frames],
+        "error": [answer.error for answer in answers],
+        "finish_reason": [answer.finish_reason for answer in answers],
+        "asked_output_tokens": [frame.asked_output_tokens for frame in frames],
+        "sent_bytes": [frame.sent_bytes for frame in frames],
+        "received_bytes": [frame.received_bytes for frame in frames],
+        "n_chunks": [len(answer.chunks) for answer in answers],
+        "n_coalesced_chunks": [answer.n_coalesced for answer in answers],
+        "usage_prompt_tokens": [answer.usage.prompt_tokens for answer in answers],
+        "usage_cached_tokens": [answer.usage.cached_tokens for answer in answers],
+        "usage_output_tokens": [answer.usage.output_tokens for answer in answers],
+        "token_source": [answer.token_source for answer in answers],
+        "retry_after_s": [_seconds(frame.retry_after) for frame in frames],
+    }
+    return tables.from_columns(ExchangeTable, columns)
+
+
+def _chunks(rows: list[_Row]) -> ChunkTable:
+    arrived, n_tokens, n_characters, kind = array("q"), array("q"), array("i"), array("b")
+    for row in rows:
+        for chunk in row.answer.chunks:
+            arrived.append(chunk.arrived_ns)
+            n_tokens.append(chunk.n_tokens)
+            n_characters.append(chunk.n_characters)
+            kind.append(chunk.kind)
+    lengths = [len(row.answer.chunks) for row in rows]
+    columns = {
+        "request_index": np.repeat(np.array([row.frame.request_index for row in rows], np.int32), lengths),
+        "arrived_ns": np.frombuffer(arrived, np.int64) if arrived else np.empty(0, np.int64),
+        "n_tokens": np.frombuffer(n_tokens, np.int64) if n_tokens else np.empty(0, np.int64),
+        "n_characters": np.frombuffer(n_characters, np.int32) if n_characters else np.empty(0, np.int32),
+        "kind": np.frombuffer(kind, np.int8) if kind else np.empty(0, np.int8),
+    }
+    return tables.from_columns(ChunkTable, columns)
+
+
+def _lags(frame: LagFrame) -> LagTable:
+    due_ns = int64s(frame.due_ns)
+    return LagTable(
+        process_index=np.full(len(due_ns), frame.process_index, np.int32),
+        due_ns=due_ns.astype(np.int64),
+        lag_ns=int64s(frame.lag_ns).astype(np.int64),
+        n_in_flight=int32s(frame.n_in_flight).astype(np.int32),
+    )
+
+
+def _of_plan(column: I32, index: I32) -> I32:
+    return column[index].astype(np.int32)
+
+
+def _or_absent(instant_ns: int | None) -> int:
+    return ABSENT if instant_ns is None else instant_ns
+
+
+def _seconds(retry_after: str) -> float:
+    """The header's seconds; NaN where it names a date, whose distance the record cannot tell."""
+    return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else float("nan")
+
+
+__all__ = ["DecodedLoad", "decode_frames", "decode_load"]
