@@ -1,0 +1,278 @@
+"""What do model servers call the same things in their metrics?
+
+Names are compared with ``_`` for ``:``: newer exporters answer some scrapers with ``vllm_x`` for ``vllm:x``. Where a name died, the old one
+follows the new one. Checked against the pages of vLLM 0.32 (recorded) and, from documentation and source, SGLang 0.5, TensorRT-LLM's
+trtllm-serve and Triton backend, llama.cpp and text-generation-inference; the five canonical fields are those of the Gateway API
+inference extension's model server protocol (waiting, running, kv_usage, block_tokens, n_blocks).
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from inferometer.records.exposition import SeriesName, labels_of, labels_text
+
+ServerKind: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "llama.cpp", "tgi"]
+
+Gauge: TypeAlias = Literal["waiting", "running", "kv_usage", "block_tokens", "n_blocks"]
+Counter: TypeAlias = Literal[
+    "preemptions",
+    "prompt_tokens",
+    "output_tokens",
+    "prefix_queries_tokens",
+    "prefix_hits_tokens",
+    "finished",
+    "rejected",
+    "flop",
+    "read_bytes",
+    "write_bytes",
+]
+Histogram: TypeAlias = Literal["ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"]
+Quantity: TypeAlias = Gauge | Counter | Histogram
+
+
+class Name(NamedTuple):
+    """One family, or the series of it that have a label."""
+
+    family: str
+    """With ``_`` for ``:``; of a histogram without ``_bucket``, ``_sum``, ``_count``."""
+    label: str = ""
+    """Only series with this label ...."""
+    value: str = ""
+    """... and this value of it; '' : the value of the label itself is the number."""
+
+
+class Spread(NamedTuple):
+    """A mean duration told by two counters, not by a histogram: time and what it is spread over."""
+
+    took: str
+    observed: str
+    unit_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerNames:
+    """The names of one kind of server. What it does not tell has none."""
+
+    kind: ServerKind
+    prefix: str
+    gauges: dict[Gauge, tuple[Name, ...]]
+    counters: dict[Counter, tuple[Name, ...]]
+    histograms: dict[Histogram, tuple[Name, ...]]
+    spreads: dict[Histogram, Spread]
+
+
+_VLLM: Final = ServerNames(
+    kind="vllm",
+    prefix="vllm_",
+    gauges={
+        "waiting": (Name("vllm_num_requests_waiting"),),
+        "running": (Name("vllm_num_requests_running"),),
+        "kv_usage": (Name("vllm_kv_cache_usage_perc"), Name("vllm_gpu_cache_usage_perc")),
+        "block_tokens": (Name("vllm_cache_config_info", "block_size"),),
+        "n_blocks": (Name("vllm_cache_config_info", "num_gpu_blocks"),),
+    },
+    counters={
+        "preemptions": (Name("vllm_num_preemptions_total"),),
+        "prompt_tokens": (Name("vllm_prompt_tokens_total"),),
+        "output_tokens": (Name("vllm_generation_tokens_total"),),
+        "prefix_queries_tokens": (Name("vllm_prefix_cache_queries_total"), Name("vllm_gpu_prefix_cache_queries_total")),
+        "prefix_hits_tokens": (Name("vllm_prefix_cache_hits_total"), Name("vllm_gpu_prefix_cache_hits_total")),
+        "finished": (Name("vllm_request_success_total"),),
+        "rejected": (Name("vllm_admission_rejections_total"),),
+        "flop": (Name("vllm_estimated_flops_per_gpu_total"),),
+        "read_bytes": (Name("vllm_estimated_read_bytes_per_gpu_total"),),
+        "write_bytes": (Name("vllm_estimated_write_bytes_per_gpu_total"),),
+    },
+    histograms={
+        "ttft": (Name("vllm_time_to_first_token_seconds"),),
+        "itl": (Name("vllm_inter_token_latency_seconds"), Name("vllm_time_per_output_token_seconds")),
+        "tpot": (Name("vllm_request_time_per_output_token_seconds"),),
+        "e2e": (Name("vllm_e2e_request_latency_seconds"),),
+        "queue": (Name("vllm_request_queue_time_seconds"),),
+        "prefill": (Name("vllm_request_prefill_time_seconds"),),
+        "decode": (Name("vllm_request_decode_time_seconds"),),
+        "inference": (Name("vllm_request_inference_time_seconds"),),
+    },
+    spreads={},
+)
+
+_SGLANG: Final = ServerNames(
+    kind="sglang",
+    prefix="sglang_",
+    gauges={
+        "waiting": (Name("sglang_num_queue_reqs"),),
+        "running": (Name("sglang_num_running_reqs"),),
+        "kv_usage": (Name("sglang_token_usage"),),
+        "block_tokens": (Name("sglang_page_size"), Name("sglang_cache_config_info", "page_size")),
+        "n_blocks": (Name("sglang_num_pages"), Name("sglang_cache_config_info", "num_pages")),
+    },
+    counters={
+        "preemptions": (Name("sglang_num_retracted_requests_total"), Name("sglang_num_retracted_reqs_total")),
+        "prompt_tokens": (Name("sglang_prompt_tokens_total"),),
+        "output_tokens": (Name("sglang_generation_tokens_total"),),
+        "prefix_queries_tokens": (Name("sglang_prompt_tokens_total"),),
+        "prefix_hits_tokens": (Name("sglang_cached_tokens_total"),),
+        "finished": (Name("sglang_num_requests_total"),),
+        "flop": (Name("sglang_estimated_flops_per_gpu_total"),),
+        "read_bytes": (Name("sglang_estimated_read_bytes_per_gpu_total"),),
+        "write_bytes": (Name("sglang_estimated_write_bytes_per_gpu_total"),),
+    },
+    histograms={
+        "ttft": (Name("sglang_time_to_first_token_seconds"),),
+        "itl": (Name("sglang_inter_token_latency_seconds"), Name("sglang_time_per_output_token_seconds")),
+        "tpot": (Name("sglang_request_time_per_output_token_seconds"),),
+        "e2e": (Name("sglang_e2e_request_latency_seconds"),),
+        "queue": (Name("sglang_queue_time_seconds"),),
+        "prefill": (Name("sglang_per_stage_req_latency_seconds", "stage", "prefill_forward"),),
+    },
+    spreads={},
+)
+
+_TRTLLM: Final = ServerNames(
+    kind="tensorrt-llm",
+    prefix="trtllm_",
+    gauges={
+        "waiting": (Name("trtllm_num_requests_waiting"),),
+        "running": (Name("trtllm_num_requests_running"),),
+        "kv_usage": (Name("trtllm_kv_cache_utilization"),),
+        "block_tokens": (Name("trtllm_kv_cache_tokens_per_block"),),
+        "n_blocks": (Name("trtllm_kv_cache_max_blocks"),),
+    },
+    counters={
+        "prompt_tokens": (Name("trtllm_prompt_tokens_total"),),
+        "output_tokens": (Name("trtllm_generation_tokens_total"),),
+        "finished": (Name("trtllm_request_success_total"),),
+    },
+    histograms={
+        "ttft": (Name("trtllm_time_to_first_token_seconds"),),
+        "tpot": (Name("trtllm_time_per_output_token_seconds"),),
+        "e2e": (Name("trtllm_e2e_request_latency_seconds"),),
+        "queue": (Name("trtllm_request_queue_time_seconds"),),
+        "prefill": (Name("trtllm_request_prefill_time_seconds"),),
+        "decode": (Name("trtllm_request_decode_time_seconds"),),
+        "inference": (Name("trtllm_request_inference_time_seconds"),),
+    },
+    spreads={},
+)
+
+_TRITON: Final = ServerNames(
+    kind="triton",
+    prefix="nv_",
+    gauges={
+        "waiting": (Name("nv_trt_llm_request_metrics", "request_type", "waiting"),),
+        "running": (Name("nv_trt_llm_request_metrics", "request_type", "scheduled"),),
+        "kv_usage": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
+        "block_tokens": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "tokens_per"),),
+        "n_blocks": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "max"),),
+    },
+    counters={"finished": (Name("nv_inference_request_success"),)},
+    histograms={},
+    spreads={
+        "queue": Spread("nv_inference_queue_duration_us", "nv_inference_request_success", 1e-6),
+        "inference": Spread("nv_inference_compute_infer_duration_us", "nv_inference_request_success", 1e-6),
+        "e2e": Spread("nv_inference_request_duration_us", "nv_inference_request_success", 1e-6),
+    },
+)
+
+_LLAMA_CPP: Final = ServerNames(
+    kind="llama.cpp",
+    prefix="llamacpp_",
+    gauges={
+        "waiting": (Name("llamacpp_requests_deferred"),),
+        "running": (Name("llamacpp_requests_processing"),),
+        "kv_usage": (Name("llamacpp_kv_cache_usage_ratio"),),
+    },
+    counters={
+        "prompt_tokens": (Name("llamacpp_prompt_tokens_total"),),
+        "output_tokens": (Name("llamacpp_tokens_predicted_total"),),
+        "prefix_hits_tokens": (Name("llamacpp_prompt_tokens_cached_total"),),
+    },
+    histograms={},
+    spreads={"itl": Spread("llamacpp_tokens_predicted_seconds_total", "llamacpp_tokens_predicted_total")},
+)
+
+_TGI: Final = ServerNames(
+    kind="tgi",
+    prefix="tgi_",
+    gauges={"waiting": (Name("tgi_queue_size"),), "running": (Name("tgi_batch_current_size"),)},
+    counters={"finished": (Name("tgi_request_success"),)},
+    histograms={
+        "tpot": (Name("tgi_request_mean_time_per_token_duration"),),
+        "e2e": (Name("tgi_request_duration"),),
+        "queue": (Name("tgi_request_queue_duration"),),
+        "inference": (Name("tgi_request_inference_duration"),),
+    },
+    spreads={},
+)
+
+SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI)
+
+START_TIME: Final = "process_start_time_seconds"
+"""Another one: the server was started anew."""
+
+_PARTS: Final = ("_bucket", "_sum", "_count")
+
+
+def plain(name: str) -> str:
+    """The name as it is compared.
+
+    Example
+    -------
+    >>> plain("vllm:num_requests_running")
+    'vllm_num_requests_running'
+    """
+    return name.replace(":", "_")
+
+
+def known_families(names: ServerNames) -> frozenset[str]:
+    """Every family that is read of a server of this kind."""
+    quantities = (*names.gauges.values(), *names.counters.values(), *names.histograms.values())
+    spread = (family for one in names.spreads.values() for family in (one.took, one.observed))
+    return frozenset((*(name.family for several in quantities for name in several), *spread))
+
+
+def kept_series(series: SeriesName) -> SeriesName | None:
+    """As what is a series kept that a summary can use? None: it is not.
+
+    Of a family that only carries labels those stay that are read: vLLM's configuration alone has forty.
+    """
+    name = plain(series.name)
+    if name == START_TIME:
+        return series
+    labels_read = _FAMILIES.get(name)
+    if labels_read is None:
+        stem = next((name.removesuffix(part) for part in _PARTS if name.endswith(part)), "")
+        return series if stem in _HISTOGRAMS else None
+    if not labels_read:
+        return series
+    labels = labels_of(series.labels)
+    return SeriesName(series.name, labels_text({one: labels[one] for one in (*labels_read, "engine", "model_name") if one in labels}))
+
+
+def _families() -> dict[str, tuple[str, ...]]:
+    """Family -> the labels to which it is cut; () : none is cut."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys((family for names in SERVERS for family in known_families(names)), ())
+    for names in SERVERS:
+        for name in (one for several in names.gauges.values() for one in several if one.label and not one.value):
+            found[name.family] = (*found[name.family], name.label)
+    return found
+
+
+_FAMILIES: Final = _families()
+_HISTOGRAMS: Final = frozenset(name.family for names in SERVERS for several in names.histograms.values() for name in several)
+
+__all__ = [
+    "SERVERS",
+    "START_TIME",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "Name",
+    "Quantity",
+    "ServerKind",
+    "ServerNames",
+    "Spread",
+    "kept_series",
+    "known_families",
+    "plain",
+]

@@ -1,0 +1,222 @@
+"""What did the server's gauges, counters and histograms do over time?
+
+A ``ServerSampleTable`` is written as Prometheus stores: a sample where a value changed, NaN where a series went away, and ``up`` for
+every try, 1 or 0. Between samples a series keeps its value; a table that has every sample of every scrape reads the same.
+A counter that falls was reset: what it shows then is what it grew by. Letters of shapes: T scrapes, B buckets.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.exposition import labels_of
+from inferometer.records.load_types import F64, I64, Bools, ServerSampleTable
+from inferometer.records.server_names import SERVERS, START_TIME, Counter, Gauge, Histogram, Name, ServerNames, plain
+from inferometer.units import NS_PER_S
+
+UP = "up"
+"""The series that says of every try to scrape whether it was answered."""
+
+
+class Series(NamedTuple):
+    """One series at every scrape that was answered (T): NaN where it was not on the page."""
+
+    labels: dict[str, str]
+    value: F64
+
+
+class TimeSeries(NamedTuple):
+    """A quantity over time, for a chart."""
+
+    at_s: F64
+    """Since the start of the run."""
+    value: F64
+    """NaN where the server did not say."""
+
+
+class Growth(NamedTuple):
+    """By how much did a histogram grow in a window?"""
+
+    n: int
+    sum_s: float
+    edges_s: F64
+    """(B) Upper edges of the buckets, the last infinite; empty where the server has none."""
+    counts: F64
+    """(B) Observations in each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRecord:
+    """The samples of one server, by family."""
+
+    names: ServerNames
+    scraped_ns: I64
+    """(T) Answered scrapes, since the start of the run."""
+    n_failed_scrapes: int
+    families: dict[str, tuple[Series, ...]]
+    """Name, with ``_`` for ``:`` -> its series."""
+
+
+def server_record(samples: ServerSampleTable) -> ServerRecord:
+    """The samples, in order, and whose they are.
+
+    Raises
+    ------
+    RecordError
+        There is none, or they are of no server that is known: absent is an error here, never 0.
+    """
+    is_up = samples.name == UP
+    tries_ns, answers = samples.scraped_ns[is_up], samples.value[is_up]
+    scraped_ns = np.unique(tries_ns[answers == 1.0] if tries_ns.size else samples.scraped_ns)
+    if not scraped_ns.size:
+        raise RecordError("the record has no scrape of a server that was answered", allowed="at least one", try_="--metrics-url")
+    families = _families(samples, ~is_up, scraped_ns)
+    names = next((one for one in SERVERS if any(family.startswith(one.prefix) for family in families)), None)
+    if names is None:
+        raise RecordError(
+            "no metric of a known model server is among the samples",
+            where=f"{len(families)} families",
+            allowed=", ".join(f"{one.kind} ({one.prefix}...)" for one in SERVERS),
+            try_="the server's metrics have to be switched on: SGLang and llama.cpp need a flag",
+        )
+    return ServerRecord(names=names, scraped_ns=scraped_ns, n_failed_scrapes=int((answers == 0.0).sum()), families=families)
+
+
+def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
+    """A gauge at every scrape; None where the server has none. Requests are added up over its engines, shares are averaged."""
+    series = _found(record, record.names.gauges.get(gauge, ()))
+    if not series:
+        return None
+    stacked = np.stack([one.value for one in series])
+    value = stacked.mean(axis=0) if gauge in {"kv_usage", "block_tokens"} else stacked.sum(axis=0)
+    return TimeSeries(record.scraped_ns / NS_PER_S, value)
+
+
+def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
+    """By how much had a counter grown since the first scrape, resets taken out? None where the server has none."""
+    found = _found(record, record.names.counters.get(counter, ()))
+    if not found:
+        return None
+    grown = np.stack([_grown(one.value) for one in found])
+    is_each = counter in {"flop", "read_bytes", "write_bytes"}
+    return TimeSeries(record.scraped_ns / NS_PER_S, grown.mean(axis=0) if is_each else grown.sum(axis=0))
+
+
+def histogram_growth(record: ServerRecord, histogram: Histogram, rows: slice) -> Growth | None:
+    """By how much did a histogram grow between the first and the last of these scrapes? None where the server has none."""
+    for name in record.names.histograms.get(histogram, ()):
+        counts = _with_label(record.families.get(f"{name.family}_count", ()), name)
+        sums = _with_label(record.families.get(f"{name.family}_sum", ()), name)
+        if counts and sums:
+            edges_s, in_buckets = _buckets(_with_label(record.families.get(f"{name.family}_bucket", ()), name), rows)
+            return Growth(round(_growth(counts, rows)), _growth(sums, rows), edges_s, in_buckets)
+    spread = record.names.spreads.get(histogram)
+    if spread is None or spread.took not in record.families or spread.observed not in record.families:
+        return None
+    n, took_s = _growth(record.families[spread.observed], rows), _growth(record.families[spread.took], rows) * spread.unit_s
+    return Growth(round(n), took_s, np.empty(0), np.empty(0))
+
+
+def n_restarts(record: ServerRecord) -> int:
+    """How often was the server started anew between scrapes? By its start time, or, where it does not say, by counters that fell."""
+    starts = record.families.get(START_TIME, ())
+    if starts:
+        known = starts[0].value[np.isfinite(starts[0].value)]
+        return int((np.diff(known) != 0).sum())
+    families = [name.family for several in record.names.counters.values() for name in several]
+    falls = [np.diff(_filled(series.value)) < 0 for family in families for series in record.families.get(family, ())]
+    return int(np.any(falls, axis=0).sum()) if falls else 0
+
+
+def _families(samples: ServerSampleTable, mask: Bools, scraped_ns: I64) -> dict[str, tuple[Series, ...]]:
+    rows = np.flatnonzero(mask)
+    grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for row, name, labels in zip(rows.tolist(), samples.name[rows].tolist(), samples.labels[rows].tolist(), strict=True):
+        grouped[plain(name), labels].append(row)
+    families: dict[str, list[Series]] = defaultdict(list)
+    for (name, labels), own in grouped.items():
+        order = np.array(own)[np.argsort(samples.scraped_ns[own], kind="stable")]
+        last = np.searchsorted(samples.scraped_ns[order], scraped_ns, side="right") - 1
+        value = np.where(last >= 0, samples.value[order][np.maximum(last, 0)], np.nan)
+        families[name].append(Series(labels_of(labels), value))
+    return {name: tuple(series) for name, series in families.items()}
+
+
+def _found(record: ServerRecord, names: Iterable[Name]) -> tuple[Series, ...]:
+    """The series of the first of these names that the server has."""
+    for name in names:
+        series = _with_label(record.families.get(name.family, ()), name)
+        if series:
+            return series
+    return ()
+
+
+def _with_label(series: tuple[Series, ...], name: Name) -> tuple[Series, ...]:
+    if not name.label:
+        return series
+    if name.value:
+        return tuple(one for one in series if one.labels.get(name.label) == name.value)
+    numbers = ((one, _whole(one.labels.get(name.label))) for one in series)
+    return tuple(Series(one.labels, np.where(np.isnan(one.value), np.nan, number)) for one, number in numbers if number is not None)
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _filled(value: F64) -> F64:
+    """The last known value for each NaN; before the first known one, 0: the series was not there yet, so nothing had been counted."""
+    known = np.where(np.isnan(value), -1, np.arange(len(value)))
+    last = np.maximum.accumulate(known)
+    return np.where(last >= 0, value[np.maximum(last, 0)], 0.0)
+
+
+def _grown(value: F64) -> F64:
+    filled = _filled(value)
+    steps = np.diff(filled, prepend=filled[0])
+    return np.cumsum(np.where(steps < 0, filled, steps))
+
+
+def _growth(series: tuple[Series, ...], rows: slice) -> float:
+    return float(sum(_between(_grown(one.value), rows) for one in series))
+
+
+def _between(grown: F64, rows: slice) -> float:
+    window = grown[rows]
+    return float(window[-1] - window[0])
+
+
+def _buckets(series: tuple[Series, ...], rows: slice) -> tuple[F64, F64]:
+    within: dict[float, float] = defaultdict(float)
+    for one in series:
+        edge_s = _edge_s(one.labels.get("le"))
+        if edge_s is not None:
+            within[edge_s] += _between(_grown(one.value), rows)
+    edges_s = np.array(sorted(within))
+    cumulative = np.array([within[edge_s] for edge_s in edges_s.tolist()])
+    return edges_s, np.diff(cumulative, prepend=0.0)
+
+
+def _edge_s(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+__all__ = [
+    "UP",
+    "Growth",
+    "Series",
+    "ServerRecord",
+    "TimeSeries",
+    "counter_series",
+    "gauge_series",
+    "histogram_growth",
+    "n_restarts",
+    "server_record",
+]

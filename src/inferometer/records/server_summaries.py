@@ -1,0 +1,228 @@
+"""What does the server itself say of a window of a run: where requests' time went, how full it was, what it found in its caches?
+
+Means are growth of sums / growth of counts between two scrapes; percentiles are intervals, the bucket in which they lie, because a
+histogram says no more (vLLM's queue, prefill and end-to-end buckets begin at 0.3 s). Most histograms are told of a request when it ends,
+the first token when it comes: in a short window they are not of the same requests.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple, get_args
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.server_names import Counter, Gauge, Histogram, ServerKind
+from inferometer.records.server_series import (
+    Growth,
+    ServerRecord,
+    counter_series,
+    gauge_series,
+    histogram_growth,
+    n_restarts,
+    server_record,
+)
+from inferometer.units import NS_PER_S
+
+PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
+
+
+class Level(NamedTuple):
+    """A gauge over a window: requests, or a share from 0 to 1."""
+
+    mean: float
+    highest: float
+    n_scrapes: int
+
+
+class BucketPercentile(NamedTuple):
+    """Between which two edges does a percentile lie?"""
+
+    percentile_fraction: float
+    low_s: float
+    high_s: float
+    """Infinite in the last bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTime:
+    """One of the server's own latencies."""
+
+    name: Histogram
+    n: int
+    """Requests; of ``itl`` tokens."""
+    mean_s: float
+    percentiles: tuple[BucketPercentile, ...]
+    """Empty where the server has no buckets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSummary:
+    """What the server said of a window. None: it did not say."""
+
+    kind: ServerKind
+    start_s: float
+    """Of the window, at a scrape, since the start of the run."""
+    end_s: float
+    n_scrapes: int
+    n_failed_scrapes: int
+    """Of the whole record."""
+    n_restarts: int
+    """Of the whole record: a run over a restart is two."""
+    waiting: Level | None
+    running: Level | None
+    kv_usage: Level | None
+    kv_block_tokens: int | None
+    n_kv_blocks: int | None
+    n_preemptions: int | None
+    n_finished: int | None
+    n_rejected: int | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    prefix_queries_tokens: int | None
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits_tokens: int | None
+    times: tuple[ServerTime, ...]
+    """Those of which there was at least one observation."""
+    flop_per_s: float | None
+    """Per accelerator, as the server estimates; None where it does not."""
+    moved_bytes_per_s: float | None
+    """Read and written, per accelerator, as the server estimates."""
+
+    @property
+    def prefix_hit_fraction(self) -> float | None:
+        """Which share of the prompt tokens was found in the prefix cache? None where nothing was looked up."""
+        if self.prefix_hits_tokens is None or not self.prefix_queries_tokens:
+            return None
+        return self.prefix_hits_tokens / self.prefix_queries_tokens
+
+    def time(self, name: Histogram) -> ServerTime | None:
+        """The latency of this name, where the server told it."""
+        return next((one for one in self.times if one.name == name), None)
+
+    def flop_utilisation_fraction(self, peak_flop_per_s: float) -> float | None:
+        """MFU: estimated FLOP / what the accelerator could do at its peak."""
+        return None if self.flop_per_s is None else self.flop_per_s / peak_flop_per_s
+
+    def bandwidth_utilisation_fraction(self, peak_bytes_per_s: float) -> float | None:
+        """MBU: estimated bytes / what the accelerator's memory could move."""
+        return None if self.moved_bytes_per_s is None else self.moved_bytes_per_s / peak_bytes_per_s
+
+
+def summarise_server(samples: ServerSampleTable, *, start_ns: int | None = None, end_ns: int | None = None) -> ServerSummary:
+    """What did the server say from the last scrape up to ``start_ns`` to the last up to ``end_ns``? Without them: of the whole record.
+
+    Raises
+    ------
+    RecordError
+        There is no sample, none of a known server, or fewer than two scrapes in the window.
+    """
+    record = server_record(samples)
+    rows = _window(record, start_ns, end_ns)
+    instants_ns = record.scraped_ns[rows]
+    took_s = (int(instants_ns[-1]) - int(instants_ns[0])) / NS_PER_S
+    output_tokens = _count(record, "output_tokens", rows)
+    block_tokens, blocks = _level(record, "block_tokens", rows), _level(record, "n_blocks", rows)
+    read, written = (_estimated(record, counter, rows, output_tokens) for counter in ("read_bytes", "write_bytes"))
+    flop = _estimated(record, "flop", rows, output_tokens)
+    return ServerSummary(
+        kind=record.names.kind,
+        start_s=int(instants_ns[0]) / NS_PER_S,
+        end_s=int(instants_ns[-1]) / NS_PER_S,
+        n_scrapes=len(instants_ns),
+        n_failed_scrapes=record.n_failed_scrapes,
+        n_restarts=n_restarts(record),
+        waiting=_level(record, "waiting", rows),
+        running=_level(record, "running", rows),
+        kv_usage=_level(record, "kv_usage", rows),
+        kv_block_tokens=None if block_tokens is None else round(block_tokens.highest),
+        n_kv_blocks=None if blocks is None else round(blocks.highest),
+        n_preemptions=_count(record, "preemptions", rows),
+        n_finished=_count(record, "finished", rows),
+        n_rejected=_count(record, "rejected", rows),
+        prompt_tokens=_count(record, "prompt_tokens", rows),
+        output_tokens=output_tokens,
+        prefix_queries_tokens=_count(record, "prefix_queries_tokens", rows),
+        prefix_hits_tokens=_count(record, "prefix_hits_tokens", rows),
+        times=_times(record, rows),
+        flop_per_s=None if flop is None else flop / took_s,
+        moved_bytes_per_s=None if read is None or written is None else (read + written) / took_s,
+    )
+
+
+def bucket_percentile(growth: Growth, fraction: float) -> BucketPercentile | None:
+    """Between which two edges lies the percentile? None without buckets or observations.
+
+    Example
+    -------
+    >>> bucket_percentile(Growth(10, 3.0, np.array([0.1, 0.5, np.inf]), np.array([6.0, 4.0, 0.0])), 0.9)
+    BucketPercentile(percentile_fraction=0.9, low_s=0.1, high_s=0.5)
+    """
+    total = float(growth.counts.sum())
+    if total <= 0:
+        return None
+    rank = max(1.0, math.ceil(fraction * total - 1e-9))
+    bucket = int(np.searchsorted(np.cumsum(growth.counts), rank))
+    low_s = 0.0 if bucket == 0 else float(growth.edges_s[bucket - 1])
+    return BucketPercentile(fraction, low_s, float(growth.edges_s[bucket]))
+
+
+def _window(record: ServerRecord, start_ns: int | None, end_ns: int | None) -> slice:
+    scraped_ns = record.scraped_ns
+    first = 0 if start_ns is None else max(0, int(np.searchsorted(scraped_ns, start_ns, side="right")) - 1)
+    beyond = len(scraped_ns) if end_ns is None else int(np.searchsorted(scraped_ns, end_ns, side="right"))
+    if beyond - first < 2:
+        raise RecordError(
+            f"{max(0, beyond - first)} scrapes of the server in the window",
+            where=f"{len(scraped_ns)} in the record",
+            allowed="at least two: counters are read as differences",
+        )
+    return slice(first, beyond)
+
+
+def _level(record: ServerRecord, gauge: Gauge, rows: slice) -> Level | None:
+    series = gauge_series(record, gauge)
+    if series is None:
+        return None
+    value = series.value[rows]
+    known = value[np.isfinite(value)]
+    return Level(float(known.mean()), float(known.max()), len(known)) if known.size else None
+
+
+def _increase(record: ServerRecord, counter: Counter, rows: slice) -> float | None:
+    series = counter_series(record, counter)
+    return None if series is None else float(series.value[rows][-1] - series.value[rows][0])
+
+
+def _count(record: ServerRecord, counter: Counter, rows: slice) -> int | None:
+    grown = _increase(record, counter, rows)
+    return None if grown is None else round(grown)
+
+
+def _estimated(record: ServerRecord, counter: Counter, rows: slice, output_tokens: int | None) -> float | None:
+    """Servers that do not estimate their work may show its counters at 0 all the same."""
+    grown = _increase(record, counter, rows)
+    return None if grown == 0 and output_tokens != 0 else grown
+
+
+def _times(record: ServerRecord, rows: slice) -> tuple[ServerTime, ...]:
+    times: list[ServerTime] = []
+    for name in get_args(Histogram):
+        growth = histogram_growth(record, name, rows)
+        if growth is not None and growth.n > 0:
+            found = (bucket_percentile(growth, fraction) for fraction in PERCENTILES)
+            percentiles = tuple(one for one in found if one is not None)
+            times.append(ServerTime(name=name, n=growth.n, mean_s=growth.sum_s / growth.n, percentiles=percentiles))
+    return tuple(times)
+
+
+__all__ = [
+    "PERCENTILES",
+    "BucketPercentile",
+    "Level",
+    "ServerSummary",
+    "ServerTime",
+    "bucket_percentile",
+    "summarise_server",
+]

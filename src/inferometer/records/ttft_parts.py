@@ -1,0 +1,66 @@
+"""Where does the time to the first token go: the client, the network, the server's queue, prefill, the rest of the server?
+
+client = sent - intended send · network = the client's first token - sent - the server's own TTFT (connecting, proxies, the way there and
+back) · queue and prefill as the server says · hand-over = the server's TTFT - queue - prefill (reading the request, tokenising, handing
+the first step's token out). Means add up; percentiles would not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.records.server_names import Histogram
+from inferometer.records.server_summaries import ServerSummary
+from inferometer.records.types import ABSENT, RequestTable
+from inferometer.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TtftParts:
+    """Mean parts of the time to the first token. None: nobody could tell.
+
+    A difference can be slightly negative: client and server do not count quite the same requests at a window's ends.
+    """
+
+    n_requests: int
+    """Of the client, whose first token came in the window."""
+    n_server_requests: int | None
+    total_s: float
+    """From the intended send to the first token."""
+    client_s: float
+    network_s: float | None
+    queue_s: float | None
+    prefill_s: float | None
+    handover_s: float | None
+
+
+def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | None:
+    """The mean parts over the summary's window; None where no first token came in it."""
+    first_ns = requests.first_token_ns
+    is_within = (first_ns != ABSENT) & (first_ns >= server.start_s * NS_PER_S) & (first_ns <= server.end_s * NS_PER_S)
+    rows = np.flatnonzero(is_within)
+    if not rows.size:
+        return None
+    client_s = float((requests.sent_ns[rows] - requests.intended_send_ns[rows]).mean()) / NS_PER_S
+    from_sent_s = float((first_ns[rows] - requests.sent_ns[rows]).mean()) / NS_PER_S
+    ttft_s, queue_s, prefill_s = (_mean_s(server, name) for name in ("ttft", "queue", "prefill"))
+    handover_s = None if ttft_s is None or queue_s is None or prefill_s is None else ttft_s - queue_s - prefill_s
+    ttft = server.time("ttft")
+    return TtftParts(
+        n_requests=len(rows),
+        n_server_requests=None if ttft is None else ttft.n,
+        total_s=client_s + from_sent_s,
+        client_s=client_s,
+        network_s=None if ttft_s is None else from_sent_s - ttft_s,
+        queue_s=queue_s,
+        prefill_s=prefill_s,
+        handover_s=handover_s,
+    )
+
+
+def _mean_s(server: ServerSummary, name: Histogram) -> float | None:
+    time = server.time(name)
+    return None if time is None else time.mean_s
+
+
+__all__ = ["TtftParts", "ttft_parts"]

@@ -1,0 +1,131 @@
+"""Does a real vLLM server say of itself what was sent to it?"""
+
+import http.client
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from tests.measure.vllm_server import MODEL, complete, vllm_server
+
+from inferometer.measure.scrape import scraping
+from inferometer.records.server_series import counter_series, gauge_series, server_record
+from inferometer.records.server_summaries import summarise_server
+from inferometer.records.ttft_parts import ttft_parts
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable
+
+pytestmark = pytest.mark.slow
+
+BLOCK_TOKENS = 128
+"""vLLM's on a CPU."""
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    with vllm_server(tmp_path_factory.mktemp("vllm"), "--enable-mfu-metrics") as url:
+        complete(url, [1, 2, 3], 2)
+        yield url
+
+
+def prompt_of(n_tokens: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(1, 257, n_tokens).tolist()
+
+
+def stream(url: str, prompt: list[int], output_tokens: int) -> tuple[int, int, int]:
+    """When it was sent, when the first token came, when the last."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True, "stream": True}
+    sent_ns, arrived_ns = time.perf_counter_ns(), []
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    while line := response.readline():
+        if line.startswith(b"data: {"):
+            arrived_ns.append(time.perf_counter_ns())
+    connection.close()
+    return sent_ns, arrived_ns[0], arrived_ns[-1]
+
+
+def requests_of(times_ns, started_ns):
+    sent, first, last = (np.array(column, np.int64) - started_ns for column in zip(*times_ns, strict=True))
+    n = len(sent)
+    zeros = np.zeros(n, np.int32)
+    return RequestTable(
+        intended_send_ns=sent, sent_ns=sent, admitted_ns=np.full(n, ABSENT), first_token_ns=first, finished_ns=last, prompt_tokens=zeros,
+        cached_tokens=zeros, output_tokens=zeros, n_preemptions=zeros, status=np.full(n, RequestStatus.LENGTH, np.int8), priority=zeros,
+        class_index=zeros, request_index=np.arange(n, dtype=np.int32),
+    )  # fmt: skip
+
+
+def test_counts_and_means_are_those_of_what_was_sent(url):
+    asked = [(prompt_of(60 + 10 * i, seed=i), 8 + i) for i in range(12)]
+    started_ns = time.perf_counter_ns()
+    with scraping(url, started_ns=started_ns, every_s=0.1) as scraper:
+        times_ns = [stream(url, *one) for one in asked]
+        time.sleep(0.3)
+    server = summarise_server(scraper.table())
+    n_output = sum(n for _, n in asked)
+    assert (server.kind, server.n_finished, server.n_restarts, server.n_failed_scrapes) == ("vllm", 12, 0, 0)
+    assert (server.prompt_tokens, server.output_tokens) == (sum(len(prompt) for prompt, _ in asked), n_output)
+    assert {one.name: one.n for one in server.times} == {
+        "ttft": 12, "itl": n_output - 12, "tpot": 12, "e2e": 12, "queue": 12, "prefill": 12, "decode": 12, "inference": 12
+    }  # fmt: skip
+    assert server.kv_block_tokens == BLOCK_TOKENS
+    assert server.n_kv_blocks > 1000
+    mean_s = {one.name: one.mean_s for one in server.times}
+    sent, first, last = (np.array(column) for column in zip(*times_ns, strict=True))
+    assert mean_s["inference"] == pytest.approx(mean_s["prefill"] + mean_s["decode"])
+    assert 0.5 * (last - sent).mean() / 1e9 < mean_s["e2e"] < (last - sent).mean() / 1e9
+    assert mean_s["queue"] + mean_s["prefill"] < mean_s["ttft"] < (first - sent).mean() / 1e9
+    for one in server.times:
+        assert all(percentile.low_s < percentile.high_s for percentile in one.percentiles)
+    parts = ttft_parts(requests_of(times_ns, started_ns), server)
+    assert parts.n_requests == parts.n_server_requests == 12
+    shares_s = (parts.client_s, parts.network_s, parts.queue_s, parts.prefill_s, parts.handover_s)
+    assert all(share_s >= 0 for share_s in shares_s)
+    assert sum(shares_s) == pytest.approx((first - sent).mean() / 1e9)
+    assert 0 < server.flop_utilisation_fraction(1e12) < 1
+    assert 0 < server.bandwidth_utilisation_fraction(1e12) < 1
+
+
+def test_what_is_going_on_is_seen_as_it_goes_on(url):
+    """24 requests for 8 seats: some wait, never more than 8 run, the cache fills and empties."""
+    with scraping(url, started_ns=time.perf_counter_ns(), every_s=0.02) as scraper, ThreadPoolExecutor(24) as pool:
+        list(pool.map(lambda i: complete(url, prompt_of(300, seed=100 + i), 60), range(24)))
+    table = scraper.table()
+    server, record = summarise_server(table), server_record(table)
+    assert server.running.highest == 8
+    assert 1 <= server.waiting.highest <= 16
+    assert server.time("queue").mean_s > 0.1 * server.time("e2e").mean_s
+    used = gauge_series(record, "kv_usage")
+    assert used.value[-1] == 0.0
+    assert 0 < used.value.max() <= 8 * 3.5 / server.n_kv_blocks
+    tokens = counter_series(record, "output_tokens").value
+    assert (np.diff(tokens) >= 0).all()
+    assert (tokens[0], tokens[-1]) == (0, 24 * 60)
+    assert server.n_preemptions == 0
+
+
+def test_the_prefix_cache_finds_what_was_there(url):
+    prompt = prompt_of(2 * BLOCK_TOKENS + 10, seed=999)
+    with scraping(url, started_ns=time.perf_counter_ns()) as scraper:
+        for _ in range(4):
+            complete(url, prompt, 2)
+    server = summarise_server(scraper.table())
+    assert server.prefix_queries_tokens == 4 * len(prompt)
+    assert server.prefix_hits_tokens == 3 * 2 * BLOCK_TOKENS
+    assert server.prefix_hit_fraction == pytest.approx(0.75 * 256 / 266)
+
+
+def test_scraping_costs_little(url):
+    """CPU time of this process for 50 scrapes, reading them included: what a second of a run costs is a fiftieth."""
+    began_s = time.process_time()
+    with scraping(url, started_ns=time.perf_counter_ns(), every_s=0.02) as scraper:
+        time.sleep(1.0)
+    taken_s = time.process_time() - began_s
+    server = summarise_server(scraper.table())
+    assert server.n_scrapes > 20
+    assert taken_s / server.n_scrapes < 0.02
+    read_s = time.process_time() - began_s - taken_s
+    assert read_s / server.n_scrapes < 0.02

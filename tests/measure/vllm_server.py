@@ -1,0 +1,133 @@
+"""A real vLLM server on loopback, with a tiny random model: from the engine's own environment, bounded in time, ended by its starter."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from inferometer.errors import EngineError
+from inferometer.measure.environments import ENGINES_DIR, find_environment
+
+ROOT = Path(__file__).parents[2]
+MODEL = "tiny"
+START_TIMEOUT_S = 180.0
+MAX_LIFE_S = 900
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 257,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
+
+
+def write_model(folder: Path) -> None:
+    """A configuration and a tokenizer of one token per byte; vLLM draws the weights."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    letters = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+    end = "<|end|>"
+    vocabulary = {end: 0} | {letter: i for i, letter in enumerate(letters, start=1)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    special = {"id": 0, "content": end, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [special],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "model_max_length": 1024, "chat_template": template}
+    for name, content in (("config", CONFIG), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def vllm_python() -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ENGINES_DIR, str(ROOT))
+        try:
+            return str(find_environment("vllm").python)
+        except EngineError as error:
+            pytest.skip(f"{error.what}; {error.try_}")
+
+
+@contextmanager
+def vllm_server(folder: Path, *further: str) -> Generator[str]:
+    """The address of a server that is up; ``folder`` is where its model and its log are written."""
+    write_model(folder)
+    port = _free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", MODEL]
+    command += ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager", "--max-num-seqs", "8"]
+    command += ["--host", "127.0.0.1", "--port", str(port), *further]
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with (folder / "server.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["timeout", str(MAX_LIFE_S), *command], env=os.environ | settings, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
+    try:
+        _wait_until_up(url, process, folder / "server.log")
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def complete(url: str, prompt: list[int], output_tokens: int) -> dict:
+    """One whole answer of exactly so many tokens."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0}
+    with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        return json.load(connection.getresponse())
+
+
+def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
+    until_s = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < until_s:
+        if process.poll() is not None:
+            pytest.fail(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')[-3000:]}")
+        try:
+            with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)) as connection:
+                connection.request("GET", "/health")
+                if connection.getresponse().status == http.client.OK:
+                    return
+        except (OSError, http.client.HTTPException):
+            pass
+        time.sleep(0.5)
+    pytest.fail(f"the server was not up after {START_TIMEOUT_S} s:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
