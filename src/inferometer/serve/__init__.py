@@ -1,0 +1,1 @@
+"""Live surfaces: servers that run on the simulator."""

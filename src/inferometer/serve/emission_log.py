@@ -1,0 +1,162 @@
+"""When did an emulated server really send what? Its own record, which says how far a client's view is off.
+
+The file is a row of frames, each a letter, a length and a payload: ``E`` holds emissions (int64), ``R`` requests (msgpack). It grows
+while the server runs; a last frame that was cut off is left out. Instants are nanoseconds of ``time.perf_counter_ns``, which on Linux
+is CLOCK_MONOTONIC: the same for every process of a machine.
+"""
+
+import struct
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.types import I64
+
+_MAGIC: Final = b"inferometer emissions 1\n"
+_FRAME: Final = struct.Struct("<cQ")
+_N_COLUMNS: Final = 5
+_ROWS_PER_FRAME: Final = 4096
+
+
+class EmissionKind(IntEnum):
+    """What was sent?"""
+
+    HEADERS = 0
+    TOKENS = 1
+    """A chunk with tokens; the last one of a request carries its end too."""
+    END = 2
+    """An end without tokens: an error, or a reset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRequest:
+    """A request as the server saw it, written when it has ended."""
+
+    number: int
+    client_id: str
+    """Its X-Request-Id; empty where it had none."""
+    path: str
+    is_streaming: bool
+    accepted_ns: int
+    """When its last byte had been read."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    """Generated; a fault may have kept some from being sent."""
+    end: str
+    """``stop``, ``length``, ``abort``, ``error`` or ``refused``."""
+    fault: str | None
+    """Which was committed."""
+
+
+class EmissionLog(NamedTuple):
+    """E emissions in the order of their writing, and the requests that had ended."""
+
+    number: I64
+    """Whose? The server counts requests from 0."""
+    kind: I64
+    n_tokens: I64
+    due_ns: I64
+    """The virtual instant: when the scheduler's step ended."""
+    written_ns: I64
+    """When the write had been done."""
+    requests: tuple[LoggedRequest, ...]
+
+    def token_instants_ns(self, number: int) -> I64:
+        """When was each token of this request written? Tokens of one chunk have one instant."""
+        mine = (self.number == number) & (self.kind == EmissionKind.TOKENS)
+        instants_ns: I64 = np.repeat(self.written_ns[mine], self.n_tokens[mine])
+        return instants_ns
+
+    def lateness_ns(self) -> I64:
+        """By how much was each chunk with tokens written after it was due?"""
+        is_token = self.kind == EmissionKind.TOKENS
+        return self.written_ns[is_token] - self.due_ns[is_token]
+
+
+class EmissionWriter:
+    """Notes emissions and requests in memory and writes them to a file, if there is one, every few thousand and when asked."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._file: BinaryIO | None = None if path is None else path.open("wb")
+        self._rows = array("q")
+        self._requests: list[LoggedRequest] = []
+        if self._file is not None:
+            self._file.write(_MAGIC)
+            self._file.flush()
+
+    def emitted(self, number: int, kind: EmissionKind, n_tokens: int, due_ns: int, written_ns: int) -> None:
+        """Something was sent."""
+        if self._file is None:
+            return
+        self._rows.extend((number, kind, n_tokens, due_ns, written_ns))
+        if len(self._rows) >= _N_COLUMNS * _ROWS_PER_FRAME:
+            self.flush()
+
+    def ended(self, request: LoggedRequest) -> None:
+        """A request has ended."""
+        if self._file is not None:
+            self._requests.append(request)
+
+    def flush(self) -> None:
+        """Write all that was noted."""
+        if self._file is None:
+            return
+        if self._rows:
+            self._frame(b"E", self._rows.tobytes())
+            self._rows = array("q")
+        if self._requests:
+            self._frame(b"R", msgspec.msgpack.encode(self._requests))
+            self._requests = []
+        self._file.flush()
+
+    def close(self) -> None:
+        """Write the rest; nothing may be noted after that."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _frame(self, letter: bytes, payload: bytes) -> None:
+        if self._file is not None:
+            self._file.write(_FRAME.pack(letter, len(payload)) + payload)
+
+
+def read_emission_log(path: Path) -> EmissionLog:
+    """What has the server written so far? It may still run.
+
+    Raises
+    ------
+    RecordError
+        No such file, or one of another kind.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as problem:
+        raise RecordError(f"no emission log: {problem}", where=str(path)) from problem
+    if not content.startswith(_MAGIC):
+        raise RecordError("this is no emission log", where=str(path), allowed=f"a file that begins with {_MAGIC.decode().strip()!r}")
+    rows, requests = list[I64](), list[LoggedRequest]()
+    start = len(_MAGIC)
+    while start + _FRAME.size <= len(content):
+        letter, length = _FRAME.unpack_from(content, start)
+        payload = content[start + _FRAME.size : start + _FRAME.size + length]
+        if len(payload) < length:
+            break
+        start += _FRAME.size + length
+        if letter == b"E":
+            rows.append(np.frombuffer(payload, dtype=np.int64).reshape(-1, _N_COLUMNS))
+        else:
+            requests += msgspec.msgpack.decode(payload, type=list[LoggedRequest])
+    table = np.concatenate(rows) if rows else np.empty((0, _N_COLUMNS), np.int64)
+    number, kind, n_tokens, due_ns, written_ns = table.T
+    return EmissionLog(number, kind, n_tokens, due_ns, written_ns, tuple(requests))
+
+
+__all__ = ["EmissionKind", "EmissionLog", "EmissionWriter", "LoggedRequest", "read_emission_log"]

@@ -1,0 +1,224 @@
+"""What is said to one request, when its tokens are due, and what a fault makes of it?"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from inferometer.serve.emission_log import EmissionKind
+from inferometer.serve.emulator_requests import Asked
+from inferometer.serve.emulator_tokens import Answer
+from inferometer.serve.emulator_wording import DONE, End, Usage, Wording, error_event
+from inferometer.serve.fault_specs import FaultRule, Faults
+from inferometer.serve.http_line import Line
+from inferometer.simulate.reference_request import Request, Status
+from inferometer.units import s_from_ns
+
+Note = Callable[[int, EmissionKind, int, int, int], None]
+"""Number, kind, tokens, due, written: what the emission log takes."""
+
+
+class _Piece(NamedTuple):
+    data: bytes
+    kind: EmissionKind
+    n_tokens: int
+    due_ns: int
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A request that the engine has, and all that its reply needs."""
+
+    number: int
+    client_id: str
+    path: str
+    accepted_ns: int
+    asked: Asked
+    answer: Answer
+    request: Request
+    faults: Faults
+    wording: Wording
+
+
+class Exchange:
+    """A request and its reply."""
+
+    def __init__(self, served: Served, line: Line, note: Note) -> None:
+        self.served = served
+        self.line = line
+        self.is_over = False
+        """Nothing more will be said."""
+        self._note = note
+        self._n_due = 0
+        self._n_said = 0
+        self._has_struck = False
+        self._held: list[_Piece] | None = None
+
+    def open(self, due_ns: int) -> None:
+        """Send the headers of a stream, as vLLM does before there is a token."""
+        strike = self.served.faults.strike
+        if strike is not None and strike.kind == "slow-headers":
+            self._hold(strike.hold_ns)
+        if self.served.asked.is_streaming:
+            self._emit(_Piece(b"", EmissionKind.HEADERS, 0, due_ns, is_last=False))
+
+    def deliver(self, n_tokens: int, due_ns: int) -> None:
+        """So many tokens are there; the request's status says whether they are the last."""
+        if self.is_over:
+            return
+        self._n_due += n_tokens
+        is_end = self.served.request.status.is_finished
+        if self.served.asked.is_streaming:
+            if is_end or self._n_due - self._n_said >= self.served.faults.tokens_per_chunk:
+                self._say(due_ns, is_end=is_end)
+        elif is_end:
+            self._reply(due_ns)
+
+    def fail(self, message: str, status: int, due_ns: int) -> None:
+        """The engine has refused it."""
+        if self.is_over:
+            return
+        if self.served.asked.is_streaming:
+            data = error_event(message, "ServiceUnavailableError", status) + DONE
+            self._emit(_Piece(data, EmissionKind.END, 0, due_ns, is_last=True))
+        else:
+            body = error_event(message, "ServiceUnavailableError", status).removeprefix(b"data: ").strip()
+            self.is_over = True
+            self._note(self.served.number, EmissionKind.END, 0, due_ns, self.line.reply(status, body))
+
+    def _say(self, due_ns: int, *, is_end: bool) -> None:
+        """One event for all tokens that are due, and what follows the last."""
+        served, first, self._n_said = self.served, self._n_said, self._n_due
+        text = served.answer.text(first, self._n_said)
+        usage = self._usage() if served.asked.has_continuous_usage else None
+        event = served.wording.opening(usage and usage._replace(output_tokens=0)) if first == 0 else b""
+        event += served.wording.last(text, self._end(), usage) if is_end else served.wording.tokens(text, usage)
+        piece = _Piece(event, EmissionKind.TOKENS, self._n_said - first, due_ns, is_last=is_end)
+        if self._strikes(is_end=is_end):
+            struck = self._struck(piece)
+            if struck is None:
+                return
+            piece = struck
+        if is_end:
+            piece = piece._replace(data=piece.data + self._closing())
+        self._emit(piece)
+
+    def _reply(self, due_ns: int) -> None:
+        """The whole text at once."""
+        served = self.served
+        body = served.wording.whole(served.answer.text(0, self._n_due), self._end(), self._told_usage())
+        piece = _Piece(body, EmissionKind.TOKENS, self._n_due, due_ns, is_last=True)
+        if self._strikes(is_end=True):
+            struck = self._struck(piece)
+            if struck is None:
+                return
+            piece = struck
+        self._emit(piece)
+
+    def _end(self) -> End:
+        status, stop_text = self.served.request.status, self.served.answer.stop_text
+        if stop_text is not None and self._n_due >= self.served.answer.n_tokens:
+            return End("stop", stop_text)
+        return End("stop" if status is Status.STOPPED else "length", None)
+
+    def _usage(self) -> Usage:
+        request = self.served.request
+        return Usage(request.num_prompt_tokens, self._n_due, request.num_cached_tokens)
+
+    def _told_usage(self) -> Usage | None:
+        """The counts, or what a fault says of them."""
+        usage, strike = self._usage(), self.served.faults.strike
+        if strike is not None and strike.kind == "no-usage":
+            return None
+        wrong = strike.count if strike is not None and strike.kind == "wrong-usage" else 0
+        return usage._replace(output_tokens=usage.output_tokens + wrong)
+
+    def _closing(self) -> bytes:
+        strike = self.served.faults.strike
+        usage = self._told_usage() if self.served.asked.includes_usage else None
+        said = b"" if usage is None else self.served.wording.usage(usage)
+        return said if strike is not None and strike.kind == "missing-done" else said + DONE
+
+    def _strikes(self, *, is_end: bool) -> bool:
+        """Is it time for this request's fault?"""
+        strike = self.served.faults.strike
+        return strike is not None and not self._has_struck and (is_end or self._n_said > strike.after_tokens)
+
+    def _struck(self, piece: _Piece) -> _Piece | None:
+        """What the fault makes of this piece; None where it was the end of the stream."""
+        strike = self.served.faults.strike
+        if strike is None:
+            return piece
+        self._has_struck = strike.kind not in _LASTING
+        if strike.kind in _CUTTING:
+            self._cut(strike, piece)
+            return None
+        if strike.kind == "stall":
+            self._hold(strike.hold_ns)
+        elif strike.kind == "split-writes" and self.served.asked.is_streaming:
+            half = len(piece.data) // 2
+            self._emit(piece._replace(data=piece.data[:half], n_tokens=0, is_last=False))
+            return piece._replace(data=piece.data[half:])
+        return piece._replace(data=self._spoiled(strike, piece.data))
+
+    def _spoiled(self, strike: FaultRule, data: bytes) -> bytes:
+        if strike.kind == "malformed-json":
+            return data.replace(b'"choices":[', b'"choices":[[,', 1)
+        if strike.kind == "invalid-utf8":
+            return data.replace(b'" ', b'"\xff\xfe ', 1)
+        if strike.kind == "huge-chunk" and self.served.asked.is_streaming:
+            return self.served.wording.tokens(" " + "x" * strike.size_bytes, None) + data
+        if strike.kind == "comments" and self.served.asked.is_streaming:
+            return b": keep-alive\n\n" + data
+        return data
+
+    def _cut(self, strike: FaultRule, piece: _Piece) -> None:
+        """End the reply before its end."""
+        if strike.kind == "error-event" and self.served.asked.is_streaming:
+            data = error_event("the emulator was asked to fail", "InternalServerError", 500) + DONE
+            self._emit(piece._replace(data=data, kind=EmissionKind.END, n_tokens=0, is_last=True))
+            return
+        if strike.kind == "truncated-sse":
+            self._emit(piece._replace(data=piece.data[: len(piece.data) // 2], kind=EmissionKind.END, n_tokens=0, is_last=False))
+        self.is_over = True
+        if strike.kind == "reset":
+            self.line.reset()
+        else:
+            self.line.cut()
+
+    def _hold(self, hold_ns: int) -> None:
+        """Keep back what is to be sent, for so long."""
+        if self._held is None:
+            self._held = []
+            asyncio.get_running_loop().call_later(s_from_ns(hold_ns), self._release)
+
+    def _release(self) -> None:
+        held, self._held = self._held or [], None
+        for piece in held:
+            self._emit(piece)
+
+    def _emit(self, piece: _Piece) -> None:
+        if piece.is_last:
+            self.is_over = True
+        if self._held is not None:
+            self._held.append(piece)
+            return
+        if not self.line.is_open:
+            return
+        if piece.kind is EmissionKind.HEADERS:
+            written_ns = self.line.begin_stream()
+        elif self.served.asked.is_streaming:
+            written_ns = self.line.chunk(piece.data, is_last=piece.is_last)
+        else:
+            written_ns = self.line.reply(200, piece.data)
+        self._note(self.served.number, piece.kind, piece.n_tokens, piece.due_ns, written_ns)
+        if piece.is_last and self.served.asked.is_streaming:
+            self.line.done()
+
+
+_LASTING: Final = ("comments", "split-writes")
+"""They strike again with every event."""
+_CUTTING: Final = ("reset", "truncated-sse", "error-event")
+
+__all__ = ["Exchange", "Served"]

@@ -1,0 +1,194 @@
+"""What does ``/metrics`` say? The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus' text format 0.0.4."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.scheduler_config import SchedulerConfig
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX: Final = "vllm:"
+_REQUEST_S: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TTFT_S: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_ITL_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_STEP_TOKENS: Final = (1, *(2**power for power in range(3, 15)))
+FINISH_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
+
+_GAUGES: Final = {
+    "num_requests_running": "Number of requests in model execution batches.",
+    "num_requests_waiting": "Number of requests waiting to be processed.",
+    "num_requests_waiting_by_reason": "Number of waiting requests by reason.",
+    "engine_sleep_state": "Engine sleep state.",
+    "kv_cache_usage_perc": "KV-cache usage. 1 means 100 percent usage.",
+    "cache_config_info": "Information of the LLMEngine CacheConfig",
+}
+_COUNTERS: Final = {
+    "prefix_cache_queries": "Prefix cache queries, in terms of number of queried tokens.",
+    "prefix_cache_hits": "Prefix cache hits, in terms of number of cached tokens.",
+    "external_prefix_cache_queries": "External prefix cache queries, in terms of number of queried tokens.",
+    "external_prefix_cache_hits": "External prefix cache hits, in terms of number of cached tokens.",
+    "mm_cache_queries": "Multi-modal cache queries, in terms of number of queried items.",
+    "mm_cache_hits": "Multi-modal cache hits, in terms of number of cached items.",
+    "num_preemptions": "Cumulative number of preemption from the engine.",
+    "prompt_tokens": "Number of prefill tokens processed.",
+    "prompt_tokens_cached": "Number of cached prompt tokens (local + external).",
+    "generation_tokens": "Number of generation tokens processed.",
+}
+_LABELLED_COUNTERS: Final = {
+    "prompt_tokens_by_source": ("source", ("local_compute", "local_cache_hit", "external_kv_transfer")),
+    "prompt_tokens_cached_by_source": ("source", ("device", "host", "disk", "p2p", "external_unspecified")),
+    "request_success": ("finished_reason", FINISH_REASONS),
+    "admission_rejections": ("reason", ("max_num_queued_reqs", "max_num_queued_tokens")),
+}
+_HISTOGRAMS: Final[dict[str, Sequence[float]]] = {
+    "iteration_tokens_total": _STEP_TOKENS,
+    "request_prompt_tokens": (),
+    "request_generation_tokens": (),
+    "request_max_num_generation_tokens": (),
+    "request_params_max_tokens": (),
+    "request_prefill_kv_computed_tokens": (),
+    "request_params_n": (1, 2, 5, 10, 20),
+    "request_num_preemptions": (1, 2, 3, 4, 5, 10, 20),
+    "time_to_first_token_seconds": _TTFT_S,
+    "inter_token_latency_seconds": _ITL_S,
+    "request_time_per_output_token_seconds": _ITL_S,
+    "e2e_request_latency_seconds": _REQUEST_S,
+    "request_queue_time_seconds": _REQUEST_S,
+    "request_inference_time_seconds": _REQUEST_S,
+    "request_prefill_time_seconds": _REQUEST_S,
+    "request_decode_time_seconds": _REQUEST_S,
+}
+"""Buckets; () stands for the series 1, 2, 5, 10, ... up to the longest context."""
+
+
+class Histogram:
+    """How often was which value seen?"""
+
+    __slots__ = ("_counts", "_edges", "_total")
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        self._edges = tuple(edges)
+        self._counts = [0] * (len(self._edges) + 1)
+        self._total = 0.0
+
+    def observe(self, value: float, n_times: int = 1) -> None:
+        """It was seen so many times."""
+        self._counts[bisect_left(self._edges, value)] += n_times
+        self._total += value * n_times
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """Its samples: cumulative buckets, count and sum."""
+        cumulative = list(accumulate(self._counts))
+        for edge, count in zip([*(str(float(edge)) for edge in self._edges), "+Inf"], cumulative, strict=True):
+            yield _sample(f"{name}_bucket", {**labels, "le": edge}, count)
+        yield _sample(f"{name}_count", labels, cumulative[-1])
+        yield _sample(f"{name}_sum", labels, self._total)
+
+
+class Now(NamedTuple):
+    """What the gauges show."""
+
+    n_running: int
+    n_waiting: int
+    kv_used_fraction: float
+
+
+class Metrics:
+    """All that vLLM's frontend counts, for one engine; what an emulator never has (images, other servers' caches) stays at 0."""
+
+    def __init__(self, model_name: str, *, max_model_len: int, cache_config: Mapping[str, str]) -> None:
+        self._labels = {"engine": "0", "model_name": model_name}
+        self._cache_config = dict(cache_config)
+        self._started_s = datetime.now(UTC).timestamp()
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.labelled = {name: dict.fromkeys(values, 0) for name, (_, values) in _LABELLED_COUNTERS.items()}
+        series = one_two_five(max_model_len)
+        self.histograms = {name: Histogram(edges or series) for name, edges in _HISTOGRAMS.items()}
+
+    def text(self, now: Now) -> bytes:
+        """The page."""
+        return ("\n".join([*self._gauge_lines(now), *self._counter_lines(), *self._histogram_lines()]) + "\n").encode()
+
+    def _gauge_lines(self, now: Now) -> Iterator[str]:
+        """``deferred`` and sleep are never seen."""
+        reasons = {"capacity": now.n_waiting, "deferred": 0}
+        states = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
+        samples: dict[str, list[tuple[Mapping[str, str], float]]] = {
+            "num_requests_running": [(self._labels, now.n_running)],
+            "num_requests_waiting": [(self._labels, now.n_waiting)],
+            "num_requests_waiting_by_reason": [({**self._labels, "reason": name}, value) for name, value in reasons.items()],
+            "engine_sleep_state": [({**self._labels, "sleep_state": name}, value) for name, value in states.items()],
+            "kv_cache_usage_perc": [(self._labels, now.kv_used_fraction)],
+            "cache_config_info": [({**self._cache_config, "engine": "0"}, 1)],
+        }
+        for name, said in _GAUGES.items():
+            yield from _heading(_PREFIX + name, said, "gauge")
+            yield from (_sample(_PREFIX + name, labels, value) for labels, value in samples[name])
+
+    def _counter_lines(self) -> Iterator[str]:
+        for name, said in _COUNTERS.items():
+            yield from self._counter(name, said, {"": self.counters[name]}, label="")
+        for name, (label, _) in _LABELLED_COUNTERS.items():
+            yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
+
+    def _counter(self, name: str, said: str, values: Mapping[str, float], *, label: str) -> Iterator[str]:
+        own = {"model_name": self._labels["model_name"]} if name == "admission_rejections" else self._labels
+        rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
+        yield from _heading(f"{_PREFIX}{name}_total", said, "counter")
+        yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
+        yield from self._created(name, [labels for labels, _ in rows])
+
+    def _histogram_lines(self) -> Iterator[str]:
+        for name, histogram in self.histograms.items():
+            yield from _heading(_PREFIX + name, f"Histogram of {name}.", "histogram")
+            yield from histogram.lines(_PREFIX + name, self._labels)
+            yield from self._created(name, [self._labels])
+
+    def _created(self, name: str, rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+        yield from _heading(f"{_PREFIX}{name}_created", f"When {name} began.", "gauge")
+        yield from (_sample(f"{_PREFIX}{name}_created", labels, self._started_s) for labels in rows)
+
+
+def metrics_of(model_name: str, config: EngineConfig) -> Metrics:
+    """The metrics of a server with this configuration, all at 0."""
+    n_blocks = config.num_blocks if isinstance(config, SchedulerConfig) else config.n_kv_blocks
+    cache = {
+        "block_size": str(config.block_size),
+        "num_gpu_blocks": str(n_blocks),
+        "enable_prefix_caching": str(config.enable_prefix_caching),
+    }
+    return Metrics(model_name, max_model_len=config.max_model_len, cache_config=cache)
+
+
+def one_two_five(most: int) -> tuple[int, ...]:
+    """The series 1, 2, 5, 10, 20, 50, ... up to a limit.
+
+    Example
+    -------
+    >>> one_two_five(100)
+    (1, 2, 5, 10, 20, 50, 100)
+    """
+    powers = [10**power for power in range(len(str(most)))]
+    return tuple(value for power in powers for value in (power, 2 * power, 5 * power) if value <= most)
+
+
+def _heading(name: str, said: str, kind: str) -> tuple[str, str]:
+    return f"# HELP {name} {said}", f"# TYPE {name} {kind}"
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    said = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{said}}} {float(value)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+__all__ = ["CONTENT_TYPE", "FINISH_REASONS", "Histogram", "Metrics", "Now", "metrics_of", "one_two_five"]

@@ -1,0 +1,103 @@
+"""How is an emulated server run: in this process until it is told to stop, or in one of its own that tests and tools can start?"""
+
+import asyncio
+import gc
+import multiprocessing
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inferometer.errors import InferometerError, MeasureError
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_server import ServedCounts, serve
+
+_START_S: Final = 60.0
+_STOP_S: Final = 10.0
+
+
+class Emulator(NamedTuple):
+    """A server that runs."""
+
+    url: str
+    emission_log: Path | None
+    stop: Callable[[], None]
+    """Ends it; the emission log is complete then. Does nothing the second time."""
+
+
+def run_emulator(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> ServedCounts:
+    """Serve in this process until SIGINT, SIGTERM or the plan's time; ``on_ready`` gets the URL."""
+    return asyncio.run(_run(plan, on_ready))
+
+
+@contextmanager
+def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
+    """Serve in a process of its own, until the context ends or somebody calls ``stop``.
+
+    Raises
+    ------
+    MeasureError
+        It did not come up; the message says what it said.
+
+    Example
+    -------
+    ::
+
+        with start(EmulatorPlan(model_name="m", config=config, cost=cost, emission_log=path)) as emulator:
+            ...  # requests to emulator.url
+            emulator.stop()
+            log = read_emission_log(path)
+    """
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=_in_child, args=(plan, there), daemon=True)
+    process.start()
+    there.close()
+
+    def stop() -> None:
+        if process.is_alive():
+            process.terminate()
+            process.join(_STOP_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+    try:
+        yield Emulator(_url_of(here), plan.emission_log, stop)
+    finally:
+        stop()
+        process.close()
+        here.close()
+
+
+def _url_of(pipe: Connection) -> str:
+    try:
+        kind, said = pipe.recv() if pipe.poll(_START_S) else ("error", f"nothing for {_START_S:.0f} s")
+    except EOFError:
+        kind, said = "error", "it ended without a word"
+    if kind != "url":
+        raise MeasureError(f"the emulator did not start: {said}")
+    return str(said)
+
+
+def _in_child(plan: EmulatorPlan, pipe: Connection) -> None:
+    try:
+        run_emulator(plan, lambda url: pipe.send(("url", url)))
+    except (InferometerError, OSError) as problem:
+        pipe.send(("error", str(problem)))
+
+
+async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> ServedCounts:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    ready: asyncio.Future[str] = loop.create_future()
+    ready.add_done_callback(lambda url: on_ready(url.result()))
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look at it
+    return await serve(plan, stop, ready)
+
+
+__all__ = ["Emulator", "run_emulator", "start"]

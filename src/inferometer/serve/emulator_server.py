@@ -1,0 +1,237 @@
+"""How does an emulated server serve? It gives requests to the engine and tokens to those who asked, on the wall clock."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from inferometer.serve import (
+    emission_log,
+    emulator_accounts,
+    emulator_desk,
+    emulator_engine,
+    emulator_exchange,
+    emulator_metrics,
+    emulator_refusals,
+    emulator_requests,
+)
+from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.fault_specs import Faults, draw_faults
+from inferometer.serve.http_line import HttpRequest, Line
+from inferometer.simulate import outcome, reference_batch, reference_request
+from inferometer.units import NS_PER_S
+
+_ENDS: Final = {
+    reference_request.Status.STOPPED: "stop",
+    reference_request.Status.LENGTH: "length",
+    reference_request.Status.ABORTED: "abort",
+    reference_request.Status.REJECTED: "error",
+}
+_N_LATENESS: Final = 100_000
+_FLUSH_S: Final = 0.5
+
+
+class ServedCounts(NamedTuple):
+    """What a server did."""
+
+    n_requests: int
+    n_tokens: int
+    lateness_ns: tuple[int, ...]
+    """Of the latest chunks: how long after it was due was each written?"""
+
+
+class EmulatorServer:
+    """One emulated engine and all who talk to it."""
+
+    def __init__(self, plan: EmulatorPlan, log: emission_log.EmissionWriter) -> None:
+        self._plan = plan
+        self._log = log
+        self._desk = emulator_desk.Desk(plan)
+        self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
+        self._engine = emulator_engine.LiveEngine(plan.config, plan.wall_cost, self)
+        self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
+        self._accounts = emulator_accounts.Accounts(self._metrics)
+        self._exchanges: dict[int, emulator_exchange.Exchange] = {}
+        self._on_line: dict[Line, emulator_exchange.Exchange] = {}
+        self._lines: set[Line] = set()
+        self._n_requests = 0
+        self._lateness_ns: deque[int] = deque(maxlen=_N_LATENESS)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = outcome.FAR_NS
+
+    def new_line(self) -> Line:
+        """A client connects."""
+        line = Line(self._on_request, self._on_lost)
+        self._lines.add(line)
+        return line
+
+    def hang_up(self) -> None:
+        """Send all clients away."""
+        for line in tuple(self._lines):
+            line.cut()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def counts(self) -> ServedCounts:
+        """What was done so far."""
+        return ServedCounts(self._n_requests, self._metrics.counters["generation_tokens"], tuple(self._lateness_ns))
+
+    # what the engine calls
+
+    def on_scheduled(self, batch: reference_batch.Batch, now_ns: int) -> None:
+        """A step was decided."""
+        self._accounts.scheduled(batch, now_ns)
+
+    def on_step(self, deliveries: Sequence[reference_batch.Delivery], now_ns: int) -> None:
+        """Tokens are due."""
+        for request, n_tokens in deliveries:
+            exchange = self._exchanges.get(request.index)
+            if exchange is None:
+                continue
+            exchange.deliver(n_tokens, now_ns)
+            if request.status.is_finished:
+                self._forget(exchange)
+            elif exchange.is_over:  # a fault has ended the reply
+                self._engine.abort(request, time.perf_counter_ns())
+        self._accounts.stepped(deliveries, now_ns)
+
+    def on_dropped(self, request: reference_request.Request, now_ns: int) -> None:
+        """A request will get no more tokens."""
+        self._accounts.ended(request, now_ns)
+        exchange = self._exchanges.get(request.index)
+        if exchange is not None:
+            exchange.fail("the engine refused the request: it waited too long, or the queue is full", 503, now_ns)
+            self._forget(exchange)
+
+    # what a connection calls
+
+    def _on_request(self, line: Line, request: HttpRequest) -> None:
+        try:
+            if request.method == "POST" and request.path in GENERATION_PATHS:
+                self._generate(line, request)
+            elif request.path == "/metrics":
+                line.reply(200, self._metrics.text(self._now()), content_type=emulator_metrics.CONTENT_TYPE)
+            elif request.path in {"/health", "/ping"}:
+                line.reply(200, b"")
+            else:
+                line.reply(200, self._pages.page(request))
+        except emulator_requests.Refusal as refusal:
+            line.reply(refusal.status, refusal.body())
+
+    def _on_lost(self, line: Line) -> None:
+        self._lines.discard(line)
+        exchange = self._on_line.pop(line, None)
+        if exchange is not None and not exchange.served.request.status.is_finished:
+            exchange.is_over = True
+            self._engine.abort(exchange.served.request, time.perf_counter_ns())
+            self._advance()
+
+    def _generate(self, line: Line, request: HttpRequest) -> None:
+        number = self._n_requests
+        self._n_requests += 1
+        faults = draw_faults(self._plan.faults, self._plan.seed, number)
+        if faults.strike is not None and emulator_refusals.refuse_by_fault(faults.strike, line, request):
+            self._log.ended(_refused(number, request, faults))
+            return
+        try:
+            served = self._desk.take(request, number, faults)
+        except emulator_requests.Refusal:
+            self._log.ended(_refused(number, request, Faults(None)))
+            raise
+        exchange = emulator_exchange.Exchange(served, line, self._emitted)
+        self._exchanges[number] = self._on_line[line] = exchange
+        exchange.open(served.accepted_ns)
+        self._accounts.arrived(served.request)
+        self._engine.submit(served.request)
+        self._advance()
+
+    def _emitted(self, number: int, kind: emission_log.EmissionKind, n_tokens: int, due_ns: int, written_ns: int) -> None:
+        if kind is emission_log.EmissionKind.TOKENS:
+            self._lateness_ns.append(written_ns - due_ns)
+        self._log.emitted(number, kind, n_tokens, due_ns, written_ns)
+
+    def _forget(self, exchange: emulator_exchange.Exchange) -> None:
+        served = exchange.served
+        del self._exchanges[served.number]
+        if self._on_line.get(exchange.line) is exchange:
+            del self._on_line[exchange.line]
+        self._log.ended(_logged(served))
+
+    def _now(self) -> emulator_metrics.Now:
+        n_blocks = max(self._plan.config.n_kv_blocks, 1)
+        n_waiting = len(self._engine.scheduler.waiting)
+        return emulator_metrics.Now(self._engine.n_running, n_waiting, self._engine.scheduler.n_kv_blocks_used / n_blocks)
+
+    # the clock
+
+    def _advance(self) -> None:
+        """Do what is due, and come back when the next thing is."""
+        next_ns = self._engine.advance(time.perf_counter_ns())
+        if next_ns == self._timer_ns and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ns = None, next_ns
+        if next_ns != outcome.FAR_NS:
+            delay_s = (next_ns - time.perf_counter_ns()) / NS_PER_S
+            self._timer = asyncio.get_running_loop().call_later(max(delay_s, 0.0), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self._advance()
+
+
+async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]) -> ServedCounts:
+    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come."""
+    log = emission_log.EmissionWriter(plan.emission_log)
+    server = EmulatorServer(plan, log)
+    listening = await asyncio.get_running_loop().create_server(server.new_line, plan.host, plan.port, backlog=1024)
+    host, port = listening.sockets[0].getsockname()[:2]
+    ready.set_result(f"http://{host}:{port}")
+    ends_ns = outcome.FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
+    while not stop.is_set() and time.perf_counter_ns() < ends_ns:
+        wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
+        try:
+            await asyncio.wait_for(stop.wait(), max(wait_s, 0.0))
+        except TimeoutError:
+            log.flush()
+    listening.close()
+    server.hang_up()
+    log.close()
+    return server.counts()
+
+
+def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
+    strike, request = served.faults.strike, served.request
+    return emission_log.LoggedRequest(
+        number=served.number,
+        client_id=served.client_id,
+        path=served.path,
+        is_streaming=served.asked.is_streaming,
+        accepted_ns=served.accepted_ns,
+        prompt_tokens=request.num_prompt_tokens,
+        cached_tokens=request.num_cached_tokens,
+        output_tokens=request.num_output_tokens,
+        end=_ENDS[request.status],
+        fault=None if strike is None else strike.kind,
+    )
+
+
+def _refused(number: int, request: HttpRequest, faults: Faults) -> emission_log.LoggedRequest:
+    return emission_log.LoggedRequest(
+        number=number,
+        client_id=request.headers.get("x-request-id", ""),
+        path=request.path,
+        is_streaming=False,
+        accepted_ns=request.accepted_ns,
+        prompt_tokens=0,
+        cached_tokens=0,
+        output_tokens=0,
+        end="refused",
+        fault=None if faults.strike is None else faults.strike.kind,
+    )
+
+
+__all__ = ["EmulatorServer", "ServedCounts", "serve"]

@@ -1,0 +1,142 @@
+"""How many tokens has a prompt, which blocks of it were seen before, and what does the emulator say?
+
+Without a tokenizer a token is what stands between spaces, in prompts and in answers. Answers are drawn words; those of a request
+are the same under the same seed.
+"""
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from inferometer.errors import SpecError
+
+_ONSETS: Final = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z")
+_RHYMES: Final = ("an", "ar", "ay", "ed", "en", "ill", "in", "ip", "it", "ob", "od", "on", "ot", "ow", "um", "un")
+WORDS: Final = tuple(onset + rhyme for onset in _ONSETS for rhyme in _RHYMES)
+"""What can be said: 256 words without a meaning."""
+
+
+class Answer(NamedTuple):
+    """What will be said to a request: ``n_tokens`` words in an order that two numbers fix."""
+
+    vocabulary: tuple[str, ...]
+    n_tokens: int
+    start: int
+    stride: int
+    n_chars: int | None = None
+    """What comes behind so many characters is not said: a stop text begins there."""
+    stop_text: str | None = None
+
+    def places(self) -> range:
+        """Where in the vocabulary each token is found, if that were repeated for ever."""
+        return range(self.start, self.start + self.n_tokens * self.stride, self.stride)
+
+    def word(self, i_token: int) -> str:
+        """The word of the i-th token; it is led by a space."""
+        return self.vocabulary[(self.start + i_token * self.stride) % len(self.vocabulary)]
+
+    def text(self, first: int, end: int) -> str:
+        """The words from one token to before another."""
+        said = "".join(" " + self.word(i) for i in range(first, end))
+        if self.n_chars is None:
+            return said
+        n_before = sum(1 + len(self.word(i)) for i in range(first))
+        return said[: max(self.n_chars - n_before, 0)]
+
+    def stopped_at(self, stops: Sequence[str], least_tokens: int) -> "Answer":
+        """The same, ended by the first of these texts that shows after so many tokens."""
+        full = self._replace(n_chars=None).text(0, self.n_tokens)
+        n_least = len(self._replace(n_chars=None).text(0, least_tokens))
+        found = [(full.find(stop, n_least), stop) for stop in stops if stop]
+        hits = [hit for hit in found if hit[0] >= 0]
+        if not hits:
+            return self
+        n_chars, stop_text = min(hits)
+        n_tokens = len(full[: n_chars + len(stop_text)].split())
+        return self._replace(n_tokens=n_tokens, n_chars=n_chars, stop_text=stop_text)
+
+
+class _Encoding(Protocol):
+    @property
+    def ids(self) -> list[int]: ...
+
+
+class _Real(Protocol):
+    def encode(self, sequence: str, *, add_special_tokens: bool = True) -> _Encoding: ...
+    def decode(self, ids: list[int]) -> str: ...
+
+
+class Tokenizer:
+    """Text to tokens: words, or what a ``tokenizer.json`` makes of it."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._real = None if path is None else _load(path)
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Words that are one token each, also when the whole answer is encoded again."""
+        if self._real is None:
+            return WORDS
+        single = tuple(word for word in WORDS if len(self._real.encode(" " + word, add_special_tokens=False).ids) == 1)
+        if len(single) < 2:
+            raise SpecError("no two of the emulator's words are one token each", where="--tokenizer", try_="another tokenizer, or none")
+        return single
+
+    @cached_property
+    def vocabulary_tokens(self) -> tuple[Hashable, ...]:
+        """The token of each word."""
+        if self._real is None:
+            return WORDS
+        return tuple(self._real.encode(" " + word, add_special_tokens=False).ids[0] for word in self.vocabulary)
+
+    def spoken(self, answer: Answer) -> list[Hashable]:
+        """The tokens of an answer."""
+        tokens = self.vocabulary_tokens
+        return [tokens[place % len(tokens)] for place in answer.places()]
+
+    def tokens(self, text: str) -> Sequence[Hashable]:
+        """The tokens of a text: words, or ids."""
+        if self._real is None:
+            return text.split()
+        return self._real.encode(text).ids
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of these ids; without a tokenizer, ids are places in the vocabulary."""
+        if self._real is None:
+            return "".join(" " + WORDS[i % len(WORDS)] for i in ids)
+        return self._real.decode(list(ids))
+
+
+def draw_answer(vocabulary: tuple[str, ...], mean_tokens: float | None, most_tokens: int, *, seed: int, number: int) -> Answer:
+    """What the request with this number is told: a geometric number of words, or as many as may be."""
+    draws = np.random.default_rng((seed, number, 0))
+    n_tokens = most_tokens if mean_tokens is None else min(int(draws.geometric(1 / mean_tokens)), most_tokens)
+    start, stride = (int(value) for value in draws.integers(0, len(vocabulary), 2))
+    return Answer(vocabulary, n_tokens, start, stride | 1)
+
+
+def content_ids(tokens: Sequence[Hashable], block_size: int) -> list[int]:
+    """An id for what each full block holds: equal where all tokens up to its end are equal."""
+    ids, before = list[int](), 0
+    for end in range(block_size, len(tokens) + 1, block_size):
+        before = hash((before, *tokens[end - block_size : end]))
+        ids.append(before)
+    return ids
+
+
+def _load(path: Path) -> _Real:
+    try:
+        import tokenizers  # noqa: PLC0415 -- not of the core
+    except ImportError as problem:
+        raise SpecError("the package tokenizers is not installed", where="--tokenizer", try_="pip install tokenizers") from problem
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise SpecError(f"{file} is no file", where="--tokenizer", allowed="a tokenizer.json, or a folder with one")
+    real: _Real = tokenizers.Tokenizer.from_file(str(file))
+    return real
+
+
+__all__ = ["WORDS", "Answer", "Tokenizer", "content_ids", "draw_answer"]

@@ -1,0 +1,212 @@
+"""How do bytes get from and to one client? HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
+
+Replies are written to the socket at once, not when the loop comes round to it: the time that is noted is that of the write.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final, NamedTuple, cast
+
+import httptools
+
+_MAX_BODY_BYTES: Final = 64 * 2**20
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_END_OF_CHUNKS: Final = b"0\r\n\r\n"
+JSON: Final = "application/json"
+
+
+class HttpRequest(NamedTuple):
+    """What came in."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    accepted_ns: int
+    """When its last byte had been read."""
+
+
+class Line(asyncio.Protocol):
+    """One connection. ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the end of it all."""
+
+    def __init__(self, on_request: Callable[["Line", HttpRequest], None], on_lost: Callable[["Line"], None]) -> None:
+        self._on_request = on_request
+        self._on_lost = on_lost
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[tuple[HttpRequest, bool, bool]] = deque()
+        self._is_busy = False
+        self._is_open = False
+        self._keeps_alive = True
+        self._is_chunked = True
+        self._url, self._headers, self._body = b"", dict[str, str](), bytearray()
+
+    # what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast("asyncio.Transport", transport)
+        sock = cast("socket.socket", transport.get_extra_info("socket"))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._fd = sock.fileno()
+        self._is_open = True
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes are there."""
+        self._read_ns = time.perf_counter_ns()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+        except httptools.HttpParserError:
+            self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def eof_received(self) -> bool:
+        """The client will send no more; as uvicorn does, we take that for its leave."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone, or was sent away."""
+        del exc
+        self._is_open = False
+        self._waiting.clear()
+        self._on_lost(self)
+
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._url, self._headers, self._body = b"", {}, bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of its target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """The body follows."""
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self.write(_CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body += body
+        if len(self._body) > _MAX_BODY_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def on_message_complete(self) -> None:
+        """A request is whole."""
+        if not self._is_open:
+            return
+        path = self._url.decode("latin-1").partition("?")[0]
+        method = self._parser.get_method().decode("latin-1")
+        request = HttpRequest(method, path, self._headers, bytes(self._body), self._read_ns)
+        self._waiting.append((request, self._parser.should_keep_alive(), self._parser.get_http_version() != "1.0"))
+        if not self._is_busy:
+            self._next()
+
+    # what a reply calls
+
+    def reply(self, status: int, body: bytes, *, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> int:
+        """Send a whole reply; returns when that was done."""
+        more = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+        written_ns = self.write(self._head(status, more) + body)
+        self.done()
+        return written_ns
+
+    def begin_stream(self) -> int:
+        """Send the head of a stream of events; returns when that was done."""
+        framing = {"transfer-encoding": "chunked"} if self._is_chunked else {}
+        return self.write(self._head(200, {"content-type": "text/event-stream; charset=utf-8", **framing}))
+
+    def chunk(self, data: bytes, *, is_last: bool = False) -> int:
+        """Send a piece of a stream; returns when that was done."""
+        if self._is_chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            if is_last:
+                data += _END_OF_CHUNKS
+        return self.write(data)
+
+    def done(self) -> None:
+        """The reply is complete."""
+        if not self._keeps_alive:
+            self.cut()
+            return
+        self._is_busy = False
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next_in_line)
+
+    def cut(self) -> None:
+        """Hang up, after what was written."""
+        self._is_open = False
+        self._transport.close()
+
+    def reset(self) -> None:
+        """Hang up at once, with a TCP reset."""
+        self._is_open = False
+        sock = cast("socket.socket", self._transport.get_extra_info("socket"))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def write(self, data: bytes) -> int:
+        """Write now, or behind what waits to be written; returns when that was done."""
+        if not self._is_open:
+            return time.perf_counter_ns()
+        n_written = 0
+        if self._transport.get_write_buffer_size() == 0:
+            try:
+                n_written = os.write(self._fd, data)
+            except BlockingIOError:
+                n_written = 0
+            except OSError:
+                self._transport.abort()
+                self._is_open = False
+                return time.perf_counter_ns()
+        written_ns = time.perf_counter_ns()
+        if n_written < len(data):
+            self._transport.write(data[n_written:])
+        return written_ns
+
+    @property
+    def is_open(self) -> bool:
+        """Is anyone there to write to?"""
+        return self._is_open
+
+    def _next(self) -> None:
+        if self._is_busy or not self._waiting:
+            return
+        request, self._keeps_alive, self._is_chunked = self._waiting.popleft()
+        if not self._is_chunked:
+            self._keeps_alive = False
+        self._is_busy = True
+        self._on_request(self, request)
+
+    def _next_in_line(self) -> None:
+        """A request that came before its turn counts as accepted now."""
+        if self._waiting:
+            request, keeps_alive, is_chunked = self._waiting[0]
+            self._waiting[0] = (request._replace(accepted_ns=time.perf_counter_ns()), keeps_alive, is_chunked)
+            self._next()
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        if self._is_open:
+            self._keeps_alive = False
+            self.reply(status, b"")
+
+    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "server: inferometer"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if not self._keeps_alive:
+            lines.append("connection: close")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+__all__ = ["JSON", "HttpRequest", "Line"]

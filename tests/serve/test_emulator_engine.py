@@ -1,0 +1,121 @@
+"""Does the live engine do what the simulator says, to the nanosecond, though it is told of nobody beforehand?"""
+
+import numpy as np
+import pytest
+
+from inferometer.records.types import ABSENT
+from inferometer.serve.emulator_engine import LiveEngine
+from inferometer.simulate.batch_config import DynamicBatching
+from inferometer.simulate.demand import demand, with_contents
+from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.reference_request import Request
+from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.step_cost import linear_cost
+from inferometer.simulate.trtllm_config import TrtllmConfig
+
+COST = linear_cost(launch_s=5e-3, per_row_s=3e-5, per_request_s=1e-5, per_context_token_s=1e-8)
+CONFIGS = {
+    "vllm": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, max_num_batched_tokens=64),
+    "vllm, one step at a time": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, async_scheduling=False),
+    "trtllm": TrtllmConfig(num_blocks=60, max_seq_len=256, max_batch_size=6, max_num_tokens=256, tokens_per_block=16),
+    "sglang": SglangConfig(max_total_num_tokens=900, context_length=256, max_running_requests=6, chunked_prefill_size=64),
+    "dynamic": DynamicBatching(
+        num_blocks=200, max_model_len=256, max_batch_size=4, max_queue_delay_microseconds=3000, default_timeout_microseconds=40_000
+    ),
+}
+
+
+class Notes:
+    """What a listener was told."""
+
+    def __init__(self):
+        self.tokens = {}
+        self.ended = {}
+
+    def on_scheduled(self, batch, now_ns):
+        pass
+
+    def on_step(self, deliveries, now_ns):
+        for request, n_tokens in deliveries:
+            self.tokens.setdefault(request.index, []).extend([now_ns] * n_tokens)
+            if request.status.is_finished:
+                self.ended[request.index] = now_ns
+
+    def on_dropped(self, request, now_ns):
+        self.ended[request.index] = now_ns
+
+
+def live_requests(asked):
+    start, contents = asked.content_start.tolist(), asked.contents.tolist()
+    return [
+        Request(
+            i,
+            arrival_ns=int(asked.arrival_ns[i]),
+            prompt=int(asked.prompt_tokens[i]),
+            stop=int(asked.output_tokens[i]),
+            max_tokens=int(asked.max_tokens[i]),
+            priority=int(asked.priority[i]),
+            contents=contents[start[i] : start[i + 1]],
+        )
+        for i in range(asked.n_requests)
+    ]
+
+
+def play(asked, config, lateness_ns):
+    """Tell the engine of arrivals and departures as a server would: when they happen, waking late each time."""
+    notes = Notes()
+    engine = LiveEngine(config, COST, notes)
+    requests = live_requests(asked)
+    events = [(request.arrival_ns, 0, request) for request in requests]
+    events += [(int(when), 1, requests[i]) for i, when in enumerate(asked.abort_ns) if when != ABSENT]
+    wake_ns = FAR_NS
+    for when_ns, kind, request in sorted(events, key=lambda event: (event[0], event[1], event[2].index)):
+        while wake_ns + lateness_ns < when_ns:
+            wake_ns = engine.advance(wake_ns + lateness_ns)
+        (engine.abort(request, when_ns) if kind else engine.submit(request))
+        wake_ns = engine.advance(when_ns)
+    while wake_ns != FAR_NS:
+        wake_ns = engine.advance(wake_ns + lateness_ns)
+    return notes
+
+
+def check_equal(asked, config, lateness_ns):
+    said = simulate_plainly(asked, config, COST, record_parts=True)
+    lived = play(asked, config, lateness_ns)
+    said_tokens = {i: [] for i in range(asked.n_requests)}
+    end_ns = said.steps.start_ns + said.steps.duration_ns
+    for step, request, n_tokens in zip(said.parts.step_index, said.parts.request_index, said.parts.n_delivered_tokens, strict=True):
+        said_tokens[int(request)] += [int(end_ns[step])] * int(n_tokens)
+    assert lived.tokens == {i: tokens for i, tokens in said_tokens.items() if tokens}
+    finished = said.requests.finished_ns.tolist()
+    assert lived.ended == {i: when for i, when in enumerate(finished) if when != ABSENT}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("lateness_ns", [0, 700_000])
+def test_it_is_the_simulator(name, lateness_ns):
+    config = CONFIGS[name]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n_requests = 25
+        arrival = np.cumsum(rng.exponential(6e6, n_requests)).astype(np.int64)
+        output = rng.integers(1, 40, n_requests)
+        most = output + rng.integers(0, 2, n_requests) * rng.integers(1, 20, n_requests)
+        leaves = rng.random(n_requests) < 0.2
+        aborts = np.where(leaves, arrival + rng.integers(1, 60_000_000, n_requests), ABSENT)
+        asked = demand(arrival, rng.integers(1, 120, n_requests), output, max_tokens=most, abort_ns=aborts)
+        if config.enable_prefix_caching:
+            asked = with_contents(asked, config.block_size)
+        check_equal(asked, config, lateness_ns)
+
+
+def test_a_prompt_that_does_not_fit_is_refused_at_once():
+    config = CONFIGS["vllm"]
+    notes = Notes()
+    engine = LiveEngine(config, COST, notes)
+    engine.submit(Request(0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16))
+    assert engine.advance(10) == FAR_NS
+    assert notes.ended == {0: 5}
+    assert engine.n_unfinished == 0

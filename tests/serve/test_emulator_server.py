@@ -1,0 +1,238 @@
+"""Does the emulated server speak as vLLM does, on a real socket?"""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+from emulated import MODEL, Client, emulator, talking
+
+from inferometer.serve.emission_log import read_emission_log
+
+
+def test_a_completion_in_one_piece():
+    async def main():
+        async with talking() as client:
+            return await client.complete(max_tokens=5)
+
+    reply = asyncio.run(main())
+    assert reply.status == 200
+    said = reply.json
+    assert said["object"] == "text_completion"
+    assert len(said["choices"][0]["text"].split()) == 5
+    assert said["choices"][0]["finish_reason"] == "length"
+    assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def test_a_streamed_completion():
+    async def main():
+        async with talking() as client:
+            return await client.complete([5, 6, 7, 8], max_tokens=4, stream=True, stream_options={"include_usage": True})
+
+    reply = asyncio.run(main())
+    assert reply.is_whole
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert reply.events[-1] == "[DONE]"
+    *tokens, usage = reply.chunks
+    assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [None, None, None, "length"]
+    assert all(len(chunk["choices"][0]["text"].split()) == 1 for chunk in tokens)
+    assert usage["choices"] == []
+    assert usage["usage"]["prompt_tokens"] == 4
+    assert usage["usage"]["completion_tokens"] == 4
+    assert "usage" not in tokens[0]
+    assert tokens[0]["id"] == "cmpl-mine"
+
+
+def test_a_streamed_chat_with_continuous_counts():
+    async def main():
+        async with talking() as client:
+            options = {"include_usage": True, "continuous_usage_stats": True}
+            return await client.chat("one two", max_completion_tokens=3, stream=True, stream_options=options)
+
+    role, *tokens, usage = asyncio.run(main()).chunks
+    assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert role["object"] == "chat.completion.chunk"
+    assert [chunk["usage"]["completion_tokens"] for chunk in (role, *tokens, usage)] == [0, 1, 2, 3, 3]
+    assert usage["choices"] == []
+
+
+def test_parts_of_messages_count_where_they_are_text():
+    async def main():
+        async with talking() as client:
+            parts = [{"type": "text", "text": "one two"}, {"type": "image_url", "image_url": {"url": "x"}}]
+            return await client.ask(
+                "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2, "ignore_eos": True}
+            )
+
+    assert asyncio.run(main()).json["usage"]["prompt_tokens"] == 2
+
+
+def test_an_answer_ends_by_itself_or_at_a_stop_text():
+    async def main():
+        async with talking(mean_output_tokens=4.0, seed=3) as client:
+            drawn = [await client.complete(max_tokens=400) for _ in range(30)]
+            least = await client.complete(max_tokens=400, min_tokens=300)
+            kept = await client.complete(max_tokens=40, ignore_eos=True)
+        async with talking() as client:
+            words = (await client.complete(max_tokens=9)).json["choices"][0]["text"].split()
+        async with talking() as client:
+            stopped = await client.complete(max_tokens=9, stop=[words[4]])
+        async with talking() as client:
+            streamed = await client.complete(max_tokens=9, stop=words[4][1:] + " ", stream=True)
+        return drawn, least, kept, words, stopped, streamed
+
+    drawn, least, kept, words, stopped, streamed = asyncio.run(main())
+    lengths = [reply.json["usage"]["completion_tokens"] for reply in drawn]
+    assert {reply.json["choices"][0]["finish_reason"] for reply in drawn} == {"stop"}
+    assert 2 < np.mean(lengths) < 8
+    assert least.json["usage"]["completion_tokens"] >= 300
+    assert kept.json["usage"]["completion_tokens"] == 40
+    assert stopped.json["choices"][0]["text"].split() == words[:4]
+    assert stopped.json["choices"][0]["finish_reason"] == "stop"
+    assert stopped.json["choices"][0]["stop_reason"] == words[4]
+    said = "".join(chunk["choices"][0]["text"] for chunk in streamed.chunks)
+    assert said == " " + " ".join(words[:4]) + " " + words[4][0]
+
+
+def test_the_same_seed_says_the_same():
+    async def main(seed):
+        async with talking(mean_output_tokens=20.0, seed=seed) as client:
+            return [(await client.complete(max_tokens=50)).json["choices"][0]["text"] for _ in range(5)]
+
+    assert asyncio.run(main(1)) == asyncio.run(main(1))
+    assert asyncio.run(main(1)) != asyncio.run(main(2))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "word"),
+    [
+        ({"model": "other", "prompt": "x"}, 404, "The model `other` does not exist."),
+        ({"prompt": "word " * 512}, 400, "maximum context length is 512"),
+        ({"prompt": ""}, 400, "empty"),
+        ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
+        ({"prompt": ["x", "y"]}, 400, "prompt"),
+        ({"prompt": "x", "n": 2}, 400, "n and best_of"),
+        ({"prompt": 7}, 400, "prompt"),
+        (b"{", 400, ""),
+    ],
+)
+def test_what_cannot_be_served_is_refused_in_openais_shape(body, status, word):
+    async def main():
+        async with talking() as client:
+            refused = await client.ask("POST", "/v1/completions", body)
+            return refused, await client.complete(max_tokens=1)
+
+    refused, after = asyncio.run(main())
+    assert refused.status == status
+    error = refused.json["error"]
+    assert error["code"] == status
+    assert word in error["message"]
+    assert error["type"]
+    assert after.status == 200
+
+
+def test_pages():
+    async def main():
+        async with talking() as client:
+            asked = [("GET", "/health"), ("GET", "/v1/models"), ("GET", "/version"), ("GET", "/nowhere"), ("GET", "/v1/completions")]
+            pages = [await client.ask(*page) for page in asked]
+            pages.append(await client.ask("POST", "/tokenize", {"prompt": "one two one", "return_token_strs": True}))
+            pages.append(await client.ask("POST", "/detokenize", {"tokens": [1, 2, 1]}))
+            return pages
+
+    health, models, version, nowhere, wrong, tokens, text = asyncio.run(main())
+    assert health.status == 200
+    assert models.json["data"][0]["id"] == MODEL
+    assert models.json["data"][0]["max_model_len"] == 512
+    assert "emulating vLLM" in version.json["version"]
+    assert (nowhere.status, wrong.status) == (404, 405)
+    assert tokens.json["count"] == 3
+    assert tokens.json["token_strs"] == ["one", "two", "one"]
+    assert tokens.json["tokens"][0] == tokens.json["tokens"][2]
+    assert len(text.json["prompt"].split()) == 3
+
+
+def test_prefixes_are_found_again_also_across_turns():
+    async def main():
+        async with talking() as client:
+            question = " ".join(f"w{i}" for i in range(64))
+            first = await client.chat(question, max_tokens=32)
+            answer = first.json["choices"][0]["message"]["content"]
+            second = await client.chat(question, answer, "and then", max_tokens=4)
+            other = await client.chat("x " + question, max_tokens=4)
+            return first, second, other, (await client.ask("GET", "/metrics")).body.decode()
+
+    first, second, other, page = asyncio.run(main())
+    cached = [reply.json["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in (first, second, other)]
+    assert cached == [0, 80, 0]  # the last token of an answer is never computed, so its block is not whole
+    assert f'vllm:prefix_cache_hits_total{{engine="0",model_name="{MODEL}"}} 80.0' in page
+
+
+def test_requests_in_one_packet_are_answered_in_order():
+    async def main():
+        async with talking() as client:
+            for n_tokens in (5, 1, 3):
+                client.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": n_tokens})
+            replies = [await asyncio.wait_for(client.receive(), 20) for _ in range(3)]
+            client.send("GET", "/health", connection="close")
+            await client.receive()
+            return replies, await client.reader.read()
+
+    replies, rest = asyncio.run(main())
+    assert [reply.json["usage"]["completion_tokens"] for reply in replies] == [5, 1, 3]
+    assert rest == b""
+
+
+def test_a_client_that_leaves_frees_its_seat(tmp_path):
+    async def main():
+        async with emulator(emission_log=tmp_path / "log") as port:
+            leaver, stayer = await Client.connect(port), await Client.connect(port)
+            leaver.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 400, "stream": True})
+            await leaver.reader.readuntil(b"data: ")
+            during = await stayer.ask("GET", "/metrics")
+            await leaver.close()
+            await stayer.complete(max_tokens=3)
+            after = await stayer.ask("GET", "/metrics")
+            await stayer.close()
+            return during.body.decode(), after.body.decode()
+
+    during, after = asyncio.run(main())
+    running = f'vllm:num_requests_running{{engine="0",model_name="{MODEL}"}}'
+    assert f"{running} 1.0" in during
+    assert f"{running} 0.0" in after
+    assert 'finished_reason="abort",model_name="test-model"} 1.0' in after
+    log = read_emission_log(tmp_path / "log")
+    assert {request.end for request in log.requests} == {"abort", "length"}
+
+
+def test_the_log_says_when_each_token_was_written(tmp_path):
+    async def main():
+        async with talking(emission_log=tmp_path / "log") as client:
+            before_ns = time.perf_counter_ns()
+            reply = await client.complete(max_tokens=20, stream=True)
+            return reply, before_ns, time.perf_counter_ns()
+
+    reply, before_ns, after_ns = asyncio.run(main())
+    log = read_emission_log(tmp_path / "log")
+    (request,) = log.requests
+    assert (request.client_id, request.end, request.prompt_tokens, request.output_tokens) == ("mine", "length", 3, 20)
+    instants_ns = log.token_instants_ns(request.number)
+    assert len(instants_ns) == len(reply.chunks) == 20
+    assert before_ns < request.accepted_ns < instants_ns[0]
+    assert np.all(np.diff(instants_ns) > 0)
+    assert instants_ns[-1] < after_ns
+    due_ns = log.due_ns[log.n_tokens > 0]
+    assert np.diff(due_ns).tolist() == [1_000_000] * 19, "lateness must not add up"
+    assert np.all(log.lateness_ns() > 0)
+
+
+def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path):
+    async def main():
+        async with talking(emission_log=tmp_path / "log") as client:
+            await client.complete(max_tokens=5, stream=True)
+
+    asyncio.run(main())
+    content = (tmp_path / "log").read_bytes()
+    (tmp_path / "cut").write_bytes(content[:-5])
+    assert len(read_emission_log(tmp_path / "cut").written_ns) == 6
+    assert read_emission_log(tmp_path / "cut").requests == ()
