@@ -1,0 +1,133 @@
+"""What does the body of each request say: model, prompt or messages, and how many tokens are wanted?
+
+In a chat a session's turns become a growing list of messages: what was asked and what was answered in turns. Any other shared prefix is
+the beginning of one user message.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.measure.load.contents import WORDS, Stretch, stretches, token_ids, words
+from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.workload.plan import NONE, RequestPlan
+
+Body: TypeAlias = dict[str, object]
+
+_FEWEST_WORDS: Final = 64
+
+
+class BodyWriter:
+    """Writes the bodies of a plan's requests, each the same whenever it is written."""
+
+    def __init__(self, load: LoadPlan, plan: RequestPlan, vocabulary: tuple[str, ...] = WORDS) -> None:
+        self._load = load
+        self._plan = plan
+        self._seed = load.workload.seed
+        self._vocabulary = vocabulary
+        self._encode = msgspec.json.Encoder().encode
+        self._fixed: Body = {"model": load.served_model}
+        if load.is_streaming:
+            self._fixed |= {"stream": True, "stream_options": {"include_usage": True}}
+        if load.ignores_eos:
+            self._fixed["ignore_eos"] = True
+        self._extra: Body = {name: msgspec.Raw(value.encode()) for name, value in load.extra_body}
+
+    def asked_tokens(self, row: int) -> int:
+        """``max_tokens``: the workload's output where it is to be reached exactly, else what its client allows."""
+        column = self._plan.output_tokens if self._load.ignores_eos else self._plan.max_tokens
+        return int(column[row])
+
+    def body(self, row: int) -> bytes:
+        """The JSON of a request's body."""
+        asked: Body = {"max_tokens": self.asked_tokens(row)}
+        if self._load.endpoint == "chat":
+            asked["messages"] = self._messages(row)
+        elif self._load.prompt_form == "token-ids":
+            asked["prompt"] = token_ids(self._seed, stretches(self._plan, row))
+        else:
+            asked["prompt"] = self._text(stretches(self._plan, row))
+        return self._encode(self._fixed | asked | self._extra)
+
+    def _messages(self, row: int) -> list[dict[str, str]]:
+        """Turn by turn, the earliest first."""
+        said: list[dict[str, str]] = []
+        for turn in reversed(self._turns(row)):
+            whole, begin = stretches(self._plan, turn), 0
+            if said:
+                leader = int(self._plan.prefix_request[turn])
+                asked = int(self._plan.prompt_tokens[leader])
+                begin = asked + int(self._plan.output_tokens[leader])
+                said.append({"role": "assistant", "content": self._text(_between(whole, asked, begin))})
+            said.append({"role": "user", "content": self._text(_between(whole, begin, int(self._plan.prompt_tokens[turn])))})
+        return said
+
+    def _turns(self, row: int) -> list[int]:
+        """The request and those whose whole exchange it goes on from, the latest first."""
+        plan, turns = self._plan, [row]
+        while (leader := int(plan.prefix_request[turns[-1]])) != NONE:
+            turn = turns[-1]
+            held = int(plan.prompt_tokens[leader]) + int(plan.output_tokens[leader])
+            is_next = plan.follows[turn] == leader and plan.prefix_tokens[turn] == held < plan.prompt_tokens[turn]
+            if not is_next:
+                break
+            turns.append(leader)
+        return turns
+
+    def _text(self, parts: tuple[Stretch, ...]) -> str:
+        return words(self._seed, parts, self._vocabulary)
+
+
+def body_writer(load: LoadPlan, plan: RequestPlan) -> BodyWriter:
+    """The writer that the plan's prompt form needs.
+
+    Raises
+    ------
+    SpecError
+        Token ids in a chat, no tokenizer where one is needed, or one with which exact lengths cannot be made.
+    """
+    if load.prompt_form == "token-ids" and load.endpoint == "chat":
+        raise SpecError(
+            "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
+        )
+    return BodyWriter(load, plan, _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS)
+
+
+def _between(parts: tuple[Stretch, ...], begin: int, end: int) -> tuple[Stretch, ...]:
+    cut = (Stretch(part.owner, max(part.begin, begin), min(part.end, end)) for part in parts)
+    return tuple(part for part in cut if part.begin < part.end)
+
+
+def _single_token_words(path: str | None) -> tuple[str, ...]:
+    """The words that are one token of this tokenizer wherever they stand, so that n of them are n tokens."""
+    count = _counter(path)
+    one = tuple(word for word in WORDS if count(f"a {word}") - count("a") == 1)
+    is_exact = len(one) >= _FEWEST_WORDS and count(" ".join(one)) - count(one[0]) == len(one) - 1
+    if not is_exact:
+        raise SpecError(
+            f"only {len(one)} plain words are single tokens of this tokenizer",
+            where="--tokenizer",
+            allowed=f"{_FEWEST_WORDS} or more, which stay so side by side",
+            try_="--prompts words, or --prompts token-ids with --endpoint completions",
+        )
+    return one
+
+
+def _counter(path: str | None) -> Callable[[str], int]:
+    if path is None:
+        raise SpecError("no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json")
+    try:
+        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library, which the core does not need
+    except ImportError as error:
+        raise SpecError("the library tokenizers is not installed", where="--tokenizer", try_="pip install tokenizers") from error
+    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise SpecError("no such tokenizer", where=f"--tokenizer {path}", allowed="a tokenizer.json, or a folder with one")
+    tokenizer = Tokenizer.from_file(str(file))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+__all__ = ["BodyWriter", "body_writer"]

@@ -1,0 +1,343 @@
+"""How does one process send its share of the requests, each at its instant, and keep what came back?
+
+Instants inside are those of CLOCK_MONOTONIC; in frames those of the run. Nothing that happens on the wire moves the schedule: a request
+that is due is sent at once, and how late it was shows in its frame.
+"""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.measure.load import messages
+from inferometer.measure.load.ahead import MessagesAhead
+from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
+from inferometer.measure.load.bodies import body_writer
+from inferometer.measure.load.connections import ConnectionPool, Exchange
+from inferometer.measure.load.own_pulse import OwnPulse
+from inferometer.measure.load.raw_writer import RawLogWriter
+from inferometer.measure.load.target import request_head, target_of
+from inferometer.measure.load.timer import Agenda
+from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
+from inferometer.spec.workload.plan import NONE
+from inferometer.units import NS_PER_S
+
+_BRIEF_DRAIN_S: Final = 2.0
+"""For what is in flight when somebody stops the run."""
+_SWEEP_EVERY: Final = 10
+_REPORT_EVERY: Final = 50
+_MOST_SAMPLES: Final = 128
+
+
+class LoadClient:
+    """One process's share of a load test."""
+
+    def __init__(self, job: messages.Job, writer: RawLogWriter, send_report: Callable[[messages.Report], None]) -> None:
+        self._job = job
+        self._plan = messages.unpacked_plan(job.columns)
+        self._writer = writer
+        self._send_report = send_report
+        target = target_of(job.load)
+        self._bodies = body_writer(job.load, self._plan)
+        self._rows: list[int] = int32s(job.rows).tolist()
+        head = request_head(target, job.secrets, is_streaming=job.load.is_streaming)
+        self.ahead = MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
+        self._answer_limits = AnswerLimits(head_bytes=job.limits.head_bytes, body_bytes=job.limits.body_bytes)
+        self._wanted_type = STREAM_TYPE if job.load.is_streaming else JSON_TYPE
+        self._loop = asyncio.get_running_loop()
+        self._agenda = Agenda(self._loop)
+        self._pool = ConnectionPool(
+            target,
+            job.secrets,
+            job.addresses,
+            connect_s=job.limits.connect_s,
+            most=_share(job.load.max_connections, job.n_processes, job.process_index),
+            on_over=self._on_over,
+        )
+        self._pulse = OwnPulse(job.process_index)
+        self._in_flight: dict[int, Exchange] = {}
+        self._n_followers_due = 0
+        self._next = 0
+        self._is_stopped = False
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._tally = _Tally()
+        self._origin_ns = 0
+
+    async def run(self, origin_ns: int) -> messages.Done:
+        """Send everything that is due from instant 0 of the run at ``origin_ns`` on, and wait for the ends.
+
+        Raises
+        ------
+        RecordError
+            The raw log cannot be written.
+        """
+        job = self._job
+        self._origin_ns = origin_ns
+        self._due_ns: list[int] = (int64s(job.due_ns) + np.int64(origin_ns)).tolist()
+        cpu_s = _cpu_s()
+        self._writer.append(
+            SessionFrame(
+                session_index=job.session_index,
+                process_index=job.process_index,
+                n_processes=job.n_processes,
+                begins_ns=job.begins_ns,
+                origin_monotonic_ns=origin_ns,
+                started_utc=job.started_utc,
+            )
+        )
+        self._agenda.add(origin_ns + job.begins_ns, self._on_pulse)
+        if self._rows:
+            self._agenda.add(self._due_ns[0], self._on_fixed)
+        if job.cutoff_ns is not None:
+            self._agenda.add(origin_ns + job.cutoff_ns + round(job.load.drain_s * NS_PER_S), self._on_drained)
+        self._end_if_over()
+        try:
+            await self._over
+        finally:
+            self._agenda.close()
+            await self._pool.close()
+        return self._ended(_cpu_s() - cpu_s)
+
+    def stop(self) -> None:
+        """Send nothing more; what is in flight may end within seconds."""
+        if not self._is_stopped and not self._over.done():
+            self._is_stopped = True
+            self._agenda.add(time.monotonic_ns() + round(_BRIEF_DRAIN_S * NS_PER_S), self._on_drained)
+            self._end_if_over()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error."""
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    # The agenda calls these with the instant at which they were due.
+
+    def _on_fixed(self, due_ns: int) -> None:
+        """The next request that has an instant of its own."""
+        if self._is_stopped:
+            return
+        row = self._rows[self._next]
+        self._next += 1
+        if self._next < len(self._rows):
+            self._agenda.add(self._due_ns[self._next], self._on_fixed)
+        self.ahead.skip_to(self._next)
+        self._send(row, due_ns)
+
+    def _on_follower(self, row: int, due_ns: int) -> None:
+        self._n_followers_due -= 1
+        if not self._is_stopped:
+            self._send(row, due_ns)
+        self._end_if_over()
+
+    def _on_impatience(self, exchange: Exchange, _: int) -> None:
+        self._give_up(exchange, "aborted", "")
+
+    def _on_drained(self, _: int) -> None:
+        error = "interrupted" if self._is_stopped else "drain_over"
+        for exchange in tuple(self._in_flight.values()):
+            self._give_up(exchange, error, "")
+        self._n_followers_due = 0
+        self._finish()
+
+    def _on_pulse(self, due_ns: int) -> None:
+        """Every 10 ms: how late is this very call? Now and then look after the rest."""
+        now_ns = time.monotonic_ns()
+        self._agenda.add(self._pulse.beat(due_ns, now_ns, len(self._in_flight)), self._on_pulse)
+        if self._pulse.n_beats % _SWEEP_EVERY == 0:
+            self._sweep(now_ns)
+        if self._pulse.n_beats % _REPORT_EVERY == 0:
+            self._report()
+        if self._pulse.is_full:
+            self._keep(self._pulse.taken(self._origin_ns))
+        self.ahead.prepare(self._agenda.next_ns())
+
+    # One request's way.
+
+    def _send(self, row: int, due_ns: int) -> None:
+        exchange = Exchange(row, due_ns, self.ahead.take(row), Answer(self._answer_limits, self._wanted_type))
+        self._in_flight[row] = exchange
+        self._tally.n_sent += 1
+        patience_ns = int(self._plan.abort_after_ns[row])
+        if patience_ns != NONE:
+            self._agenda.add(due_ns + patience_ns, partial(self._on_impatience, exchange))
+        self._pool.send(exchange)
+
+    def _give_up(self, exchange: Exchange, error: str, detail: str) -> None:
+        if exchange.answer.is_over:
+            return
+        exchange.answer.give_up(error, detail)
+        connection, exchange.connection = exchange.connection, None
+        if connection is not None:
+            connection.abort()
+        self._on_over(exchange, time.monotonic_ns())
+
+    def _on_over(self, exchange: Exchange, now_ns: int) -> None:
+        """Keep what is known of it, and let the one go that follows it."""
+        row = exchange.request_index
+        if self._in_flight.pop(row, None) is None:
+            return
+        self._keep(self._frame(exchange, now_ns))
+        self._tally.count(exchange)
+        exchange.message = b""
+        exchange.answer.parts.clear()
+        follower = self._job.follower_of.get(row)
+        if follower is not None and not self._is_stopped:
+            self._schedule_follower(follower, now_ns + int(self._plan.think_ns[follower]))
+        self._end_if_over()
+
+    def _schedule_follower(self, row: int, due_ns: int) -> None:
+        cutoff_ns = self._job.cutoff_ns
+        if cutoff_ns is None or due_ns - self._origin_ns <= cutoff_ns:
+            self._n_followers_due += 1
+            self._agenda.add(due_ns, partial(self._on_follower, row))
+
+    def _frame(self, exchange: Exchange, now_ns: int) -> RequestFrame:
+        answer, origin_ns = exchange.answer, self._origin_ns
+        return RequestFrame(
+            request_index=exchange.request_index,
+            process_index=self._job.process_index,
+            connection_index=exchange.connection_index,
+            is_reused=exchange.is_reused,
+            intended_ns=exchange.intended_ns - origin_ns,
+            sent_ns=_since(exchange.sent_ns, origin_ns),
+            connected_ns=_since(exchange.connected_ns, origin_ns),
+            head_ns=_since(answer.head_ns, origin_ns),
+            finished_ns=now_ns - origin_ns,
+            http_status=answer.status or None,
+            error=answer.error,
+            detail=answer.detail,
+            content_type=answer.content_type,
+            retry_after=answer.retry_after,
+            asked_prompt_tokens=int(self._plan.prompt_tokens[exchange.request_index]),
+            asked_output_tokens=self._bodies.asked_tokens(exchange.request_index),
+            sent_bytes=0 if exchange.sent_ns is None else len(exchange.message),
+            received_bytes=answer.received_bytes,
+            read_ns=(np.array(answer.read_ns, "<i8") - origin_ns).tobytes(),
+            read_bytes=np.array(answer.read_bytes, "<i4").tobytes(),
+            body=b"".join(answer.parts),
+        )
+
+    def _keep(self, frame: Frame) -> None:
+        try:
+            self._writer.append(frame)
+        except RecordError as error:
+            self.fail(error)
+
+    def _sweep(self, now_ns: int) -> None:
+        """Give up what takes too long, or too much memory."""
+        limits, load = self._job.limits, self._job.load
+        total_s = load.timeout_s
+        head_s, read_s = limits.head_s or total_s, limits.read_s or total_s
+        n_kept_bytes = 0
+        for exchange in tuple(self._in_flight.values()):
+            answer = exchange.answer
+            n_kept_bytes += answer.received_bytes
+            if n_kept_bytes > limits.kept_bytes:
+                self._give_up(exchange, "body_too_long", f"all answers in flight together went past {limits.kept_bytes:,} bytes")
+            if exchange.sent_ns is None:
+                continue
+            if now_ns - exchange.sent_ns > total_s * NS_PER_S:
+                self._give_up(exchange, "total_timeout", f"after {total_s:g} s")
+            elif answer.head_ns is None and now_ns - exchange.sent_ns > head_s * NS_PER_S:
+                self._give_up(exchange, "head_timeout", f"after {head_s:g} s")
+            elif answer.head_ns is not None and now_ns - max(answer.head_ns, *answer.read_ns[-1:]) > read_s * NS_PER_S:
+                self._give_up(exchange, "read_timeout", f"nothing for {read_s:g} s")
+
+    # The end.
+
+    def _end_if_over(self) -> None:
+        nothing_due = self._is_stopped or (self._next == len(self._rows) and not self._n_followers_due)
+        if nothing_due and not self._in_flight:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _ended(self, cpu_s: float) -> messages.Done:
+        if self._pulse.n_waiting:
+            self._writer.append(self._pulse.taken(self._origin_ns))
+        self._report()
+        done = messages.Done(
+            process_index=self._job.process_index,
+            n_sent=self._tally.n_sent,
+            n_unsent=len(self._rows) - self._next,
+            n_failed=self._tally.n_failed,
+            cpu_s=cpu_s,
+            is_interrupted=self._is_stopped,
+        )
+        self._writer.append(
+            EndFrame(
+                process_index=done.process_index,
+                ended_ns=time.monotonic_ns() - self._origin_ns,
+                is_interrupted=done.is_interrupted,
+                n_unsent=done.n_unsent,
+                cpu_s=cpu_s,
+            )
+        )
+        return done
+
+    def _report(self) -> None:
+        self._send_report(self._tally.report(self._job.process_index, len(self._in_flight), self._pulse.worst_since_last_ns()))
+
+
+class _Tally:
+    """Counts for the live view; cheap, and no part of the record."""
+
+    def __init__(self) -> None:
+        self.n_sent = 0
+        self.n_good = 0
+        self.n_failed = 0
+        self._errors: dict[str, int] = {}
+        self._first_read_ns: list[int] = []
+        self._read_gap_ns: list[int] = []
+
+    def count(self, exchange: Exchange) -> None:
+        answer = exchange.answer
+        if answer.error:
+            self.n_failed += 1
+            self._errors[answer.error] = self._errors.get(answer.error, 0) + 1
+            return
+        self.n_good += 1
+        if answer.read_ns and len(self._first_read_ns) < _MOST_SAMPLES:
+            self._first_read_ns.append(answer.read_ns[0] - exchange.intended_ns)
+            if len(answer.read_ns) > 1:
+                self._read_gap_ns.append((answer.read_ns[-1] - answer.read_ns[0]) // (len(answer.read_ns) - 1))
+
+    def report(self, process_index: int, n_in_flight: int, worst_lag_ns: int) -> messages.Report:
+        report = messages.Report(
+            process_index=process_index,
+            n_sent=self.n_sent,
+            n_in_flight=n_in_flight,
+            n_good=self.n_good,
+            n_failed=self.n_failed,
+            worst_lag_ns=worst_lag_ns,
+            first_read_ns=tuple(self._first_read_ns),
+            read_gap_ns=tuple(self._read_gap_ns),
+            errors=dict(self._errors),
+        )
+        self._first_read_ns.clear()
+        self._read_gap_ns.clear()
+        return report
+
+
+def _since(instant_ns: int | None, origin_ns: int) -> int | None:
+    return None if instant_ns is None else instant_ns - origin_ns
+
+
+def _share(most: int | None, n_processes: int, process_index: int) -> int | None:
+    """The process's part of the connections that are allowed, at least one."""
+    return None if most is None else max(most // n_processes + (process_index < most % n_processes), 1)
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+__all__ = ["LoadClient"]

@@ -1,0 +1,193 @@
+"""What do the command and its client processes say to each other? MessagePack over the processes' standard pipes, lengths in front."""
+
+import os
+from struct import Struct
+from typing import Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from inferometer.measure.load.target import Secrets
+from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.workload.plan import RequestPlan, column_types
+
+_LENGTH: Final = Struct("<I")
+ATOMIC_BYTES: Final = 4096
+"""A pipe takes so many bytes at once or none (POSIX's PIPE_BUF on Linux)."""
+
+
+class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long is waited for what, and how much is taken. None: as long as for the whole answer."""
+
+    connect_s: float = 10.0
+    head_s: float | None = None
+    read_s: float | None = None
+    """Between two reads of an answer."""
+    head_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+    kept_bytes: int = 1024 * 1024 * 1024
+    """Of all answers in flight together; what comes beyond is given up as too long."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
+    """All that one client process must know before it starts. Instants are those of the run."""
+
+    load: LoadPlan
+    limits: ClientLimits
+    secrets: Secrets
+    addresses: tuple[str, ...]
+    columns: dict[str, bytes]
+    """The whole ``RequestPlan``: prompts may begin with those of other processes' requests."""
+    rows: bytes
+    """int32: requests of this process that have an instant, in order of it."""
+    due_ns: bytes
+    """int64: that instant."""
+    follower_of: dict[int, int]
+    """Request, and the one that follows it."""
+    session_index: int
+    process_index: int
+    n_processes: int
+    begins_ns: int
+    cutoff_ns: int | None
+    """Nothing is sent after it."""
+    started_utc: str
+    raw_path: str
+    id_prefix: str
+    """Of ``X-Request-Id``."""
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Begin: what CLOCK_MONOTONIC shows at instant 0 of the run."""
+
+    origin_ns: int
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """Send nothing more, and end soon."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """Everything is at hand; the schedule may begin."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag="report"):
+    """What happened since the last report; ``n_`` counts are since the start."""
+
+    process_index: int
+    n_sent: int
+    n_in_flight: int
+    n_good: int
+    n_failed: int
+    worst_lag_ns: int
+    first_read_ns: tuple[int, ...]
+    """From the intended send to the first bytes of the body, of some requests that ended."""
+    read_gap_ns: tuple[int, ...]
+    """Mean time between reads of the same."""
+    errors: dict[str, int]
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The process's schedule is over and its raw log is written."""
+
+    process_index: int
+    n_sent: int
+    n_unsent: int
+    n_failed: int
+    cpu_s: float
+    is_interrupted: bool
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The process cannot go on."""
+
+    process_index: int
+    why: str
+
+
+ToClient: TypeAlias = Job | Start | Stop
+FromClient: TypeAlias = Ready | Report | Done | Failed
+
+_ENCODE: Final = msgspec.msgpack.Encoder().encode
+_TO_CLIENT: Final = msgspec.msgpack.Decoder(ToClient)
+_FROM_CLIENT: Final = msgspec.msgpack.Decoder(FromClient)
+
+
+def encoded(message: ToClient | FromClient) -> bytes:
+    """The message with its length in front."""
+    payload = _ENCODE(message)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write everything, waiting for room."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def read_message(descriptor: int) -> ToClient | None:
+    """The next message for a client, waited for; None where the command is gone."""
+    head = _read_exactly(descriptor, _LENGTH.size)
+    payload = None if head is None else _read_exactly(descriptor, int(_LENGTH.unpack(head)[0]))
+    return None if payload is None else _TO_CLIENT.decode(payload)
+
+
+class Inbox:
+    """What came of one client so far, message by message."""
+
+    def __init__(self) -> None:
+        self._buffered = bytearray()
+
+    def take(self, data: bytes) -> list[FromClient]:
+        """The messages that ``data`` completes."""
+        self._buffered += data
+        messages: list[FromClient] = []
+        while len(self._buffered) >= _LENGTH.size:
+            end = _LENGTH.size + int(_LENGTH.unpack_from(self._buffered)[0])
+            if len(self._buffered) < end:
+                break
+            messages.append(_FROM_CLIENT.decode(self._buffered[_LENGTH.size : end]))
+            del self._buffered[:end]
+        return messages
+
+
+def packed_plan(plan: RequestPlan) -> dict[str, bytes]:
+    """The plan's columns as bytes."""
+    return {name: np.ascontiguousarray(column).tobytes() for name, column in plan._asdict().items()}
+
+
+def unpacked_plan(columns: dict[str, bytes]) -> RequestPlan:
+    """The plan of these columns."""
+    return RequestPlan(**{name: np.frombuffer(columns[name], dtype) for name, dtype in column_types().items()})
+
+
+def _read_exactly(descriptor: int, n_bytes: int) -> bytes | None:
+    parts: list[bytes] = []
+    while n_bytes:
+        part = os.read(descriptor, min(n_bytes, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        n_bytes -= len(part)
+    return b"".join(parts)
+
+
+__all__ = [
+    "ATOMIC_BYTES",
+    "ClientLimits",
+    "Done",
+    "Failed",
+    "FromClient",
+    "Inbox",
+    "Job",
+    "Ready",
+    "Report",
+    "Start",
+    "Stop",
+    "ToClient",
+    "encoded",
+    "packed_plan",
+    "read_message",
+    "unpacked_plan",
+    "write_all",
+]

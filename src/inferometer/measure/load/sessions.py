@@ -1,0 +1,126 @@
+"""What is left to send, at which instants, and by which process?
+
+A session is one call of the command. A later one goes on where the earlier ended: what they sent is not sent again; what is left keeps its
+spacing from the new session's begin on, so the run has one seam and no burst.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.records.raw_log import I32, I64, EndFrame, LagFrame, RawLogReader, RequestFrame, SessionFrame, int64s, raw_logs
+from inferometer.spec.workload.plan import NONE, RequestPlan
+from inferometer.units import NS_PER_S
+
+_NOT_SENT_ENOUGH: Final = frozenset({"interrupted"})
+"""Ends that are no answer to the question: such a request is sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What earlier sessions did."""
+
+    n_sessions: int = 0
+    done: frozenset[int] = frozenset()
+    """Requests that need not be sent again."""
+    ended_ns: int = 0
+    """The last instant of the run that is recorded."""
+    n_left_bytes: int = 0
+    """Of frames that were cut when a process was killed."""
+
+
+class Share(NamedTuple):
+    """One process's part of a session."""
+
+    rows: I32
+    """Requests that have an instant of their own, in order of it."""
+    due_ns: I64
+    follower_of: dict[int, int]
+
+
+class Session(NamedTuple):
+    """All that a session sends."""
+
+    begins_ns: int
+    cutoff_ns: int | None
+    """Instant of the run after which nothing is sent."""
+    n_requests: int
+    """At most: followers that would come after the cutoff are counted too."""
+    shares: tuple[Share, ...]
+
+
+def past_of(folder: Path) -> Past:
+    """What the raw logs of a run's folder tell.
+
+    Raises
+    ------
+    RecordError
+        A raw log cannot be read.
+    """
+    done: set[int] = set()
+    ended_ns = n_left_bytes = 0
+    n_sessions = 0
+    for path in raw_logs(folder):
+        reader = RawLogReader(path)
+        for frame in reader:
+            match frame:
+                case SessionFrame(session_index=index, begins_ns=at_ns):
+                    n_sessions, ended_ns = max(n_sessions, index + 1), max(ended_ns, at_ns)
+                case RequestFrame(request_index=row, error=error, finished_ns=at_ns):
+                    ended_ns = max(ended_ns, at_ns)
+                    if error not in _NOT_SENT_ENOUGH:
+                        done.add(row)
+                case LagFrame(due_ns=due_ns):
+                    ended_ns = max(ended_ns, int(int64s(due_ns)[-1]))
+                case EndFrame(ended_ns=at_ns):
+                    ended_ns = max(ended_ns, at_ns)
+        n_left_bytes += reader.n_left_bytes
+        n_sessions = max(n_sessions, 1 + int(path.name.split("-")[1]))
+    return Past(n_sessions=n_sessions, done=frozenset(done), ended_ns=ended_ns, n_left_bytes=n_left_bytes)
+
+
+def session_after(past: Past, plan: RequestPlan, *, for_s: float | None, n_processes: int) -> Session:
+    """What is left of the plan after ``past``, dealt out to the processes by the first request of each chain of followers."""
+    is_done = np.zeros(plan.n_requests, np.bool_)
+    is_done[[row for row in past.done if row < plan.n_requests]] = True
+    arrivals = np.flatnonzero((plan.follows == NONE) & ~is_done)
+    is_led_on = (plan.follows != NONE) & ~is_done
+    is_led_on[is_led_on] = is_done[plan.follows[is_led_on]]
+    led_on = np.flatnonzero(is_led_on)
+    reached_ns = min(past.ended_ns, int(plan.arrival_ns[arrivals[0]]) if arrivals.size else past.ended_ns)
+    cutoff_ns = None if for_s is None else max(past.ended_ns - reached_ns + round(for_s * NS_PER_S), past.ended_ns)
+    rows = np.concatenate([arrivals, led_on]).astype(np.int32)
+    due_ns = past.ended_ns + np.concatenate([plan.arrival_ns[arrivals] - reached_ns, plan.think_ns[led_on]]).astype(np.int64)
+    order = np.argsort(due_ns, kind="stable")
+    rows, due_ns = rows[order], due_ns[order]
+    if cutoff_ns is not None:
+        rows, due_ns = rows[due_ns <= cutoff_ns], due_ns[due_ns <= cutoff_ns]
+    followers = np.flatnonzero((plan.follows != NONE) & ~is_done)
+    leaders = plan.follows[followers]
+    process = _chain_of(plan) % n_processes
+    shares = tuple(
+        Share(
+            rows=rows[process[rows] == index],
+            due_ns=due_ns[process[rows] == index],
+            follower_of=dict(
+                zip(leaders[process[followers] == index].tolist(), followers[process[followers] == index].tolist(), strict=True)
+            ),
+        )
+        for index in range(n_processes)
+    )
+    n_requests = len(np.union1d(rows, followers))
+    return Session(begins_ns=past.ended_ns, cutoff_ns=cutoff_ns, n_requests=n_requests, shares=shares)
+
+
+def _chain_of(plan: RequestPlan) -> I64:
+    """Chains numbered in order of their first requests; a request's chain is its leader's."""
+    chain = (np.cumsum(plan.follows == NONE) - 1).tolist()
+    for row, leader in enumerate(plan.follows.tolist()):
+        if leader != NONE:
+            chain[row] = chain[leader]
+    return np.array(chain, np.int64)
+
+
+__all__ = ["Past", "Session", "Share", "past_of", "session_after"]

@@ -1,0 +1,210 @@
+"""Whom does the client talk to, by which way, and what does it say of itself: address, TLS, proxy, headers?
+
+Secrets (bearer token, header values, a proxy's password) live in ``Secrets`` alone: nothing here prints or stores them.
+"""
+
+import base64
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from inferometer import __version__
+from inferometer.errors import SpecError
+from inferometer.spec.load_plan import LoadPlan
+
+_PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
+_PORTS: Final = {"http": 80, "https": 443}
+_TOKEN_VARIABLES: Final = ("INFEROMETER_API_KEY", "OPENAI_API_KEY")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept", "accept-encoding", "content-type"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """What is sent and never shown."""
+
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    proxy_authorization: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A port of a host, with TLS or without."""
+
+    host: str
+    port: int
+    is_tls: bool
+
+    @property
+    def authority(self) -> str:
+        """As it stands in ``Host``: an IPv6 address in brackets, the port where it is not the scheme's own."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS["https" if self.is_tls else "http"] else f"{host}:{self.port}"
+
+    @property
+    def host_and_port(self) -> str:
+        """As ``CONNECT`` wants it: always with the port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server, the proxy before it if any, and the path of requests."""
+
+    server: Place
+    path: str
+    proxy: Place | None
+    verifies_tls: bool
+
+    @property
+    def first_hop(self) -> Place:
+        """To whom is the TCP connection?"""
+        return self.proxy or self.server
+
+    @property
+    def has_tunnel(self) -> bool:
+        """Is TLS spoken through the proxy (``CONNECT``)?"""
+        return self.proxy is not None and self.server.is_tls
+
+    def tls_context(self) -> ssl.SSLContext:
+        """What a client needs to speak TLS, the certificate verified unless it was said not to."""
+        context = ssl.create_default_context()
+        if not self.verifies_tls:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def target_of(plan: LoadPlan) -> Target:
+    """Where the plan's requests go.
+
+    Raises
+    ------
+    SpecError
+        Its URL or its proxy's is none.
+    """
+    parts, server = _place(plan.url, "URL")
+    prefix = parts.path.rstrip("/")
+    path = (prefix if prefix.endswith("/v1") else prefix + "/v1") + _PATHS[plan.endpoint]
+    proxy = None if plan.proxy is None else _place(plan.proxy, "--proxy")[1]
+    return Target(server=server, path=path, proxy=proxy, verifies_tls=plan.verifies_tls)
+
+
+def proxy_for(url: str, asked: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """Which proxy stands before this URL, without its credentials; and what authorises us to it.
+
+    The flag rules; else ``http_proxy`` or ``https_proxy`` and ``all_proxy``, unless ``no_proxy`` names the host.
+    """
+    parts, server = _place(url, "URL")
+    found = asked or _proxy_of_environment(parts.scheme, server.host, environment)
+    if not found:
+        return None, None
+    proxy = urlsplit(found if "://" in found else f"http://{found}")
+    _place(proxy.geturl(), "--proxy" if asked else "the environment's proxy")
+    bare = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
+    if proxy.username is None:
+        return bare, None
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return bare, "Basic " + base64.b64encode(pair.encode()).decode()
+
+
+def bearer_token(environment: Mapping[str, str]) -> str | None:
+    """The token for the server: of ``INFEROMETER_API_KEY``, else of ``OPENAI_API_KEY``."""
+    return next((environment[name] for name in _TOKEN_VARIABLES if environment.get(name)), None)
+
+
+def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """The header that ``Name: value`` means; ``Name: $VARIABLE`` takes its value from the environment.
+
+    Raises
+    ------
+    SpecError
+        No header, one that the client sets itself, or an empty variable. The value is not repeated.
+    """
+    name, colon, value = text.partition(":")
+    name, value = name.strip(), value.strip()
+    example = "--header 'X-Team: $TEAM_TOKEN'"
+    if not colon or _HEADER_NAME.fullmatch(name) is None:
+        raise SpecError("a header without a name or a colon", where="--header", allowed="'Name: value'", try_=example)
+    if name.lower() in _OURS:
+        raise SpecError(f"{name} is set by the client itself", where="--header", allowed="other headers")
+    if value.startswith("$"):
+        if not environment.get(value[1:]):
+            raise SpecError(f"the environment has no {value[1:]}", where=f"--header {name}", try_=f"export {value[1:]}=…")
+        value = environment[value[1:]]
+    if any(character in value for character in "\r\n\0") or not value.isascii():
+        raise SpecError("the value has a character that headers cannot carry", where=f"--header {name}", allowed="printable ASCII")
+    return name, value
+
+
+def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tuple[bytes, bytes]:
+    """A request's head without two values: the id goes between its two parts, the body's length and an empty line after the second."""
+    through_proxy = target.proxy is not None and not target.has_tunnel
+    resource = f"http://{target.server.authority}{target.path}" if through_proxy else target.path
+    lines = [
+        f"POST {resource} HTTP/1.1",
+        f"Host: {target.server.authority}",
+        f"User-Agent: inferometer/{__version__}",
+        f"Accept: {'text/event-stream' if is_streaming else 'application/json'}",
+        "Accept-Encoding: identity",
+        "Content-Type: application/json",
+        *(f"{name}: {value}" for name, value in secrets.headers),
+    ]
+    if through_proxy and secrets.proxy_authorization is not None:
+        lines.append(f"Proxy-Authorization: {secrets.proxy_authorization}")
+    return ("\r\n".join(lines) + "\r\nX-Request-Id: ").encode("ascii"), b"\r\nContent-Length: "
+
+
+def connect_head(target: Target, secrets: Secrets) -> bytes:
+    """The request that asks a proxy for a tunnel to the server."""
+    lines = [f"CONNECT {target.server.host_and_port} HTTP/1.1", f"Host: {target.server.host_and_port}"]
+    if secrets.proxy_authorization is not None:
+        lines.append(f"Proxy-Authorization: {secrets.proxy_authorization}")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+def environment() -> Mapping[str, str]:
+    """The variables of this process."""
+    return os.environ
+
+
+def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) -> str | None:
+    excluded = [name.strip().lstrip(".") for name in (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(",")]
+    if "*" in excluded or any(name and (host == name or host.endswith("." + name)) for name in excluded):
+        return None
+    names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
+    return next((variables[name] for name in names if variables.get(name)), None)
+
+
+def _place(url: str, where: str) -> tuple[SplitResult, Place]:
+    allowed, try_ = "http://HOST[:PORT][/PREFIX] or https://…", "http://127.0.0.1:8000"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise SpecError(f"this is no URL: {error}", where=where, allowed=allowed, try_=try_) from error
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise SpecError(f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}", where=where, allowed=allowed, try_=try_)
+    if parts.query or parts.fragment:
+        raise SpecError("the URL has a query or a fragment", where=where, allowed=allowed, try_=try_)
+    if where == "URL" and parts.username is not None:
+        raise SpecError("the URL has credentials, which would be stored", where=where, try_="export INFEROMETER_API_KEY=…, or --header")
+    return parts, Place(host=parts.hostname, port=port or _PORTS[parts.scheme], is_tls=parts.scheme == "https")
+
+
+__all__ = [
+    "Place",
+    "Secrets",
+    "Target",
+    "bearer_token",
+    "connect_head",
+    "custom_header",
+    "environment",
+    "proxy_for",
+    "request_head",
+    "target_of",
+]
