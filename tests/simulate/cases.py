@@ -60,6 +60,25 @@ def random_case(seed: int) -> Case:
     return Case(seed=seed, config=config, requests=requests, drain_steps=drains, max_steps=2000 if is_large else 400)
 
 
+def speculating_case(seed: int) -> Case:
+    """The same workload with drafts that are verified; a threshold below theirs is one that the real scheduler fails on."""
+    case, rng = random_case(seed), np.random.default_rng([seed, 2])
+    n_drafts = int(rng.choice([1, 2, 3, 5]))
+    acceptance = float(rng.choice([0.0, 0.3, 0.7, 0.95, 1.0]))
+    if rng.random() < 0.3:
+        acceptance = tuple(float(fraction) for fraction in np.round(rng.random(n_drafts), 2))
+    threshold = case.config.long_prefill_token_threshold
+    config = replace(
+        case.config,
+        num_speculative_tokens=n_drafts,
+        draft_method=str(rng.choice(["ngram", "draft_model", "eagle"])),
+        acceptance_fraction=acceptance,
+        draft_cost_ratio=0.0,
+        long_prefill_token_threshold=0 if threshold <= n_drafts else threshold,
+    )
+    return replace(case, config=config)
+
+
 def random_config(rng) -> SchedulerConfig:
     block_size = int(rng.choice([1, 2, 4, 8, 16]))
     max_model_len = int(rng.integers(max(4, block_size), 16 * block_size if block_size > 2 else 48))

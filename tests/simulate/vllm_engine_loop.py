@@ -8,7 +8,6 @@ import queue
 from collections import deque
 
 from vllm.v1.engine.core import EngineCore
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm_driver import VllmDriver
 
 from inferometer.records.types import ABSENT
@@ -23,6 +22,7 @@ class Device:
         self.on_wait = lambda: None
         self._driver, self._cost = driver, cost
         self._last = None
+        self.drafted = frozenset()
 
     def execute_model(self, scheduler_output, non_block):
         assert non_block
@@ -30,9 +30,11 @@ class Device:
         self.free_ns = max(self.now_ns, self.free_ns)
         if chosen:
             self.free_ns += duration_ns(self._cost, len(chosen), 0, sum(chosen.values()), 0, 0)
-        yields = [not self._driver.requests[int(name)].is_prefill_chunk for name in chosen]
-        self._last = Result(self, self.free_ns, list(chosen), yields)
+        self._last = Result(self, self.free_ns, self._driver.yields(scheduler_output, self.drafted))
         return self._last
+
+    def take_draft_token_ids(self):
+        return self._driver.drafts(list(self._last.yields))
 
     def sample_tokens(self, _grammar, non_block=True):
         assert non_block
@@ -40,16 +42,13 @@ class Device:
 
 
 class Result:
-    def __init__(self, device, end_ns, names, yields):
-        self._device, self._end_ns, self._names, self._yields = device, end_ns, names, yields
+    def __init__(self, device, end_ns, yields):
+        self._device, self._end_ns, self.yields = device, end_ns, yields
 
     def result(self):
         self._device.now_ns = max(self._device.now_ns, self._end_ns)
         self._device.on_wait()
-        driver = self._device._driver
-        tokens = [[driver._next_token(int(name))] if does else [] for name, does in zip(self._names, self._yields, strict=True)]
-        places = {name: i for i, name in enumerate(self._names)}
-        return ModelRunnerOutput(req_ids=self._names, req_id_to_index=places, sampled_token_ids=tokens, logprobs=None)
+        return self._device._driver.sampled(self.yields)
 
 
 class Loop(EngineCore):
@@ -64,7 +63,9 @@ class Loop(EngineCore):
         self.aborts_queue = queue.Queue()
         self.batch_queue_size = case.config.depth
         self.batch_queue = deque(maxlen=self.batch_queue_size) if case.config.depth > 1 else None
-        self.is_mm_encoder_only = self.is_pooling_model = self.check_for_draft_tokens = self.log_stats = False
+        self.is_mm_encoder_only = self.is_pooling_model = self.log_stats = False
+        self.check_for_draft_tokens = case.config.num_speculative_tokens > 0
+        self.async_scheduling = case.config.async_scheduling
         self._weight_version = None
         self.arrival_ns = requests.arrival_ns.tolist()
         self.departures = deque(sorted((when, i) for i, when in enumerate(requests.abort_ns.tolist()) if when != ABSENT))
@@ -101,7 +102,10 @@ class Loop(EngineCore):
                     break
                 self.device.now_ns = self.arrival_ns[self.n_arrived]
                 continue
-            outputs, _ = step()
+            self.device.drafted = {f"{i:06d}" for i, request in enumerate(self.driver.requests) if request.spec_token_ids}
+            outputs, is_executed = step()
+            if self.batch_queue is None:
+                self.post_step(is_executed)
             for output in (outputs or {}).values():
                 for part in output.outputs:
                     index = int(part.request_id)

@@ -158,7 +158,7 @@ class StepTable(NamedTuple):
     n_waiting_requests: I32
     n_preempted_requests: I32
     prefill_tokens: I64
-    """New prompt tokens of the step, all requests together."""
+    """New prompt tokens of the step, all requests together, and drafts that it verifies: all rows but one of each decode."""
     prefill_context_product_tokens2: I64
     """Sum over prefilling requests of (new tokens q) · (mean context seen) = q·(c + (q + 1)/2), c tokens being cached before."""
     decode_context_tokens: I64

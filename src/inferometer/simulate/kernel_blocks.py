@@ -17,9 +17,11 @@ def find_hits(state: State, index: int) -> int:
     for i_block in range(n_max):
         block = state.first_equal[state.contents[request.content_start + i_block]]
         if block == NOTHING:
-            return i_block
+            n_max = i_block
+            break
         state.block_table[seat, i_block] = block
-    return n_max
+    n_hits: int = max(n_max - state.config[0].is_recomputing_last_block, 0)
+    return n_hits
 
 
 @compiled
@@ -37,7 +39,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
         return False
     num_done = n_hits * config.block_size
-    n_needed = _n_blocks(min(num_done + num_new_tokens, config.max_model_len), config.block_size)
+    n_needed = _n_blocks(min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len), config.block_size)
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     for i_block in range(n_hits):
@@ -57,8 +59,9 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
     if config.is_contiguous:
         return True
     num_slots = request.num_computed_tokens + num_new_tokens
-    if min(num_slots, config.max_model_len) > request.num_blocks * config.block_size:
-        n_needed = _n_blocks(min(num_slots, config.max_model_len), config.block_size)
+    num_reserved = min(num_slots + config.num_lookahead_tokens, config.max_model_len)
+    if num_reserved > request.num_blocks * config.block_size:
+        n_needed = _n_blocks(num_reserved, config.block_size)
         if n_needed - request.num_blocks > state.counters[0].n_free:
             return False
         _take(state, index, n_needed)

@@ -46,6 +46,11 @@ CONFIG: Final = np.dtype(
             "is_longest_prefix_first",
             "is_one_prefill",
             "is_contiguous",
+            "num_spec_tokens",
+            "num_lookahead_tokens",
+            "num_draft_slots",
+            "is_recomputing_last_block",
+            "draft_cost_millionths",
             "max_delay_ns",
             "timeout_ns",
             "is_delaying",
@@ -114,6 +119,11 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
         "is_reserving": config.scheduler_reserve_full_isl,
         "is_one_prefill": config.one_prefill_at_a_time,
         "is_contiguous": config.kv_allocation == "contiguous",
+        "num_spec_tokens": config.num_speculative_tokens,
+        "num_lookahead_tokens": config.num_lookahead_tokens,
+        "num_draft_slots": config.num_draft_slots,
+        "is_recomputing_last_block": config.is_recomputing_last_block,
+        "draft_cost_millionths": config.draft_cost_millionths,
     }
 
 

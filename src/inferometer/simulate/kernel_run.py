@@ -10,12 +10,11 @@ in order of the batch, and whoever follows a request that ends by that arrives b
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
-from inferometer.simulate import kernel_arrivals, kernel_holes, kernel_policy
+from inferometer.simulate import kernel_arrivals, kernel_holes, kernel_policy, kernel_price
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog, max_barren_steps
 from inferometer.simulate.reference_request import Status
-from inferometer.simulate.step_cost import compiled_duration_ns
 
 _UNSEEN, _STOPPED = int(Status.UNSEEN), int(Status.STOPPED)
 _ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
@@ -99,14 +98,7 @@ def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
     batch.start_ns = max(counters.now_ns, counters.device_free_ns)
     batch.end_ns = batch.start_ns
     if batch.n_parts > 0:
-        batch.end_ns += compiled_duration_ns(
-            cost,
-            batch.n_prefill_requests,
-            batch.n_decode_requests,
-            batch.prefill_tokens,
-            batch.prefill_pairs_tokens2,
-            batch.decode_context_tokens,
-        )
+        batch.end_ns += kernel_price.duration_ns(state, cost, slot)
     counters.device_free_ns = batch.end_ns
 
 

@@ -6,7 +6,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched
 from inferometer.records.types import PartKind
 from inferometer.simulate import kernel_blocks, kernel_queue
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel_state import NOTHING, State
+from inferometer.simulate.kernel_state import NOTHING, Record, State
 from inferometer.simulate.reference_request import Status
 
 _CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
@@ -42,9 +42,9 @@ def _schedule_running(state: State, slot: int, threshold: int) -> int:
     counters, batch = state.counters[0], state.batches[slot]
     budget: int = state.config[0].max_num_batched_tokens
     i_running = 0
-    while i_running < counters.n_running and budget > 0:
+    while i_running < counters.n_running and _input_budget(state, slot, budget) > 0:
         index = state.running[i_running]
-        n_tokens = _num_running_tokens(state, index, budget, threshold)
+        n_tokens = _num_running_tokens(state, index, _input_budget(state, slot, budget), threshold)
         if n_tokens == 0:
             i_running += 1
             continue
@@ -69,13 +69,20 @@ def _schedule_running(state: State, slot: int, threshold: int) -> int:
 
 
 @compiled
+def _input_budget(state: State, slot: int, budget: int) -> int:
+    """How many tokens may one more request compute, if the draft takes its own rows for each?"""
+    n_taken: int = state.config[0].num_draft_slots * (state.batches[slot].n_parts + 1)
+    return budget - n_taken
+
+
+@compiled
 def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
     """How many tokens would this running request compute now?"""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
     if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
         return 0  # its last token is in flight
-    n_tokens: int = request.num_tokens + placeholders - request.num_computed_tokens
+    n_tokens: int = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
     if 0 < threshold < n_tokens:
         n_tokens = threshold
     n_left: int = state.config[0].max_model_len - request.num_computed_tokens - 1
@@ -126,6 +133,7 @@ def _preempt(state: State, i_running: int) -> None:
     request.num_computed_tokens = 0
     request.num_stale_output_tokens = request.num_in_flight_tokens
     request.num_output_placeholders = 0
+    request.num_spec_tokens = 0
     request.num_preemptions += 1
     kernel_queue.put_back(state, index)
     state.preempted[counters.n_preempted] = index
@@ -136,8 +144,12 @@ def _preempt(state: State, i_running: int) -> None:
 def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None:
     """Those that wait, strictly in order: the first that does not fit ends it."""
     config, counters = state.config[0], state.counters[0]
-    n_skipped = 0
-    while budget > 0 and counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
+    n_skipped, n_scheduled = 0, state.batches[slot].n_parts
+    is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, slot)
+    while counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
+        input_budget = _input_budget(state, slot, budget)
+        if input_budget <= 0:
+            break
         index = kernel_queue.peek(state)
         if index == NOTHING:
             break
@@ -146,7 +158,7 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
             state.skipped[n_skipped] = index
             n_skipped += 1
             continue
-        n_tokens = _admit(state, slot, index, budget, threshold)
+        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING)
         if n_tokens == 0:
             break
         budget -= n_tokens
@@ -164,20 +176,28 @@ def _is_prefilling(state: State, slot: int) -> bool:
 
 
 @compiled
-def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> int:
-    """Seat the next one; returns the tokens that it computes, 0 where it does not fit."""
+def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_scheduled: int) -> int:
+    """Seat the next one; returns the tokens that it computes, 0 where it does not fit.
+
+    ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody is padded with drafts.
+    """
     config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
     n_hits = kernel_blocks.find_hits(state, index) if config.is_caching else 0
     num_cached = n_hits * config.block_size
-    n_tokens: int = request.num_tokens - num_cached
+    n_padding = 0
+    if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
+        n_padding = _num_padded_drafts(config, request, num_cached)
+    n_tokens: int = request.num_tokens - num_cached + n_padding
     if 0 < threshold < n_tokens:
         n_tokens = threshold
-    if not config.is_chunked and n_tokens > budget:
+    if n_tokens > budget and (n_padding > 0 or not config.is_chunked):
         return 0
     n_tokens = min(n_tokens, budget)
     if not kernel_blocks.admit(state, index, n_tokens, n_hits):
         return 0
     kernel_queue.pop(state)
+    request.num_spec_tokens = n_padding
+    request.has_padded_drafts = n_padding > 0
     state.running[counters.n_running] = index
     counters.n_running += 1
     if request.status == _WAITING:
@@ -194,10 +214,23 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int) -> 
 
 
 @compiled
+def _num_padded_drafts(config: Record, request: Record, num_computed_tokens: int) -> int:
+    """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
+    is_decode = request.num_tokens - num_computed_tokens == 1
+    is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
+    n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
+    return n_drafts
+
+
+@compiled
 def launch(state: State, slot: int) -> None:
-    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on."""
+    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
+
+    Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong to.
+    """
     batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
@@ -205,24 +238,47 @@ def launch(state: State, slot: int) -> None:
         part.num_computed_tokens = before
         part.seat = request.seat
         part.kind = _CONTEXT if request.is_prefill_chunk else _GENERATION
+        part.num_spec_tokens = _take_drafts(request, n_tokens)
+        part.has_padded_drafts = request.has_padded_drafts
+        request.has_padded_drafts = 0
+        num_spec += part.num_spec_tokens
         if request.is_prefill_chunk:
             n_prefill += 1
             prefill_tokens += n_tokens
             pairs += n_tokens * before + n_tokens * (n_tokens + 1) // 2
         else:
             n_decode += 1
+            prefill_tokens += n_tokens - 1
             context += before + n_tokens
         request.num_computed_tokens = before + n_tokens
         request.num_in_flight_tokens += n_tokens
         request.is_prefill_chunk = int(before + n_tokens < request.num_tokens + request.num_output_placeholders)
         part.yields_token = 1 - request.is_prefill_chunk
-        if is_async and not request.is_prefill_chunk:
-            request.num_output_placeholders += 1
+        if not request.is_prefill_chunk:
+            n_yielding += 1
+            yielding_context += before + n_tokens
+            if is_async:
+                request.num_output_placeholders += 1 + part.num_spec_tokens
+                request.num_spec_tokens = state.config[0].num_spec_tokens
     batch.n_prefill_requests = n_prefill
     batch.n_decode_requests = n_decode
     batch.prefill_tokens = prefill_tokens
     batch.prefill_pairs_tokens2 = pairs
     batch.decode_context_tokens = context
+    batch.num_spec_tokens = num_spec
+    batch.n_yielding = n_yielding
+    batch.yielding_context_tokens = yielding_context
+
+
+@compiled
+def _take_drafts(request: Record, n_tokens: int) -> int:
+    """How many of these tokens are drafts that it waited with? They wait no longer."""
+    if request.num_spec_tokens == 0:
+        return 0
+    n_beyond = n_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+    n_drafts: int = max(min(request.num_spec_tokens, n_beyond), 0)
+    request.num_spec_tokens = 0
+    return n_drafts
 
 
 __all__ = ["launch", "schedule"]

@@ -16,6 +16,7 @@ from inferometer.simulate.kernel_config import config_record
 from inferometer.simulate.kernel_sglang_state import node_records, sglang_record
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference_request import Status
+from inferometer.simulate.scheduler_config import SchedulerConfig
 
 Record: TypeAlias = Any
 """One row of ``Records``, whose fields are attributes in compiled code."""
@@ -32,6 +33,8 @@ REQUEST: Final = np.dtype(
         ("num_tokens", np.int32),
         ("num_computed_tokens", np.int32),
         ("num_output_placeholders", np.int32),
+        ("num_spec_tokens", np.int32),
+        ("has_padded_drafts", np.int32),
         ("num_in_flight_tokens", np.int32),
         ("num_stale_output_tokens", np.int32),
         ("is_prefill_chunk", np.int32),
@@ -64,7 +67,20 @@ BLOCK: Final = np.dtype(
 Blocks of equal content form a list in order of registration."""
 
 PART: Final = np.dtype(
-    [(name, np.int32) for name in ("request", "num_tokens", "num_computed_tokens", "seat", "kind", "yields_token", "n_delivered")],
+    [
+        (name, np.int32)
+        for name in (
+            "request",
+            "num_tokens",
+            "num_computed_tokens",
+            "num_spec_tokens",
+            "has_padded_drafts",
+            "seat",
+            "kind",
+            "yields_token",
+            "n_delivered",
+        )
+    ],
     align=True,
 )
 """``kind`` is a ``PartKind``; ``n_delivered`` is known when the step is done."""
@@ -80,6 +96,9 @@ BATCH: Final = np.dtype(
         ("prefill_tokens", np.int64),
         ("prefill_pairs_tokens2", np.int64),
         ("decode_context_tokens", np.int64),
+        ("num_spec_tokens", np.int64),
+        ("n_yielding", np.int64),
+        ("yielding_context_tokens", np.int64),
     ],
     align=True,
 )
@@ -152,6 +171,8 @@ class State(NamedTuple):
     """(B + 1, or 0 for other engines) ``kernel_sglang_state.NODE``"""
     joining: Whole
     """(M) Whose prompts SGLang computed in the step before."""
+    acceptance: Whole
+    """(drafts of a request) ``SchedulerConfig.acceptance``"""
     is_preferred: Whole
     """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
     preempted: Whole
@@ -180,6 +201,8 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     """The memory of a simulation in which nothing has happened yet."""
     n_seats = config.max_num_active
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
+    acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
+    longest += (config.depth + 2) * (1 + len(acceptance))  # drafts in flight, and what is reserved beyond them
     n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
     aborting = np.flatnonzero(requests.abort_ns != ABSENT)
     followers = np.flatnonzero(requests.follows != NOTHING)
@@ -205,6 +228,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         sglang=sglang_record(config),
         nodes=node_records(config),
         joining=np.empty(n_seats, np.int32),
+        acceptance=np.array(acceptance, np.int64),
         is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),

@@ -5,6 +5,7 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate import kernel_arrivals, kernel_blocks
+from inferometer.simulate.acceptance import compiled_n_accepted
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
@@ -17,7 +18,7 @@ _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     parts, counters = state.parts[slot], state.counters[0]
-    n_delivered, n_stopped = 0, 0
+    n_delivered, n_stopped, is_async = 0, 0, state.config[0].is_async
     for i_part in range(state.batches[slot].n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
@@ -28,11 +29,16 @@ def update(state: State, slot: int) -> int:
         part.n_delivered = 0
         if request.status >= _STOPPED or not part.yields_token:
             continue
-        part.n_delivered = 1
-        n_delivered += 1
+        num_tokens_before, num_accepted = request.num_tokens, 0
+        if part.num_spec_tokens > 0:
+            num_accepted = _verify(state, slot, i_part, is_stale)
         if request.first_token_ns == ABSENT:
             request.first_token_ns = counters.now_ns
-        n_stopped += _deliver_token(state, part.request, is_stale)
+        n_stopped += _deliver_tokens(state, part.request, 1 + num_accepted, is_stale)
+        part.n_delivered = request.num_tokens - num_tokens_before
+        n_delivered += part.n_delivered
+        if not is_async:
+            request.num_spec_tokens = state.config[0].num_spec_tokens
     if n_stopped:
         _drop_finished(state)
     return n_delivered
@@ -52,11 +58,28 @@ def abort(state: State, index: int) -> None:
 
 
 @compiled
-def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
-    """A request got a token; returns 1 where that finishes one that runs."""
+def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+    """How many drafts were accepted? The others were computed for nothing, and are taken back."""
+    part = state.parts[slot, i_part]
+    request, num_accepted = state.requests[part.request], 0
+    if not part.has_padded_drafts:
+        n_outputs = request.num_tokens - request.num_prompt_tokens
+        num_accepted = compiled_n_accepted(state.acceptance, part.request, n_outputs, part.num_spec_tokens)
+    if not is_stale:
+        request.num_computed_tokens -= part.num_spec_tokens - num_accepted
+        if state.config[0].is_async:
+            request.num_output_placeholders -= part.num_spec_tokens - num_accepted
+    return num_accepted
+
+
+@compiled
+def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+    """A request got tokens, those beyond its end not counted; returns 1 where that finishes one that runs."""
     config, request = state.config[0], state.requests[index]
     was_running = request.status == _RUNNING
-    request.num_tokens += 1
+    n_wanted = request.num_prompt_tokens + request.stop_tokens - request.num_tokens
+    num_tokens = min(num_tokens, n_wanted, config.max_model_len - request.num_tokens)
+    request.num_tokens += num_tokens
     num_output = request.num_tokens - request.num_prompt_tokens
     status = request.status
     if num_output == request.stop_tokens:
@@ -65,7 +88,7 @@ def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FB
         status = _LENGTH
     if config.is_async:
         if not is_stale:
-            request.num_output_placeholders -= 1
+            request.num_output_placeholders -= num_tokens
         if was_running:
             kernel_blocks.cache_blocks(state, index, request.num_computed_tokens - request.num_output_placeholders)
     if status < _STOPPED:

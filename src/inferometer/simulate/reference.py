@@ -1,13 +1,14 @@
 """Which requests compute how many tokens in the next step? vLLM's v1 scheduler in plain Python, to be read.
 
 Mirrors ``Scheduler`` and ``AsyncScheduler`` of vLLM 0.32.0 (``vllm/v1/core/sched``): one group of full-attention layers, no
-speculation, no connectors, no pipeline parallelism. ``kernel_schedule`` does the same on arrays; tests hold both to the real one.
+connectors, no pipeline parallelism. ``kernel_schedule`` does the same on arrays; tests hold both to the real one.
 """
 
 from bisect import insort
 from collections import deque
 
-from inferometer.simulate.reference_batch import Batch, Delivery, Seats, launch
+from inferometer.simulate.acceptance import n_accepted
+from inferometer.simulate.reference_batch import Batch, Delivery, Scheduled, Seats, launch
 from inferometer.simulate.reference_blocks import KvCache
 from inferometer.simulate.reference_holes import ContiguousKvCache
 from inferometer.simulate.reference_request import Request, Status
@@ -92,7 +93,8 @@ class Scheduler:
         if not preempted:
             self._admit_waiting(budget, threshold, chosen)
         is_async = self._config.async_scheduling
-        scheduled = tuple(launch(request, n, is_async=is_async) for request, n in chosen.items())
+        n_drafts = self._config.num_speculative_tokens
+        scheduled = tuple(launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts) for request, n in chosen.items())
         holes = None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
         return Batch(scheduled, tuple(preempted), holes=holes)
 
@@ -107,9 +109,12 @@ class Scheduler:
                 request.num_stale_output_tokens -= part.num_tokens
             if request.status.is_finished or not part.yields_token:
                 continue
-            served.append(Delivery(request, 1))
-            if self._deliver_token(request, is_stale=is_stale):
+            num_tokens_before, num_accepted = request.num_tokens, self._verify(part, is_stale=is_stale)
+            if self._deliver_tokens(request, 1 + num_accepted, is_stale=is_stale):
                 stopped.append(request)
+            served.append(Delivery(request, request.num_tokens - num_tokens_before))
+            if not self._config.async_scheduling:
+                request.num_spec_tokens = self._config.num_speculative_tokens
         if stopped:
             self.running = [request for request in self.running if request not in stopped]
         return served
@@ -133,9 +138,9 @@ class Scheduler:
     def _schedule_running(self, budget: int, threshold: int, chosen: dict[Request, int], preempted: list[Request]) -> int:
         """Those that run come first, in order of admission, decodes and prefill chunks alike. Returns the budget left."""
         i_running = 0
-        while i_running < len(self.running) and budget > 0:
+        while i_running < len(self.running) and self._input_budget(budget, chosen) > 0:
             request = self.running[i_running]
-            n_tokens = self._num_running_tokens(request, budget, threshold)
+            n_tokens = self._num_running_tokens(request, self._input_budget(budget, chosen), threshold)
             if n_tokens == 0:
                 i_running += 1
                 continue
@@ -157,6 +162,10 @@ class Scheduler:
             i_running += 1
         return budget
 
+    def _input_budget(self, budget: int, chosen: dict[Request, int]) -> int:
+        """How many tokens may one more request compute, if the draft takes its own rows for each?"""
+        return budget - self._config.num_draft_slots * (len(chosen) + 1)
+
     def _num_running_tokens(self, request: Request, budget: int, threshold: int) -> int:
         """How many tokens would this running request compute now?"""
         config = self._config
@@ -164,7 +173,7 @@ class Scheduler:
         num_max = request.num_prompt_tokens + request.max_tokens
         if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= num_max:
             return 0  # its last token is in flight
-        n_tokens = request.num_tokens + placeholders - request.num_computed_tokens
+        n_tokens = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
         if 0 < threshold < n_tokens:
             n_tokens = threshold
         return min(n_tokens, budget, config.max_model_len - request.num_computed_tokens - 1)
@@ -182,28 +191,35 @@ class Scheduler:
         request.num_computed_tokens = 0
         request.num_stale_output_tokens = request.num_in_flight_tokens
         request.num_output_placeholders = 0
+        request.num_spec_tokens = 0
         request.num_preemptions += 1
         self.waiting.put_back(request)
 
     def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
         """Those that wait, strictly in order: the first that does not fit ends it."""
         skipped = list[Request]()
-        while budget > 0 and not self._is_prefill_full(chosen) and len(self.waiting) and len(self.running) < self._config.max_num_active:
+        is_prefilling = any(request.is_prefill_chunk for request in chosen)
+        n_scheduled = len(chosen)
+        while len(self.waiting) and len(self.running) < self._config.max_num_active and not self._is_prefill_full(chosen):
+            if (input_budget := self._input_budget(budget, chosen)) <= 0:
+                break
             request = self.waiting.peek()
             if request.num_stale_output_tokens > 0:
                 skipped.append(self.waiting.pop())
                 continue
             hits = self.kv_cache.computed_blocks(request)
             num_cached = len(hits) * self._config.block_size
-            n_tokens = request.num_tokens - num_cached
+            n_padding = 0 if is_prefilling or num_cached + n_scheduled == 0 else self._num_padded_drafts(request, num_cached)
+            n_tokens = request.num_tokens - num_cached + n_padding
             if 0 < threshold < n_tokens:
                 n_tokens = threshold
-            if not self._config.enable_chunked_prefill and n_tokens > budget:
+            if n_tokens > input_budget and (n_padding or not self._config.enable_chunked_prefill):
                 break
-            n_tokens = min(n_tokens, budget)
+            n_tokens = min(n_tokens, input_budget)
             if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=True, has_running=bool(self.running)):
                 break
             self.running.append(self.waiting.pop())
+            request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
             self._seats.take(request)
             if request.status is Status.WAITING:
                 request.num_cached_tokens = num_cached
@@ -215,20 +231,40 @@ class Scheduler:
         for request in reversed(skipped):
             self.waiting.put_back(request)
 
+    def _num_padded_drafts(self, request: Request, num_computed_tokens: int) -> int:
+        """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
+        n_drafts = self._config.num_speculative_tokens
+        is_decode = request.num_tokens - num_computed_tokens == 1
+        return n_drafts if is_decode and num_computed_tokens + n_drafts + 2 <= self._config.max_model_len else 0
+
     def _is_prefill_full(self, chosen: dict[Request, int]) -> bool:
         """May nobody begin his prefill in this step?"""
         return self._config.one_prefill_at_a_time and any(request.is_prefill_chunk for request in chosen)
 
-    def _deliver_token(self, request: Request, *, is_stale: bool) -> bool:
-        """A request got a token; is it finished by that?"""
+    def _verify(self, part: Scheduled, *, is_stale: bool) -> int:
+        """How many drafts were accepted? The others were computed for nothing, and are taken back."""
+        request, num_accepted = part.request, 0
+        if part.num_spec_tokens == 0:
+            return 0
+        if not part.has_padded_drafts:
+            num_accepted = n_accepted(self._config.acceptance, request.index, request.num_output_tokens, part.num_spec_tokens)
+        if not is_stale:
+            request.num_computed_tokens -= part.num_spec_tokens - num_accepted
+            if self._config.async_scheduling:
+                request.num_output_placeholders -= part.num_spec_tokens - num_accepted
+        return num_accepted
+
+    def _deliver_tokens(self, request: Request, num_tokens: int, *, is_stale: bool) -> bool:
+        """A request got tokens, those beyond its end not counted; is it finished by that?"""
         was_running = request.status is Status.RUNNING
-        request.num_tokens += 1
+        num_tokens = min(num_tokens, request.stop_tokens - request.num_output_tokens, self._config.max_model_len - request.num_tokens)
+        request.num_tokens += num_tokens
         if request.num_output_tokens == request.stop_tokens:
             request.status = Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH
         elif request.num_tokens >= self._config.max_model_len or request.num_output_tokens >= request.max_tokens:
             request.status = Status.LENGTH
         if self._config.async_scheduling and not is_stale:
-            request.num_output_placeholders -= 1
+            request.num_output_placeholders -= num_tokens
         if self._config.async_scheduling and was_running:
             self.kv_cache.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
         if not request.status.is_finished:

@@ -21,6 +21,10 @@ class Scheduled(NamedTuple):
     kind: PartKind
     yields_token: bool
     seat: int
+    num_spec_tokens: int = 0
+    """Drafts among its tokens."""
+    has_padded_drafts: bool = False
+    """Can none of them be accepted?"""
 
 
 class Batch(NamedTuple):
@@ -36,6 +40,8 @@ class Batch(NamedTuple):
     """When to ask again though nobody comes or goes."""
     holes: Holes | None = None
     """Of a contiguous KV cache, after the admissions."""
+    num_swapped_blocks: int = 0
+    """Copied to the host or back before the step."""
 
 
 class Delivery(NamedTuple):
@@ -63,16 +69,22 @@ class Seats:
         request.seat = NO_SEAT
 
 
-def launch(request: Request, num_tokens: int, *, is_async: bool) -> Scheduled:
-    """Count a request's tokens as computed, though they are only about to be."""
+def launch(request: Request, num_tokens: int, *, is_async: bool, num_speculative_tokens: int = 0) -> Scheduled:
+    """Count a request's tokens as computed, though they are only about to be; drafts are verified with them."""
     num_before = request.num_computed_tokens
+    num_spec = num_tokens + num_before - request.num_tokens - request.num_output_placeholders
+    num_spec = max(min(request.num_spec_tokens, num_spec), 0)
+    is_padded = request.has_padded_drafts
+    request.num_spec_tokens, request.has_padded_drafts = 0, False
     kind = PartKind.CONTEXT if request.is_prefill_chunk else PartKind.GENERATION
     request.num_computed_tokens += num_tokens
     request.num_in_flight_tokens += num_tokens
     request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
     if is_async and not request.is_prefill_chunk:
-        request.num_output_placeholders += 1
-    return Scheduled(request, num_tokens, num_before, kind, yields_token=not request.is_prefill_chunk, seat=request.seat)
+        request.num_output_placeholders += 1 + num_spec
+        request.num_spec_tokens = num_speculative_tokens
+    yields = not request.is_prefill_chunk
+    return Scheduled(request, num_tokens, num_before, kind, yields, request.seat, num_spec_tokens=num_spec, has_padded_drafts=is_padded)
 
 
 __all__ = ["NO_SEAT", "Batch", "Delivery", "Scheduled", "Seats", "launch"]

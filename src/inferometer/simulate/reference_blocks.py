@@ -96,7 +96,7 @@ class KvCache:
             if block is None:
                 break
             hits.append(block)
-        return hits
+        return hits[:-1] if self._config.is_recomputing_last_block else hits
 
     def allocate_slots(
         self, request: Request, num_new_tokens: int, hits: Sequence[int] = (), *, is_admission: bool = False, has_running: bool = False
@@ -112,7 +112,7 @@ class KvCache:
         n_reserved = _n_blocks(min(request.num_tokens, max_len), size) if is_admission and self._config.scheduler_reserve_full_isl else 0
         if n_reserved and max(n_reserved - n_owned, 0) > n_spare:
             return False
-        n_slots = min(num_done + num_new_tokens, max_len)
+        n_slots = min(num_done + num_new_tokens + self._config.num_lookahead_tokens, max_len)
         n_new_blocks = max(_n_blocks(n_slots, size) - n_owned, 0)
         if n_new_blocks > n_spare:
             return False

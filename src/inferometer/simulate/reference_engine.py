@@ -8,14 +8,14 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.records.types import ABSENT, PartKind
+from inferometer.records.types import ABSENT
+from inferometer.simulate import reference_price, step_statistics
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS, Outcome, max_barren_steps
 from inferometer.simulate.reference_batch import Batch
 from inferometer.simulate.reference_policy import policy_of
 from inferometer.simulate.reference_request import Request, Status
-from inferometer.simulate.step_cost import duration_ns
 
 
 class _InFlight(NamedTuple):
@@ -112,15 +112,11 @@ class Engine:
 
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has, and log it."""
-        prefills = [part for part in batch.scheduled if part.kind is PartKind.CONTEXT]
-        decodes = [part for part in batch.scheduled if part.kind is not PartKind.CONTEXT]
-        prefill_tokens = sum(part.num_tokens for part in prefills) + batch.num_padding_tokens
-        pairs = sum(part.num_tokens * part.num_computed_tokens + part.num_tokens * (part.num_tokens + 1) // 2 for part in prefills)
-        context = sum(part.num_computed_tokens + part.num_tokens for part in decodes)
+        step = step_statistics.step_statistics(batch)
         start_ns = max(self.now_ns, self._device_free_ns)
         self._device_free_ns = start_ns
         if batch.scheduled:
-            self._device_free_ns += duration_ns(self._cost, len(prefills), len(decodes), prefill_tokens, pairs, context)
+            self._device_free_ns += reference_price.duration_ns(batch, step, self._config, self._cost)
         for part in batch.scheduled:
             if self.admitted_ns[part.request.index] == ABSENT:
                 self.admitted_ns[part.request.index] = self.now_ns
@@ -130,9 +126,9 @@ class Engine:
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
             duration = self._device_free_ns - start_ns
-            counts = (len(prefills), len(decodes), len(self.scheduler.waiting), len(batch.preempted))
+            counts = (step.n_prefill_requests, step.n_decode_requests, len(self.scheduler.waiting), len(batch.preempted))
             memory = (self.scheduler.n_kv_blocks_used, *(batch.holes or (ABSENT, ABSENT, ABSENT)))
-            self.log.append((start_ns, duration, *counts, prefill_tokens, pairs, context, *memory))
+            self.log.append((start_ns, duration, *counts, *step[2:], *memory))
         return _InFlight(batch, self._device_free_ns, len(self.log) - 1)
 
     def _complete(self, oldest: _InFlight) -> None:

@@ -33,16 +33,19 @@ class Request:
         "arrival_ns",
         "blocks",
         "contents",
+        "has_padded_drafts",
         "index",
         "is_prefill_chunk",
         "max_tokens",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_host_blocks",
         "num_in_flight_tokens",
         "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
+        "num_spec_tokens",
         "num_stale_output_tokens",
         "num_tokens",
         "priority",
@@ -65,6 +68,10 @@ class Request:
         self.status = Status.UNSEEN
         self.num_tokens = prompt
         self.num_computed_tokens = 0
+        self.num_spec_tokens = 0
+        """Drafts that wait to be verified."""
+        self.has_padded_drafts = False
+        """Are they only there to fill the rows that such a request has?"""
         self.num_output_placeholders = 0
         """Tokens that batches in flight will yield (asynchronous scheduling)."""
         self.num_in_flight_tokens = 0
@@ -78,6 +85,8 @@ class Request:
         """Its slot in the batch; -1 where it does not run."""
         self.blocks: list[int] = []
         self.num_cached_blocks = 0
+        self.num_host_blocks = 0
+        """Blocks in host memory, where it was swapped out."""
 
     @property
     def num_output_tokens(self) -> int:

@@ -4,12 +4,16 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
+from inferometer.simulate.acceptance import N_DRAWS
 
 Policy: TypeAlias = Literal["fcfs", "priority"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
+DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
 ASYNC_DEPTH: Final = 2
 """How many batches are in flight under asynchronous scheduling, without pipeline parallelism."""
+
+_WHERE: Final = "the scheduler's configuration"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +22,13 @@ class SchedulerConfig:
 
     ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong by whole percents. Block 0 is
     never handed out. ``max_num_active_seqs`` None means ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
-    The last two are not vLLM's: with ``one_prefill_at_a_time`` nobody is admitted in a step in which another request is in its
+    Not vLLM's: with ``one_prefill_at_a_time`` nobody is admitted in a step in which another request is in its
     prefill; "contiguous" gives each request one piece of memory for its prompt and all tokens that it may generate.
+
+    Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's ``method``: "draft_model" and
+    "eagle" (MTP too) reserve as many slots ahead, "draft_model" one row of each step's budget, "eagle" recomputes the last block of
+    a cached prefix. ``acceptance_fraction`` is the chance that a draft is accepted if those before it were, one or for each place;
+    ``draft_cost_ratio`` the time of a draft's step against the model's own for the same batch. Both are assumptions.
     """
 
     num_blocks: int
@@ -38,6 +47,10 @@ class SchedulerConfig:
     async_scheduling: bool = True
     one_prefill_at_a_time: bool = False
     kv_allocation: KvAllocation = "paged"
+    num_speculative_tokens: int = 0
+    draft_method: DraftMethod = "ngram"
+    acceptance_fraction: float | tuple[float, ...] | None = None
+    draft_cost_ratio: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
@@ -57,18 +70,46 @@ class SchedulerConfig:
             self._refuse("max_num_batched_tokens", f"max_model_len = {self.max_model_len} or more where prefill is not chunked")
         if not 0 <= self.long_prefill_token_threshold <= self.max_model_len:
             self._refuse("long_prefill_token_threshold", f"0 (off) to max_model_len = {self.max_model_len}")
-        if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
-            self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
         if not 0 <= self.watermark_fraction < 1:
             self._refuse("watermark_fraction", "0 to 1, 1 excluded")
+        self._check_what_is_added()
+
+    def _check_what_is_added(self) -> None:
+        if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
+            self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
+        if self.num_speculative_tokens != 0:
+            self._check_speculation()
+
+    def _check_speculation(self) -> None:
+        n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
+        if n_drafts < 0:
+            self._refuse("num_speculative_tokens", "0 (off) or more")
+        places = acceptance if isinstance(acceptance, tuple) else () if acceptance is None else (acceptance,) * n_drafts
+        if len(places) != n_drafts or not all(0 <= fraction <= 1 for fraction in places):
+            self._refuse(
+                "acceptance_fraction",
+                f"0 to 1, one for all or one for each of {n_drafts} places",
+                try_="0.7, which is an assumption: measure it",
+            )
+        if self.draft_cost_ratio is None and self.draft_method != "ngram":
+            self._refuse(
+                "draft_cost_ratio", "0 or more; only n-grams cost nothing", try_="0.05, or the draft's parameters over the model's"
+            )
+        if self.draft_cost_ratio is not None and not 0 <= self.draft_cost_ratio <= 1000:
+            self._refuse("draft_cost_ratio", "0 to 1000")
+        if 0 < self.long_prefill_token_threshold <= n_drafts:
+            self._refuse("long_prefill_token_threshold", f"0 (off), or more than {n_drafts} drafts: vLLM 0.32.0 fails on less")
+        if self.max_num_batched_tokens <= self.num_draft_slots:
+            self._refuse("max_num_batched_tokens", f"more than the {self.num_draft_slots} that a draft takes of it")
 
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
-        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed, try_=try_)
+        raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed=allowed, try_=try_)
 
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
         changes = ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
+        changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
         return "vLLM 0.32.0" + changes
 
     @property
@@ -87,9 +128,36 @@ class SchedulerConfig:
         return int(self.watermark_fraction * self.num_blocks)
 
     @property
+    def num_lookahead_tokens(self) -> int:
+        """For how many tokens beyond a step's does the draft keep KV of its own?"""
+        return 0 if self.draft_method == "ngram" else self.num_speculative_tokens
+
+    @property
+    def num_draft_slots(self) -> int:
+        """How many rows of a step's budget does the draft take for each request, beside its tokens?"""
+        return int(self.num_speculative_tokens > 0 and self.draft_method == "draft_model")
+
+    @property
+    def is_recomputing_last_block(self) -> bool:
+        """Is the last block of a cached prefix computed again, for the hidden states that the draft wants?"""
+        return self.num_speculative_tokens > 0 and self.draft_method == "eagle"
+
+    @property
+    def acceptance(self) -> tuple[int, ...]:
+        """Below which number must the draw of each place lie, for ``acceptance.n_accepted``?"""
+        given = self.acceptance_fraction
+        places = given if isinstance(given, tuple) else (given or 0.0,) * self.num_speculative_tokens
+        return tuple(round(fraction * N_DRAWS) for fraction in places)
+
+    @property
+    def draft_cost_millionths(self) -> int:
+        """What a draft's step costs, in whole millionths of the model's: the clock knows no fractions."""
+        return round(1_000_000 * (self.draft_cost_ratio or 0))
+
+    @property
     def depth(self) -> int:
         """How many batches may be in flight?"""
         return ASYNC_DEPTH if self.async_scheduling else 1
 
 
-__all__ = ["ASYNC_DEPTH", "KvAllocation", "Policy", "SchedulerConfig"]
+__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "SchedulerConfig"]

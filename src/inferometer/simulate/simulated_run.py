@@ -8,6 +8,7 @@ import numpy as np
 from inferometer.records.types import Caution, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import Outcome, Simulation
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import ModelSpec
 
 _MIN_REQUESTS: Final = 30
@@ -77,7 +78,19 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
         text += f"{growth.n_arrived - growth.n_more} left"
         remedy = "a lower rate or more replicas; averages over such a run say only how long it lasted"
         cautions.append(Caution(code="overload", text=text, remedy=remedy))
-    return tuple(cautions)
+    return (*cautions, *_assumptions(config))
+
+
+def _assumptions(config: EngineConfig) -> tuple[Caution, ...]:
+    """What was said, not measured?"""
+    if not isinstance(config, SchedulerConfig) or config.num_speculative_tokens == 0:
+        return ()
+    text = (
+        f"that a draft is accepted with a chance of {config.acceptance_fraction} and takes {config.draft_cost_ratio or 0} of the model's "
+    )
+    text += "time was assumed, the same for all requests; every request is drafted for in each step"
+    remedy = "vLLM's own counts of drafted and accepted tokens (vllm:spec_decode_*) under such traffic"
+    return (Caution(code="assumed acceptance", text=text, remedy=remedy),)
 
 
 class _Growth(NamedTuple):

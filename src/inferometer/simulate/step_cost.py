@@ -56,9 +56,14 @@ def linear_cost(
     )
 
 
-def duration_ns(cost: StepTimeArrays, n_prefill: int, n_decode: int, prefill_tokens: int, pairs_tokens2: int, context_tokens: int) -> int:
-    """The whole nanoseconds of a step with these statistics, at least 1. vLLM computes logits for one position of each request."""
-    seconds = step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_prefill + n_decode)
+def duration_ns(
+    cost: StepTimeArrays, n_prefill: int, n_decode: int, prefill_tokens: int, pairs_tokens2: int, context_tokens: int, n_drafts: int = 0
+) -> int:
+    """The whole nanoseconds of a step with these statistics, at least 1.
+
+    vLLM computes logits for one position of each request, and for each draft that it verifies; ``prefill_tokens`` has these too.
+    """
+    seconds = step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_prefill + n_decode + n_drafts)
     return max(int(seconds * 1e9 + 0.5), 1)
 
 
@@ -68,7 +73,7 @@ def _compiled_closed_form() -> Callable[..., int]:
     for name in CLOSED_FORM_PARTS:
         scope[name] = compiled(FunctionType(scope[name].__code__, scope))
     here = globals() | {"step_duration_s": scope["step_duration_s"]}
-    return compiled(FunctionType(duration_ns.__code__, here))
+    return compiled(FunctionType(duration_ns.__code__, here, duration_ns.__name__, duration_ns.__defaults__))
 
 
 compiled_duration_ns: Final = _compiled_closed_form()
