@@ -1,0 +1,115 @@
+"""Do a gate file's words become the rules that they say, for a workload's classes and tenants?"""
+
+import doctest
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.simulate.gate_config import ClassRules, GateConfig, TenantRules
+from inferometer.simulate.gate_rules import FirstTokenPace, first_token_pace, gate_rules
+from inferometer.simulate.step_cost import linear_cost
+from inferometer.spec.gate import GateSpec, gate_from_text, read_gate
+from inferometer.spec.workload.plan import DrawnWorkload, request_plan
+
+PAGE = Path(__file__).parents[2] / "docs" / "gates.md"
+PACE = FirstTokenPace(base_ns=7, per_prompt_token_ns=1.5)
+S = 10**9
+
+
+def workload(classes=("chat", "report"), slos=("ttft p95 < 500ms, tpot:p50<50ms, ttft p99 < 2s", None), tenants=("tenant-0", "tenant-1")):
+    plan = request_plan("here", arrival_ns=[0], prompt_tokens=[1], output_tokens=[1])
+    return DrawnWorkload(name="here", plan=plan, class_names=classes, class_slos=slos, tenant_names=tenants)
+
+
+def rules_of(text, **kinds):
+    return gate_rules(gate_from_text(text, where="desk.toml"), workload(**kinds), PACE, where="desk.toml")
+
+
+def test_nothing_said_is_no_rule():
+    assert gate_rules(GateSpec(), workload(), PACE) == GateConfig(
+        classes=(ClassRules(),) * 2, tenants=(TenantRules(),) * 2, first_token_ns=7, first_token_per_prompt_token_ns=1.5
+    )
+
+
+def test_the_page_runs():
+    found = doctest.testfile(str(PAGE), module_relative=False)
+    assert found.attempted >= 8
+    assert found.failed == 0
+
+
+def test_the_page_shows_every_key_and_order():
+    text = PAGE.read_text()
+    example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1]
+    found = rules_of(example, classes=("conversation", "report"), tenants=("tenant-0", "tenant-1", "tenant-2"))
+    report = ClassRules(priority=1, window_ns=5 * S, window_size=16, max_in_flight=8, max_tokens=512, max_wait_ns=600 * S)
+    assert found == GateConfig(
+        order="earliest-deadline",
+        has_bands=True,
+        max_in_flight=64,
+        classes=(ClassRules(priority=0, ttft_limit_ns=S // 2, max_queue=200), report),
+        tenants=(TenantRules(weight=4), *[TenantRules(tokens_per_s=2000, burst_tokens=50_000)] * 2),
+        max_queue=500,
+        max_queued_tokens=2_000_000,
+        max_wait_ns=60 * S,
+        lateness="hopeless",
+        first_token_ns=30_000_000,
+        first_token_per_prompt_token_ns=20_000.0,
+    )
+    for order in GateSpec.__annotations__["order"].__args__:
+        assert f"| `{order}` |" in text
+
+
+def test_deadlines_are_those_of_the_slo_where_the_gate_says_none():
+    by_deadline = "order = 'earliest-deadline'\n"
+    assert [one.ttft_limit_ns for one in rules_of(by_deadline).classes] == [S // 2, 0]
+    own = by_deadline + "[[classes]]\nname = 'chat'\nttft_limit_s = 3\n[[classes]]\nname = '*'\nttft_limit_s = 60"
+    assert [one.ttft_limit_ns for one in rules_of(own).classes] == [3 * S, 60 * S]
+    assert [one.ttft_limit_ns for one in rules_of("").classes] == [0, 0]  # nobody asks for them
+
+
+@pytest.mark.parametrize("text", ["order = 'least-slack'", "[admission]\ntoo_late = 'passed'"])
+def test_deadlines_must_come_from_somewhere(text):
+    with pytest.raises(SpecError, match="no class has a deadline") as raised:
+        rules_of(text, slos=(None, "tpot:p95<50ms"))
+    assert "chat, report" in str(raised.value)
+    assert "ttft_limit_s" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "where", "allowed"),
+    [
+        ("[[classes]]\nname = 'chatt'", "no class 'chatt'", "desk.toml", "chat, report, or *"),
+        ("[[tenants]]\nname = 'x'", "no tenant 'x'", "desk.toml", "tenant-0, tenant-1, or *"),
+        ("[[classes]]\nname = 'a'\nmax_wait_s = -1", "classes[0].max_wait_s: -1", "key classes[0].max_wait_s", "above 0"),
+        ("[[classes]]\nname = 'a'\nwindow_size = 2", "window_size without window_s", "key classes[0]", "keys name"),
+        ("[[tenants]]\nname = 'a'\ntokens_per_s = 2", "both tokens_per_s and burst_tokens", "key tenants[0]", "keys name"),
+        ("[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'", "two tenants have one name: a, a", "desk.toml", "keys order"),
+        ("oder = 'fair'", "unknown field `oder`", "desk.toml", "keys order"),
+        ("order = ", "this is no TOML", "desk.toml", ""),
+    ],
+)
+def test_what_cannot_be_is_named(text, what, where, allowed):
+    with pytest.raises(SpecError) as raised:
+        rules_of(text)
+    assert what in raised.value.what
+    assert where in raised.value.where
+    assert allowed in (raised.value.allowed or "")
+
+
+def test_a_file_is_read(tmp_path):
+    file = tmp_path / "desk.toml"
+    file.write_text("order = 'fair'\n[first_token]\nbase_s = 1\n")
+    assert gate_rules(read_gate(file), workload(), PACE).first_token_ns == S
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_gate(tmp_path / "nowhere.toml")
+
+
+def test_first_tokens_are_predicted_from_step_times():
+    """A prompt of n tokens takes 3 ms and n times 50 us: the line is exact."""
+    pace = first_token_pace(linear_cost(launch_s=3e-3, per_row_s=50e-6))
+    assert pace == FirstTokenPace(base_ns=3_000_000, per_prompt_token_ns=pytest.approx(50_000))
+    bent = first_token_pace(linear_cost(launch_s=3e-3, per_prefill_pair_s=1e-9))
+    assert np.isclose(bent.base_ns + bent.per_prompt_token_ns * 2048, 3e6 + 2048 * 2049 / 2, rtol=1e-6)
