@@ -5,7 +5,6 @@ that is due is sent at once, and how late it was shows in its frame.
 """
 
 import asyncio
-import resource
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,15 +13,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.measure.load import messages
-from inferometer.measure.load.ahead import MessagesAhead
-from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
-from inferometer.measure.load.bodies import body_writer
-from inferometer.measure.load.connections import ConnectionPool, Exchange
-from inferometer.measure.load.own_pulse import OwnPulse
-from inferometer.measure.load.raw_writer import RawLogWriter
-from inferometer.measure.load.target import request_head, target_of
-from inferometer.measure.load.timer import Agenda
+from inferometer.measure.load import ahead, answers, bodies, connections, messages, own_pulse, raw_writer, tally, target, timer
 from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
 from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
@@ -31,41 +22,40 @@ _BRIEF_DRAIN_S: Final = 2.0
 """For what is in flight when somebody stops the run."""
 _SWEEP_EVERY: Final = 10
 _REPORT_EVERY: Final = 50
-_MOST_SAMPLES: Final = 128
 
 
 class LoadClient:
     """One process's share of a load test."""
 
-    def __init__(self, job: messages.Job, writer: RawLogWriter, send_report: Callable[[messages.Report], None]) -> None:
+    def __init__(self, job: messages.Job, writer: raw_writer.RawLogWriter, send_report: Callable[[messages.Report], None]) -> None:
         self._job = job
         self._plan = messages.unpacked_plan(job.columns)
         self._writer = writer
         self._send_report = send_report
-        target = target_of(job.load)
-        self._bodies = body_writer(job.load, self._plan)
+        place = target.target_of(job.load)
+        self._bodies = bodies.body_writer(job.load, self._plan)
         self._rows: list[int] = int32s(job.rows).tolist()
-        head = request_head(target, job.secrets, is_streaming=job.load.is_streaming)
-        self.ahead = MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
-        self._answer_limits = AnswerLimits(head_bytes=job.limits.head_bytes, body_bytes=job.limits.body_bytes)
-        self._wanted_type = STREAM_TYPE if job.load.is_streaming else JSON_TYPE
+        head = target.request_head(place, job.secrets, is_streaming=job.load.is_streaming)
+        self.ahead = ahead.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
+        self._answer_limits = answers.AnswerLimits(head_bytes=job.limits.head_bytes, body_bytes=job.limits.body_bytes)
+        self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
-        self._agenda = Agenda(self._loop)
-        self._pool = ConnectionPool(
-            target,
+        self._agenda = timer.Agenda(self._loop)
+        self._pool = connections.ConnectionPool(
+            place,
             job.secrets,
             job.addresses,
             connect_s=job.limits.connect_s,
             most=_share(job.load.max_connections, job.n_processes, job.process_index),
             on_over=self._on_over,
         )
-        self._pulse = OwnPulse(job.process_index)
-        self._in_flight: dict[int, Exchange] = {}
+        self._pulse = own_pulse.OwnPulse(job.process_index)
+        self._in_flight: dict[int, connections.Exchange] = {}
         self._n_followers_due = 0
         self._next = 0
         self._is_stopped = False
         self._over: asyncio.Future[None] = self._loop.create_future()
-        self._tally = _Tally()
+        self._tally = tally.Tally()
         self._origin_ns = 0
 
     async def run(self, origin_ns: int) -> messages.Done:
@@ -79,7 +69,7 @@ class LoadClient:
         job = self._job
         self._origin_ns = origin_ns
         self._due_ns: list[int] = (int64s(job.due_ns) + np.int64(origin_ns)).tolist()
-        cpu_s = _cpu_s()
+        cpu_s = tally.cpu_s()
         self._writer.append(
             SessionFrame(
                 session_index=job.session_index,
@@ -101,7 +91,7 @@ class LoadClient:
         finally:
             self._agenda.close()
             await self._pool.close()
-        return self._ended(_cpu_s() - cpu_s)
+        return self._ended(tally.cpu_s() - cpu_s)
 
     def stop(self) -> None:
         """Send nothing more; what is in flight may end within seconds."""
@@ -134,7 +124,7 @@ class LoadClient:
             self._send(row, due_ns)
         self._end_if_over()
 
-    def _on_impatience(self, exchange: Exchange, _: int) -> None:
+    def _on_impatience(self, exchange: connections.Exchange, _: int) -> None:
         self._give_up(exchange, "aborted", "")
 
     def _on_drained(self, _: int) -> None:
@@ -159,7 +149,7 @@ class LoadClient:
     # One request's way.
 
     def _send(self, row: int, due_ns: int) -> None:
-        exchange = Exchange(row, due_ns, self.ahead.take(row), Answer(self._answer_limits, self._wanted_type))
+        exchange = connections.Exchange(row, due_ns, self.ahead.take(row), answers.Answer(self._answer_limits, self._wanted_type))
         self._in_flight[row] = exchange
         self._tally.n_sent += 1
         patience_ns = int(self._plan.abort_after_ns[row])
@@ -167,7 +157,7 @@ class LoadClient:
             self._agenda.add(due_ns + patience_ns, partial(self._on_impatience, exchange))
         self._pool.send(exchange)
 
-    def _give_up(self, exchange: Exchange, error: str, detail: str) -> None:
+    def _give_up(self, exchange: connections.Exchange, error: str, detail: str) -> None:
         if exchange.answer.is_over:
             return
         exchange.answer.give_up(error, detail)
@@ -176,7 +166,7 @@ class LoadClient:
             connection.abort()
         self._on_over(exchange, time.monotonic_ns())
 
-    def _on_over(self, exchange: Exchange, now_ns: int) -> None:
+    def _on_over(self, exchange: connections.Exchange, now_ns: int) -> None:
         """Keep what is known of it, and let the one go that follows it."""
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
@@ -196,7 +186,7 @@ class LoadClient:
             self._n_followers_due += 1
             self._agenda.add(due_ns, partial(self._on_follower, row))
 
-    def _frame(self, exchange: Exchange, now_ns: int) -> RequestFrame:
+    def _frame(self, exchange: connections.Exchange, now_ns: int) -> RequestFrame:
         answer, origin_ns = exchange.answer, self._origin_ns
         return RequestFrame(
             request_index=exchange.request_index,
@@ -286,46 +276,6 @@ class LoadClient:
         self._send_report(self._tally.report(self._job.process_index, len(self._in_flight), self._pulse.worst_since_last_ns()))
 
 
-class _Tally:
-    """Counts for the live view; cheap, and no part of the record."""
-
-    def __init__(self) -> None:
-        self.n_sent = 0
-        self.n_good = 0
-        self.n_failed = 0
-        self._errors: dict[str, int] = {}
-        self._first_read_ns: list[int] = []
-        self._read_gap_ns: list[int] = []
-
-    def count(self, exchange: Exchange) -> None:
-        answer = exchange.answer
-        if answer.error:
-            self.n_failed += 1
-            self._errors[answer.error] = self._errors.get(answer.error, 0) + 1
-            return
-        self.n_good += 1
-        if answer.read_ns and len(self._first_read_ns) < _MOST_SAMPLES:
-            self._first_read_ns.append(answer.read_ns[0] - exchange.intended_ns)
-            if len(answer.read_ns) > 1:
-                self._read_gap_ns.append((answer.read_ns[-1] - answer.read_ns[0]) // (len(answer.read_ns) - 1))
-
-    def report(self, process_index: int, n_in_flight: int, worst_lag_ns: int) -> messages.Report:
-        report = messages.Report(
-            process_index=process_index,
-            n_sent=self.n_sent,
-            n_in_flight=n_in_flight,
-            n_good=self.n_good,
-            n_failed=self.n_failed,
-            worst_lag_ns=worst_lag_ns,
-            first_read_ns=tuple(self._first_read_ns),
-            read_gap_ns=tuple(self._read_gap_ns),
-            errors=dict(self._errors),
-        )
-        self._first_read_ns.clear()
-        self._read_gap_ns.clear()
-        return report
-
-
 def _since(instant_ns: int | None, origin_ns: int) -> int | None:
     return None if instant_ns is None else instant_ns - origin_ns
 
@@ -333,11 +283,6 @@ def _since(instant_ns: int | None, origin_ns: int) -> int | None:
 def _share(most: int | None, n_processes: int, process_index: int) -> int | None:
     """The process's part of the connections that are allowed, at least one."""
     return None if most is None else max(most // n_processes + (process_index < most % n_processes), 1)
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 __all__ = ["LoadClient"]
