@@ -45,7 +45,7 @@ def test_tokens_delivered_together_have_no_gap():
 
 def test_a_run_without_parts_is_refused():
     with pytest.raises(RecordError, match="no parts of steps"):
-        token_times(SimpleNamespace(steps=None, parts=None, manifest=SimpleNamespace(run_id="x")))
+        token_times(SimpleNamespace(chunks=None, steps=None, parts=None, manifest=SimpleNamespace(run_id="x")))
 
 
 def test_no_tokens():

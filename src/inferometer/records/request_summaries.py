@@ -8,8 +8,8 @@ Requests of one run depend on one another: intervals are those of ``stats.autoco
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, get_args
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from inferometer.records.latencies import (
     is_one_of,
     latency_samples,
 )
+from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import ABSENT, F64, I32, I64, RequestStatus, RequestTable, Run
 from inferometer.stats.autocorrelated import N_BATCHES, quantile_rank, run_mean_estimate, run_quantile_estimate
 from inferometer.stats.estimate import Estimate
@@ -115,10 +116,23 @@ def summarise_groups(
     Rates are over the span of the whole run, so that those of the groups add up to the run's.
     """
     requests, at_ns = _requests_of(run), end_ns(run)
-    start_ns = int(requests.intended_send_ns.min())
+    span = _Span(int(requests.intended_send_ns.min()), at_ns)
     masks = [(name, group_index == i) for i, name in enumerate(names)]
-    return tuple(
-        _summarise(tables.select(requests, mask), name, at_ns, percentiles, start_ns=start_ns) for name, mask in masks if bool(mask.any())
+    return tuple(_summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span) for name, mask in masks if bool(mask.any()))
+
+
+def summarise_steady(run: Run, steady: SteadyState, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
+    """The same of the steady state: latencies of what was sent in it, rates of all that came between its first and last sending."""
+    requests, at_ns = _requests_of(run), end_ns(run)
+    span = _Span(steady.start_ns, max(steady.end_ns, steady.start_ns + 1))
+    of_span = _summarise(requests, "steady state", at_ns, percentiles, span=span)
+    chosen = _summarise(tables.select(requests, steady.holds(requests)), "steady state", at_ns, percentiles)
+    return replace(
+        chosen,
+        span_s=of_span.span_s,
+        output_tokens_per_s=of_span.output_tokens_per_s,
+        total_tokens_per_s=of_span.total_tokens_per_s,
+        completed_requests_per_s=of_span.completed_requests_per_s,
     )
 
 
@@ -131,14 +145,19 @@ def _requests_of(run: Run) -> RequestTable:
     return run.requests
 
 
-def _summarise(
-    requests: RequestTable, name: str, at_ns: int, percentiles: Sequence[float], *, start_ns: int | None = None
-) -> RequestSummary:
-    start_ns = int(requests.intended_send_ns.min()) if start_ns is None else start_ns
+class _Span(NamedTuple):
+    """Of which part of the run are rates?"""
+
+    start_ns: int
+    end_ns: int
+
+
+def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Sequence[float], *, span: _Span | None = None) -> RequestSummary:
+    start_ns, until_ns = (int(requests.intended_send_ns.min()), at_ns) if span is None else span
     latencies = tuple(
         summarise_latency(latency, latency_samples(requests, latency, at_ns=at_ns), percentiles) for latency in get_args(Latency)
     )
-    edges_ns = np.linspace(start_ns, max(at_ns, start_ns + 1), max(N_BATCHES) + 1)
+    edges_ns = np.linspace(start_ns, max(until_ns, start_ns + 1), max(N_BATCHES) + 1)
     output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)
     has_first = requests.first_token_ns != ABSENT
     read = _counted(requests.first_token_ns[has_first], edges_ns, requests.prompt_tokens[has_first])
@@ -154,7 +173,7 @@ def _summarise(
         input_tokens=int(requests.prompt_tokens[has_first].sum(dtype=np.int64)),
         cached_tokens=int(requests.cached_tokens[has_first].sum(dtype=np.int64)),
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
-        span_s=(at_ns - start_ns) / NS_PER_S,
+        span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
         output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s"),
         total_tokens_per_s=_rate(np.diff(output) + read, edges_ns, "input and output tokens/s"),
@@ -220,4 +239,5 @@ __all__ = [
     "summarise_groups",
     "summarise_latency",
     "summarise_requests",
+    "summarise_steady",
 ]

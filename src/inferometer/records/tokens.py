@@ -1,6 +1,8 @@
 """When did each token come, and how long did each wait for its predecessor?
 
-Letters of shapes: T delivered tokens, G gaps between two tokens of one request.
+Tokens come in deliveries: chunks of a measured answer, rows of a simulated step. A delivery of k tokens is one gap with k tokens, so that
+both views are there: per delivery, where the gap counts once, and per token, where each of the k took a k-th of it.
+Letters of shapes: D deliveries, T delivered tokens, G gaps.
 """
 
 from typing import NamedTuple
@@ -8,7 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records.types import I32, I64, Run
+from inferometer.records.load_types import ChunkTable
+from inferometer.records.types import ABSENT, F64, I32, I64, Bools, RequestTable, Run
+from inferometer.units import NS_PER_S
+
+
+class Deliveries(NamedTuple):
+    """One row per delivery (D rows), in order of time."""
+
+    request_index: I32
+    """``RequestTable.request_index``"""
+    time_ns: I64
+    """Since the start of the run."""
+    n_tokens: I64
+    is_assumed: Bools
+    """Nobody could tell how the answer's tokens are spread: they are taken to be spread evenly."""
 
 
 class TokenTable(NamedTuple):
@@ -28,23 +44,56 @@ class TokenGaps(NamedTuple):
     """0 between tokens that were delivered together."""
 
 
+class DeliveryGaps(NamedTuple):
+    """One row per delivery but each request's first (G rows), in order of time."""
+
+    request_index: I32
+    time_ns: I64
+    """When the gap ended."""
+    gap_ns: I64
+    n_tokens: I64
+    is_assumed: Bools
+
+    def per_token_s(self) -> F64:
+        """How long did each token take, in order of time: of a delivery of k tokens, k times a k-th of its gap?"""
+        return np.asarray(np.repeat(self.gap_ns / np.maximum(self.n_tokens, 1), self.n_tokens) / NS_PER_S, dtype=np.float64)
+
+
+def deliveries(run: Run) -> Deliveries:
+    """When was what delivered, and to whom? Chunks without a token are none.
+
+    Raises
+    ------
+    RecordError
+        The run does not say who got what when.
+    """
+    if run.steps is None or run.parts is None:
+        if run.chunks is not None and run.requests is not None:
+            return _of_chunks(run.chunks, run.requests)
+        allowed = "a load test, or a simulated run with them"
+        raise RecordError("the run has no parts of steps", where=run.manifest.run_id, allowed=allowed, try_="record_parts=True")
+    end_ns = run.steps.start_ns + run.steps.duration_ns
+    has_any = run.parts.n_delivered_tokens > 0
+    return Deliveries(
+        request_index=run.parts.request_index[has_any],
+        time_ns=end_ns[run.parts.step_index[has_any]],
+        n_tokens=run.parts.n_delivered_tokens[has_any].astype(np.int64),
+        is_assumed=np.zeros(int(has_any.sum()), np.bool_),
+    )
+
+
 def token_times(run: Run) -> TokenTable:
     """When was each token delivered, and to whom?
 
     Raises
     ------
     RecordError
-        The run does not say who did what in each step.
+        The run does not say who got what when.
     """
-    if run.steps is None or run.parts is None:
-        raise RecordError(
-            "the run has no parts of steps", where=run.manifest.run_id, allowed="a simulated run with them", try_="record_parts=True"
-        )
-    end_ns = run.steps.start_ns + run.steps.duration_ns
-    n_tokens = run.parts.n_delivered_tokens
+    given = deliveries(run)
     return TokenTable(
-        request_index=np.repeat(run.parts.request_index, n_tokens),
-        time_ns=np.repeat(end_ns[run.parts.step_index], n_tokens),
+        request_index=np.repeat(given.request_index, given.n_tokens),
+        time_ns=np.repeat(given.time_ns, given.n_tokens),
     )
 
 
@@ -56,4 +105,54 @@ def token_gaps(tokens: TokenTable) -> TokenGaps:
     return TokenGaps(request_index=request[1:][has_predecessor], gap_ns=np.diff(time_ns)[has_predecessor])
 
 
-__all__ = ["TokenGaps", "TokenTable", "token_gaps", "token_times"]
+def delivery_gaps(given: Deliveries) -> DeliveryGaps:
+    """How long did each delivery come after the one before of the same request?"""
+    by_request = np.argsort(given.request_index, kind="stable")
+    request, time_ns = given.request_index[by_request], given.time_ns[by_request]
+    has_predecessor = np.flatnonzero(request[1:] == request[:-1]) + 1
+    gap_ns = np.zeros(len(request), np.int64)
+    gap_ns[has_predecessor] = time_ns[has_predecessor] - time_ns[has_predecessor - 1]
+    in_time = has_predecessor[np.argsort(time_ns[has_predecessor], kind="stable")]
+    rows = by_request[in_time]
+    return DeliveryGaps(
+        request_index=given.request_index[rows],
+        time_ns=given.time_ns[rows],
+        gap_ns=gap_ns[in_time],
+        n_tokens=given.n_tokens[rows],
+        is_assumed=given.is_assumed[rows],
+    )
+
+
+def _of_chunks(chunks: ChunkTable, requests: RequestTable) -> Deliveries:
+    """The chunks with tokens in order of time; where nobody knows, an answer's tokens are spread evenly over its chunks."""
+    is_assumed = chunks.n_tokens == ABSENT
+    n_tokens = np.where(is_assumed, _evenly(chunks, requests), chunks.n_tokens)
+    rows = np.flatnonzero(n_tokens > 0)
+    rows = rows[np.argsort(chunks.arrived_ns[rows], kind="stable")]
+    return Deliveries(chunks.request_index[rows], chunks.arrived_ns[rows], n_tokens[rows], is_assumed[rows])
+
+
+def _evenly(chunks: ChunkTable, requests: RequestTable) -> I64:
+    """Of each chunk (K), were its answer's tokens spread as evenly as whole tokens can be."""
+    n_rows = 1 + max(int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1)))
+    output_tokens = np.zeros(n_rows, np.int64)
+    output_tokens[requests.request_index] = requests.output_tokens
+    n_chunks = np.bincount(chunks.request_index, minlength=n_rows)
+    starts = np.cumsum(n_chunks) - n_chunks
+    order = np.argsort(chunks.request_index, kind="stable")
+    nth = np.empty(len(order), np.int64)
+    nth[order] = np.arange(len(order)) - starts[chunks.request_index[order]]
+    total, n = output_tokens[chunks.request_index], n_chunks[chunks.request_index]
+    return (nth + 1) * total // np.maximum(n, 1) - nth * total // np.maximum(n, 1)
+
+
+__all__ = [
+    "Deliveries",
+    "DeliveryGaps",
+    "TokenGaps",
+    "TokenTable",
+    "deliveries",
+    "delivery_gaps",
+    "token_gaps",
+    "token_times",
+]

@@ -1,0 +1,174 @@
+"""Was the client itself the bottleneck: did it wake late, send late, send less than it was to, or in another rhythm?
+
+The limits hold for the error that the client puts into TTFT at p99: below 20 ms it is within what a good client on a shared machine
+adds (15 ms), above 50 ms TTFT is no longer the server's; INVALID begins below that, because the lag that probes see is itself a sample.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
+from inferometer.records.load_types import ValidityReason
+from inferometer.records.types import ABSENT, F64, I64
+from inferometer.spec.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
+from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
+
+_LATE_S: Final = Limits(suspect=0.020, invalid=0.040)
+_MEDIAN_LATE_S: Final = 0.002
+_MEDIAN_LATE_RATIO: Final = 0.1
+_NEAR_NS: Final = 10_000_000
+"""A stalled loop serves its sockets and its timers in one turn, so the probe of a stall fires beside the reads that it delayed."""
+_MISSING_RATE: Final = Limits(suspect=0.01, invalid=0.05)
+"""A rate that is 1 % lower moves latency by less than its interval; near capacity 5 % moves it by half."""
+_DISPERSION: Final = Limits(suspect=0.2, invalid=0.5)
+"""Queues grow with the variance of arrivals (Kingman): a fifth more or less is a fifth of the waiting time."""
+_MIN_WINDOWS: Final = 10
+_GAPS_OF_A_WINDOW: Final = 10
+_NEW_CONNECTIONS: Final = 0.1
+_FEWER: Final = "more --processes, a lower rate, or a client machine that does nothing else"
+
+
+def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
+    """How late was the client's own timer?"""
+    lags = evidence.lags
+    if lags is None or not len(lags.lag_ns):
+        return reason("loop lag", "SUSPECT", "nobody recorded how late the client itself was", "a client that records it")
+    late_s = percentile_of(lags.lag_ns, 0.99) / NS_PER_S
+    worst_s = float(lags.lag_ns.max()) / NS_PER_S
+    text = f"the client's timer was late by {_ms(late_s)} at p99, {_ms(worst_s)} at most, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    return reason("loop lag", _LATE_S.verdict(late_s), text, _FEWER)
+
+
+def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
+    """How much later than intended were requests sent?"""
+    intended_ns, sent_ns = evidence.sent
+    if not len(sent_ns):
+        return reason("send lag", "INVALID", "no request was sent", "check the URL, and that the server runs")
+    late_s = percentile_of(sent_ns - intended_ns, 0.99) / NS_PER_S
+    middle_s = percentile_of(sent_ns - intended_ns, 0.5) / NS_PER_S
+    text = f"requests were sent {_ms(middle_s)} late at p50, {_ms(late_s)} at p99, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    return reason("send lag", _LATE_S.verdict(late_s), text, _FEWER)
+
+
+def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
+    """How much of TTFT may be the client's: late sending, and late reading where its loop stood still beside a first token?"""
+    delays_s = client_delays_s(evidence)
+    if not len(delays_s):
+        return None
+    late_s, middle_s = percentile_of(delays_s, 0.99), percentile_of(delays_s, 0.5)
+    requests = evidence.requests
+    has_first = requests.first_token_ns != ABSENT
+    ttft_s = percentile_of((requests.first_token_ns - requests.intended_send_ns)[has_first], 0.5) / NS_PER_S
+    verdict = _LATE_S.verdict(late_s)
+    if verdict == "VALID" and middle_s > max(_MEDIAN_LATE_S, _MEDIAN_LATE_RATIO * ttft_s):
+        verdict = "SUSPECT"
+    text = f"of TTFT, up to {_ms(middle_s)} at p50 and {_ms(late_s)} at p99 are the client's own, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    return reason("client delay", verdict, text, _FEWER)
+
+
+def client_delays_s(evidence: LoadEvidence) -> F64:
+    """Of each request with a first token: by how much may the client have made its TTFT longer, at most?"""
+    requests, lags = evidence.requests, evidence.lags
+    rows = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT))
+    delays_ns = np.maximum(requests.sent_ns[rows] - requests.intended_send_ns[rows], 0)
+    if lags is None or not len(lags.lag_ns):
+        return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
+    process = evidence.exchanges.process_index[rows]
+    for one in np.unique(process).tolist():
+        mine, probes = process == one, lags.process_index == one
+        delays_ns[mine] += _lag_beside(requests.first_token_ns[rows[mine]], lags.due_ns[probes], lags.lag_ns[probes])
+    return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
+
+
+def rate(evidence: LoadEvidence) -> ValidityReason | None:
+    """Was the load that was offered the load that was asked for? Of open arrivals; closed ones offer what the server takes."""
+    if not _is_open(evidence):
+        return None
+    intended_ns, sent_ns = evidence.sent
+    planned_ns = evidence.requests.intended_send_ns
+    if len(sent_ns) < 2:
+        return None
+    asked_per_s = _per_s(planned_ns)
+    achieved_per_s = _per_s(np.sort(sent_ns)) * min(1.0, len(sent_ns) / len(planned_ns))
+    if asked_per_s <= 0:
+        return None
+    missing = 1 - achieved_per_s / asked_per_s
+    n_unsent = len(planned_ns) - len(intended_ns)
+    unsent = f"; {n_unsent} were never sent" if n_unsent else ""
+    text = f"{format_number(achieved_per_s)} requests/s were sent of {format_number(asked_per_s)} that were due{unsent}"
+    return reason("rate", _MISSING_RATE.verdict(missing), text, _FEWER)
+
+
+def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
+    """Do requests go out in the rhythm that was planned? Variance / mean of counts in windows, of sent against planned instants."""
+    intended_ns, sent_ns = evidence.sent
+    if not _is_open(evidence) or len(sent_ns) < _MIN_WINDOWS * _GAPS_OF_A_WINDOW:
+        return None
+    edges = np.linspace(intended_ns.min(), intended_ns.max() + 1, len(intended_ns) // _GAPS_OF_A_WINDOW + 1)
+    planned_ratio, sent_ratio = _dispersion_ratio(intended_ns, edges), _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges)
+    apart = abs(sent_ratio - planned_ratio) / max(planned_ratio, 1.0)
+    text = f"index of dispersion of arrivals: {sent_ratio:.2f} as sent, {planned_ratio:.2f} as planned (Poisson: 1)"
+    return reason("arrivals", _DISPERSION.verdict(apart), text, _FEWER)
+
+
+def connections(evidence: LoadEvidence) -> ValidityReason | None:
+    """Were connections kept, so that TTFT holds no handshakes beyond those of the start?"""
+    exchanges, requests = evidence.exchanges, evidence.requests
+    n = int((exchanges.connection_index >= 0).sum())
+    if not n:
+        return None
+    n_new = int((~exchanges.is_reused & (exchanges.connection_index >= 0)).sum())
+    n_needed = _peak_in_flight(requests.sent_ns, exchanges.last_byte_ns)
+    n_extra = max(n_new - n_needed, 0)
+    text = f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
+    verdict = "SUSPECT" if n_extra > _NEW_CONNECTIONS * n else "VALID"
+    return reason("connections", verdict, text, "let the server keep connections alive: their handshakes are in TTFT")
+
+
+def _lag_beside(instants_ns: I64, due_ns: I64, lag_ns: I64) -> I64:
+    """The largest lag of the probes that fired beside each instant; 0 where none did."""
+    if not len(due_ns):
+        return np.zeros(len(instants_ns), np.int64)
+    fired_ns = due_ns + lag_ns
+    order = np.argsort(fired_ns, kind="stable")
+    fired_ns, padded_ns = fired_ns[order], np.append(np.maximum(lag_ns[order], 0), 0)
+    first = np.searchsorted(fired_ns, instants_ns - _NEAR_NS)
+    last = np.searchsorted(fired_ns, instants_ns + _NEAR_NS, side="right")
+    largest = np.maximum.reduceat(padded_ns, np.column_stack([first, last]).ravel())[::2]
+    return np.where(last > first, largest, 0)
+
+
+def _is_open(evidence: LoadEvidence) -> bool:
+    workload: WorkloadSpec | None = None if evidence.load is None else evidence.load.workload
+    return workload is None or not isinstance(workload.arrivals, AtOnce | ClosedArrivals)
+
+
+def _per_s(instants_ns: I64) -> float:
+    span_ns = int(instants_ns[-1]) - int(instants_ns[0])
+    return (len(instants_ns) - 1) / span_ns * NS_PER_S if span_ns > 0 else 0.0
+
+
+def _dispersion_ratio(instants_ns: I64, edges_ns: F64) -> float:
+    counts = np.histogram(instants_ns.astype(np.float64), bins=edges_ns)[0]
+    return float(counts.var(ddof=1) / counts.mean())
+
+
+def _peak_in_flight(sent_ns: I64, last_byte_ns: I64) -> int:
+    """How many requests were in flight at once, at most?"""
+    was_there = (sent_ns != ABSENT) & (last_byte_ns != ABSENT)
+    instants = np.concatenate([sent_ns[was_there], last_byte_ns[was_there]])
+    steps = np.repeat([1, -1], int(was_there.sum()))
+    return int(np.cumsum(steps[np.lexsort((-steps, instants))]).max(initial=0))
+
+
+def _ms(duration_s: float) -> str:
+    return format_duration(max(duration_s, 0.0))
+
+
+def share_text(n: int, of: int) -> str:
+    """``3 of 200 (1.5 %)``."""
+    return f"{n:,} of {of:,} ({format_fraction(n / of)})" if of else "0"
+
+
+__all__ = ["client_delay", "client_delays_s", "connections", "dispersion", "loop_lag", "rate", "send_lag", "share_text"]

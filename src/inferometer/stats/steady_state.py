@@ -1,0 +1,149 @@
+"""Where does a run's warm-up end, and does what follows stay the same?
+
+Warm-up: the truncation that makes the standard error of what is left least (MSER-5), believed only where what it cuts off differs from
+the rest by more than chance and by a share that matters. Logarithms are compared, so that one slow request is no warm-up.
+Trend: Kendall's test on means of consecutive batches, which are made longer until they have forgotten one another.
+
+Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output, Simulation 69 (1997); MSER-5 after White,
+Cobb and Spratt, A Comparison of Five Steady-State Truncation Heuristics for Simulation, Winter Simulation Conference (2000).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr
+
+from inferometer.stats.autocorrelated import MIN_INDEPENDENT_SAMPLES, independent_samples
+
+_Floats = NDArray[np.float64]
+
+MSER_BATCH: Final = 5
+MIN_SAMPLES: Final = 40
+"""With fewer nobody can tell warm-up or drift from chance."""
+_MOST_CUT_FRACTION: Final = 0.5
+"""A least error beyond the middle says that no steady state was reached (White 1997)."""
+_CHANCE_FRACTION: Final = 1e-3
+"""The cut was chosen among many: the usual 0.05 would see warm-up in every other run."""
+MATTERS_RATIO: Final = 1.1
+"""Differences below a tenth are left alone."""
+_N_TREND_BATCHES: Final = 20
+_MIN_TREND_BATCHES: Final = 8
+_TREND_CHANCE_FRACTION: Final = 0.01
+_MAX_BATCH_CORRELATION_RATIO: Final = 0.4
+"""About two standard errors of the correlation of 20 independent batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """Did positive samples rise or fall, in the order in which they were taken?"""
+
+    ratio: float
+    """Geometric mean of the last third / of the first."""
+    chance_fraction: float
+    """How often samples without a trend would look so."""
+    is_drifting: bool
+    """By more than chance, and by more than ``MATTERS_RATIO``."""
+
+
+def warm_up(samples: ArrayLike) -> int:
+    """How many positive samples at the start are unlike the rest? 0 where none are, or where there are too few to tell.
+
+    Example
+    -------
+    >>> rng = np.random.default_rng(1)
+    >>> warm_up(np.concatenate([5 * rng.lognormal(size=40) ** 0.2, rng.lognormal(size=400) ** 0.2]))
+    45
+    """
+    logs = _logs(samples)
+    if logs.size < MIN_SAMPLES:
+        return 0
+    n_cut = mser(logs)
+    return n_cut if n_cut and _differ(logs[:n_cut], logs[n_cut:]) else 0
+
+
+def mser(samples: ArrayLike) -> int:
+    """How many samples at the start does MSER-5 cut off? A multiple of 5, at most half of them."""
+    array = np.asarray(samples, dtype=np.float64)
+    n_batches = array.size // MSER_BATCH
+    if n_batches < 2:
+        return 0
+    means = array[: n_batches * MSER_BATCH].reshape(n_batches, MSER_BATCH).mean(axis=1)
+    left = np.arange(n_batches, 0, -1)
+    sums = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum((means**2)[::-1])[::-1]
+    errors = (squares - sums**2 / left) / left.astype(np.float64) ** 2
+    n_tried = max(1, math.floor(n_batches * _MOST_CUT_FRACTION) + 1)
+    return int(np.argmin(errors[:n_tried])) * MSER_BATCH
+
+
+def trend(samples: ArrayLike) -> Trend | None:
+    """Did positive samples drift? None where there are too few to tell, or where they remember one another for too long.
+
+    Example
+    -------
+    >>> trend(np.linspace(1, 2, 400)).is_drifting
+    True
+    """
+    logs = _logs(samples)
+    n_third = logs.size // 3
+    batches = _independent_batches(logs)
+    if batches is None:
+        return None
+    ratio = math.exp(float(logs[-n_third:].mean() - logs[:n_third].mean()))
+    chance = _chance_of_trend(batches)
+    matters = max(ratio, 1 / ratio) > MATTERS_RATIO
+    return Trend(ratio=ratio, chance_fraction=chance, is_drifting=matters and chance < _TREND_CHANCE_FRACTION)
+
+
+def _independent_batches(logs: _Floats) -> _Floats | None:
+    """Means of as many consecutive batches as have forgotten one another, but for what a straight line explains.
+
+    Of those that never forget, the fewest: they drift, or the run is too short to tell a drift from a long memory.
+    """
+    if logs.size < MIN_SAMPLES:
+        return None
+    means = _means(logs, _N_TREND_BATCHES)
+    while means.size > _MIN_TREND_BATCHES:
+        place = np.arange(means.size) - (means.size - 1) / 2
+        rest = means - means.mean() - place * float(place @ means) / float(place @ place)
+        scale = float(rest @ rest)
+        if scale <= 0 or float(rest[1:] @ rest[:-1]) / scale < _MAX_BATCH_CORRELATION_RATIO:
+            return means
+        means = _means(logs, means.size - 4)
+    return means
+
+
+def _chance_of_trend(batches: _Floats) -> float:
+    """How often do as many independent samples rise or fall together as these do? Kendall (1938), by the normal law, good from 8 on."""
+    n = batches.size
+    concordant = float(np.sign(batches[None, :] - batches[:, None])[np.triu_indices(n, 1)].sum())
+    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    return min(1.0, 2 * float(ndtr(-max(abs(concordant) - 1, 0) / deviation)))
+
+
+def _differ(first: _Floats, rest: _Floats) -> bool:
+    """Do the means of two stretches differ by more than chance, and by as much as matters? The rest tells how far samples go together."""
+    gap = abs(float(first.mean() - rest.mean()))
+    is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES
+    if gap < math.log(MATTERS_RATIO) or not is_long:
+        return False
+    n_batches = min(_N_TREND_BATCHES, rest.size // MSER_BATCH)
+    variance_of_one = float(_means(rest, n_batches).var(ddof=1)) * (rest.size // n_batches)
+    error = math.sqrt(max(variance_of_one, float(rest.var(ddof=1))) * (1 / first.size + 1 / rest.size))
+    return error == 0 or 2 * float(ndtr(-gap / error)) < _CHANCE_FRACTION
+
+
+def _means(samples: _Floats, n_batches: int) -> _Floats:
+    n_each = samples.size // n_batches
+    return np.asarray(samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1), dtype=np.float64)
+
+
+def _logs(samples: ArrayLike) -> _Floats:
+    array = np.asarray(samples, dtype=np.float64)
+    return np.asarray(np.log(np.maximum(array, np.finfo(np.float64).tiny)), dtype=np.float64)
+
+
+__all__ = ["MATTERS_RATIO", "MIN_SAMPLES", "MSER_BATCH", "Trend", "mser", "trend", "warm_up"]

@@ -1,0 +1,180 @@
+"""Does each check see the fault that it is for, and nothing in a clean run?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.records.load_run import MS, changed, load_plan, load_run
+
+from inferometer.errors import MeasureError
+from inferometer.records.load_types import ChunkKind
+from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.records.validity import CHECKS, require_valid, validity_of
+from inferometer.spec.workload.plan import request_plan
+from inferometer.spec.workload.types import AtOnce
+
+CLEAN = load_run()
+N = len(CLEAN.requests.status)
+FIRST = np.arange(N)
+BY_CHUNKS = "chunks"
+
+
+def with_load(run, **changes):
+    return replace(run, manifest=replace(run.manifest, load=load_plan(**changes)))
+
+
+def stalled(stall_s, share):
+    """The loop stood still beside a share of the first tokens, which were read when it went on."""
+    is_hit = share * N > FIRST
+    late_ns = np.where(is_hit, int(stall_s * 1e9), 0)
+    first_ns = CLEAN.requests.first_token_ns + late_ns
+    run = changed(CLEAN, "requests", first_token_ns=first_ns, finished_ns=np.maximum(first_ns, CLEAN.requests.finished_ns))
+    fired_ns = first_ns[is_hit] - 1
+    due_ns = np.concatenate([fired_ns - int(stall_s * 1e9), CLEAN.lags.due_ns])
+    lag_ns = np.concatenate([np.full(len(fired_ns), int(stall_s * 1e9)), CLEAN.lags.lag_ns])
+    columns = [np.zeros(len(due_ns), np.int32), due_ns, lag_ns, np.ones(len(due_ns), np.int32)]
+    return replace(run, lags=type(run.lags)(*columns))
+
+
+def of_share(n_bad, bad, good):
+    return np.where(n_bad > FIRST, bad, good)
+
+
+NOT_REUSED = changed(
+    CLEAN,
+    "exchanges",
+    is_reused=False,
+    connection_index=FIRST,
+    connected_ns=CLEAN.requests.sent_ns,
+    last_byte_ns=CLEAN.requests.finished_ns,
+)
+CLOSED_LATE = np.sort(CLEAN.requests.intended_send_ns) * 13 // 10
+
+FAULTS = [
+    ("loop lag", "SUSPECT", load_run(lag_s=0.03)),
+    ("loop lag", "INVALID", load_run(lag_s=0.06)),
+    ("loop lag", "SUSPECT", replace(CLEAN, lags=None)),
+    ("send lag", "SUSPECT", load_run(send_lag_s=0.025)),
+    ("send lag", "INVALID", load_run(send_lag_s=0.06)),
+    ("send lag", "INVALID", changed(CLEAN, "requests", sent_ns=ABSENT)),
+    ("client delay", "INVALID", stalled(0.06, 0.03)),
+    ("client delay", "SUSPECT", stalled(0.025, 0.03)),
+    ("client delay", "SUSPECT", load_run(send_lag_s=0.005)),
+    ("rate", "INVALID", changed(CLEAN, "requests", sent_ns=CLOSED_LATE)),
+    ("rate", "SUSPECT", changed(CLEAN, "requests", sent_ns=of_share(8, ABSENT, CLEAN.requests.sent_ns))),
+    ("arrivals", "INVALID", changed(CLEAN, "requests", sent_ns=-(-CLEAN.requests.intended_send_ns // (2000 * MS)) * 2000 * MS)),
+    ("connections", "SUSPECT", NOT_REUSED),
+    ("errors", "SUSPECT", changed(CLEAN, "requests", status=of_share(8, RequestStatus.FAILED, RequestStatus.LENGTH))),
+    ("errors", "INVALID", changed(CLEAN, "requests", status=of_share(80, RequestStatus.FAILED, RequestStatus.LENGTH))),
+    ("errors", "SUSPECT", changed(CLEAN, "requests", status=of_share(200, RequestStatus.REJECTED, RequestStatus.LENGTH))),
+    ("errors", "INVALID", changed(CLEAN, "requests", status=RequestStatus.REJECTED)),
+    ("not done", "SUSPECT", changed(CLEAN, "requests", status=of_share(8, RequestStatus.UNFINISHED, RequestStatus.LENGTH))),
+    ("output length", "SUSPECT", changed(CLEAN, "exchanges", asked_output_tokens=of_share(80, 20, 16))),
+    ("output length", "INVALID", changed(CLEAN, "exchanges", asked_output_tokens=20)),
+    ("cache hits", "SUSPECT", changed(CLEAN, "exchanges", usage_cached_tokens=5)),
+    ("cache hits", "INVALID", changed(CLEAN, "exchanges", usage_cached_tokens=64)),
+    ("chunks", "SUSPECT", changed(CLEAN, "exchanges", n_coalesced_chunks=2)),
+    ("token count", "SUSPECT", changed(CLEAN, "exchanges", token_source=BY_CHUNKS)),
+    ("token count", "SUSPECT", changed(CLEAN, "chunks", n_tokens=ABSENT)),
+    ("warm-up", "SUSPECT", load_run(ttft_s=0.02 * np.where(FIRST < 30, 6, 1) * np.random.default_rng(1).lognormal(0, 0.1, N))),
+    ("steady state", "SUSPECT", load_run(ttft_s=np.linspace(0.02, 2, N))),
+]
+
+
+def of_check(run, check, **more):
+    return next(one for one in validity_of(run, **more).reasons if one.check == check)
+
+
+def test_a_clean_run_is_valid():
+    found = validity_of(CLEAN, percentiles=(0.99,))
+    assert found.verdict == "VALID"
+    assert [one.verdict for one in found.reasons] == ["VALID"] * len(CHECKS)
+    assert all(one.text and not one.remedy for one in found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("check", "verdict", "run"), FAULTS, ids=[f"{check} {verdict} {i}" for i, (check, verdict, _) in enumerate(FAULTS)]
+)
+def test_each_fault_is_seen(check, verdict, run):
+    found = of_check(run, check)
+    assert (found.verdict, bool(found.remedy)) == (verdict, True)
+    whole = validity_of(run)
+    order = ["INVALID", "SUSPECT", "VALID"]
+    assert order.index(whole.verdict) <= order.index(verdict)
+    assert whole.verdict == whole.reasons[0].verdict
+    assert [order.index(one.verdict) for one in whole.reasons] == sorted(order.index(one.verdict) for one in whole.reasons)
+
+
+def test_every_check_has_a_fault():
+    assert {one.check for one in validity_of(CLEAN).reasons} - {check for check, _, _ in FAULTS} == {"requests"}
+
+
+def test_too_few_requests_for_what_was_asked():
+    assert of_check(load_run(n=100), "requests").verdict == "VALID"
+    short = of_check(load_run(n=100), "requests", percentiles=(0.5, 0.99))
+    assert short.verdict == "SUSPECT"
+    assert "needs 368" in short.text
+
+
+def test_a_late_loop_far_from_any_first_token_is_not_in_ttft():
+    run = stalled(0.06, 0.0)
+    lags = run.lags._replace(due_ns=run.lags.due_ns, lag_ns=np.where(np.arange(len(run.lags.lag_ns)) < 3, 80 * MS, run.lags.lag_ns))
+    assert of_check(replace(run, lags=lags), "client delay").verdict == "VALID"
+
+
+def test_stalls_of_another_process_are_not_mine():
+    run = stalled(0.06, 0.05)
+    assert of_check(run, "client delay").verdict == "INVALID"
+    other = replace(run, lags=run.lags._replace(process_index=np.ones(len(run.lags.lag_ns), np.int32)))
+    assert of_check(other, "client delay").verdict == "VALID"
+
+
+def test_loads_that_are_not_open_have_no_rate_to_hold():
+    workload = load_plan().workload
+    at_once = with_load(CLEAN, workload=type(workload)(n_requests=400, arrivals=AtOnce(), classes=workload.classes))
+    assert not {one.check for one in validity_of(at_once).reasons} & {"rate", "arrivals"}
+
+
+def test_answers_that_end_by_themselves_have_no_length_to_honour():
+    free = with_load(changed(CLEAN, "exchanges", asked_output_tokens=20), ignores_eos=False)
+    assert "output length" not in {one.check for one in validity_of(free).reasons}
+
+
+def test_hits_that_the_workload_repeats_are_its_own():
+    hits = changed(CLEAN, "exchanges", usage_cached_tokens=64)
+    prefix = np.where(FIRST > 0, 64, 0)
+    plan = request_plan(
+        "test",
+        arrival_ns=CLEAN.requests.intended_send_ns,
+        prompt_tokens=np.full(N, 100),
+        output_tokens=np.full(N, 16),
+        prefix_request=np.where(FIRST > 0, 0, -1),
+        prefix_tokens=prefix,
+    )
+    assert of_check(hits, "cache hits", plan=plan).verdict == "VALID"
+    assert of_check(hits, "cache hits").verdict == "INVALID"
+
+
+def test_a_run_without_exchanges_is_no_load_test():
+    assert validity_of(replace(CLEAN, exchanges=None)) is None
+
+
+def test_an_empty_load_test_is_invalid():
+    empty = {
+        name: type(table)._make(column[:0] for column in table)
+        for name in ("requests", "exchanges", "chunks")
+        if (table := getattr(CLEAN, name))
+    }
+    assert validity_of(replace(CLEAN, **empty)).verdict == "INVALID"
+
+
+def test_nothing_is_built_on_an_invalid_run():
+    bad = load_run(send_lag_s=0.06)
+    judged = replace(bad, manifest=replace(bad.manifest, validity=validity_of(bad)))
+    with pytest.raises(MeasureError, match="INVALID") as raised:
+        require_valid(judged)
+    assert raised.value.exit_code == 3
+    require_valid(judged, forced=True)
+    require_valid(CLEAN)
+    require_valid(replace(CLEAN, manifest=replace(CLEAN.manifest, validity=validity_of(CLEAN))))
+    assert ChunkKind.CONTENT in CLEAN.chunks.kind
