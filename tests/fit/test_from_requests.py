@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.errors import ModelError
+from inferometer.errors import MeasureError, ModelError
 from inferometer.fit.agreement import agreements, noticed_ns
 from inferometer.fit.from_requests import fit_requests, moved_to
 from inferometer.fit.replay import Replay, latencies
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.types import ABSENT, RequestStatus, Run, RunManifest
 from inferometer.simulate.demand import demand
 from inferometer.simulate.kernel import simulate
@@ -132,3 +133,18 @@ def test_when_the_scheduler_notices():
     made = simulate(demand([0, 1_500_000_000, 10_000_000_000], [8, 8, 8], [3, 1, 1]), config, cost)
     assert noticed_ns(made.steps, made.requests.sent_ns).tolist() == [0, 2_000_000_000, 10_000_000_000]
     assert made.requests.admitted_ns.tolist() == [0, 2_000_000_000, 10_000_000_000]
+
+
+def test_nothing_is_fitted_to_an_invalid_load_test(prior):
+    check = ValidityReason(check="send lag", verdict="INVALID", text="60 ms late", remedy="another client")
+    run = Run(
+        manifest=replace(MANIFEST, validity=Validity(verdict="INVALID", reasons=(check,))),
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=None,
+    )
+    with pytest.raises(MeasureError, match="60 ms late"):
+        fit_requests(run, None, prior)
+    with pytest.raises(ModelError, match="no requests"):
+        fit_requests(run, None, prior, forced=True)

@@ -17,6 +17,7 @@ from inferometer.fit.replay import Replay, latencies
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldBy
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.types import F64, Bools, RequestStatus, Run
+from inferometer.records.validity import require_valid
 from inferometer.stats.estimate import Estimate
 
 FRONT_END: Final = "front_end_s"
@@ -48,18 +49,21 @@ class RequestFit:
     n_simulations: int
 
 
-def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools | None = None) -> RequestFit:
+def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools | None = None, forced: bool = False) -> RequestFit:
     """The step times and the front end's delay that explain these requests, all arrivals being known.
 
     ``prior`` says by its covariance how far each free parameter may be from its value; its staircase stays. ``keep`` (N) names
     the requests whose latencies are looked at; the others only load the engine. Every request must have been sent in the order of
-    the table.
+    the table. ``forced`` takes a load test that is INVALID.
 
     Raises
     ------
     ModelError
         The run has no requests, too few of them ended, or the prior leaves nothing open.
+    MeasureError
+        The run is a load test that is INVALID.
     """
+    require_valid(run, forced=forced)
     table = run.requests
     if table is None:
         raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a serving run")
