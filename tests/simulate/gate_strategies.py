@@ -56,7 +56,7 @@ def gate_configs(draw, n_classes=3, n_tenants=3, **fixed):
 
 
 @st.composite
-def gate_demands(draw, n_classes=3, n_tenants=3):
+def gate_demands(draw, n_classes=3, n_tenants=3, *, can_leave=True):
     n_requests = draw(st.integers(1, 30))
 
     def numbers():
@@ -71,5 +71,5 @@ def gate_demands(draw, n_classes=3, n_tenants=3):
         priority=numbers() % 3,
         class_index=numbers() % n_classes,
         tenant_index=numbers() % n_tenants,
-        abort_ns=np.where(patience < 60, arrival + patience, ABSENT),
+        abort_ns=np.where(can_leave & (patience < 60), arrival + patience, ABSENT),
     )
