@@ -20,6 +20,8 @@ from inferometer.cli.main import VERBS, app
 BIN = Path(sys.executable).parent
 MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
+NEEDS_A_SERVER = ("load",)
+"""Its examples are run by ``test_load.py``, against an emulated server."""
 COMPARES_RUNS = ("compare",)
 """Its examples name runs that ``test_compare.py`` makes, and are decided or not: exit codes 0 and 11."""
 
@@ -52,7 +54,9 @@ def check_json(line: str, folder: Path) -> None:
     jsonschema.validate(json.loads(machine.stdout), schema)
 
 
-@pytest.mark.parametrize("line", [line for verb in VERBS if verb not in MEASURES + READS_RUNS + COMPARES_RUNS for line in examples(verb)])
+@pytest.mark.parametrize(
+    "line", [line for verb in VERBS if verb not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER for line in examples(verb)]
+)
 def test_examples_that_measure_nothing(line, tmp_path):
     check(line, tmp_path)
     check_json(line, tmp_path)

@@ -69,6 +69,11 @@ async def silent_inside(writer, body):
     await asyncio.sleep(30)
 
 
+async def silent_after_its_head(writer, body):
+    writer.write(HEAD)
+    await asyncio.sleep(30)
+
+
 async def dribbling(writer, body):
     writer.write(HEAD)
     while not writer.is_closing():
@@ -117,6 +122,12 @@ def test_what_came_before_the_fault_is_kept(server, tmp_path):
     server.answer = silent_inside
     frame = load(server.url, a_plan(1), tmp_path, limits=QUICK).of(0)
     assert (frame.body, frame.http_status, frame.head_ns is not None) == (EVENT, 200, True)
+
+
+def test_a_head_alone_is_no_answer(server, tmp_path):
+    server.answer = silent_after_its_head
+    frame = load(server.url, a_plan(1), tmp_path, limits=QUICK).of(0)
+    assert (frame.error, frame.body, frame.head_ns is not None) == ("read_timeout", b"", True)
 
 
 def test_the_servers_wish_to_wait_is_kept_and_not_obeyed(server, tmp_path):

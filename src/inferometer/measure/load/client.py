@@ -235,7 +235,7 @@ class LoadClient:
                 self._give_up(exchange, "total_timeout", f"after {total_s:g} s")
             elif answer.head_ns is None and now_ns - exchange.sent_ns > head_s * NS_PER_S:
                 self._give_up(exchange, "head_timeout", f"after {head_s:g} s")
-            elif answer.head_ns is not None and now_ns - max(answer.head_ns, *answer.read_ns[-1:]) > read_s * NS_PER_S:
+            elif answer.head_ns is not None and now_ns - max((answer.head_ns, *answer.read_ns[-1:])) > read_s * NS_PER_S:
                 self._give_up(exchange, "read_timeout", f"nothing for {read_s:g} s")
 
     # The end.

@@ -27,6 +27,8 @@ OnProgress = Callable[[LoadProgress], None]
 class LoadOutcome:
     """How a session went; what came over the wire is in the raw logs."""
 
+    origin_monotonic_ns: int
+    """What CLOCK_MONOTONIC showed (or would have shown) at instant 0 of the run."""
     begins_ns: int
     n_sent: int
     n_unsent: int
@@ -49,6 +51,7 @@ class Watch:
         self._done: list[messages.Done] = []
         self._dead: list[str] = []
         self._n_ready = 0
+        self._origin_ns = 0
         self._selector = selectors.DefaultSelector()
         for client in clients.processes:
             assert client.stdout is not None  # noqa: S101 -- asked for when it was started
@@ -60,8 +63,8 @@ class Watch:
             self._until(lambda: self._n_ready == len(self._clients.processes) or bool(self._dead), within_s=_READY_S)
             if self._dead or self._n_ready < len(self._clients.processes):
                 raise MeasureError("a client process did not start", where="; ".join(self._dead) or "no word from it", try_="--processes 1")
-            begin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS
-            self._clients.tell_all(messages.Start(origin_ns=begin_ns - self._session.begins_ns))
+            self._origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - self._session.begins_ns
+            self._clients.tell_all(messages.Start(origin_ns=self._origin_ns))
             try:
                 self._until(self._is_over)
             except KeyboardInterrupt:
@@ -110,6 +113,7 @@ class Watch:
 
     def _said(self) -> LoadOutcome:
         return LoadOutcome(
+            origin_monotonic_ns=self._origin_ns,
             begins_ns=self._session.begins_ns,
             n_sent=sum(done.n_sent for done in self._done),
             n_unsent=sum(done.n_unsent for done in self._done),

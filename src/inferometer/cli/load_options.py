@@ -1,0 +1,186 @@
+"""Which flags describe a load test, and which plan and secrets do they make?"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, get_args
+
+import click
+import msgspec
+
+from inferometer.cli.workload_options import takes_workload
+from inferometer.errors import SpecError
+from inferometer.measure.load import messages, target
+from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
+from inferometer.spec.workload import reading, types
+from inferometer.units import parse_bytes, parse_duration_s
+
+_AT_MOST_PER_USER_PER_S: Final = 20
+"""A closed loop with a duration is given so many requests: more would be answers in less than 50 ms."""
+_MOST_REQUESTS: Final = 500_000
+_ARRIVALS: Final = ("rate", "concurrency", "ramp", "trace")
+_NAMES: Final = (
+    "url", "model", "endpoint", "ramp", "trace", "drain", "timeout", "connect_timeout", "head_timeout", "read_timeout", "max_body",
+    "max_connections", "processes", "prompts", "tokenizer", "body", "header", "proxy", "metrics_url", "stream", "insecure",
+    "respect_eos",
+)  # fmt: skip
+
+_OPTIONS: Final = (
+    click.argument("url"),
+    click.option("--model", required=True, metavar="NAME", help="What the server calls the model."),
+    click.option("--endpoint", type=click.Choice(get_args(Endpoint)), default="chat", show_default=True),
+    click.option("--stream/--no-stream", default=True, show_default=True, help="Token by token, or each answer whole."),
+    click.option("--ramp", metavar="FROM:TO:OVER", help="Requests per second that grow (or fall): 1:20:60s."),
+    click.option("--trace", metavar="FILE", help="Arrivals at the instants of a trace; lengths are the workload's."),
+    click.option("--prompts", type=click.Choice(get_args(PromptForm)), default="words", show_default=True, help="How prompts are written."),
+    click.option("--tokenizer", metavar="PATH", help="For --prompts tokenizer: a tokenizer.json, or a folder with one."),
+    click.option("--respect-eos", is_flag=True, help="Let the model end its answers. [ask for the workload's lengths (ignore_eos)]"),
+    click.option("--body", multiple=True, metavar="KEY=JSON", help="Further keys of each request's body, such as temperature=0."),
+    click.option(
+        "--header", multiple=True, metavar="'NAME: VALUE'", help="Sent and not stored; 'NAME: $VARIABLE' takes the environment's."
+    ),
+    click.option("--proxy", metavar="URL", help="[http_proxy, https_proxy, all_proxy, unless no_proxy names the host]"),
+    click.option("--insecure", is_flag=True, help="Do not verify the server's certificate."),
+    click.option(
+        "--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That send; one carries some 500 requests/s."
+    ),
+    click.option("--max-connections", type=click.IntRange(min=1), help="[as many as there are requests in flight]"),
+    click.option("--timeout", default="600s", show_default=True, metavar="DURATION", help="A request that takes longer is given up."),
+    click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
+    click.option("--head-timeout", metavar="DURATION", help="Until an answer begins. [--timeout]"),
+    click.option("--read-timeout", metavar="DURATION", help="Until an answer goes on. [--timeout]"),
+    click.option("--max-body", default="64MiB", show_default=True, metavar="SIZE", help="A longer answer is given up."),
+    click.option("--drain", default="60s", show_default=True, metavar="DURATION", help="After --for, wait so long for what is in flight."),
+    click.option("--metrics-url", metavar="URL", help="Where the server's own metrics are. [URL/metrics, where there are any]"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What the flags ask for."""
+
+    load: LoadPlan
+    secrets: target.Secrets
+    limits: messages.ClientLimits
+
+
+def takes_load(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of a load test and of its workload; the command gets ``request: LoadRequest``."""
+
+    @functools.wraps(command)
+    def with_load(workload: types.WorkloadSpec, **flags: Any) -> None:
+        given = {name: flags.pop(name) for name in _NAMES}
+        command(request=_request(workload, given), **flags)
+
+    wrapped = takes_workload(with_load)
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The command line as it may be stored: without the values of headers and the credentials of proxies."""
+    kept: list[str] = []
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        flag, is_joined, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
+        if flag == "--header" and (is_joined or before == "--header"):
+            value = value if value.partition(":")[2].strip().startswith("$") else value.partition(":")[0] + ": …"
+        elif flag == "--proxy" and "@" in value:
+            value = value.partition("://")[0] + "://…@" + value.rpartition("@")[2]
+        kept.append(f"{flag}={value}" if is_joined else value)
+    return tuple(kept)
+
+
+def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest:
+    variables = target.environment()
+    proxy, authorization = target.proxy_for(flags["url"], flags["proxy"], variables)
+    headers = tuple(target.custom_header(text, variables) for text in flags["header"])
+    token = None if any(name.lower() == "authorization" for name, _ in headers) else target.bearer_token(variables)
+    spec, for_s = _lasting(_arriving(workload, flags))
+    load = LoadPlan(
+        url=flags["url"].rstrip("/"),
+        served_model=flags["model"],
+        endpoint=flags["endpoint"],
+        workload=spec,
+        is_streaming=flags["stream"],
+        for_s=for_s,
+        drain_s=parse_duration_s(flags["drain"], where="--drain"),
+        timeout_s=parse_duration_s(flags["timeout"], where="--timeout"),
+        n_processes=flags["processes"],
+        max_connections=flags["max_connections"],
+        prompt_form=flags["prompts"],
+        tokenizer=flags["tokenizer"],
+        ignores_eos=not flags["respect_eos"],
+        extra_body=tuple(sorted(_body_key(text) for text in flags["body"])),
+        header_names=tuple(sorted(name for name, _ in headers)),
+        sends_bearer_token=token is not None,
+        verifies_tls=not flags["insecure"],
+        proxy=proxy,
+        metrics_url=flags["metrics_url"],
+    )
+    target.target_of(load)  # a URL that is none is refused before anything is drawn
+    bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
+    return LoadRequest(
+        load=load,
+        secrets=target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization),
+        limits=messages.ClientLimits(
+            connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
+            head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
+            read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
+            body_bytes=parse_bytes(flags["max_body"], where="--max-body"),
+        ),
+    )
+
+
+def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.WorkloadSpec:
+    """The workload with the arrivals of --ramp or --trace."""
+    asked = {**click.get_current_context().params, **flags}
+    given = [name for name in _ARRIVALS if asked.get(name) is not None]
+    if len(given) > 1:
+        flagged = ", ".join(f"--{name}" for name in given)
+        raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed="one of --rate, --concurrency, --ramp, --trace")
+    if flags["ramp"] is not None:
+        return reading.with_changes(workload, {"arrivals": _ramp(flags["ramp"])}, where="--ramp")
+    if flags["trace"] is not None:
+        return reading.with_changes(workload, {"arrivals": {"kind": "trace", "path": flags["trace"]}}, where="--trace")
+    return workload
+
+
+def _ramp(text: str) -> dict[str, Any]:
+    allowed, example = "FROM:TO:OVER, rates per second and a duration", "--ramp 1:20:60s"
+    parts = text.split(":")
+    try:
+        low, high = float(parts[0]), float(parts[1])
+    except (ValueError, IndexError) as error:
+        raise SpecError(f"{text!r} is no ramp", where="--ramp", allowed=allowed, try_=example) from error
+    if len(parts) != 3 or not 0 <= low < float("inf") or not 0 < high < float("inf"):
+        raise SpecError(f"{text!r} is no ramp", where="--ramp", allowed=allowed + "; TO above 0", try_=example)
+    over_s = parse_duration_s(parts[2], where="--ramp")
+    return {"kind": "open", "rate_per_s": high, "profile": {"kind": "ramp", "from_ratio": low / high, "over_s": over_s}}
+
+
+def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | None]:
+    """How long requests are sent. How many a closed loop sends in a duration depends on the server: it gets more than it can need."""
+    for_s = workload.duration_s
+    if for_s is None or not isinstance(workload.arrivals, types.ClosedArrivals):
+        return workload, for_s
+    enough = min(round(workload.arrivals.concurrency * (1 + for_s * _AT_MOST_PER_USER_PER_S)), _MOST_REQUESTS)
+    return msgspec.structs.replace(workload, duration_s=None, n_requests=min(workload.n_requests or enough, enough)), for_s
+
+
+def _body_key(text: str) -> tuple[str, str]:
+    name, has_value, value = text.partition("=")
+    try:
+        msgspec.json.decode(value)
+    except msgspec.DecodeError as error:
+        raise SpecError(f"{value!r} is no JSON", where=f"--body {name}", allowed="KEY=JSON", try_="--body temperature=0") from error
+    if not name or not has_value:
+        raise SpecError(f"{text!r} has no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0")
+    return name, value
+
+
+def _maybe_s(text: str | None, where: str) -> float | None:
+    return None if text is None else parse_duration_s(text, where=where)
+
+
+__all__ = ["LoadRequest", "redacted", "takes_load"]

@@ -1,0 +1,78 @@
+"""Which run do the raw logs of a load test tell, and may it be trusted?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from inferometer import __version__
+from inferometer.cli.load_record import OpenLoad
+from inferometer.measure.host import host_facts
+from inferometer.measure.manifest import now_utc
+from inferometer.records import load_decoding, types, validity
+from inferometer.spec.workload.plan import DrawnWorkload
+from inferometer.units import NS_PER_S
+
+
+def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]) -> types.Run:
+    """The run that the raw logs tell, judged.
+
+    Raises
+    ------
+    RecordError
+        A raw log cannot be read.
+    """
+    decoded = load_decoding.decode_load(folder, workload.plan)
+    said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
+    manifest = types.RunManifest(
+        run_id=asked.run_id,
+        origin="measured",
+        created_utc=asked.created_utc,
+        command=asked.command,
+        tool_version=__version__,
+        plan=None,
+        model=None,
+        engine=None,
+        host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
+        source=None,
+        ended_utc=now_utc(),
+        cautions=(*said, *_seams(decoded)),
+        load=asked.load,
+    )
+    run = types.Run(
+        manifest=manifest,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=decoded.requests,
+        chunks=decoded.chunks,
+        exchanges=decoded.exchanges,
+        lags=decoded.lags,
+    )
+    judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
+    return replace(run, manifest=replace(manifest, validity=judged))
+
+
+def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+    """Where the run was interrupted and gone on with, and what was lost there."""
+    begins = sorted({frame.begins_ns / NS_PER_S for frame in decoded.sessions if frame.begins_ns})
+    found: list[types.Caution] = []
+    if begins:
+        at = ", ".join(f"{begin_s:.1f} s" for begin_s in begins)
+        found.append(
+            types.Caution(
+                code="RESUMED",
+                text=f"the run was interrupted and went on at {at}: the server had a pause there, and its caches may have changed",
+                remedy="for a run without a seam, another folder with --out",
+            )
+        )
+    if decoded.n_left_bytes:
+        found.append(
+            types.Caution(
+                code="CUT_LOG",
+                text=f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was killed",
+                remedy="none: what they held was asked again",
+            )
+        )
+    return tuple(found)
+
+
+__all__ = ["run_of"]
