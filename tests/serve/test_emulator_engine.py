@@ -19,6 +19,9 @@ COST = linear_cost(launch_s=5e-3, per_row_s=3e-5, per_request_s=1e-5, per_contex
 CONFIGS = {
     "vllm": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, max_num_batched_tokens=64),
     "vllm, one step at a time": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, async_scheduling=False),
+    "vllm with drafts": SchedulerConfig(
+        num_blocks=60, max_model_len=256, max_num_seqs=6, num_speculative_tokens=3, acceptance_fraction=0.6, draft_method="ngram"
+    ),
     "trtllm": TrtllmConfig(num_blocks=60, max_seq_len=256, max_batch_size=6, max_num_tokens=256, tokens_per_block=16),
     "sglang": SglangConfig(max_total_num_tokens=900, context_length=256, max_running_requests=6, chunked_prefill_size=64),
     "dynamic": DynamicBatching(

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer.errors import RecordError
+from inferometer.errors import RecordError, SpecError
 from inferometer.records.types import I64
 
 _MAGIC: Final = b"inferometer emissions 1\n"
@@ -84,7 +84,7 @@ class EmissionWriter:
     """Notes emissions and requests in memory and writes them to a file, if there is one, every few thousand and when asked."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file: BinaryIO | None = None if path is None else path.open("wb")
+        self._file: BinaryIO | None = None if path is None else _opened(path)
         self._rows = array("q")
         self._requests: list[LoggedRequest] = []
         if self._file is not None:
@@ -126,6 +126,13 @@ class EmissionWriter:
     def _frame(self, letter: bytes, payload: bytes) -> None:
         if self._file is not None:
             self._file.write(_FRAME.pack(letter, len(payload)) + payload)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("wb")
+    except OSError as problem:
+        raise SpecError(f"cannot write: {problem}", where="--emission-log", try_="a folder that exists") from problem
 
 
 def read_emission_log(path: Path) -> EmissionLog:

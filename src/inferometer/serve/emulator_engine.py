@@ -10,12 +10,12 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate import reference_price
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference_batch import Batch, Delivery
 from inferometer.simulate.reference_policy import policy_of
 from inferometer.simulate.reference_request import Request, Status
-from inferometer.simulate.step_cost import duration_ns
 from inferometer.simulate.step_statistics import step_statistics
 
 
@@ -121,7 +121,7 @@ class LiveEngine:
         """Give the batch to the device, which works it off behind what it has."""
         self._device_free_ns = max(self.now_ns, self._device_free_ns)
         if batch.scheduled:
-            self._device_free_ns += duration_ns(self._cost, *step_statistics(batch))
+            self._device_free_ns += reference_price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
         self._listener.on_scheduled(batch, self.now_ns)
         for request in batch.rejected:
             self._drop(request, self.now_ns)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from inferometer.errors import SpecError
 from inferometer.serve import (
     emission_log,
     emulator_accounts,
@@ -15,10 +16,10 @@ from inferometer.serve import (
     emulator_metrics,
     emulator_refusals,
     emulator_requests,
+    fault_specs,
 )
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.fault_specs import Faults, draw_faults
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate import outcome, reference_batch, reference_request
 from inferometer.units import NS_PER_S
@@ -131,14 +132,14 @@ class EmulatorServer:
     def _generate(self, line: Line, request: HttpRequest) -> None:
         number = self._n_requests
         self._n_requests += 1
-        faults = draw_faults(self._plan.faults, self._plan.seed, number)
+        faults = fault_specs.draw_faults(self._plan.faults, self._plan.seed, number)
         if faults.strike is not None and emulator_refusals.refuse_by_fault(faults.strike, line, request):
             self._log.ended(_refused(number, request, faults))
             return
         try:
             served = self._desk.take(request, number, faults)
         except emulator_requests.Refusal:
-            self._log.ended(_refused(number, request, Faults(None)))
+            self._log.ended(_refused(number, request, fault_specs.Faults(None)))
             raise
         exchange = emulator_exchange.Exchange(served, line, self._emitted)
         self._exchanges[number] = self._on_line[line] = exchange
@@ -184,10 +185,19 @@ class EmulatorServer:
 
 
 async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]) -> ServedCounts:
-    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come."""
+    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come.
+
+    Raises
+    ------
+    SpecError
+        The port is taken, or the log cannot be written.
+    """
     log = emission_log.EmissionWriter(plan.emission_log)
     server = EmulatorServer(plan, log)
-    listening = await asyncio.get_running_loop().create_server(server.new_line, plan.host, plan.port, backlog=1024)
+    try:
+        listening = await asyncio.get_running_loop().create_server(server.new_line, plan.host, plan.port, backlog=1024)
+    except OSError as problem:
+        raise SpecError(f"cannot listen: {problem}", where="--host, --port", try_="--port 0, which takes one that is free") from problem
     host, port = listening.sockets[0].getsockname()[:2]
     ready.set_result(f"http://{host}:{port}")
     ends_ns = outcome.FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
@@ -219,7 +229,7 @@ def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
     )
 
 
-def _refused(number: int, request: HttpRequest, faults: Faults) -> emission_log.LoggedRequest:
+def _refused(number: int, request: HttpRequest, faults: fault_specs.Faults) -> emission_log.LoggedRequest:
     return emission_log.LoggedRequest(
         number=number,
         client_id=request.headers.get("x-request-id", ""),
