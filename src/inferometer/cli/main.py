@@ -27,6 +27,7 @@ VERBS: Final[dict[str, Verb]] = {
     "predict": Verb("inferometer.cli.predict", "What would a model do on a device: memory, bounds, latency, cost?"),
     "simulate": Verb("inferometer.cli.simulate", "What would happen if this server got this traffic?"),
     "emulate": Verb("inferometer.cli.emulate", "Serve OpenAI's interface at a simulated server's pace: no GPU needed."),
+    "load": Verb("inferometer.cli.load", "Load a server with requests: how does it do under this traffic?"),
     "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
     "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
