@@ -9,6 +9,7 @@ from command_line import check_refused, run
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.records.store import read_run
 from inferometer.records.types import RequestStatus
+from inferometer.spec.catalog import find_hardware
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 300)
@@ -48,6 +49,28 @@ def test_the_same_question_has_the_same_answer(tmp_path):
 def test_the_exit_code_is_the_verdict(slo, exit_code, verdict, tmp_path):
     answer = answered(*LLAMA, "--rate", 5, "--slo", slo, folder=tmp_path, exit_code=exit_code)
     assert answer["verdict"] == verdict
+
+
+def test_speculation_confesses_what_it_rests_on(tmp_path):
+    plain = answered(*LLAMA, "--rate", 2, folder=tmp_path)
+    drafts = ("--set", "num_speculative_tokens=3", "--set", "acceptance_fraction=0.7")
+    answer = answered(*LLAMA, "--rate", 2, *drafts, folder=tmp_path)
+    assert 1.5 < p95_s(plain, "tpot") / p95_s(answer, "tpot") < 2.6  # 2.533 tokens a step, which takes a little longer
+    assert answer["deployment"]["engine"] == "vLLM 0.32.0, 3 drafted tokens"
+    caution = next(one for one in answer["cautions"] if one["code"] == "assumed acceptance")
+    assert "0.7" in caution["text"]
+    assert "measured" not in caution["text"]
+    check_refused(run(*LLAMA, *drafts[:2], folder=tmp_path), 2, "acceptance_fraction = None", "0 to 1")
+
+
+def test_swapping_takes_its_speed_from_the_devices_host_link(tmp_path):
+    answer = answered(
+        *LLAMA, "--rate", 20, "--num-blocks", 2000, "--max-model-len", 16384, "--set", "preemption_mode=swap", folder=tmp_path
+    )
+    knobs = answer["deployment"]["knobs"]
+    assert knobs["kv_block_bytes"] == 2 * 32 * 8 * 128 * 2 * 16
+    assert knobs["swap_bytes_per_s"] == find_hardware("h100_sxm").pcie_bytes_per_s.value
+    assert answer["deployment"]["engine"] == "vLLM 0.32.0, swapping"
 
 
 def test_overload_is_named(tmp_path):

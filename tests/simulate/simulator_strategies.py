@@ -1,5 +1,7 @@
 """Hypothesis strategies: what may be asked of a simulator, over the scheduler's whole configuration grid."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -146,6 +148,21 @@ def settings_of_a_run(draw, fixed=None, **kinds):
 @st.composite
 def settings_of_a_speculating_run(draw, **kinds):
     config = draw(speculating_configs())
+    return config, draw(demands(config, **kinds)), draw(costs())
+
+
+@st.composite
+def settings_of_a_swapping_run(draw, **kinds):
+    """Little memory, so that somebody goes; sometimes with drafts."""
+    config = draw(configs() | speculating_configs())
+    config = replace(
+        config,
+        preemption_mode="swap",
+        num_blocks=min(config.num_blocks, max(30, -(-config.max_model_len // config.block_size))),
+        kv_block_bytes=10,
+        swap_space_bytes=draw(st.sampled_from([0, 25, 100, 10_000])),
+        swap_bytes_per_s=draw(st.sampled_from([3e9, 7e10])),
+    )
     return config, draw(demands(config, **kinds)), draw(costs())
 
 

@@ -91,8 +91,8 @@ def test_tokens_are_conserved(run):
 def test_blocks_are_never_owned_twice_nor_lost(run):
     config, requests, cost = run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scheduler, "schedule", _after(Scheduler.schedule, check_blocks))
-        patch.setattr(Scheduler, "update", _after(Scheduler.update, check_blocks))
+        patch.setattr(Scheduler, "schedule", after(Scheduler.schedule, check_blocks))
+        patch.setattr(Scheduler, "update", after(Scheduler.update, check_blocks))
         simulate_plainly(requests, config, cost)
 
 
@@ -108,7 +108,7 @@ def check_blocks(scheduler):
     assert len(scheduler.running) <= config.max_num_active
 
 
-def _after(method, check):
+def after(method, check):
     def checked(scheduler, *arguments):
         result = method(scheduler, *arguments)
         check(scheduler)

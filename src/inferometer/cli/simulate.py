@@ -27,6 +27,7 @@ _EXIT_CODES: Final = {None: 0, "met": 0, "missed": 10, "undecided": 11}
 Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
 """,
 )

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel import memory
+from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -63,7 +64,8 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     if "max_model_len" not in shared:
         held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
-    config = serving_config.engine_config(knobs.policy, shared, knobs.own, where="--set")
+    own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
+    config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
     return Deployment(model=model, engine=engine, hardware=hardware, config=config, step_times=step_times, kv_origin=kv_origin)
 
 
@@ -93,6 +95,19 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
             try_="more devices (--tp), fewer bits (--quantization), or a larger device",
         )
     return _KvBlocks(n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly")
+
+
+def _swap_knobs(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, own: Mapping[str, str]
+) -> dict[str, str]:
+    """What swapping needs to know, where it is asked for: the bytes of a block on one device, and the speed of its host link."""
+    if own.get("preemption_mode") != "swap":
+        return {}
+    n_shards = kv_cache.n_kv_shards(model, engine)
+    knobs = {"kv_block_bytes": str(kv_cache.kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards)}
+    if hardware is not None and hardware.pcie_bytes_per_s is not None:
+        knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
+    return knobs
 
 
 __all__ = ["Deployment", "Knobs", "deploy"]

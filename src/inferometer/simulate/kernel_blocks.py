@@ -38,7 +38,7 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
         n_spare -= config.watermark_blocks
     if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
         return False
-    num_done = n_hits * config.block_size
+    num_done = request.num_computed_tokens + n_hits * config.block_size
     n_needed = _n_blocks(min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len), config.block_size)
     if max(n_needed - n_hits, 0) > n_spare:
         return False
@@ -85,6 +85,7 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 def free(state: State, index: int) -> None:
     """Take all blocks and the seat: blocks without content to the front of the queue (last one first), the others to its end."""
     counters, request, blocks = state.counters[0], state.requests[index], state.blocks
+    drop_host_blocks(counters, request)
     if state.config[0].is_contiguous:
         kernel_holes.free(state, index)
         return
@@ -104,6 +105,13 @@ def free(state: State, index: int) -> None:
     kernel_seats.release(state, index)
     request.num_blocks = 0
     request.num_cached_blocks = 0
+
+
+@compiled
+def drop_host_blocks(counters: Record, request: Record) -> None:
+    """Forget what a request has on the host."""
+    counters.n_host_free += request.num_host_blocks
+    request.num_host_blocks = 0
 
 
 @compiled
@@ -182,4 +190,4 @@ def _forget(state: State, block: int) -> None:
     blocks[block].content = NOTHING
 
 
-__all__ = ["admit", "cache_blocks", "extend", "find_hits", "free"]
+__all__ = ["admit", "cache_blocks", "drop_host_blocks", "extend", "find_hits", "free"]

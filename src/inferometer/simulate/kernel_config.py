@@ -51,6 +51,8 @@ CONFIG: Final = np.dtype(
             "num_draft_slots",
             "is_recomputing_last_block",
             "draft_cost_millionths",
+            "n_host_blocks",
+            "swap_block_ps",
             "max_delay_ns",
             "timeout_ns",
             "is_delaying",
@@ -124,6 +126,8 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
         "num_draft_slots": config.num_draft_slots,
         "is_recomputing_last_block": config.is_recomputing_last_block,
         "draft_cost_millionths": config.draft_cost_millionths,
+        "n_host_blocks": config.n_host_blocks,
+        "swap_block_ps": config.swap_block_ps,
     }
 
 

@@ -11,7 +11,14 @@ from inferometer.simulate.step_cost import compiled_duration_ns
 
 @compiled
 def duration_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
-    """The nanoseconds of a batch that computes something, those of the drafts for the next step included."""
+    """The nanoseconds of a batch, those of the drafts for the next step included; before it begins blocks are copied to and fro."""
+    config, batch = state.config[0], state.batches[slot]
+    swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
+    return swap_ns + _computing_ns(state, cost, slot) if batch.n_parts > 0 else swap_ns
+
+
+@compiled
+def _computing_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
     config, batch = state.config[0], state.batches[slot]
     step_ns: int = compiled_duration_ns(
         cost,

@@ -93,12 +93,10 @@ def _drop_aborted(state: State) -> None:
 
 @compiled
 def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
-    """When does the device begin this batch, and when is it done? A batch without tokens takes no time."""
+    """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
     counters, batch = state.counters[0], state.batches[slot]
     batch.start_ns = max(counters.now_ns, counters.device_free_ns)
-    batch.end_ns = batch.start_ns
-    if batch.n_parts > 0:
-        batch.end_ns += kernel_price.duration_ns(state, cost, slot)
+    batch.end_ns = batch.start_ns + kernel_price.duration_ns(state, cost, slot)
     counters.device_free_ns = batch.end_ns
 
 

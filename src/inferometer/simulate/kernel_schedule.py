@@ -17,6 +17,7 @@ _WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(S
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
     state.batches[slot].n_parts = 0
+    state.batches[slot].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
     threshold = _long_prefill_threshold(state)
     budget = _schedule_running(state, slot, threshold)
@@ -55,7 +56,7 @@ def _schedule_running(state: State, slot: int, threshold: int) -> int:
             if i_victim < i_running:
                 i_running -= 1
                 budget += _take_back(state, slot, victim)
-            _preempt(state, i_victim)
+            _preempt(state, slot, i_victim)
             if victim == index:
                 return budget
             is_fitting = kernel_blocks.extend(state, index, n_tokens)
@@ -120,8 +121,8 @@ def _take_back(state: State, slot: int, index: int) -> int:
 
 
 @compiled
-def _preempt(state: State, i_running: int) -> None:
-    """Take everything from a request but its tokens; it will compute them again."""
+def _preempt(state: State, slot: int, i_running: int) -> None:
+    """Take everything from a request but its tokens; what does not go to the host it will compute again."""
     counters, running = state.counters[0], state.running
     index = running[i_running]
     for i_later in range(i_running + 1, counters.n_running):
@@ -130,14 +131,28 @@ def _preempt(state: State, i_running: int) -> None:
     kernel_blocks.free(state, index)
     request = state.requests[index]
     request.status = _PREEMPTED
-    request.num_computed_tokens = 0
-    request.num_stale_output_tokens = request.num_in_flight_tokens
-    request.num_output_placeholders = 0
     request.num_spec_tokens = 0
     request.num_preemptions += 1
+    if not _swap_out(state, slot, request):
+        request.num_computed_tokens = 0
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.num_output_placeholders = 0
     kernel_queue.put_back(state, index)
     state.preempted[counters.n_preempted] = index
     counters.n_preempted += 1
+
+
+@compiled
+def _swap_out(state: State, slot: int, request: Record) -> bool:
+    """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""
+    counters, block_size = state.counters[0], state.config[0].block_size
+    n_blocks = (request.num_computed_tokens + block_size - 1) // block_size
+    if n_blocks > counters.n_host_free:
+        return False
+    request.num_host_blocks = n_blocks
+    counters.n_host_free -= n_blocks
+    state.batches[slot].num_swapped_blocks += n_blocks
+    return True
 
 
 @compiled
@@ -153,7 +168,8 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
         index = kernel_queue.peek(state)
         if index == NOTHING:
             break
-        if state.requests[index].num_stale_output_tokens > 0:
+        request = state.requests[index]
+        if request.num_stale_output_tokens > 0 or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0):
             kernel_queue.pop(state)
             state.skipped[n_skipped] = index
             n_skipped += 1
@@ -182,8 +198,9 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_s
     ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody is padded with drafts.
     """
     config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
-    n_hits = kernel_blocks.find_hits(state, index) if config.is_caching else 0
-    num_cached = n_hits * config.block_size
+    is_swapped = request.num_host_blocks > 0
+    n_hits = kernel_blocks.find_hits(state, index) if config.is_caching and not is_swapped else 0
+    num_cached = request.num_computed_tokens + n_hits * config.block_size
     n_padding = 0
     if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
         n_padding = _num_padded_drafts(config, request, num_cached)
@@ -205,7 +222,11 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_s
         request.admitted_ns = counters.now_ns
     request.status = _RUNNING
     request.num_computed_tokens = num_cached
-    request.is_prefill_chunk = 1
+    if is_swapped:
+        batch.num_swapped_blocks += request.num_host_blocks
+        kernel_blocks.drop_host_blocks(counters, request)
+    else:
+        request.is_prefill_chunk = 1
     part = state.parts[slot, batch.n_parts]
     part.request = index
     part.num_tokens = n_tokens

@@ -45,6 +45,7 @@ REQUEST: Final = np.dtype(
         ("seat", np.int32),
         ("num_blocks", np.int32),
         ("num_cached_blocks", np.int32),
+        ("num_host_blocks", np.int32),
         ("priority", np.int32),
         ("num_preemptions", np.int32),
         ("num_cached_tokens", np.int32),
@@ -99,6 +100,7 @@ BATCH: Final = np.dtype(
         ("num_spec_tokens", np.int64),
         ("n_yielding", np.int64),
         ("yielding_context_tokens", np.int64),
+        ("num_swapped_blocks", np.int64),
     ],
     align=True,
 )
@@ -108,6 +110,7 @@ COUNTERS: Final = np.dtype(
         (name, np.int64)
         for name in (
             "n_free",
+            "n_host_free",
             "n_seats",
             "n_running",
             "n_active",
@@ -209,9 +212,10 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
     counters = np.zeros(1, COUNTERS)
-    counters["n_free"], counters["n_seats"] = config.n_kv_blocks, n_seats
+    config_columns = config_record(config)
+    counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
     return State(
-        config=config_record(config),
+        config=config_columns,
         counters=counters,
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),

@@ -66,6 +66,8 @@ class Scheduler:
         self.kv_cache = self._contiguous or KvCache(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy == "priority")
+        self.n_host_free = config.n_host_blocks
+        self._num_swapped_blocks = 0
         self._seats = Seats(config.max_num_active)
 
     @property
@@ -85,6 +87,7 @@ class Scheduler:
 
     def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
         """Decide the next step."""
+        self._num_swapped_blocks = 0
         threshold = self._long_prefill_threshold()
         budget = self._config.max_num_batched_tokens
         chosen: dict[Request, int] = {}
@@ -96,7 +99,7 @@ class Scheduler:
         n_drafts = self._config.num_speculative_tokens
         scheduled = tuple(launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts) for request, n in chosen.items())
         holes = None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
-        return Batch(scheduled, tuple(preempted), holes=holes)
+        return Batch(scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks)
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded; returns the requests that got a token, in order."""
@@ -185,15 +188,35 @@ class Scheduler:
         return max(range(len(self.running)), key=lambda i: (self.running[i].priority, self.running[i].arrival_ns))
 
     def _preempt(self, request: Request) -> None:
-        """Take everything from a request but its tokens; it will compute them again."""
+        """Take everything from a request but its tokens; what does not go to the host it will compute again."""
         self._leave(request)
         request.status = Status.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
         request.num_spec_tokens = 0
         request.num_preemptions += 1
         self.waiting.put_back(request)
+        if not self._swap_out(request):
+            request.num_computed_tokens = 0
+            request.num_stale_output_tokens = request.num_in_flight_tokens
+            request.num_output_placeholders = 0
+
+    def _swap_out(self, request: Request) -> bool:
+        """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""
+        n_blocks = -(-request.num_computed_tokens // self._config.block_size)
+        if n_blocks > self.n_host_free:
+            return False
+        request.num_host_blocks = n_blocks
+        self.n_host_free -= n_blocks
+        self._num_swapped_blocks += n_blocks
+        return True
+
+    def _swap_in(self, request: Request) -> None:
+        """Copy back what a request has on the host."""
+        self._num_swapped_blocks += request.num_host_blocks
+        self._drop_host_blocks(request)
+
+    def _drop_host_blocks(self, request: Request) -> None:
+        self.n_host_free += request.num_host_blocks
+        request.num_host_blocks = 0
 
     def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
         """Those that wait, strictly in order: the first that does not fit ends it."""
@@ -204,11 +227,12 @@ class Scheduler:
             if (input_budget := self._input_budget(budget, chosen)) <= 0:
                 break
             request = self.waiting.peek()
-            if request.num_stale_output_tokens > 0:
+            is_swapped = request.num_host_blocks > 0
+            if request.num_stale_output_tokens > 0 or (is_swapped and request.num_in_flight_tokens > 0):
                 skipped.append(self.waiting.pop())
                 continue
-            hits = self.kv_cache.computed_blocks(request)
-            num_cached = len(hits) * self._config.block_size
+            hits = [] if is_swapped else self.kv_cache.computed_blocks(request)
+            num_cached = request.num_computed_tokens + len(hits) * self._config.block_size
             n_padding = 0 if is_prefilling or num_cached + n_scheduled == 0 else self._num_padded_drafts(request, num_cached)
             n_tokens = request.num_tokens - num_cached + n_padding
             if 0 < threshold < n_tokens:
@@ -225,7 +249,8 @@ class Scheduler:
                 request.num_cached_tokens = num_cached
             request.status = Status.RUNNING
             request.num_computed_tokens = num_cached
-            request.is_prefill_chunk = True
+            request.is_prefill_chunk = request.is_prefill_chunk or not is_swapped
+            self._swap_in(request)
             chosen[request] = n_tokens
             budget -= n_tokens
         for request in reversed(skipped):
@@ -276,6 +301,7 @@ class Scheduler:
 
     def _leave(self, request: Request) -> None:
         """A request gives up its blocks and its seat."""
+        self._drop_host_blocks(request)
         self.kv_cache.free(request)
         self._seats.release(request)
 

@@ -115,8 +115,7 @@ class Engine:
         step = step_statistics.step_statistics(batch)
         start_ns = max(self.now_ns, self._device_free_ns)
         self._device_free_ns = start_ns
-        if batch.scheduled:
-            self._device_free_ns += reference_price.duration_ns(batch, step, self._config, self._cost)
+        self._device_free_ns += reference_price.duration_ns(batch, step, self._config, self._cost)
         for part in batch.scheduled:
             if self.admitted_ns[part.request.index] == ABSENT:
                 self.admitted_ns[part.request.index] = self.now_ns

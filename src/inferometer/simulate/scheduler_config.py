@@ -8,11 +8,13 @@ from inferometer.simulate.acceptance import N_DRAWS
 
 Policy: TypeAlias = Literal["fcfs", "priority"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
+PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
 ASYNC_DEPTH: Final = 2
 """How many batches are in flight under asynchronous scheduling, without pipeline parallelism."""
 
+_PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
 
 
@@ -29,6 +31,10 @@ class SchedulerConfig:
     "eagle" (MTP too) reserve as many slots ahead, "draft_model" one row of each step's budget, "eagle" recomputes the last block of
     a cached prefix. ``acceptance_fraction`` is the chance that a draft is accepted if those before it were, one or for each place;
     ``draft_cost_ratio`` the time of a draft's step against the model's own for the same batch. Both are assumptions.
+
+    With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to ``swap_space_bytes`` of host memory and come
+    back before he runs again; where they do not fit he computes all again. Both ways take ``swap_bytes_per_s`` on each device, and
+    the step that follows begins when the copies are done.
     """
 
     num_blocks: int
@@ -51,6 +57,10 @@ class SchedulerConfig:
     draft_method: DraftMethod = "ngram"
     acceptance_fraction: float | tuple[float, ...] | None = None
     draft_cost_ratio: float | None = None
+    preemption_mode: PreemptionMode = "recompute"
+    swap_space_bytes: int = 4 * 2**30
+    swap_bytes_per_s: float | None = None
+    kv_block_bytes: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
@@ -79,6 +89,8 @@ class SchedulerConfig:
             self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
         if self.num_speculative_tokens != 0:
             self._check_speculation()
+        if self.preemption_mode == "swap":
+            self._check_swap()
 
     def _check_speculation(self) -> None:
         n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
@@ -102,6 +114,14 @@ class SchedulerConfig:
         if self.max_num_batched_tokens <= self.num_draft_slots:
             self._refuse("max_num_batched_tokens", f"more than the {self.num_draft_slots} that a draft takes of it")
 
+    def _check_swap(self) -> None:
+        for name in ("swap_bytes_per_s", "kv_block_bytes"):
+            value = getattr(self, name)
+            if value is None or value <= 0:
+                self._refuse(name, "above 0 where blocks are swapped: that of one device")
+        if self.swap_space_bytes < 0:
+            self._refuse("swap_space_bytes", "0 or more")
+
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
         raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed=allowed, try_=try_)
 
@@ -110,7 +130,7 @@ class SchedulerConfig:
         """Whose rules are these?"""
         changes = ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
         changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
-        return "vLLM 0.32.0" + changes
+        return "vLLM 0.32.0" + changes + ", swapping" * (self.preemption_mode == "swap")
 
     @property
     def max_num_active(self) -> int:
@@ -155,9 +175,23 @@ class SchedulerConfig:
         return round(1_000_000 * (self.draft_cost_ratio or 0))
 
     @property
+    def n_host_blocks(self) -> int:
+        """How many blocks does host memory hold?"""
+        if self.preemption_mode == "recompute" or self.kv_block_bytes is None:
+            return 0
+        return self.swap_space_bytes // self.kv_block_bytes
+
+    @property
+    def swap_block_ps(self) -> int:
+        """How many picoseconds does a block take, one way?"""
+        if self.kv_block_bytes is None or self.swap_bytes_per_s is None:
+            return 0
+        return round(self.kv_block_bytes / self.swap_bytes_per_s * _PS_PER_S)
+
+    @property
     def depth(self) -> int:
         """How many batches may be in flight?"""
         return ASYNC_DEPTH if self.async_scheduling else 1
 
 
-__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "SchedulerConfig"]
+__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "SchedulerConfig"]
