@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from tiny_server import END, EVENT, HEAD, TinyServer, a_plan, chunk, load, stream
+from tiny_server import END, EVENT, HEAD, TinyServer, a_plan, chunk, load, silent_inside, stream
 
 from inferometer.errors import MeasureError
 from inferometer.measure.load.messages import ClientLimits
@@ -61,11 +61,6 @@ async def huge_chunk(writer, body):
 
 
 async def silent(writer, body):
-    await asyncio.sleep(30)
-
-
-async def silent_inside(writer, body):
-    writer.write(HEAD + chunk(EVENT))
     await asyncio.sleep(30)
 
 

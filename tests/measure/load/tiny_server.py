@@ -33,6 +33,11 @@ async def stream(writer, body):
     writer.write(HEAD + chunk(EVENT) * body["max_tokens"] + END)
 
 
+async def silent_inside(writer, body):
+    writer.write(HEAD + chunk(EVENT))
+    await asyncio.sleep(30)
+
+
 @dataclass
 class Seen:
     """A request as the server saw it."""

@@ -1,0 +1,132 @@
+"""Do prompts hold the tokens that the plan says they share, and as many as it says?"""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_server import a_plan, question_of
+
+from inferometer.errors import SpecError
+from inferometer.measure.load.bodies import body_writer
+from inferometer.measure.load.contents import WORDS, stretches, token_ids, words
+from inferometer.spec.workload.plan import block_contents
+from inferometer.spec.workload.reading import resolve_workload, with_changes
+from inferometer.spec.workload.replay import draw_workload
+
+UNKNOWN = "[UNK]"
+SESSIONS = {
+    "n_requests": 30,
+    "duration_s": None,
+    "classes": [
+        {
+            "name": "talk",
+            "prompt_tokens": {"kind": "uniform", "low": 3, "high": 30},
+            "output_tokens": {"kind": "uniform", "low": 1, "high": 20},
+            "sessions": {"turns": {"kind": "constant", "value": 3}, "think_s": {"kind": "constant", "value": 1}},
+            "system_prompts": {"n_prompts": 2, "tokens": {"kind": "constant", "value": 7}},
+        }
+    ],
+}
+
+
+def load_plan(**changes):
+    return replace(question_of("http://127.0.0.1:1", a_plan(1), None).load, **changes)
+
+
+@st.composite
+def plans(draw):
+    n = draw(st.integers(1, 12))
+    prompt, output = draw(st.lists(st.integers(1, 20), min_size=n, max_size=n)), draw(st.lists(st.integers(1, 10), min_size=n, max_size=n))
+    owner = [draw(st.sampled_from([-1, *range(i)])) for i in range(n)]
+    prefix = [0 if o < 0 else draw(st.integers(0, min(prompt[i], prompt[o] + output[o]))) for i, o in enumerate(owner)]
+    return a_plan(n, prompt_tokens=prompt, output_tokens=output, prefix_request=owner, prefix_tokens=prefix)
+
+
+@given(plan=plans(), seed=st.integers(0, 2**63 - 1))
+def test_prompts_are_the_plans_tree_token_by_token(plan, seed):
+    """The plan's own account, with blocks of one token: equal ids there are equal prefixes here."""
+    blocks = block_contents(plan, 1)
+    by_content = {}
+    for row in range(plan.n_requests):
+        ids = token_ids(seed, stretches(plan, row))
+        assert len(ids) == plan.prompt_tokens[row]
+        contents = blocks.ids[blocks.start[row] : blocks.start[row] + len(ids)].tolist()
+        for content, token in zip(contents, ids, strict=True):
+            assert by_content.setdefault(content, token) == token
+
+
+def test_other_requests_and_seeds_have_other_tokens():
+    plan = a_plan(2, prompt_tokens=[200, 200])
+    first, second, reseeded = (token_ids(seed, stretches(plan, row)) for seed, row in ((1, 0), (1, 1), (2, 0)))
+    assert sum(a == b for a, b in zip(first, second, strict=True)) < 5
+    assert sum(a == b for a, b in zip(first, reseeded, strict=True)) < 5
+    assert first == token_ids(1, stretches(plan, 0))
+    assert len(set(first)) > 180
+
+
+def test_words_are_one_for_each_token():
+    plan = a_plan(1, prompt_tokens=[37])
+    assert len(words(0, stretches(plan, 0)).split()) == 37
+    assert len(set(WORDS)) == len(WORDS) > 400
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)
+
+
+def test_a_chat_grows_turn_by_turn():
+    spec = with_changes(resolve_workload("chat"), SESSIONS, where="the test")
+    plan = draw_workload(spec).plan
+    writer = body_writer(load_plan(endpoint="chat", workload=spec), plan)
+    bodies = [json.loads(writer.body(row)) for row in range(plan.n_requests)]
+    for row, body in enumerate(bodies):
+        messages = body["messages"]
+        assert [message["role"] for message in messages] == (["user", "assistant"] * 3)[: len(messages)]
+        assert sum(len(message["content"].split()) for message in messages) == plan.prompt_tokens[row]
+        if plan.follows[row] >= 0:
+            before = bodies[plan.follows[row]]["messages"]
+            assert messages[: len(before)] == before
+            assert len(messages) == len(before) + 2
+            assert len(messages[-2]["content"].split()) == plan.output_tokens[plan.follows[row]]
+    firsts = [body["messages"][0]["content"].split()[:7] for row, body in enumerate(bodies) if plan.follows[row] < 0]
+    assert len({tuple(first) for first in firsts}) == 2, "two system prompts"
+
+
+def test_lengths_are_asked_for_exactly_or_as_the_client_allows():
+    plan = a_plan(1, output_tokens=[5], max_tokens=[50])
+    exact, free = (json.loads(body_writer(load_plan(ignores_eos=one), plan).body(0)) for one in (True, False))
+    assert (exact["max_tokens"], exact["ignore_eos"]) == (5, True)
+    assert (free["max_tokens"], "ignore_eos" in free) == (50, False)
+
+
+def test_streams_ask_for_usage_and_further_keys_win():
+    body = json.loads(body_writer(load_plan(extra_body=(("model", '"other"'), ("temperature", "0"))), a_plan(1)).body(0))
+    assert body["stream_options"] == {"include_usage": True}
+    assert (body["model"], body["temperature"]) == ("other", 0)
+    assert "stream" not in json.loads(body_writer(load_plan(is_streaming=False), a_plan(1)).body(0))
+
+
+def test_a_local_tokenizer_makes_exact_lengths(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    vocabulary = {word: index for index, word in enumerate([UNKNOWN, *WORDS[::2]])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [tokenizers.pre_tokenizers.Whitespace(), tokenizers.pre_tokenizers.Split("o", "isolated")]
+    )
+    tokenizer.save(str(path))
+    writer = body_writer(load_plan(prompt_form="tokenizer", tokenizer=str(tmp_path)), a_plan(1, prompt_tokens=[50]))
+    prompt = json.loads(writer.body(0))["prompt"]
+    assert len(tokenizer.encode(prompt).ids) == 50, "words that this tokenizer cuts in two are not used"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_of_it"),
+    [
+        ({"prompt_form": "token-ids", "endpoint": "chat"}, "takes text"),
+        ({"prompt_form": "tokenizer"}, "no tokenizer"),
+        ({"prompt_form": "tokenizer", "tokenizer": "/nowhere"}, "no such tokenizer"),
+    ],
+)
+def test_prompts_that_cannot_be_made_are_refused(changes, words_of_it):
+    with pytest.raises(SpecError, match=words_of_it):
+        body_writer(load_plan(**changes), a_plan(1))

@@ -1,0 +1,156 @@
+"""What is sent after a run was interrupted or killed: what is missing, once, at the old spacing."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_server import a_plan, frames_of, load, silent_inside
+
+from inferometer.measure.load.sessions import Past, past_of, session_after
+from inferometer.records.raw_log import int64s, raw_logs
+from inferometer.spec.workload.plan import NONE
+
+
+def rows_of(session):
+    return sorted(row for share in session.shares for row in share.rows.tolist())
+
+
+def test_what_is_left_keeps_its_spacing_from_the_seam_on():
+    plan = a_plan(6, gap_ns=1_000)
+    past = Past(n_sessions=1, done=frozenset({0, 1, 3}), ended_ns=50_000)
+    share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
+    assert share.rows.tolist() == [2, 4, 5]
+    assert share.due_ns.tolist() == [50_000, 52_000, 53_000]
+
+
+def test_a_follower_whose_leader_ended_before_comes_after_its_thought():
+    plan = a_plan(3, arrival_ns=[0, -1, -1], follows=[-1, 0, 1], think_ns=[-1, 700, 800])
+    past = Past(n_sessions=1, done=frozenset({0}), ended_ns=5_000)
+    share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
+    assert (share.rows.tolist(), share.due_ns.tolist(), share.follower_of) == ([1], [5_700], {0: 1, 1: 2})
+
+
+def test_what_would_come_after_the_end_is_not_sent():
+    plan = a_plan(10, gap_ns=100_000_000)
+    fresh = session_after(Past(), plan, for_s=0.45, n_processes=1)
+    assert (rows_of(fresh), fresh.cutoff_ns) == ([0, 1, 2, 3, 4], 450_000_000)
+    past = Past(n_sessions=1, done=frozenset({0, 1}), ended_ns=700_000_000)
+    later = session_after(past, plan, for_s=0.45, n_processes=1)
+    assert rows_of(later) == [2, 3, 4], "the pause in between is not counted"
+
+
+@given(data=st.data(), n_requests=st.integers(1, 60), n_processes=st.integers(1, 5))
+def test_processes_share_out_every_missing_request_once(data, n_requests, n_processes):
+    follows = [NONE]
+    for row in range(1, n_requests):
+        free = [leader for leader in range(row) if leader not in follows]
+        follows.append(data.draw(st.sampled_from([NONE, *free[-2:]])))
+    arrival = [NONE if leader != NONE else 10 * row for row, leader in enumerate(follows)]
+    think = [5 if leader != NONE else NONE for leader in follows]
+    plan = a_plan(n_requests, arrival_ns=arrival, follows=follows, think_ns=think)
+    done: set[int] = set()
+    for row, leader in enumerate(follows):
+        if (leader == NONE or leader in done) and data.draw(st.booleans()):
+            done.add(row)
+    session = session_after(Past(n_sessions=1, done=frozenset(done), ended_ns=10**6), plan, for_s=None, n_processes=n_processes)
+    sent = rows_of(session)
+    reached = set(sent)
+    for share in session.shares:
+        mine = set(share.rows.tolist())
+        assert (np.diff(share.due_ns) >= 0).all()
+        frontier = list(mine)
+        while frontier:
+            follower = share.follower_of.get(frontier.pop())
+            if follower is not None:
+                assert follower not in reached, "sent by one process alone"
+                reached.add(follower)
+                frontier.append(follower)
+    assert len(sent) == len(set(sent))
+    assert reached == set(range(n_requests)) - done
+    assert session.n_requests == n_requests - len(done)
+
+
+def test_an_interrupted_run_goes_on_and_sends_each_request_once(server, tmp_path):
+    def interrupt_once(progress):
+        if progress.n_sent > 10 and not stopped:
+            stopped.append(progress)
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = []
+    plan = a_plan(80, gap_ns=20_000_000)
+    first = load(server.url, plan, tmp_path, on_progress=interrupt_once)
+    past = past_of(tmp_path)
+    assert past.n_sessions == 1
+    assert 10 < len(past.done) < 80
+    loaded = load(server.url, plan, tmp_path, past=past)
+    good = sorted(frame.request_index for frame in loaded.requests if not frame.error)
+    assert good == list(range(80))
+    seam_ns = loaded.sessions[1].begins_ns
+    assert seam_ns == max(frame.ended_ns for frame in first.ends)
+    later = sorted(frame.intended_ns for frame in loaded.requests if frame.intended_ns >= seam_ns)
+    assert seam_ns <= later[0] < seam_ns + 20_000_000
+    assert (np.diff(later) == 20_000_000).all()
+    assert len(raw_logs(tmp_path)) == 2
+
+
+CHILD = """
+    import sys
+    sys.path.insert(0, sys.argv[3])
+    from pathlib import Path
+    from tiny_server import a_plan, load
+    load(sys.argv[1], a_plan(3000, gap_ns=5_000_000), Path(sys.argv[2]), n_processes=2)
+"""
+
+
+def test_kill_9_of_everything_loses_a_second_at_most(server, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), server.url, str(tmp_path), str(Path(__file__).parent)]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 60
+    while len(server.seen) < 300 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    workers = [int(one) for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()]
+    n_seen = len(server.seen)
+    for pid in (*workers, child.pid):
+        os.kill(pid, signal.SIGKILL)
+    child.wait()
+    assert len(workers) == 2
+    past = past_of(tmp_path)
+    n_per_s = 200
+    assert n_seen - n_per_s <= len(past.done) <= len(server.seen)
+
+
+def test_clients_stop_when_their_command_is_killed(server, tmp_path):
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), server.url, str(tmp_path), str(Path(__file__).parent)]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    deadline_s = time.monotonic() + 60
+    while len(server.seen) < 50 and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    child.kill()
+    child.wait()
+    while len(frames_of(tmp_path)[3]) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert [end.is_interrupted for end in frames_of(tmp_path)[3]] == [True, True]
+
+
+@pytest.mark.parametrize("error", ["interrupted", "total_timeout"])
+def test_what_was_cut_short_is_asked_again_what_failed_is_not(error, server, tmp_path):
+    server.answer = silent_inside
+
+    def interrupt_once(progress):
+        if progress.n_sent == 1 and error == "interrupted" and not stopped:
+            stopped.append(progress)
+            signal.raise_signal(signal.SIGINT)
+
+    stopped = []
+    loaded = load(server.url, a_plan(1), tmp_path, timeout_s=1.0 if error == "total_timeout" else 60.0, on_progress=interrupt_once)
+    assert loaded.of(0).error == error
+    assert past_of(tmp_path).done == (frozenset() if error == "interrupted" else frozenset({0}))
+    assert int64s(loaded.of(0).read_ns).size == 1
