@@ -53,7 +53,7 @@ def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run:
     loaded = run_load(request, drawn, folder, _percentiles(objective), as_json=as_json)
     view = request_view(loaded.run, RequestQuestion(objective=objective, class_names=drawn.class_names), path=folder)
     answer = load_answer(loaded, view, folder)
-    give(answer, as_json=as_json, show=lambda shown: load_text(shown, view))
+    give(answer, as_json=as_json, show=lambda _: load_text(view))
     if loaded.is_interrupted:
         raise KeyboardInterrupt
     sys.exit(exit_code(answer))

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from inferometer.cli.load_running import LoadedRun
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
@@ -35,9 +34,9 @@ def load_answer(loaded: LoadedRun, view: RequestReportView, folder: Path) -> Loa
     )
 
 
-def load_text(answer: LoadAnswer, view: RequestReportView) -> RenderableType:
+def load_text(view: RequestReportView) -> RenderableType:
     """The verdict on the test itself, then its numbers."""
-    return Group(*_verdict_text(answer.validity), request_report_text(view))
+    return request_report_text(view)
 
 
 def exit_code(answer: LoadAnswer) -> int:
@@ -46,15 +45,6 @@ def exit_code(answer: LoadAnswer) -> int:
         return MeasureError.exit_code
     judgement = answer.requests.judgement
     return _EXIT_CODES[None if judgement is None else judgement.verdict]
-
-
-def _verdict_text(validity: Validity | None) -> list[RenderableType]:
-    """The verdict on the test itself, before its numbers; what is fine is not said."""
-    if validity is None:
-        return []
-    lines: list[RenderableType] = [Text(validity.verdict, style="bold")]
-    lines += [Text(f"  {one.check}: {one.text} – {one.remedy}") for one in validity.reasons if one.verdict != "VALID"]
-    return lines
 
 
 __all__ = ["LoadAnswer", "exit_code", "load_answer", "load_text"]

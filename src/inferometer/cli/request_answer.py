@@ -8,12 +8,29 @@ import click
 
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
+from inferometer.records.inter_token import InterTokenSummary
+from inferometer.records.load_errors import ErrorCount
+from inferometer.records.load_types import Validity
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.steady_state import SteadyState
+from inferometer.records.tool_views import ToolView
 from inferometer.records.types import Caution, Run
+from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
 from inferometer.spec.objectives import parse_objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineAnswer:
+    """What a load test says beside its requests."""
+
+    validity: Validity
+    steady: SteadyState | None
+    inter_token: InterTokenSummary
+    errors: tuple[ErrorCount, ...]
+    tools: tuple[ToolView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +42,8 @@ class RequestRunAnswer:
     summaries: tuple[RequestSummary, ...]
     judgement: Judgement | None
     cautions: tuple[Caution, ...]
+    online: OnlineAnswer | None
+    """Of load tests."""
 
 
 def are_of_requests(runs: Sequence[Run]) -> bool:
@@ -57,6 +76,13 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         summaries=view.summaries,
         judgement=view.judgement,
         cautions=(*view.lead_cautions, *view.cautions),
+        online=None if view.online is None else _online_answer(view.online),
+    )
+
+
+def _online_answer(online: OnlineView) -> OnlineAnswer:
+    return OnlineAnswer(
+        validity=online.validity, steady=online.steady, inter_token=online.inter_token, errors=online.errors, tools=online.tools
     )
 
 
@@ -64,4 +90,4 @@ slo_option: Callable[..., Callable[..., None]] = click.option(
     "--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."
 )
 
-__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]
+__all__ = ["OnlineAnswer", "RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.records import latencies, latency_tails, run_series
+from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import RequestTable, Run
 from inferometer.report.request_views import LatencyHistory, LatencyTail
 from inferometer.units import NS_PER_S
@@ -26,20 +27,21 @@ def tails(run: Run) -> tuple[LatencyTail, ...]:
     return tuple(found)
 
 
-def history(run: Run) -> LatencyHistory | None:
-    """TTFT over the time of the run; None where no request was served."""
+def history(run: Run, latency: latencies.Latency = "ttft", *, steady: SteadyState | None = None) -> LatencyHistory | None:
+    """A latency over the time of the run; None where no request has it."""
     requests = requests_of(run)
-    samples = latencies.latency_samples(requests, "ttft", at_ns=latencies.end_ns(run))
+    samples = latencies.latency_samples(requests, latency, at_ns=latencies.end_ns(run))
     if not len(samples.rows):
         return None
     picked = np.unique(np.linspace(0, len(samples.rows) - 1, MAX_DOTS).astype(np.intp))
     return LatencyHistory(
-        latency="ttft",
+        latency=latency,
         windows=run_series.latency_windows(requests, samples),
         n_requests=len(samples.rows),
         sent_s=requests.intended_send_ns[samples.rows[picked]] / NS_PER_S,
         lower_s=samples.lower_s[picked],
         is_bounded_below_only=np.isinf(samples.upper_s[picked]),
+        steady_s=None if steady is None else (steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S),
     )
 
 

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from inferometer import __version__
-from inferometer.cli import provenance, request_chart_views
+from inferometer.cli import online_view, provenance, request_chart_views
 from inferometer.records import promises, request_summaries, run_series, slot_timeline, types
-from inferometer.report import request_tables, request_views, views
+from inferometer.report import online_tables, online_views, request_tables, request_views, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
 
@@ -48,6 +48,8 @@ def request_view(
     asked = RequestQuestion() if question is None else question
     whole = request_summaries.summarise_requests(run)
     judgement = None if asked.objective is None else promises.judge_objective(run, asked.objective)
+    online = online_view.online_view(run)
+    steady = None if online is None else online.steady
     load = None if run.steps is None or not len(run.steps.start_ns) else run_series.step_series(run.steps)
     order = {code: rank for rank, code in enumerate(LEAD_CODES)}
     lead = tuple(sorted((one for one in run.manifest.cautions if one.code in order), key=lambda one: order[one.code]))
@@ -56,16 +58,18 @@ def request_view(
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
-            limit=_limit(load, whole, _n_kv_blocks(run, asked)),
-            next=_next(lead, judgement, path),
-            trust=_trust(run, whole),
+            limit=_limit(load, whole, _n_kv_blocks(run, asked), online),
+            next=_next(lead, judgement, path, online),
+            trust=_trust(run, whole, online),
             report=_files(path, report_path),
         ),
-        summaries=(whole, *_classes(run, asked.class_names)),
+        summaries=(whole, *online_view.steady_summaries(run, online), *_classes(run, asked.class_names)),
         judgement=judgement,
         tails=request_chart_views.tails(run),
-        history=request_chart_views.history(run),
+        history=request_chart_views.history(run, steady=steady),
+        tpot_history=None if online is None else request_chart_views.history(run, "tpot", steady=steady),
         load=load,
+        online=online,
         n_kv_blocks=_n_kv_blocks(run, asked),
         timeline=None
         if run.steps is None or run.parts is None or not len(run.steps.start_ns)
@@ -101,8 +105,15 @@ def _answer(whole: request_summaries.RequestSummary, judgement: promises.Judgeme
     return f"{judgement.verdict.upper()}: weakest is {weakest.threshold.text}, {weakest.why}. {sentence}"
 
 
-def _limit(load: run_series.StepSeries | None, whole: request_summaries.RequestSummary, n_kv_blocks: int | None) -> str:
+def _limit(
+    load: run_series.StepSeries | None,
+    whole: request_summaries.RequestSummary,
+    n_kv_blocks: int | None,
+    online: online_views.OnlineView | None,
+) -> str:
     """What was seen of seats, queue and memory; it names no limit that it cannot see."""
+    if load is None and online is not None and online.in_flight is not None:
+        return f"at most {online.in_flight.most.max():.0f} requests were in flight at once; what limits the server a client cannot see."
     if load is None:
         return "not known: the run has no steps"
     running, waiting = float(np.nanmax(load.n_running_max)), float(np.nanmax(load.n_waiting_max))
@@ -115,15 +126,19 @@ def _limit(load: run_series.StepSeries | None, whole: request_summaries.RequestS
     return "; ".join(parts) + "."
 
 
-def _next(lead: Sequence[types.Caution], judgement: promises.Judgement | None, path: Path | None) -> str:
+def _next(
+    lead: Sequence[types.Caution], judgement: promises.Judgement | None, path: Path | None, online: online_views.OnlineView | None
+) -> str:
     if lead:
         return lead[0].remedy
+    if online is not None and online.validity.reasons[0].remedy:
+        return online.validity.reasons[0].remedy
     if judgement is not None and judgement.verdict == "undecided":
         return "a longer run, or several: this one cannot tell"
     return "inferometer report" + ("" if path is None else f" {shlex.quote(str(path))}")
 
 
-def _trust(run: types.Run, whole: request_summaries.RequestSummary) -> str:
+def _trust(run: types.Run, whole: request_summaries.RequestSummary, online: online_views.OnlineView | None) -> str:
     undone = whole.n_of(types.RequestStatus.UNFINISHED)
     refused = whole.n_of(types.RequestStatus.REJECTED, types.RequestStatus.FAILED)
     parts = [f"{run.manifest.origin}; 95 % intervals, in which requests of one run are not taken to be independent"]
@@ -131,9 +146,15 @@ def _trust(run: types.Run, whole: request_summaries.RequestSummary) -> str:
         [f"{undone:,} of {whole.n_requests:,} requests were not done: where they matter percentiles are lower bounds (≥)"] if undone else []
     )
     parts += [f"{refused:,} were refused or failed and have no latency"] if refused else []
+    parts += [] if online is None else [_continued(online_tables.steady_sentence(online.steady))]
     others = [caution.code for caution in run.manifest.cautions]
     parts += [f"cautions: {', '.join(dict.fromkeys(others))}"] if others else []
     return "; ".join(parts) + "."
+
+
+def _continued(sentence: str) -> str:
+    """The sentence within another."""
+    return sentence[0].lower() + sentence[1:].rstrip(".")
 
 
 def _files(path: Path | None, report_path: Path | None) -> str:

@@ -79,10 +79,12 @@ def _samples_of(latency: Latency) -> str:
     if latency == "tpot":
         return _TPOT
     done, came = _DONE_NS[latency], _CAME_NS[latency]
+    # A client cannot see when its requests were admitted, and then nobody can tell how long they queued.
+    seen = "(SELECT count(admitted_ns) > 0 OR count(first_token_ns) = 0 FROM requests)" if latency == "queue" else "TRUE"
     return f"""
         SELECT (coalesce({done}, finished_ns, at_ns) - {came}) / 1e9 AS lower_s,
                CASE WHEN {done} IS NULL THEN 'infinity'::DOUBLE ELSE lower_s END AS upper_s, file_row_number AS place
-        FROM requests, ending WHERE status NOT IN ({_NOT_SERVED})
+        FROM requests, ending WHERE status NOT IN ({_NOT_SERVED}) AND {came} IS NOT NULL AND {seen}
     """  # noqa: S608 -- our own text
 
 

@@ -58,6 +58,8 @@ def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> 
         done_ns = np.where(is_one_of(requests, COMPLETED), requests.finished_ns, ABSENT)
     else:
         done_ns = requests.admitted_ns if latency == "queue" else requests.first_token_ns
+    if latency == "queue" and _nobody_saw_admissions(requests):
+        is_served = np.zeros_like(is_served)
     rows = np.flatnonzero(is_served)
     done_ns, came_ns = done_ns[rows], came_ns[rows]
     is_known = done_ns != ABSENT
@@ -79,6 +81,11 @@ def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) ->
     tokens = requests.output_tokens[has_any].astype(np.float64)
     took_ns = np.maximum(last_ns - first_ns, 1.0)
     return np.array([float((tokens * np.clip((instant - first_ns) / took_ns, 0.0, 1.0)).sum()) for instant in instants_ns.tolist()])
+
+
+def _nobody_saw_admissions(requests: RequestTable) -> bool:
+    """Did answers come of requests of which nobody could tell when they were admitted, as a client cannot?"""
+    return bool((requests.admitted_ns == ABSENT).all() and (requests.first_token_ns != ABSENT).any())
 
 
 def _tpot(requests: RequestTable) -> LatencySamples:

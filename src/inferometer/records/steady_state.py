@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.records.latencies import Latency, end_ns, latency_samples
-from inferometer.records.types import I64, Bools, RequestTable, Run
+from inferometer.records.types import F64, I64, Bools, RequestTable, Run
 from inferometer.stats.steady_state import MIN_SAMPLES, Trend, trend, warm_up
 
 _TOLD_BY: Final[tuple[Latency, ...]] = ("ttft", "tpot")
@@ -67,8 +67,9 @@ def steady_state(run: Run) -> SteadyState | None:
     for latency in _TOLD_BY:
         samples = latency_samples(requests, latency, at_ns=at_ns)
         if len(samples.rows) >= MIN_SAMPLES:
-            starts.append(_start(sent_ns[samples.rows], warm_up(samples.lower_s), latency))
-            ends.append(int(sent_ns[samples.rows][len(samples.rows) - 1 - warm_up(samples.lower_s[::-1])]))
+            n_first, n_last = _unlike(samples.lower_s)
+            starts.append(_start(sent_ns[samples.rows], n_first, latency))
+            ends.append(int(sent_ns[samples.rows][len(samples.rows) - 1 - n_last]))
     (start_ns, told_by), last_ns = max(starts, key=lambda start: start[0]), min(ends)
     n_steady = int(((sent_ns >= start_ns) & (sent_ns <= last_ns)).sum())
     is_reached = n_steady > _MOST_CUT_FRACTION * len(sent_ns)
@@ -84,6 +85,13 @@ def steady_state(run: Run) -> SteadyState | None:
         is_reached=is_reached,
         trends=_trends(requests, start_ns, last_ns, at_ns),
     )
+
+
+def _unlike(lower_s: F64) -> tuple[int, int]:
+    """How many samples at the start and at the end are unlike the rest? Either would hide the other, or look like it."""
+    n_first = warm_up(lower_s)
+    n_last = warm_up(lower_s[n_first:][::-1])
+    return warm_up(lower_s[: len(lower_s) - n_last]), n_last
 
 
 def _start(sent_ns: I64, n_cut: int, latency: Latency) -> tuple[int, Latency | None]:

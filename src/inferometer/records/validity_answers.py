@@ -51,7 +51,7 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
     unknown = int((tokens == ABSENT).sum())
     spread = f"; of {share_text(unknown, len(tokens))} chunks nobody knows how many they hold" if unknown else ""
     text = f"tokens of {share_text(n_by_chunks, n_counted)} answers were counted by their chunks{spread}"
-    remedy = "a server that sends usage in streams, or --tokenizer: a chunk may hold several tokens"
+    remedy = "a server that sends usage in its streams: a chunk may hold several tokens"
     return reason("token count", "SUSPECT" if n_by_chunks or unknown else "VALID", text, remedy)
 
 
@@ -65,7 +65,7 @@ def output_length(evidence: LoadEvidence) -> ValidityReason | None:
         return None
     given = int(evidence.requests.output_tokens[is_told].sum(dtype=np.int64))
     text = f"{given:,} output tokens came of {asked:,} that were asked for ({format_fraction(given / asked)})"
-    remedy = "a server that knows ignore_eos or min_tokens, or --no-ignore-eos to say that answers end by themselves"
+    remedy = "a server that knows ignore_eos or min_tokens, or --respect-eos where answers may end by themselves"
     return reason("output length", _LENGTHS.verdict(abs(given / asked - 1)), text, remedy)
 
 

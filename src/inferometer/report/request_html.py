@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from inferometer.report import request_tables
+from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.request_catalogue import request_charts_of
 from inferometer.report.figure import Figure, figure_of
 from inferometer.report.html import render_page, write_page
+from inferometer.report.online_sections import online_sections
+from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.sections import Page, Section, answers_of
 from inferometer.report.views import Statement
@@ -34,7 +36,7 @@ def request_page_of(view: RequestReportView) -> Page:
     def drawn(*names: str) -> tuple[Figure, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
-    judgement = view.judgement
+    judgement, online = view.judgement, view.online
     goodput = () if judgement is None else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
     sections = (
         Section(
@@ -50,8 +52,9 @@ def request_page_of(view: RequestReportView) -> Page:
             nav="Throughput and latency",
             statements=view.statements,
             tables=(request_tables.rates_table(view), request_tables.latency_table(view), request_tables.counts_table(view)),
-            figures=drawn("latency-tails", "ttft-over-time"),
+            figures=drawn("latency-tails", "ttft-over-time", "tpot-over-time"),
         ),
+        *online_sections(online, drawn),
         Section(
             id="load",
             title="Seats, queue and KV cache over time",
@@ -59,8 +62,15 @@ def request_page_of(view: RequestReportView) -> Page:
             figures=drawn("load-queue", "load-kv", "load-preemptions"),
         ),
         Section(id="slots", title="Who sits where", nav="Slots", figures=drawn("slot-timeline")),
-        Section(id="checks", title="Validity checks", nav="Validity checks", cautions=view.cautions),
-        Section(id="method", title="Method and definitions", nav="Method", definitions=request_tables.DEFINITIONS),
+        Section(
+            id="checks",
+            title="Validity checks",
+            nav="Validity checks",
+            cautions=view.cautions,
+            tables=() if online is None else (online_tables.validity_table(online),),
+            figures=drawn("client-lateness"),
+        ),
+        Section(id="method", title="Method and definitions", nav="Method", definitions=_definitions(view)),
         Section(id="provenance", title="Provenance", nav="Provenance", groups=view.fact_groups),
         Section(id="data", title="Data and re-run", nav="Data", files=view.files, command=view.rerun_command),
     )
@@ -68,10 +78,18 @@ def request_page_of(view: RequestReportView) -> Page:
         title=view.title,
         subtitle=view.subtitle,
         tool_version=view.tool_version,
-        answers=answers_of(view.five_lines),
+        answers=_validity(online) + answers_of(view.five_lines),
         lead_cautions=view.lead_cautions,
         sections=sections,
     )
+
+
+def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
+    return request_tables.DEFINITIONS + (() if view.online is None else online_tables.ONLINE_DEFINITIONS)
+
+
+def _validity(online: OnlineView | None) -> tuple[tuple[str, str], ...]:
+    return () if online is None else (("Validity", online_tables.validity_line(online.validity)),)
 
 
 __all__ = ["render_request_report", "request_page_of", "write_request_report"]

@@ -3,34 +3,51 @@
 Nothing here prints.
 """
 
+from dataclasses import replace
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.report import request_tables
+from inferometer.report import online_tables, request_tables
+from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.tables import TextTable
 from inferometer.report.terminal import five_lines_text
+
+_WORDS: Final = ("check", "what was seen", "try", "meaning", "how it counts")
+"""Columns of sentences."""
 
 
 def request_report_text(view: RequestReportView) -> RenderableType:
     """The whole run: doubt first, five lines, verdicts, latencies, rates, counts, what else to be careful about."""
     parts: list[RenderableType] = [Text(f"{view.title} · {view.subtitle}", style="bold")]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}", style="bold") for caution in view.lead_cautions]
+    parts += [] if view.online is None else [Text(online_tables.validity_line(view.online.validity), style="bold")]
     parts.append(five_lines_text(view.five_lines))
     if view.judgement is not None:
         parts += [_table(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
     parts += [_table(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
+    parts += [] if view.online is None else _online(view.online)
     parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
     return Group(*parts)
 
 
+def _online(view: OnlineView) -> list[RenderableType]:
+    """Tokens one by one, what went wrong, what others would have said; of the checks those that found something."""
+    bad = tuple(one for one in view.validity.reasons if one.verdict != "VALID")
+    checks = None if not bad else online_tables.validity_table(replace(view, validity=replace(view.validity, reasons=bad)))
+    built = (online_tables.inter_token_table(view.inter_token), online_tables.errors_table(view), online_tables.tools_table(view), checks)
+    return [part for table in built if table is not None and table.rows for part in (Text(table.caption, style="bold"), _table(table))]
+
+
 def _table(table: TextTable) -> RenderableType:
     drawn = Table(box=None, pad_edge=False, header_style="bold", title=None, padding=(0, 2, 0, 0))
     for index, name in enumerate(table.header):
-        drawn.add_column(name, justify="left" if index == 0 else "right")
+        drawn.add_column(name, justify="left" if index == 0 or name in _WORDS else "right")
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return Padding(drawn, (0, 0, 1, 0))

@@ -9,6 +9,7 @@ from inferometer.records.request_summaries import RequestSummary
 from inferometer.records.run_series import LatencyWindows, StepSeries
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.types import F64, Bools, Caution
+from inferometer.report.online_views import OnlineView
 from inferometer.report.views import FactGroup, FiveLines, Statement
 
 
@@ -32,11 +33,13 @@ class LatencyHistory:
     """Of the requests that are drawn one by one, evenly picked from all."""
     lower_s: F64
     is_bounded_below_only: Bools
+    steady_s: tuple[float, float] | None = None
+    """From when to when the run was steady, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReportView:
-    """All that a report on a run of requests shows; ``summaries`` are those of all requests, then of each class."""
+    """All that a report on a run of requests shows; ``summaries`` are those of all requests, of the steady state, then of each class."""
 
     title: str
     subtitle: str
@@ -45,7 +48,11 @@ class RequestReportView:
     judgement: Judgement | None = None
     tails: tuple[LatencyTail, ...] = ()
     history: LatencyHistory | None = None
+    tpot_history: LatencyHistory | None = None
+    """Of load tests."""
     load: StepSeries | None = None
+    online: OnlineView | None = None
+    """Of load tests."""
     n_kv_blocks: int | None = None
     """Of the engine, where it is known."""
     timeline: SlotTimeline | None = None

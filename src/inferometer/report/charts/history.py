@@ -5,7 +5,18 @@ from typing import Final
 
 import altair as alt
 
-from inferometer.report.charts.frame import MUTED, ChartSpec, Row, finished, log_axis_domain, series_channels, values, y_axis
+from inferometer.report.charts.frame import (
+    BAND_OPACITY,
+    MUTED,
+    PALETTE,
+    ChartSpec,
+    Row,
+    finished,
+    log_axis_domain,
+    series_channels,
+    values,
+    y_axis,
+)
 from inferometer.report.request_views import LatencyHistory, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES
 from inferometer.units import format_duration
@@ -14,8 +25,16 @@ _NAMES: Final = ("p50", "p90", "p99")
 
 
 def history_chart(view: RequestReportView) -> ChartSpec | None:
-    """TTFT against the time of the intended send."""
-    history = view.history
+    """TTFT against the time of the intended send; what was sent outside the steady state is shaded."""
+    return _chart(view.history)
+
+
+def tpot_history_chart(view: RequestReportView) -> ChartSpec | None:
+    """The same of TPOT."""
+    return _chart(view.tpot_history)
+
+
+def _chart(history: LatencyHistory | None) -> ChartSpec | None:
     if history is None or not (history.lower_s > 0).any():
         return None
     name = LATENCY_NAMES[history.latency]
@@ -30,15 +49,19 @@ def history_chart(view: RequestReportView) -> ChartSpec | None:
     x = alt.X("x:Q", axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False))
     scale = alt.Scale(type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False)
     drawn = "each dot is a request" if len(dots) == history.n_requests else f"dots: {len(dots)} of {history.n_requests} requests"
+    shaded = " · shaded: warm-up and drain" if _shades(history, x) else ""
     triangles = ", triangles: not done" if any(dot["note"] for dot in dots) else ""
     window = f"lines: percentiles of windows of {format_duration(history.windows.width_s)}" if lines else ""
-    y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}", tick_count=5))
+    y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5))
     tooltip = [
         alt.Tooltip("x:Q", title="s", format=".2f"),
         alt.Tooltip("value:Q", title="ms", format=".4~r"),
         alt.Tooltip("note:N", title=" "),
     ]
-    layers = [alt.Chart(values(dots)).mark_point(filled=True, size=9, opacity=0.35, color=MUTED).encode(x=x, y=y, tooltip=tooltip)]
+    layers = [
+        *_shades(history, x),
+        alt.Chart(values(dots)).mark_point(filled=True, size=9, opacity=0.35, color=MUTED).encode(x=x, y=y, tooltip=tooltip),
+    ]
     undone = [dot for dot in dots if dot["note"]]
     if undone:
         layers.append(
@@ -55,13 +78,26 @@ def history_chart(view: RequestReportView) -> ChartSpec | None:
         layers.append(base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=channels["color"]))
         layers.append(base.mark_point(filled=True, size=22, opacity=1).encode(x=x, y=y, **channels, tooltip=shown))
     return ChartSpec(
-        chart_id="ttft-over-time",
+        chart_id=f"{history.latency}-over-time",
         title=f"{name} over the time of the run",
         finding=_finding(history, name),
         spec=finished(layers, height=280),
         header=("sent from, s", "requests", "not done", "p50", "p90", "p99"),
         rows=tuple(_cells(history, i) for i in range(0, len(history.windows.start_s), 1 + len(history.windows.start_s) // 24)),
     )
+
+
+def _shades(history: LatencyHistory, x: alt.X) -> list[alt.Chart]:
+    """What was sent before and after the steady state."""
+    if history.steady_s is None or not len(history.sent_s):
+        return []
+    first_s, last_s = float(history.sent_s[0]), float(history.sent_s[-1])
+    start_s, end_s = history.steady_s
+    rows: list[Row] = [{"x": a, "x2": b, "note": note} for a, b, note in ((first_s, start_s, "warm-up"), (end_s, last_s, "drain")) if b > a]
+    if not rows:
+        return []
+    shade = alt.Chart(values(rows)).mark_rect(color=PALETTE[4], opacity=BAND_OPACITY)
+    return [shade.encode(x=x, x2="x2:Q", tooltip=[alt.Tooltip("note:N", title=" ")])]
 
 
 def _lines(history: LatencyHistory) -> list[Row]:
@@ -96,4 +132,4 @@ def _cells(history: LatencyHistory, i: int) -> tuple[str, ...]:
     )
 
 
-__all__ = ["history_chart"]
+__all__ = ["history_chart", "tpot_history_chart"]

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from inferometer.report.charts.frame import ChartSpec
-from inferometer.report.charts.history import history_chart
+from inferometer.report.charts.history import history_chart, tpot_history_chart
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
+from inferometer.report.charts.online import gap_chart, in_flight_chart, lateness_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
 from inferometer.report.request_views import RequestReportView
@@ -20,11 +21,13 @@ REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     preemption_chart,
     slots_chart,
 )
+ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (tpot_history_chart, gap_chart, in_flight_chart, lateness_chart)
+"""Of load tests beside."""
 
 
 def request_charts_of(view: RequestReportView) -> tuple[ChartSpec, ...]:
     """The charts that this view has data for, in the order of the report."""
-    return tuple(chart for build in REQUEST_CHARTS if (chart := build(view)) is not None)
+    return tuple(chart for build in (*REQUEST_CHARTS, *ONLINE_CHARTS) if (chart := build(view)) is not None)
 
 
-__all__ = ["REQUEST_CHARTS", "RequestChartBuilder", "request_charts_of"]
+__all__ = ["ONLINE_CHARTS", "REQUEST_CHARTS", "RequestChartBuilder", "request_charts_of"]

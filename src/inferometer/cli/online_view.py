@@ -1,0 +1,40 @@
+"""What is shown of a load test beside its requests?"""
+
+from inferometer.cli.request_chart_views import requests_of
+from inferometer.records import load_series, tool_views
+from inferometer.records.inter_token import inter_token_summary
+from inferometer.records.latencies import end_ns
+from inferometer.records.load_errors import error_counts
+from inferometer.records.request_summaries import RequestSummary, summarise_steady
+from inferometer.records.steady_state import steady_state
+from inferometer.records.tokens import deliveries, delivery_gaps
+from inferometer.records.types import Run
+from inferometer.records.validity import validity_of
+from inferometer.report.online_views import OnlineView
+
+
+def online_view(run: Run) -> OnlineView | None:
+    """All that is shown of a load test beside its requests; None for a run that is none."""
+    validity = run.manifest.validity or validity_of(run)
+    if validity is None or run.exchanges is None or run.chunks is None:
+        return None
+    requests = requests_of(run)
+    return OnlineView(
+        validity=validity,
+        steady=steady_state(run),
+        inter_token=inter_token_summary(run),
+        errors=error_counts(run.exchanges),
+        tools=tool_views.tool_views(run),
+        gaps=load_series.gap_map(requests, delivery_gaps(deliveries(run))),
+        in_flight=load_series.in_flight(requests, run.exchanges, at_ns=end_ns(run)),
+        lateness=load_series.lateness(requests, run.lags),
+    )
+
+
+def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummary, ...]:
+    """The steady state's own numbers; none where nothing is cut, so that the whole run says it all."""
+    steady = None if online is None else online.steady
+    return (summarise_steady(run, steady),) if steady is not None and (steady.n_warm_up or steady.n_drain) else ()
+
+
+__all__ = ["online_view", "steady_summaries"]

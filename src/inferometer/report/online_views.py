@@ -1,0 +1,28 @@
+"""What is there to show of a load test beside its requests: the verdict, tokens one by one, errors, other tools' numbers, the client?"""
+
+from dataclasses import dataclass
+
+from inferometer.records.inter_token import InterTokenSummary
+from inferometer.records.load_errors import ErrorCount
+from inferometer.records.load_series import GapMap, InFlight, Lateness
+from inferometer.records.load_types import Validity
+from inferometer.records.steady_state import SteadyState
+from inferometer.records.tool_views import ToolView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnlineView:
+    """All that a report on a load test shows beside what every run of requests has."""
+
+    validity: Validity
+    steady: SteadyState | None
+    """None where the run has too few requests to tell."""
+    inter_token: InterTokenSummary
+    errors: tuple[ErrorCount, ...]
+    tools: tuple[ToolView, ...]
+    gaps: GapMap | None = None
+    in_flight: InFlight | None = None
+    lateness: Lateness | None = None
+
+
+__all__ = ["OnlineView"]

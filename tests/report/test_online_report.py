@@ -1,0 +1,120 @@
+"""Is a load test shown with its verdict first, then its tokens, errors, other tools' numbers, and charts over time?"""
+
+import io
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from tests.records.load_run import changed, load_run
+
+from inferometer.cli.request_answer import answer_of
+from inferometer.cli.request_view import request_view
+from inferometer.records.types import RequestStatus
+from inferometer.report.charts.request_catalogue import ONLINE_CHARTS, request_charts_of
+from inferometer.report.request_html import render_request_report
+from inferometer.report.request_terminal import request_report_text
+
+N = 400
+IS_BAD = np.arange(N) % 57 == 3
+
+
+def bad_run():
+    """A cold start, four tokens a chunk, some errors."""
+    ttft_s = 0.03 * np.where(np.arange(N) < 30, 6, 1) * np.random.default_rng(4).lognormal(0, 0.1, N)
+    run = load_run(tokens=64, tokens_per_chunk=4, ttft_s=ttft_s, send_lag_s=0.0003)
+    run = changed(run, "requests", status=np.where(IS_BAD, RequestStatus.FAILED, RequestStatus.LENGTH))
+    return changed(run, "exchanges", error=np.where(IS_BAD, "http_error", ""), http_status=np.where(IS_BAD, 500, 200))
+
+
+@pytest.fixture(scope="module")
+def view():
+    return request_view(bad_run())
+
+
+def text_of(shown, width=160):
+    console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=False)
+    console.print(request_report_text(shown))
+    return console.file.getvalue()
+
+
+def test_the_verdict_stands_first(view):
+    text = text_of(view)
+    assert text.index("SUSPECT: ") < text.index("ANSWER")
+    page = render_request_report(view)
+    assert page.index("SUSPECT: ") < page.index("<dt>Answer</dt>")
+    clean = request_view(load_run())
+    assert text_of(clean).splitlines()[1].startswith("VALID: 15 checks; of TTFT, up to")
+    late = request_view(load_run(send_lag_s=0.06))
+    assert text_of(late).splitlines()[1].startswith("INVALID: ")
+    assert late.five_lines.next == late.online.validity.reasons[0].remedy
+
+
+def test_both_times_to_first_token_and_both_gaps(view):
+    text = text_of(view)
+    for word in ("TTFT uncorrected", "per chunk", "per token", "4 tokens a chunk", "5 ms", "20 ms"):
+        assert word in text
+
+
+def test_the_whole_run_and_its_steady_part(view):
+    names = [summary.name for summary in view.summaries]
+    assert names == ["all requests", "steady state"]
+    assert view.summaries[0].n_requests == N
+    assert view.summaries[1].n_requests == view.online.steady.n_steady < N
+    assert "requests of the warm-up" in view.five_lines.trust
+    assert [summary.name for summary in request_view(load_run()).summaries] == ["all requests"]
+
+
+def test_nobody_claims_to_know_the_queue(view):
+    assert view.summaries[0].latency("queue").n_samples == 0
+
+
+def test_errors_and_other_tools(view):
+    text = text_of(view)
+    assert "http_error" in text
+    assert "500" in text
+    for tool in ("AIPerf", "GuideLLM", "inference-perf", "vLLM bench", "SGLang bench", "MLC endpoints", "MLPerf LoadGen"):
+        assert tool in text
+    assert "What went wrong" not in text_of(request_view(load_run()))
+
+
+def test_the_page_has_every_section_and_stays_small(view):
+    page = render_request_report(view)
+    assert len(page.encode()) <= 1_500_000
+    for section in ("tokens", "steady", "errors", "tools", "checks"):
+        assert f'<section id="{section}"' in page
+    for chart in ("tpot-over-time", "itl-map", "in-flight", "client-lateness"):
+        assert f'<figure id="{chart}"' in page
+
+
+def test_charts_of_a_load_test(view):
+    charts = {chart.chart_id: chart for chart in request_charts_of(view)}
+    assert set(charts) == {"latency-tails", "ttft-over-time", "tpot-over-time", "itl-map", "in-flight", "client-lateness"}
+    assert len(ONLINE_CHARTS) == 4
+    for chart in charts.values():
+        assert chart.finding.endswith(".")
+        assert chart.rows
+        assert all(len(row) == len(chart.header) for row in chart.rows)
+        json.dumps(chart.spec, allow_nan=False)
+    assert "shaded: warm-up" in json.dumps(charts["ttft-over-time"].spec)
+    assert "cividis" in json.dumps(charts["itl-map"].spec)
+    assert charts["itl-map"].finding.startswith("Chunks came 20 ms apart on average")
+    assert charts["client-lateness"].finding == "Of the client, sending at most 300 µs late and its timer at most 1 ms late."
+
+
+def test_without_its_own_tables_a_chart_is_not_drawn(view):
+    bare = replace(view, online=replace(view.online, gaps=None, in_flight=None, lateness=None), tpot_history=None)
+    assert {chart.chart_id for chart in request_charts_of(bare)} == {"latency-tails", "ttft-over-time"}
+
+
+def test_machines_read_the_same(view):
+    answer = answer_of(view)
+    assert answer.online.validity == view.online.validity
+    assert answer.online.tools == view.online.tools
+    assert answer_of(request_view(load_run())).online.errors == ()
+
+
+def test_a_simulated_run_is_shown_as_before(request_example):
+    assert request_example.online is None
+    assert answer_of(request_example).online is None
