@@ -1,0 +1,199 @@
+"""How does a run look as an llm-d Benchmark Report, version 0.2.1?
+
+Statistics have that report's names and units and, as with the other tools that write it, count from the send. What it has no place for
+(intervals, latencies from the intended send, goodput, validity) stands under ``results.profiling.inferometer``, which is free-form.
+A percentile above which there may lie requests that were never done is left out of the statistics: it is only a lower bound.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.latencies import COMPLETED, NOT_SERVED, LatencySamples, end_ns, is_one_of, latency_samples
+from inferometer.records.promises import Judgement
+from inferometer.records.request_summaries import RequestSummary, summarise_latency, summarise_requests
+from inferometer.records.types import F64, RequestStatus, RequestTable, Run
+from inferometer.spec.workload.types import OpenArrivals
+from inferometer.units import NS_PER_S
+
+VERSION: Final = "0.2.1"
+
+JsonObject: TypeAlias = dict[str, Any]
+
+_PERCENTILES: Final = {
+    "p1": 0.01,
+    "p5": 0.05,
+    "p10": 0.1,
+    "p25": 0.25,
+    "p50": 0.5,
+    "p75": 0.75,
+    "p90": 0.9,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p99p9": 0.999,
+}
+
+
+def llmd_report(run: Run, *, judgement: Judgement | None = None) -> JsonObject:
+    """The report, to be written as JSON (which is YAML too). ``judgement`` of an objective gives the goodput.
+
+    Raises
+    ------
+    RecordError
+        The run has no requests.
+    """
+    requests = run.requests
+    if requests is None or not len(requests.status):
+        raise RecordError("the run has no requests", where=run.manifest.run_id, allowed="a load test, a simulated or an imported run")
+    summary = summarise_requests(run)
+    aggregate = {
+        "requests": _requests(requests, summary),
+        "latency": _latency(requests, at_ns=end_ns(run)),
+        "throughput": _throughput(summary),
+    }
+    return {
+        "version": VERSION,
+        "run": _run(run),
+        **_scenario(run, requests),
+        "results": {
+            "request_performance": {"aggregate": aggregate},
+            "profiling": {"inferometer": _ours(run, summary, judgement)},
+        },
+    }
+
+
+def _run(run: Run) -> JsonObject:
+    instants = {"start": run.manifest.created_utc, "end": run.manifest.ended_utc}
+    told = {key: value for key, value in instants.items() if value is not None and _has_zone(value)}
+    duration = {"duration": f"PT{end_ns(run) / NS_PER_S}S"}
+    return {"uid": run.manifest.run_id, "time": told | duration, "keywords": ["inferometer", run.manifest.origin]}
+
+
+def _has_zone(text: str) -> bool:
+    """The report takes instants with a time zone only."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _scenario(run: Run, requests: RequestTable) -> JsonObject:
+    load = {
+        "tool": "inferometer",
+        "tool_version": run.manifest.tool_version,
+        "source": "unknown",
+        "input_seq_len": _lengths(requests.prompt_tokens),
+        "output_seq_len": _lengths(requests.output_tokens),
+        **_offered(run),
+    }
+    return {"scenario": {"load": {"metadata": {"description": _description(run)}, "standardized": load, "native": _native(run)}}}
+
+
+def _native(run: Run) -> JsonObject:
+    config = None if run.manifest.load is None else msgspec.to_builtins(run.manifest.load)
+    return {"args": {"command": list(run.manifest.command)}, **({} if config is None else {"config": config})}
+
+
+def _offered(run: Run) -> JsonObject:
+    arrivals = None if run.manifest.load is None else run.manifest.load.workload.arrivals
+    if arrivals is None:
+        return {}
+    if isinstance(arrivals, OpenArrivals):
+        return {"rate_qps": arrivals.rate_per_s}
+    concurrency = getattr(arrivals, "concurrency", None)
+    return {} if concurrency is None else {"concurrency": concurrency}
+
+
+def _description(run: Run) -> str:
+    source = run.manifest.source
+    return f"{run.manifest.origin} run" + ("" if source is None else f", from {source.where}")
+
+
+def _lengths(tokens: np.ndarray) -> JsonObject:
+    is_fixed = bool((tokens == tokens[0]).all())
+    spread = {} if is_fixed else {"std_dev": float(tokens.std()), "min": int(tokens.min()), "max": max(1, int(tokens.max()))}
+    return {"distribution": "fixed" if is_fixed else "other", "value": float(tokens.mean()), **spread}
+
+
+def _requests(requests: RequestTable, summary: RequestSummary) -> JsonObject:
+    return {
+        "total": summary.n_requests,
+        "failures": summary.n_of(*NOT_SERVED, RequestStatus.ABORTED),
+        "incomplete": summary.n_of(RequestStatus.UNFINISHED),
+        "input_length": _plain("count", requests.prompt_tokens.astype(np.float64)),
+        "output_length": _plain("count", requests.output_tokens.astype(np.float64)),
+    }
+
+
+def _latency(requests: RequestTable, *, at_ns: int) -> JsonObject:
+    lag_s = (requests.sent_ns - requests.intended_send_ns) / NS_PER_S
+    e2e = latency_samples(requests, "e2e", at_ns=at_ns)
+    from_send = LatencySamples(e2e.rows, e2e.lower_s - lag_s[e2e.rows], e2e.upper_s - lag_s[e2e.rows])
+    found = {
+        "time_to_first_token": _statistics("s", latency_samples(requests, "ttft_uncorrected", at_ns=at_ns)),
+        "time_per_output_token": _statistics("s/token", latency_samples(requests, "tpot", at_ns=at_ns)),
+        "normalized_time_per_output_token": _normalized(requests, from_send),
+        "request_latency": _statistics("s", from_send),
+    }
+    return {name: statistics for name, statistics in found.items() if statistics is not None}
+
+
+def _normalized(requests: RequestTable, e2e: LatencySamples) -> JsonObject | None:
+    tokens = requests.output_tokens[e2e.rows]
+    is_done = is_one_of(requests, COMPLETED)[e2e.rows] & (tokens > 0)
+    return _plain("s/token", e2e.lower_s[is_done] / tokens[is_done]) if is_done.any() else None
+
+
+def _statistics(units: str, samples: LatencySamples) -> JsonObject | None:
+    """Mean and spread of those that got there; percentiles of all, where they are more than a lower bound."""
+    got_there_s = samples.lower_s[np.isfinite(samples.upper_s)]
+    if not got_there_s.size:
+        return None
+    percentiles = summarise_latency("ttft", samples, tuple(_PERCENTILES.values())).percentiles
+    known = {one.percentile_fraction: one.seconds.value for one in percentiles if not one.is_lower_bound}
+    named = {key: known[at] for key, at in _PERCENTILES.items() if at in known}
+    return {"units": units, "mean": float(got_there_s.mean()), "stddev": float(got_there_s.std()), "min": float(got_there_s.min()), **named,
+            **({"max": float(got_there_s.max())} if len(got_there_s) == len(samples.rows) else {})}  # fmt: skip
+
+
+def _plain(units: str, values: F64) -> JsonObject:
+    named = {key: float(np.quantile(values, at, method="inverted_cdf")) for key, at in _PERCENTILES.items()}
+    return {"units": units, "mean": float(values.mean()), "stddev": float(values.std()), "min": float(values.min()), **named,
+            "max": float(values.max())}  # fmt: skip
+
+
+def _throughput(summary: RequestSummary) -> JsonObject:
+    output, total, rate = summary.output_tokens_per_s, summary.total_tokens_per_s, summary.completed_requests_per_s
+    found = {
+        "output_token_rate": ("tokens/s", None if output is None else output.value),
+        "total_token_rate": ("tokens/s", None if total is None else total.value),
+        "input_token_rate": ("tokens/s", None if output is None or total is None else max(0.0, total.value - output.value)),
+        "request_rate": ("queries/s", None if rate is None else rate.value),
+    }
+    return {name: {"units": units, "mean": value} for name, (units, value) in found.items() if value is not None}
+
+
+def _ours(run: Run, summary: RequestSummary, judgement: Judgement | None) -> JsonObject:
+    told: JsonObject = {"origin": run.manifest.origin, "summary": _finite(msgspec.to_builtins(summary))}
+    if run.manifest.validity is not None:
+        told["validity"] = msgspec.to_builtins(run.manifest.validity)
+    if judgement is not None:
+        told["objective"] = _finite(msgspec.to_builtins(judgement))
+    told["cautions"] = [msgspec.to_builtins(caution) for caution in run.manifest.cautions]
+    return told
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
+    """The same without infinities, which JSON has not: an end that is not known is null."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+__all__ = ["VERSION", "JsonObject", "llmd_report"]

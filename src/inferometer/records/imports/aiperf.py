@@ -1,0 +1,211 @@
+"""What do AIPerf's result files say?
+
+``profile_export_aiperf.json`` holds statistics, ``profile_export.jsonl`` a line for each request. Each number carries its unit. It counts
+from before it connects; its inter-token latency is one value a request, our TPOT, and its inter-chunk latency is of chunks. A request is
+intended when its credit is issued: what lies between that and the send is AIPerf's own lag. Checked against files of AIPerf 0.13.
+"""
+
+from datetime import UTC, datetime
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from inferometer.records.imports.imported import Imported, file_source
+from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
+from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
+from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.types import RequestStatus
+from inferometer.units import NS_PER_S
+
+LATENCIES: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",
+    "chunk_gap": "inter_chunk_latency",
+    "e2e": "request_latency",
+}
+"""Ours -> AIPerf's."""
+
+_UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+_PERCENTILES: Final = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+def is_aiperf_summary(content: JsonFields) -> bool:
+    """Does it look like ``profile_export_aiperf.json``?"""
+    return {"request_throughput", "request_latency", "input_config"} <= set(content.content)
+
+
+def is_aiperf_line(content: JsonFields) -> bool:
+    """Does it look like a line of ``profile_export.jsonl``?"""
+    return {"metadata", "metrics"} <= set(content.content)
+
+
+def read_aiperf_summary(path: Path) -> Imported:
+    """The statistics of a run.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    content = read_object(path)
+    load = _profiling_phase(content)
+    summary = PublishedSummary(
+        tool="aiperf",
+        source=file_source(path, "aiperf"),
+        tool_version=content.text("aiperf_version"),
+        model=_model(content),
+        offered_requests_per_s=None if load is None else load.number("rate") or load.number("request_rate"),
+        concurrency=None if load is None else load.whole("concurrency"),
+        settings=_settings(content),
+        duration_s=_average(content, "benchmark_duration", _UNIT_S),
+        n_completed=_count(content, "completed_request_count")
+        if content.has("completed_request_count")
+        else _count(content, "request_count"),
+        n_failed=_count(content, "error_request_count"),
+        mean_prompt_tokens=_average(content, "input_sequence_length"),
+        mean_output_tokens=_average(content, "output_sequence_length"),
+        completed_requests_per_s=_average(content, "request_throughput"),
+        good_requests_per_s=_average(content, "goodput"),
+        input_tokens_per_s=_average(content, "input_token_throughput"),
+        output_tokens_per_s=_average(content, "output_token_throughput"),
+        total_tokens_per_s=_average(content, "total_token_throughput"),
+        latencies=tuple(one for one in (_latency(content, name, tag) for name, tag in LATENCIES.items()) if one is not None),
+    )
+    return Imported(tool="aiperf", summaries=(summary,))
+
+
+def read_aiperf_requests(path: Path) -> Imported:
+    """The run of these requests; those of a warm-up phase are left out.
+
+    Raises
+    ------
+    RecordError
+        A field is missing or holds something else; the message names its line.
+    """
+    lines = tuple(read_lines(path))
+    rows = [_request(line) for line in lines if (_metadata(line).text("benchmark_phase") or "profiling") == "profiling"]
+    began_ns = min((row.sent_ns for row in rows), default=0)
+    facts = ImportFacts(
+        tool="aiperf",
+        tool_version="unknown",
+        created_utc=datetime.fromtimestamp(began_ns / NS_PER_S, UTC).isoformat(timespec="seconds"),
+        source=file_source(path, "aiperf"),
+    )
+    return Imported(tool="aiperf", runs=(imported_run(rows, facts),))
+
+
+def _request(line: JsonFields) -> ImportedRequest:
+    metadata, metrics = _metadata(line), line.required("metrics").child("metrics")
+    sent_ns = metadata.required("request_start_ns").whole("request_start_ns") or 0
+    ttft_ns, e2e_ns = _duration_ns(metrics, "time_to_first_token"), _duration_ns(metrics, "request_latency")
+    first_ns = None if ttft_ns is None else sent_ns + ttft_ns
+    is_cancelled, is_failed = metadata.content.get("was_cancelled") is True, line.has("error")
+    return ImportedRequest(
+        intended_ns=min(sent_ns, metadata.whole("credit_issued_ns") or sent_ns),
+        sent_ns=sent_ns,
+        first_token_ns=first_ns,
+        finished_ns=sent_ns + e2e_ns if e2e_ns is not None else metadata.whole("request_end_ns"),
+        prompt_tokens=_tokens(metrics, ("usage_prompt_tokens", "input_sequence_length")),
+        output_tokens=_tokens(metrics, ("usage_completion_tokens", "output_sequence_length")),
+        status=RequestStatus.ABORTED if is_cancelled else RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
+        chunks_ns=() if first_ns is None else _chunks_ns(metrics, first_ns),
+    )
+
+
+def _metadata(line: JsonFields) -> JsonFields:
+    metadata = line.required("metadata").child("metadata")
+    if metadata is None:
+        raise line.refuse("metadata", "an object")
+    return metadata
+
+
+def _chunks_ns(metrics: JsonFields | None, first_ns: int) -> tuple[int, ...]:
+    tag = None if metrics is None else metrics.child("inter_chunk_latency")
+    gaps = None if tag is None else tag.numbers("value")
+    if tag is None or gaps is None:
+        return ()
+    unit_s = _unit_s(tag)
+    return tuple(accumulate([first_ns, *(round(gap * unit_s * NS_PER_S) for gap in gaps)]))
+
+
+def _tokens(metrics: JsonFields | None, names: tuple[str, ...]) -> int:
+    for name in names:
+        tag = None if metrics is None else metrics.child(name)
+        if tag is not None and tag.has("value"):
+            return tag.whole("value") or 0
+    return 0
+
+
+def _duration_ns(metrics: JsonFields | None, name: str) -> int | None:
+    tag = None if metrics is None else metrics.child(name)
+    value = None if tag is None else tag.number("value")
+    return None if tag is None or value is None else round(value * _unit_s(tag) * NS_PER_S)
+
+
+def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> PublishedLatency | None:
+    found = content.child(tag)
+    if found is None:
+        return None
+    unit_s = _unit_s(found)
+
+    def seconds(key: str) -> float | None:
+        value = found.number(key)
+        return None if value is None else value * unit_s
+
+    percentiles = ((at / 100, seconds(f"p{at}")) for at in _PERCENTILES)
+    return PublishedLatency(
+        name=name,
+        named=tag,
+        definition=DEFINITIONS[name],
+        mean_s=seconds("avg"),
+        std_s=seconds("std"),
+        min_s=seconds("min"),
+        max_s=seconds("max"),
+        percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None),
+    )
+
+
+def _unit_s(tag: JsonFields) -> float:
+    unit = tag.text("unit")
+    if unit not in _UNIT_S:
+        raise tag.refuse("unit", ", ".join(_UNIT_S))
+    return _UNIT_S[unit]
+
+
+def _average(content: JsonFields, name: str, units: dict[str, float] | None = None) -> float | None:
+    tag = content.child(name)
+    value = None if tag is None else tag.number("avg")
+    if tag is None or value is None or units is None:
+        return value
+    return value * _unit_s(tag)
+
+
+def _count(content: JsonFields, name: str) -> int | None:
+    tag = content.child(name)
+    return None if tag is None else tag.whole("avg")
+
+
+def _profiling_phase(content: JsonFields) -> JsonFields | None:
+    config = content.child("input_config")
+    if config is None:
+        return None
+    load = config.child("loadgen")
+    if load is not None:
+        return load
+    return next((phase for phase in config.children("phases") if phase.text("name") == "profiling"), None)
+
+
+def _model(content: JsonFields) -> str | None:
+    config = content.child("input_config")
+    models = None if config is None else config.child("models")
+    items = () if models is None else models.children("items")
+    return items[0].text("name") if items else None
+
+
+def _settings(content: JsonFields) -> tuple[tuple[str, str], ...]:
+    run = content.child("run_info")
+    command = None if run is None else run.text("cli_command")
+    return () if command is None else (("cli_command", command),)
+
+
+__all__ = ["LATENCIES", "is_aiperf_line", "is_aiperf_summary", "read_aiperf_requests", "read_aiperf_summary"]

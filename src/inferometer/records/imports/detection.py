@@ -1,0 +1,86 @@
+"""Whose results are in this file? Found out from what is in it, not from its name."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inferometer.errors import RecordError
+from inferometer.records.imports import aiperf, guidellm, inference_perf, inferencex, llmd, vllm_bench
+from inferometer.records.imports.imported import Imported
+from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_text
+
+
+class _Format(NamedTuple):
+    name: str
+    is_it: Callable[[JsonFields], bool]
+    read: Callable[[Path], Imported]
+
+
+def read_results(path: Path) -> Imported:
+    """All that this file of somebody else's results holds.
+
+    Raises
+    ------
+    RecordError
+        It is of no format that is known, or broken; the message names file and field.
+    """
+    text = read_text(path)
+    if path.suffix.lower() == ".csv" or inferencex.is_silicon(_header(text)):
+        return Imported(tool="inferencex", points=inferencex.read_silicon(path))
+    for format_, first in _candidates(text, path):
+        if format_.is_it(first):
+            return format_.read(path)
+    raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+
+
+def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
+    """Each format with the object to look at: the file's, its list's first, or its first line's."""
+    where = str(path)
+    first_line = text.lstrip().partition("\n")[0]
+    try:
+        content = parse_json(text, where)
+    except RecordError:
+        try:
+            return [(format_, JsonFields(content=_object(parse_json(first_line, where)), where=where)) for format_ in _LINES]
+        except RecordError as error:
+            raise RecordError("the file is neither JSON nor lines of JSON", where=where, allowed=KNOWN, try_="YAML: as JSON") from error
+    if isinstance(content, list):
+        return [(format_, JsonFields(content=_object(content[0] if content else None), where=where)) for format_ in _LISTS]
+    fields = JsonFields(content=_object(content), where=where)
+    return [(format_, fields) for format_ in (*_OBJECTS, *_LINES)]  # a log of one line is an object too
+
+
+def _object(value: Json) -> dict[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def _header(text: str) -> list[str]:
+    return next(iter(csv.reader([text.partition("\n")[0]])), [])
+
+
+def _read_points(path: Path) -> Imported:
+    return Imported(tool="inferencex", points=inferencex.read_inferencex(path))
+
+
+_OBJECTS: Final = (
+    _Format("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
+    _Format("AIPerf profile_export_aiperf.json", aiperf.is_aiperf_summary, aiperf.read_aiperf_summary),
+    _Format("GuideLLM benchmarks.json", guidellm.is_guidellm, guidellm.read_guidellm),
+    _Format("inference-perf lifecycle metrics", inference_perf.is_inference_perf_summary, inference_perf.read_inference_perf_summary),
+    _Format("llm-d Benchmark Report 0.2", llmd.is_llmd, llmd.read_llmd),
+    _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+)
+_LISTS: Final = (
+    _Format(
+        "inference-perf per_request_lifecycle_metrics.json",
+        inference_perf.is_inference_perf_request,
+        inference_perf.read_inference_perf_requests,
+    ),
+    _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
+)
+_LINES: Final = (_Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),)
+KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), "AIConfigurator silicon_sample.csv")))
+"""The formats, for people."""
+
+__all__ = ["KNOWN", "read_results"]

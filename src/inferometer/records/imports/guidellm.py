@@ -1,0 +1,219 @@
+"""What does GuideLLM's ``benchmarks.json`` say?
+
+A list of benchmarks, each with statistics of its successful requests and the requests themselves. GuideLLM counts from when it writes the
+request's head, on the wall clock. Its ``time_per_output_token_ms`` is end to end / output tokens, the first token's time included; its
+``inter_token_latency_ms`` is our TPOT, but means and percentiles weigh a request by its tokens. Statistics of nothing are 0 in the file and
+left out here. Checked against files of GuideLLM 0.8.
+"""
+
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inferometer.records.imports.imported import Imported, file_source
+from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
+from inferometer.records.imports.json_fields import JsonFields, read_object
+from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.types import RequestStatus, Run
+from inferometer.spec.types import Source
+from inferometer.units import NS_PER_S
+
+
+class _Theirs(NamedTuple):
+    field: str
+    unit_s: float
+    definition: str
+
+
+LATENCIES: Final[dict[PublishedLatencyName, _Theirs]] = {
+    "ttft": _Theirs("time_to_first_token_ms", 1e-3, "first token - head of the request written"),
+    "tpot": _Theirs(
+        "inter_token_latency_ms", 1e-3, "(last - first token) / (output tokens - 1), one value a request, weighed by its tokens less one"
+    ),
+    "normalized_tpot": _Theirs(
+        "time_per_output_token_ms", 1e-3, "(last token - head written) / output tokens, one value a request, weighed by its tokens"
+    ),
+    "e2e": _Theirs("request_latency", 1.0, "end of the stream - head of the request written"),
+}
+"""Ours -> GuideLLM's."""
+
+_STATUSES: Final = {"successful": RequestStatus.LENGTH, "errored": RequestStatus.FAILED, "incomplete": RequestStatus.UNFINISHED}
+
+
+def is_guidellm(content: JsonFields) -> bool:
+    """Does it look like one?"""
+    benchmarks = content.content.get("benchmarks")
+    if not isinstance(benchmarks, list) or not benchmarks:
+        return False
+    first = benchmarks[0]
+    return isinstance(first, dict) and {"metrics", "requests"} <= set(first)
+
+
+def read_guidellm(path: Path) -> Imported:
+    """A summary and, where its requests were kept, a run of each benchmark.
+
+    Raises
+    ------
+    RecordError
+        A field is missing or holds something else; the message names it.
+    """
+    content, source = read_object(path), file_source(path, "guidellm")
+    metadata = content.child("metadata")
+    version = None if metadata is None else metadata.text("guidellm_version")
+    benchmarks = content.children("benchmarks")
+    runs = (_run(benchmark, source, version) for benchmark in benchmarks)
+    return Imported(
+        tool="guidellm",
+        runs=tuple(run for run in runs if run is not None),
+        summaries=tuple(_summary(benchmark, source, version, _model(content)) for benchmark in benchmarks),
+    )
+
+
+def _summary(benchmark: JsonFields, source: Source, version: str | None, model: str | None) -> PublishedSummary:
+    metrics = _child(benchmark, "metrics")
+    totals = metrics.child("request_totals")
+    strategy = _strategy(benchmark)
+    rate_per_s = None if strategy is None else strategy.number("rate")
+    return PublishedSummary(
+        tool="guidellm",
+        source=source,
+        tool_version=version,
+        label=_label(strategy),
+        model=model,
+        offered_requests_per_s=math.inf if rate_per_s is None and _label(strategy) == "throughput" else rate_per_s,
+        concurrency=None if strategy is None else strategy.whole("streams"),
+        duration_s=benchmark.number("duration"),
+        n_completed=None if totals is None else totals.whole("successful"),
+        n_failed=None if totals is None else totals.whole("errored"),
+        mean_prompt_tokens=_mean(metrics, "prompt_token_count"),
+        mean_output_tokens=_mean(metrics, "output_token_count"),
+        completed_requests_per_s=_mean(metrics, "requests_per_second"),
+        good_requests_per_s=_mean(metrics, "request_goodput"),
+        input_tokens_per_s=_mean(metrics, "prompt_tokens_per_second"),
+        output_tokens_per_s=_mean(metrics, "output_tokens_per_second"),
+        total_tokens_per_s=_mean(metrics, "tokens_per_second"),
+        latencies=tuple(one for one in (_latency(metrics, name, theirs) for name, theirs in LATENCIES.items()) if one is not None),
+    )
+
+
+def _latency(metrics: JsonFields, name: PublishedLatencyName, theirs: _Theirs) -> PublishedLatency | None:
+    found = _of_successful(metrics, theirs.field)
+    if found is None:
+        return None
+    listed = found.child("percentiles")
+    named = () if listed is None else tuple((key, _fraction(key)) for key in listed.content)
+    percentiles = [(at, listed.number(key)) for key, at in named if at is not None] if listed is not None else []
+
+    def seconds(key: str) -> float | None:
+        value = found.number(key)
+        return None if value is None else value * theirs.unit_s
+
+    return PublishedLatency(
+        name=name,
+        named=theirs.field,
+        definition=theirs.definition,
+        mean_s=seconds("mean"),
+        std_s=seconds("std_dev"),
+        min_s=seconds("min"),
+        max_s=seconds("max"),
+        percentiles=tuple(PublishedPercentile(at, value * theirs.unit_s) for at, value in sorted(percentiles) if value is not None),
+    )
+
+
+def _run(benchmark: JsonFields, source: Source, version: str | None) -> Run | None:
+    rows = list(_rows(benchmark))
+    if not rows:
+        return None
+    began_s = min(row.sent_ns for row in rows) / NS_PER_S
+    facts = ImportFacts(
+        tool="guidellm",
+        tool_version=version or "unknown",
+        created_utc=datetime.fromtimestamp(began_s, UTC).isoformat(timespec="seconds"),
+        source=source,
+    )
+    return imported_run(rows, facts)
+
+
+def _rows(benchmark: JsonFields) -> Iterator[ImportedRequest]:
+    kept = benchmark.child("requests")
+    for name, status in _STATUSES.items():
+        for request in () if kept is None else kept.children(name):
+            row = _request(request, status)
+            if row is not None:
+                yield row
+
+
+def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | None:
+    """None: it was never sent."""
+    info = request.child("info")
+    timings = None if info is None else info.child("timings")
+    if timings is None or not timings.has("request_start"):
+        return None
+    sent_ns = _ns(timings, "request_start") or 0
+    is_done = status == RequestStatus.LENGTH
+    return ImportedRequest(
+        intended_ns=min(sent_ns, _ns(timings, "targeted_start") or sent_ns),
+        sent_ns=sent_ns,
+        first_token_ns=_ns(timings, "first_token_iteration"),
+        finished_ns=(_ns(timings, "last_token_iteration") if is_done else None) or _ns(timings, "request_end"),
+        prompt_tokens=request.whole("prompt_tokens") or 0,
+        output_tokens=request.whole("output_tokens") or 0,
+        status=status,
+    )
+
+
+def _ns(timings: JsonFields, name: str) -> int | None:
+    """Wall clock as a float: good to about a quarter of a microsecond."""
+    value = timings.number(name)
+    return None if value is None else round(value * NS_PER_S)
+
+
+def _fraction(key: str) -> float | None:
+    """``p05`` is 0.05, ``p999`` 0.999, ``p001`` 0.001.
+
+    Example
+    -------
+    >>> _fraction("p05"), _fraction("p50"), _fraction("p999"), _fraction("p001")
+    (0.05, 0.5, 0.999, 0.001)
+    """
+    digits = key.removeprefix("p")
+    return float(f"0.{digits}") if key.startswith("p") and digits.isdigit() else None
+
+
+def _of_successful(metrics: JsonFields, name: str) -> JsonFields | None:
+    metric = metrics.child(name)
+    found = None if metric is None else metric.child("successful")
+    return found if found is not None and found.number("count") else None
+
+
+def _mean(metrics: JsonFields, name: str) -> float | None:
+    found = _of_successful(metrics, name)
+    return None if found is None else found.number("mean")
+
+
+def _strategy(benchmark: JsonFields) -> JsonFields | None:
+    config = benchmark.child("config")
+    return None if config is None else config.child("strategy")
+
+
+def _label(strategy: JsonFields | None) -> str:
+    return "" if strategy is None else strategy.text("type_") or ""
+
+
+def _model(content: JsonFields) -> str | None:
+    config = content.child("config")
+    spec = None if config is None else config.child("spec")
+    backend = None if spec is None else spec.child("backend")
+    return None if backend is None else backend.text("model")
+
+
+def _child(content: JsonFields, name: str) -> JsonFields:
+    child = content.child(name)
+    if child is None:
+        raise content.refuse(name, "an object")
+    return child
+
+
+__all__ = ["LATENCIES", "is_guidellm", "read_guidellm"]

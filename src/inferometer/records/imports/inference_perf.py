@@ -1,0 +1,155 @@
+"""What do inference-perf's reports say?
+
+``summary_lifecycle_metrics.json`` and ``stage_N_lifecycle_metrics.json`` hold statistics in seconds, ``per_request_lifecycle_metrics.json``
+the requests. It counts output tokens with its own tokenizer from the text: its time per output token, and what is divided by it,
+is wrong where that does not give the server's tokens back (``token_count_mismatches``). Requests are read with the server's count.
+Checked against files of inference-perf 0.7.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from inferometer.records.imports.imported import Imported, file_source
+from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
+from inferometer.records.imports.json_fields import JsonFields, read_object, read_objects
+from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.types import RequestStatus
+from inferometer.units import NS_PER_S
+
+LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
+    "ttft": ("time_to_first_token", "first token - send; of answers of two tokens or more"),
+    "tpot": (
+        "time_per_output_token",
+        "(last - first token) / (output tokens - 1), one value a request, tokens as its tokenizer counts the text",
+    ),
+    "chunk_gap": ("inter_token_latency", "gaps between the tokens of all requests, those of a chunk taken to come at once"),
+    "normalized_tpot": (
+        "normalized_time_per_output_token",
+        "(end of the answer - send) / output tokens, one value a request, tokens as its tokenizer counts the text",
+    ),
+    "e2e": ("request_latency", "end of the answer - send"),
+}
+"""Ours -> inference-perf's, and what it is."""
+
+_PERCENTILES: Final = {"p0.1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25": 0.25, "median": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95,
+                       "p99": 0.99, "p99.9": 0.999}  # fmt: skip
+
+
+def is_inference_perf_summary(content: JsonFields) -> bool:
+    """Does it look like a lifecycle report?"""
+    return {"load_summary", "successes", "failures"} <= set(content.content)
+
+
+def is_inference_perf_request(content: JsonFields) -> bool:
+    """Does it look like an entry of the report of each request?"""
+    return {"start_time", "end_time", "request", "info"} <= set(content.content)
+
+
+def read_inference_perf_summary(path: Path) -> Imported:
+    """The statistics of a run or a stage.
+
+    Raises
+    ------
+    RecordError
+        A field holds something else than it should; the message names it.
+    """
+    content = read_object(path)
+    load, done, failed = (content.required(name).child(name) for name in ("load_summary", "successes", "failures"))
+    throughput, latency = (None if done is None else done.child(name) for name in ("throughput", "latency"))
+    mismatches = None if done is None else done.text("token_count_mismatches")
+    summary = PublishedSummary(
+        tool="inference-perf",
+        source=file_source(path, "inference-perf"),
+        label=path.name.removesuffix("_lifecycle_metrics.json"),
+        offered_requests_per_s=_number(load, "requested_rate"),
+        concurrency=None if load is None else load.whole("concurrency"),
+        settings=() if mismatches is None else (("token_count_mismatches", mismatches),),
+        duration_s=content.number("benchmark_time_seconds") or _number(load, "send_duration"),
+        n_completed=None if done is None else done.whole("count"),
+        n_failed=None if failed is None else failed.whole("count"),
+        mean_prompt_tokens=_mean(done, ("prompt_tokens", "prompt_len")),
+        mean_output_tokens=_mean(done, ("output_tokens", "output_len")),
+        completed_requests_per_s=_number(throughput, "requests_per_sec"),
+        input_tokens_per_s=_number(throughput, "input_tokens_per_sec"),
+        output_tokens_per_s=_number(throughput, "output_tokens_per_sec"),
+        total_tokens_per_s=_number(throughput, "total_tokens_per_sec"),
+        latencies=() if latency is None else tuple(_latencies(latency)),
+    )
+    return Imported(tool="inference-perf", summaries=(summary,))
+
+
+def read_inference_perf_requests(path: Path) -> Imported:
+    """The run of these requests. It does not tell when a request was due, nor the date.
+
+    Raises
+    ------
+    RecordError
+        A field is missing or holds something else; the message names it.
+    """
+    rows = [_request(entry) for entry in read_objects(path)]
+    facts = ImportFacts(tool="inference-perf", tool_version="unknown", created_utc="unknown", source=file_source(path, "inference-perf"))
+    return Imported(tool="inference-perf", runs=(imported_run(rows, facts),))
+
+
+def _request(entry: JsonFields) -> ImportedRequest:
+    info = entry.required("info").child("info")
+    asked, answered = (None if info is None else info.child(name) for name in ("request_metrics", "response_metrics"))
+    usage = None if answered is None else answered.child("server_usage")
+    text = None if asked is None else asked.child("text")
+    times_s = (None if answered is None else answered.numbers("output_token_times")) or []
+    sent_ns = _ns(entry.required("start_time").number("start_time") or 0.0)
+    end_s = entry.number("end_time")
+    ended_ns = None if end_s is None else _ns(end_s)
+    is_failed = entry.has("error")
+    return ImportedRequest(
+        intended_ns=sent_ns,
+        sent_ns=sent_ns,
+        first_token_ns=_ns(times_s[0]) if times_s else None,
+        finished_ns=_ns(times_s[-1]) if times_s and not is_failed else ended_ns,
+        prompt_tokens=_whole(usage, "prompt_tokens") or _whole(text, "input_tokens") or 0,
+        output_tokens=_whole(usage, "completion_tokens") or _whole(answered, "output_tokens") or 0,
+        status=RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
+    )
+
+
+def _latencies(latency: JsonFields) -> Iterator[PublishedLatency]:
+    for name, (theirs, definition) in LATENCIES.items():
+        found = latency.child(theirs)
+        if found is not None and found.has("mean"):
+            percentiles = ((at, found.number(key)) for key, at in _PERCENTILES.items())
+            yield PublishedLatency(
+                name=name,
+                named=theirs,
+                definition=definition,
+                mean_s=found.number("mean"),
+                min_s=found.number("min"),
+                max_s=found.number("max"),
+                percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None),
+            )
+
+
+def _number(fields: JsonFields | None, name: str) -> float | None:
+    return None if fields is None else fields.number(name)
+
+
+def _whole(fields: JsonFields | None, name: str) -> int | None:
+    return None if fields is None else fields.whole(name)
+
+
+def _mean(fields: JsonFields | None, names: tuple[str, ...]) -> float | None:
+    found = (None if fields is None else fields.child(name) for name in names)
+    return next((value for one in found if (value := _number(one, "mean")) is not None), None)
+
+
+def _ns(time_s: float) -> int:
+    return round(time_s * NS_PER_S)
+
+
+__all__ = [
+    "LATENCIES",
+    "is_inference_perf_request",
+    "is_inference_perf_summary",
+    "read_inference_perf_requests",
+    "read_inference_perf_summary",
+]

@@ -1,0 +1,193 @@
+"""What do the published tables of InferenceX say, and AIConfigurator's collection of them?
+
+``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds), ``silicon_sample.csv`` those of
+all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and* output
+tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be far above the median, because of warm-up.
+"""
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer.errors import RecordError
+from inferometer.records.imports.imported import UNKNOWN
+from inferometer.records.imports.json_fields import JsonFields, parse_json, read_object, read_objects, read_text
+from inferometer.records.published_points import PublishedPointTable
+
+_NAME: Final = re.compile(r".*?(\d+)k(\d+)k")
+_HARDWARE_IDS: Final = {
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "b300": "b300_sxm",
+    "h100_sxm": "h100_sxm",
+    "h200_sxm": "h200_sxm",
+    "b200_sxm": "b200_sxm",
+    "b300_sxm": "b300_sxm",
+    "gb200": "gb200",
+    "mi300x": "mi300x",
+    "mi325x": "mi325x",
+    "mi355x": "mi355x",
+}
+_SECONDS: Final = {
+    "ttft_mean_s": "mean_ttft",
+    "ttft_median_s": "median_ttft",
+    "ttft_p99_s": "p99_ttft",
+    "tpot_mean_s": "mean_tpot",
+    "tpot_median_s": "median_tpot",
+    "tpot_p99_s": "p99_tpot",
+    "e2e_mean_s": "mean_e2el",
+    "e2e_median_s": "median_e2el",
+    "e2e_p99_s": "p99_e2el",
+}
+_RATES: Final = {
+    "device_total_tokens_per_s": "tput_per_gpu",
+    "device_output_tokens_per_s": "output_tput_per_gpu",
+    "device_input_tokens_per_s": "input_tput_per_gpu",
+}
+_SILICON_HEADER: Final = frozenset({"origin", "concurrency", "backend", "model_path", "system", "mode", "isl", "osl", "ttft_ms", "tpot_ms"})
+
+_Row = dict[str, str | float | int | bool]
+
+
+def is_inferencex(content: JsonFields) -> bool:
+    """Does it look like one point of ``agg_*.json``?"""
+    return {"hw", "tp", "conc", "tput_per_gpu", "median_tpot"} <= set(content.content)
+
+
+def is_silicon(header: Sequence[str]) -> bool:
+    """Does it look like ``silicon_sample.csv``?"""
+    return set(header) >= _SILICON_HEADER
+
+
+def read_inferencex(path: Path) -> PublishedPointTable:
+    """The points of ``agg_*.json``: a list of them, or one.
+
+    Raises
+    ------
+    RecordError
+        A field is missing or holds something else, or the workload is neither in the file nor in its name.
+    """
+    content = read_objects(path) if isinstance(parse_json(read_text(path), str(path)), list) else (read_object(path),)
+    return _table([_point(path, number, fields) for number, fields in enumerate(content)])
+
+
+def read_silicon(path: Path) -> PublishedPointTable:
+    """The points of ``silicon_sample.csv``.
+
+    Raises
+    ------
+    RecordError
+        A line is broken; the message has its number and the column.
+    """
+    reader = csv.DictReader(read_text(path).splitlines())
+    if not is_silicon(reader.fieldnames or ()):
+        raise RecordError("the header lacks columns", where=str(path), allowed=", ".join(sorted(_SILICON_HEADER)))
+    return _table([_silicon_point(path, number, row) for number, row in enumerate(reader)])
+
+
+def _point(path: Path, number: int, fields: JsonFields) -> _Row:
+    for name in ("hw", "model", "framework", "precision", "tp", "conc", *_RATES.values()):
+        fields.required(name)
+    hardware, framework = (fields.text("hw") or "").lower(), fields.text("framework") or ""
+    is_disaggregated = fields.content.get("disagg") is True or framework.startswith("dynamo")
+    tensor_parallel = _count(fields.whole("tp"))
+    prompt_tokens, output_tokens = _workload(path, fields)
+    return {
+        "source_file": path.name,
+        "row": number,
+        "hardware": hardware,
+        "hardware_id": _HARDWARE_IDS.get(hardware.split("-")[0], ""),
+        "model": fields.text("model") or "",
+        "precision": fields.text("precision") or "",
+        "framework": framework,
+        "framework_version": "",
+        "is_disaggregated": is_disaggregated,
+        "uses_speculation": "on" in {fields.text("mtp"), fields.text("spec_decoding")} or fields.text("spec_decoding") == "mtp",
+        "is_provisional": False,
+        "tensor_parallel": tensor_parallel,
+        "expert_parallel": _count(fields.whole("ep")),
+        "data_parallel": tensor_parallel if (fields.text("dp_attention") or "").lower() == "true" else 1,
+        "n_devices": UNKNOWN if is_disaggregated else tensor_parallel,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "concurrency": _count(fields.whole("conc")),
+        **{ours: _float(fields.number(theirs)) for ours, theirs in (_RATES | _SECONDS).items()},
+    }
+
+
+def _workload(path: Path, fields: JsonFields) -> tuple[int, int]:
+    if fields.has("isl") and fields.has("osl"):
+        return _count(fields.whole("isl")), _count(fields.whole("osl"))
+    match = _NAME.match(path.stem)
+    if match is None:
+        raise RecordError(
+            "the point has no isl and osl, and the file's name does not tell them either",
+            where=fields.where,
+            try_="a name such as agg_dsr1_1k8k.json: 1,024 tokens in, 8,192 out",
+        )
+    return int(match[1]) * 1024, int(match[2]) * 1024
+
+
+def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
+    def value(name: str) -> float:
+        text = row.get(name) or ""
+        try:
+            return float(text) if text else float("nan")
+        except ValueError as error:
+            raise RecordError(f"line {number + 2} has {text!r} in {name}", where=str(path), allowed="a number") from error
+
+    def count(name: str) -> int:
+        return int(value(name)) if value(name) >= 1 else UNKNOWN
+
+    is_disaggregated = row["mode"] == "disagg"
+    tensor_parallel, pipeline_parallel, data_parallel = count("tp_size"), count("pp_size"), count("attention_dp_size")
+    is_known = min(tensor_parallel, pipeline_parallel, data_parallel) >= 1 and not is_disaggregated
+    return {
+        "source_file": path.name,
+        "row": number,
+        "hardware": row["system"],
+        "hardware_id": _HARDWARE_IDS.get(row["system"], ""),
+        "model": row["model_path"],
+        "precision": row.get("precision") or "",
+        "framework": row["backend"],
+        "framework_version": row.get("backend_version") or "",
+        "is_disaggregated": is_disaggregated,
+        "uses_speculation": False,
+        "is_provisional": row.get("wip") == "True",
+        "tensor_parallel": tensor_parallel,
+        "expert_parallel": count("moe_ep_size"),
+        "data_parallel": data_parallel,
+        "n_devices": tensor_parallel * pipeline_parallel * data_parallel if is_known else UNKNOWN,
+        "prompt_tokens": count("isl"),
+        "output_tokens": count("osl"),
+        "concurrency": count("concurrency"),
+        "ttft_unnamed_s": value("ttft_ms") / 1e3,
+        "tpot_unnamed_s": value("tpot_ms") / 1e3,
+    }
+
+
+def _table(rows: Sequence[_Row]) -> PublishedPointTable:
+    """Columns that a row does not have are NaN: only floats can be left out."""
+
+    def column(name: str) -> np.ndarray:
+        values = [row.get(name, float("nan")) for row in rows]
+        array = np.array(values)
+        return array.astype(np.int32) if array.dtype.kind == "i" else array
+
+    return PublishedPointTable._make(column(name) for name in PublishedPointTable._fields)
+
+
+def _count(value: int | None) -> int:
+    return UNKNOWN if value is None else value
+
+
+def _float(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+__all__ = ["is_inferencex", "is_silicon", "read_inferencex", "read_silicon"]

@@ -1,0 +1,202 @@
+"""What does a field of somebody else's JSON hold, and if it is not what it should be, in which file and where is it?
+
+Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with the field's path.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self, TypeAlias, cast
+
+from inferometer.errors import RecordError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+MAX_FILE_BYTES: Final = 2**31
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFields:
+    """One JSON object of a file."""
+
+    content: dict[str, Json]
+    where: str
+    """The file."""
+    path: str = ""
+    """Of this object within the file."""
+
+    def has(self, name: str) -> bool:
+        """Is there anything under this name?"""
+        return self.content.get(name) is not None
+
+    def number(self, name: str) -> float | None:
+        """The number of this name; text such as ``inf`` counts."""
+        value = self.content.get(name)
+        if isinstance(value, str):
+            value = _parsed(value, value)
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(name, "a number")
+        return float(value)
+
+    def whole(self, name: str) -> int | None:
+        """The whole number of this name."""
+        value = self.number(name)
+        if value is not None and (not math.isfinite(value) or value != int(value)):
+            raise self._wrong(name, "a whole number")
+        return None if value is None else int(value)
+
+    def text(self, name: str) -> str | None:
+        """The text of this name; a number or a boolean is written out."""
+        value = self.content.get(name)
+        if isinstance(value, list | dict):
+            raise self._wrong(name, "text")
+        return None if value is None else str(value)
+
+    def child(self, name: str) -> "JsonFields | None":
+        """The object of this name."""
+        value = self.content.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return JsonFields(content=value, where=self.where, path=self._path(name))
+
+    def children(self, name: str) -> "tuple[JsonFields, ...]":
+        """The objects of the list of this name; empty where there is none."""
+        value = self.content.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list of objects")
+        return tuple(_object(item, self.where, f"{self._path(name)}[{i}]") for i, item in enumerate(value))
+
+    def numbers(self, name: str) -> list[float] | None:
+        """The list of numbers of this name; null and NaN in it are NaN."""
+        value = self.content.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(item is None or _is_number(item) for item in value):
+            raise self._wrong(name, "a list of numbers")
+        return [math.nan if item is None else float(cast("float", item)) for item in value]
+
+    def lists(self, name: str) -> list[list[float]] | None:
+        """The list of lists of numbers of this name."""
+        value = self.content.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, list) and all(map(_is_number, item)) for item in value):
+            raise self._wrong(name, "a list of lists of numbers")
+        return [[float(cast("float", number)) for number in cast("list[Json]", item)] for item in value]
+
+    def texts(self, name: str) -> list[str] | None:
+        """The list of texts of this name; null in it is ''."""
+        value = self.content.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(item is None or isinstance(item, str) for item in value):
+            raise self._wrong(name, "a list of texts")
+        return ["" if item is None else str(item) for item in value]
+
+    def required(self, name: str) -> Self:
+        """The object itself, having something under that name.
+
+        Raises
+        ------
+        RecordError
+            It has not.
+        """
+        if not self.has(name):
+            raise RecordError(f"{self._path(name)} is missing", where=self.where)
+        return self
+
+    def refuse(self, name: str, allowed: str) -> RecordError:
+        """The error that says what this field holds and what it may hold."""
+        return self._wrong(name, allowed)
+
+    def _wrong(self, name: str, allowed: str) -> RecordError:
+        shown = repr(self.content.get(name))
+        return RecordError(f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}", where=self.where, allowed=allowed)
+
+    def _path(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+def read_object(path: Path) -> JsonFields:
+    """The JSON object that is this file.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read, is no JSON, or is something else than an object.
+    """
+    return _object(parse_json(read_text(path), str(path)), str(path), "")
+
+
+def read_objects(path: Path) -> tuple[JsonFields, ...]:
+    """The JSON objects of the list that is this file."""
+    where = str(path)
+    content = parse_json(read_text(path), where)
+    if not isinstance(content, list):
+        raise RecordError("the file is no list", where=where, allowed="a JSON list of objects")
+    return tuple(_object(item, where, f"[{i}]") for i, item in enumerate(content))
+
+
+def read_lines(path: Path) -> Iterator[JsonFields]:
+    """The JSON objects of the lines of this file."""
+    for number, line in enumerate(read_text(path).splitlines(), start=1):
+        if line.strip():
+            yield _object(parse_json(line, f"{path}, line {number}"), f"{path}, line {number}", "")
+
+
+def read_text(path: Path) -> str:
+    """What the file says.
+
+    Raises
+    ------
+    RecordError
+        It is not there, too large, or no text.
+    """
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise RecordError(f"the file has {path.stat().st_size} bytes", where=str(path), allowed=f"at most {MAX_FILE_BYTES}")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"cannot read {path.name}: {error}", where=str(path)) from error
+
+
+def parse_json(text: str, where: str) -> Json:
+    """What the JSON says, in which NaN and Infinity may occur: Python's tools write them.
+
+    Raises
+    ------
+    RecordError
+        It is no JSON, or nested too deeply.
+    """
+    try:
+        return cast("Json", json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"no JSON: {error}", where=where) from error
+
+
+def _object(value: Json, where: str, path: str) -> JsonFields:
+    if not isinstance(value, dict):
+        raise RecordError(f"{path or 'the file'} is no object", where=where, allowed="a JSON object")
+    return JsonFields(content=value, where=where, path=path)
+
+
+def _is_number(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parsed(text: str, otherwise: Json) -> Json:
+    try:
+        return float(text)
+    except ValueError:
+        return otherwise
+
+
+__all__ = ["MAX_FILE_BYTES", "Json", "JsonFields", "parse_json", "read_lines", "read_object", "read_objects", "read_text"]

@@ -1,0 +1,179 @@
+"""Do exported runs say what the run says, in the other tool's words, and do their own readers and validators take them?"""
+
+import csv
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from inferometer.errors import RecordError
+from inferometer.records.exports.llmd_report import llmd_report
+from inferometer.records.exports.request_csv import HEADER, request_csv
+from inferometer.records.exports.vllm_bench_json import vllm_bench_json
+from inferometer.records.imports.detection import read_results
+from inferometer.records.load_types import Validity, ValidityReason
+from inferometer.records.promises import judge_objective
+from inferometer.records.request_summaries import summarise_requests
+from inferometer.records.tables import select
+from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.spec.objectives import parse_objective
+
+RESULTS = Path(__file__).parents[1] / "imports" / "results"
+OBJECTIVE = parse_objective("ttft:p95<12ms, tpot:p95<50ms")
+
+
+@pytest.fixture
+def run():
+    """24 requests of a real vLLM server."""
+    return read_results(RESULTS / "vllm-bench-detailed.json").runs[0]
+
+
+@pytest.fixture
+def broken(run):
+    """The same, the first failed and the last three never done."""
+    columns = {name: getattr(run.requests, name).copy() for name in ("status", "first_token_ns", "finished_ns")}
+    columns["status"][0], columns["status"][-3:] = RequestStatus.FAILED, RequestStatus.UNFINISHED
+    for rows in (slice(0, 1), slice(-3, None)):
+        columns["first_token_ns"][rows] = columns["finished_ns"][rows] = ABSENT
+    return replace(run, requests=run.requests._replace(**columns), chunks=None)
+
+
+def test_vllm_bench_comes_back_as_it_was(run):
+    """Read and written again, a file of vLLM's own has its numbers; only its duration ends with the last token."""
+    theirs = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
+    ours = json.loads(json.dumps(vllm_bench_json(run)))
+    of_the_duration = {"duration", "request_throughput", "output_throughput", "total_token_throughput"}
+    compared = 0
+    for name, value in ours.items():
+        if name in of_the_duration:
+            assert value == pytest.approx(theirs[name], rel=0.03)
+        elif isinstance(value, float | int) and not isinstance(value, bool):
+            assert value == pytest.approx(theirs[name], rel=1e-6), name
+            compared += 1
+    assert compared > 25
+    for name in ("input_lens", "output_lens", "ttfts", "latencies", "queue_times", "errors"):
+        assert ours[name] == pytest.approx(theirs[name], rel=1e-5) if name != "errors" else ours[name] == theirs[name]
+    np.testing.assert_allclose(np.concatenate(ours["itls"]), np.concatenate(theirs["itls"]), atol=2e-9)
+    assert np.diff(ours["start_times"]) == pytest.approx(np.diff(theirs["start_times"]), abs=1e-6)
+
+
+def test_vllm_bench_is_read_again(run, tmp_path):
+    path = tmp_path / "ours.json"
+    path.write_text(json.dumps(vllm_bench_json(run, judgement=judge_objective(run, OBJECTIVE))))
+    imported = read_results(path)
+    for name in ("intended_send_ns", "sent_ns", "first_token_ns", "finished_ns"):
+        assert np.abs(getattr(imported.runs[0].requests, name) - getattr(run.requests, name)).max() <= 2
+    good = judge_objective(run, OBJECTIVE).good_requests_per_s
+    assert imported.summaries[0].good_requests_per_s == pytest.approx(good)
+
+
+def test_vllm_bench_counts_what_failed(broken):
+    written = vllm_bench_json(broken)
+    assert (written["completed"], written["failed"], written["num_prompts"]) == (20, 4, 24)
+    assert sum(error != "" for error in written["errors"]) == 4
+    assert "itls" not in written
+    assert "mean_itl_ms" not in written
+    done = select(broken.requests, broken.requests.status == RequestStatus.LENGTH)
+    assert written["mean_ttft_ms"] == pytest.approx((done.first_token_ns - done.sent_ns).mean() / 1e6)
+
+
+def test_the_table_has_a_line_each(broken):
+    rows = list(csv.DictReader(request_csv(broken).splitlines()))
+    assert tuple(rows[0]) == HEADER
+    assert len(rows) == 24
+    assert (rows[0]["status"], rows[0]["first_token_s"], rows[0]["ttft_s"]) == ("failed", "", "")
+    second = {
+        name: float(rows[1][name]) for name in ("intended_send_s", "sent_s", "first_token_s", "finished_s", "ttft_s", "tpot_s", "e2e_s")
+    }
+    assert second["ttft_s"] == pytest.approx(second["first_token_s"] - second["intended_send_s"], abs=2e-9)
+    assert second["tpot_s"] == pytest.approx((second["finished_s"] - second["first_token_s"]) / 15, abs=2e-9)
+
+
+def test_a_sweep_has_no_requests(run):
+    sweep = replace(run, requests=None, chunks=None)
+    for export in (llmd_report, vllm_bench_json, request_csv):
+        with pytest.raises(RecordError, match="no requests"):
+            export(sweep)
+
+
+def test_llmd_statistics_count_from_the_send(run):
+    latency = llmd_report(run)["results"]["request_performance"]["aggregate"]["latency"]
+    theirs = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
+    for ours, name in (("time_to_first_token", "ttft"), ("time_per_output_token", "tpot"), ("request_latency", "e2el")):
+        assert latency[ours]["mean"] * 1e3 == pytest.approx(theirs[f"mean_{name}_ms"], rel=1e-6)
+        assert latency[ours]["stddev"] * 1e3 == pytest.approx(theirs[f"std_{name}_ms"], rel=1e-6)
+    assert latency["time_to_first_token"]["units"] == "s"
+    assert latency["time_per_output_token"]["units"] == "s/token"
+
+
+def test_llmd_leaves_out_what_is_only_a_lower_bound(run, broken):
+    aggregate = llmd_report(broken)["results"]["request_performance"]["aggregate"]
+    assert (aggregate["requests"]["total"], aggregate["requests"]["failures"], aggregate["requests"]["incomplete"]) == (24, 1, 3)
+    assert {"p95", "max"} <= set(llmd_report(run)["results"]["request_performance"]["aggregate"]["latency"]["request_latency"])
+    assert not {"p95", "p99", "max"} & set(aggregate["latency"]["request_latency"])
+
+
+def test_llmd_carries_what_it_has_no_place_for(run):
+    judgement = judge_objective(run, OBJECTIVE)
+    reason = ValidityReason(check="client lag", verdict="SUSPECT", text="late", remedy="more cores")
+    judged = replace(run, manifest=replace(run.manifest, validity=Validity(verdict="SUSPECT", reasons=(reason,))))
+    report = json.loads(msgspec.json.encode(llmd_report(judged, judgement=judgement)))
+    ours = report["results"]["profiling"]["inferometer"]
+    assert ours["validity"]["verdict"] == "SUSPECT"
+    assert ours["objective"]["n_good"] == judgement.n_good < 24
+    ttft = next(one for one in ours["summary"]["latencies"] if one["latency"] == "ttft")
+    assert ttft["percentiles"][0]["seconds"]["value"] == summarise_requests(run).latency("ttft").percentile(0.5).seconds.value
+
+
+def test_llmd_is_read_again(run, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_bytes(msgspec.json.encode(llmd_report(run)))
+    (summary,) = read_results(path).summaries
+    whole = summarise_requests(run)
+    assert (summary.tool, summary.n_completed, summary.n_failed, summary.label) == ("llm-d", 24, 0, run.manifest.run_id)
+    assert summary.output_tokens_per_s == whole.output_tokens_per_s.value
+    assert summary.mean_prompt_tokens == pytest.approx(1565 / 24)
+    from_send = whole.latency("ttft_uncorrected").percentile(0.9).seconds.value
+    assert summary.latency("ttft").percentile_s(0.9) == from_send
+
+
+@pytest.mark.slow
+def test_llmd_s_own_validator_takes_it(run, broken, tmp_path):
+    """The package llmd-benchmark-report, in an environment of its own; and its own example, turned into JSON, can be read."""
+    python = tmp_path / "environment" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+    installed = subprocess.run(
+        [python, "-m", "pip", "install", "-q", "llmd-benchmark-report>=0.2.1,<0.3"], check=False, capture_output=True
+    )
+    if installed.returncode:
+        pytest.skip("the package llmd-benchmark-report cannot be installed here")
+    paths = [tmp_path / "run.json", tmp_path / "broken.json"]
+    for path, one in zip(paths, (run, broken), strict=True):
+        path.write_bytes(msgspec.json.encode(llmd_report(one, judgement=judge_objective(one, OBJECTIVE))))
+    program = """
+import json, sys, yaml, importlib.resources as resources
+from llmd_benchmark_report.schema_v0_2 import BenchmarkReportV02
+for path in sys.argv[1:3]:
+    given = json.load(open(path))
+    kept = json.loads(json.dumps(BenchmarkReportV02(**given).model_dump(mode="json", by_alias=True)))
+    assert kept["results"]["profiling"] == given["results"]["profiling"]
+    latency = given["results"]["request_performance"]["aggregate"]["latency"]
+    read = kept["results"]["request_performance"]["aggregate"]["latency"]
+    for name, statistics in latency.items():
+        told = {key: value for key, value in read[name].items() if value is not None}
+        assert told == statistics, (name, told, statistics)
+example = resources.files("llmd_benchmark_report") / "br_v0_2_example.yaml"
+json.dump(yaml.safe_load(example.read_text()), open(sys.argv[3], "w"), default=str)
+"""
+    example = tmp_path / "example.json"
+    ran = subprocess.run([python, "-c", program, *paths, example], check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    (summary,) = read_results(example).summaries
+    assert (summary.model, summary.engine, summary.hardware) == ("Qwen/Qwen3-0.6B", "llm-d", "NVIDIA-H100-80GB-HBM3")
+    assert (summary.offered_requests_per_s, summary.concurrency, summary.n_completed) == (10.0, None, 500)
+    assert summary.latency("ttft").percentile_s(0.999) == 0.057014757215045425

@@ -1,0 +1,110 @@
+"""Is every file known by what is in it, and every broken one named, with its field?"""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferometer.errors import RecordError
+from inferometer.records.imports.detection import read_results
+
+RESULTS = Path(__file__).parent / "results"
+FILES = sorted(path for path in RESULTS.iterdir() if path.suffix != ".md")
+POINT = {"hw": "h200", "tp": 8, "ep": 1, "dp_attention": "false", "conc": 4, "model": "m", "framework": "vllm", "precision": "fp8",
+         "tput_per_gpu": 2.0, "output_tput_per_gpu": 1.0, "input_tput_per_gpu": 1.0, "median_tpot": 0.01}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_by_content_and_not_by_name(path, tmp_path):
+    renamed = tmp_path / "x.txt"
+    renamed.write_bytes(path.read_bytes())
+    imported = read_results(renamed)
+    assert path.stem.startswith(imported.tool)
+    assert imported.runs or imported.summaries
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "neither JSON nor lines"),
+        (b"{}", "no format that is known"),
+        (b"[]", "no format that is known"),
+        (b"3", "no format that is known"),
+        (b"version: '0.2'\n", "neither JSON nor lines"),
+        (b"\xff\xfe", "cannot read"),
+        (b"[" * 100_000, "neither JSON nor lines"),
+        (b'{"version": "0.1", "run": {}, "results": {}}', "version '0.1' of the Benchmark Report"),
+        (
+            b'{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}',
+            "metrics.time_to_first_token.unit",
+        ),
+        (b'{"metadata": {}, "metrics": {}}', "metadata.request_start_ns is missing"),
+        (json.dumps([POINT]).encode(), "no isl and osl"),
+        (json.dumps([POINT | {"isl": 1, "osl": 1, "tp": "x"}]).encode(), r"\[0\].tp is 'x'"),
+        (json.dumps([POINT | {"isl": 1.5, "osl": 1}]).encode(), r"\[0\].isl is 1.5"),
+    ],
+)
+def test_broken_files_are_named(content, complaint, tmp_path):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=complaint) as caught:
+        read_results(path)
+    assert "broken.json" in str(caught.value)
+
+
+def test_lists_of_other_lengths_are_named(tmp_path):
+    content = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
+    content["ttfts"].pop()
+    path = tmp_path / "short.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(RecordError, match=r"differ in length: .*'start_times': 24, 'ttfts': 23"):
+        read_results(path)
+
+
+def test_a_table_with_another_header_is_named(tmp_path):
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(RecordError, match="the header lacks columns"):
+        read_results(path)
+
+
+@given(st.binary(max_size=100))
+def test_whatever_the_bytes(content):
+    path = RESULTS.parent / "__pycache__" / "any-bytes"
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(RecordError):
+        read_results(path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_whatever_is_wrong_with_one_field(path, tmp_path):
+    """Each of many fields in turn is dropped, or replaced by something of another kind: it is read, or refused with a RecordError."""
+    rng = np.random.default_rng(11)
+    is_lines = path.suffix == ".jsonl"
+    whole = path.read_text().partition("\n")[0] if is_lines else path.read_text()
+    for i in range(60):
+        content = json.loads(whole)
+        places = list(_places(content, 4))
+        holder, key = places[rng.integers(len(places))]
+        if i % 4 == 0:
+            del holder[key]
+        else:
+            holder[key] = (None, "text", [1, "x"])[i % 4 - 1]
+        broken = tmp_path / "broken.json"
+        broken.write_text(json.dumps(content))
+        with suppress(RecordError):
+            read_results(broken)
+
+
+def _places(content, depth):
+    if depth and isinstance(content, dict):
+        for key, value in content.items():
+            yield content, key
+            yield from _places(value, depth - 1)
+    elif depth and isinstance(content, list) and content:
+        yield from _places(content[0], depth - 1)
