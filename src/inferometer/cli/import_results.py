@@ -1,0 +1,173 @@
+"""inferometer import: what do other tools' result files say, as runs and in our words?"""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from inferometer.cli.answer import give, json_option
+from inferometer.errors import RecordError
+from inferometer.records.imports.detection import read_results
+from inferometer.records.imports.imported import Imported
+from inferometer.records.published import PublishedLatency, PublishedSummary, Tool
+from inferometer.records.types import Run
+from inferometer.records.whole_run import write_run
+from inferometer.units import format_duration, format_number
+
+_SHOWN = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedRunAnswer:
+    """A run that a file holds."""
+
+    run_id: str
+    n_requests: int
+    folder: str | None
+    """Where it was written; None without --out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointCount:
+    """How many points of a published table are of a model on a device?"""
+
+    hardware: str
+    model: str
+    n_points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedFile:
+    """What a file holds."""
+
+    file: str
+    tool: Tool
+    runs: tuple[ImportedRunAnswer, ...]
+    summaries: tuple[PublishedSummary, ...]
+    points: tuple[PointCount, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportAnswer:
+    """What the files hold, in their order."""
+
+    files: tuple[ImportedFile, ...]
+
+
+ANSWER = ImportAnswer
+
+
+@click.command(
+    "import",
+    short_help="What do other tools' result files say?",
+    epilog="""\b
+Examples:
+  inferometer import bench-result.json
+  inferometer import profile_export.jsonl --out runs/aiperf
+""",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the runs: one into DIR, several into folders in it.")
+@json_option
+def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None:
+    """What do result files of vLLM bench, AIPerf, GuideLLM, inference-perf, InferenceX and llm-d say?
+
+    A file that has its requests becomes a run, which show, report, compare and export take; statistics alone are shown, with what the tool
+    means by them. A file's format is found out from what is in it.
+    """
+    imported = tuple(read_results(path) for path in files)
+    runs = [run for one in imported for run in one.runs]
+    if out is not None and not runs:
+        raise RecordError(
+            "the files have statistics but no requests: there is no run to write",
+            where=", ".join(path.name for path in files),
+            try_="vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's per_request_lifecycle_metrics.json",
+        )
+    folders = _write(runs, out)
+    answer = ImportAnswer(files=tuple(_answer_of(path, one, folders) for path, one in zip(files, imported, strict=True)))
+    give(answer, as_json=as_json, show=_shown)
+
+
+def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:
+    """Run id -> its folder."""
+    if out is None:
+        return {}
+    folders = {run.manifest.run_id: out if len(runs) == 1 else out / run.manifest.run_id for run in runs}
+    if len(folders) < len(runs):
+        raise RecordError("two of the files hold the same run", where=", ".join(sorted(folders)), try_="each file once")
+    for run in runs:
+        write_run(folders[run.manifest.run_id], run)
+    return folders
+
+
+def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> ImportedFile:
+    return ImportedFile(
+        file=path.name,
+        tool=imported.tool,
+        runs=tuple(_run_of(run, folders.get(run.manifest.run_id)) for run in imported.runs),
+        summaries=imported.summaries,
+        points=_counted(imported),
+    )
+
+
+def _run_of(run: Run, folder: Path | None) -> ImportedRunAnswer:
+    n_requests = 0 if run.requests is None else len(run.requests.status)
+    return ImportedRunAnswer(run_id=run.manifest.run_id, n_requests=n_requests, folder=None if folder is None else str(folder))
+
+
+def _counted(imported: Imported) -> tuple[PointCount, ...]:
+    if imported.points is None:
+        return ()
+    pairs = zip(imported.points.hardware.tolist(), imported.points.model.tolist(), strict=True)
+    return tuple(PointCount(hardware=hardware, model=model, n_points=n) for (hardware, model), n in sorted(Counter(pairs).items()))
+
+
+def _shown(answer: ImportAnswer) -> str:
+    parts: list[str] = []
+    for file in answer.files:
+        parts.append(f"{file.file}: {file.tool}")
+        parts += [
+            f"  run {run.run_id}, {run.n_requests} requests" + ("" if run.folder is None else f" -> {run.folder}") for run in file.runs
+        ]
+        parts += [part for summary in file.summaries for part in (_facts(summary), *map(_latency, summary.latencies))]
+        parts += [_points(file.points)] if file.points else []
+    written = next((run.folder for file in answer.files for run in file.runs if run.folder is not None), None)
+    has_runs = any(file.runs for file in answer.files)
+    follow = f"inferometer show {written}" if written else "inferometer import FILE --out runs/NAME, to keep the run" if has_runs else ""
+    return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
+
+
+def _facts(summary: PublishedSummary) -> str:
+    told = {
+        "model": summary.model,
+        "hardware": summary.hardware,
+        "asked req/s": _number(summary.offered_requests_per_s),
+        "concurrency": summary.concurrency,
+        "completed": summary.n_completed,
+        "failed": summary.n_failed,
+        "tokens in / out": f"{_number(summary.mean_prompt_tokens) or '?'} / {_number(summary.mean_output_tokens) or '?'}",
+        "req/s": _number(summary.completed_requests_per_s),
+        "output tok/s": _number(summary.output_tokens_per_s),
+        "good req/s": _number(summary.good_requests_per_s),
+    }
+    facts = ", ".join(f"{name} {value}" for name, value in told.items() if value is not None)
+    return f"  {summary.label or 'as published'}: {facts}"
+
+
+def _latency(latency: PublishedLatency) -> str:
+    values = {"mean": latency.mean_s} | {f"p{at * 100:g}": latency.percentile_s(at) for at in _SHOWN}
+    told = ", ".join(f"{name} {format_duration(value_s)}" for name, value_s in values.items() if value_s is not None)
+    return f"    {latency.name} (its {latency.named}): {told}\n      {latency.definition}"
+
+
+def _points(points: tuple[PointCount, ...]) -> str:
+    total = sum(point.n_points for point in points)
+    return "\n".join((f"  {total} points", *(f"    {point.n_points} of {point.model} on {point.hardware}" for point in points)))
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else format_number(value)
+
+
+__all__ = ["ANSWER", "ImportAnswer", "ImportedFile", "ImportedRunAnswer", "PointCount", "command"]

@@ -1,0 +1,32 @@
+"""In which formats can a run of requests be written, and how does it look in each?"""
+
+import json
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from inferometer.records.exports.llmd_report import llmd_report
+from inferometer.records.exports.request_csv import request_csv
+from inferometer.records.exports.vllm_bench_json import vllm_bench_json
+from inferometer.records.promises import Judgement
+from inferometer.records.types import Run
+
+ExportFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
+
+
+def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | None = None) -> str:
+    """The file's text. ``judgement`` of an objective gives the goodput, for which a table has no place.
+
+    Raises
+    ------
+    RecordError
+        The run has no requests.
+    """
+    if format_ == "csv":
+        return request_csv(run)
+    if format_ == "vllm-bench":
+        return json.dumps(vllm_bench_json(run, judgement=judgement)) + "\n"
+    return msgspec.json.format(msgspec.json.encode(llmd_report(run, judgement=judgement)), indent=2).decode() + "\n"
+
+
+__all__ = ["ExportFormat", "exported_text"]
