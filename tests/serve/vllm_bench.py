@@ -1,0 +1,11 @@
+"""``vllm bench serve``, by its functions: a vLLM built for CPUs has a name of its own, which vLLM's command does not know."""
+
+import argparse
+import sys
+
+from vllm.benchmarks.serve import add_cli_args, main
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    add_cli_args(parser)
+    main(parser.parse_args(sys.argv[1:]))
