@@ -73,7 +73,7 @@ def server():
 @contextmanager
 def scraped(server, n_wanted, limits=None, every_s=QUICK_S):
     """A scraper that has asked ``n_wanted`` times."""
-    with scraping(server.url, started_ns=time.perf_counter_ns(), every_s=every_s, limits=limits or ScrapeLimits(timeout_s=1.0)) as scraper:
+    with scraping(server.url, started_ns=time.monotonic_ns(), every_s=every_s, limits=limits or ScrapeLimits(timeout_s=1.0)) as scraper:
         until_s = time.monotonic() + 20
         while server.n_asked < n_wanted and time.monotonic() < until_s:
             threading.Event().wait(0.005)

@@ -28,7 +28,7 @@ class Scrape(NamedTuple):
     """One try."""
 
     at_ns: int
-    """When the answer was there, by ``time.perf_counter_ns``."""
+    """When the answer was there, by ``time.monotonic_ns``."""
     page: bytes | None
     """Compressed; None where there was no answer."""
     problem: str
@@ -128,7 +128,7 @@ class Scraper:
             page = zlib.compress(self._page.get(), 1)
         except MeasureError as error:
             problem = error.what
-        scrape = Scrape(time.perf_counter_ns(), page, problem)
+        scrape = Scrape(time.monotonic_ns(), page, problem)
         self._scrapes.append(scrape)
         self._stored_bytes += 0 if page is None else len(page)
         if len(self._scrapes) > self._limits.max_pages or self._stored_bytes > self._limits.max_stored_bytes:
@@ -153,7 +153,7 @@ def scraping(
     url
         The server's, to which ``/metrics`` is added, or that of the metrics themselves.
     started_ns
-        The start of the run, by ``time.perf_counter_ns``.
+        The start of the run, by ``time.monotonic_ns``.
     headers
         Such as an ``Authorization``; they are not kept.
 
