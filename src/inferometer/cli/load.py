@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
-from inferometer.cli import memory_check
 from inferometer.cli.answer import give, json_option, talk
-from inferometer.cli.load_answer import LoadAnswer, exit_code, load_answer, load_text
+from inferometer.cli.load_answer import LoadAnswer, exit_code, load_answer
 from inferometer.cli.load_options import LoadRequest, takes_load
 from inferometer.cli.load_running import run_load
-from inferometer.cli.load_wording import default_folder, what_will_happen
+from inferometer.cli.load_wording import check_prompts, check_size, default_folder, what_will_happen
 from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.report.request_terminal import request_report_text
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import replay
 
@@ -44,19 +44,19 @@ def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run:
     ended are on the disk within a second: the same command goes on after Ctrl-C or a crash.
     """
     objective = None if slo is None else parse_objective(slo)
-    memory_check.check_before_drawing(request.load.workload)
+    check_size(request.load)
     drawn = replay.draw_workload(request.load.workload)
+    check_prompts(request.load, drawn)
     folder = out or default_folder(request.load)
     talk(f"{what_will_happen(request.load, drawn)}; into {folder}")
     if dry_run:
         return
     loaded = run_load(request, drawn, folder, _percentiles(objective), as_json=as_json)
     view = request_view(loaded.run, RequestQuestion(objective=objective, class_names=drawn.class_names), path=folder)
-    answer = load_answer(loaded, view, folder)
-    give(answer, as_json=as_json, show=lambda _: load_text(view))
+    give(load_answer(loaded, view, folder), as_json=as_json, show=lambda _: request_report_text(view))
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    sys.exit(exit_code(answer))
+    sys.exit(exit_code(loaded, view))
 
 
 def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:

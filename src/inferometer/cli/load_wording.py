@@ -1,14 +1,53 @@
-"""How is a load test told in a sentence, and named where nobody names it?"""
+"""How is a load test told in a sentence, named where nobody names it, and refused where it is too large?"""
 
 import hashlib
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
 
+from inferometer.errors import SpecError
+from inferometer.measure.load.bodies import body_writer
+from inferometer.measure.resident import available_bytes
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.workload.plan import NONE, DrawnWorkload
-from inferometer.units import NS_PER_S, format_duration
+from inferometer.spec.workload.types import OpenArrivals
+from inferometer.units import NS_PER_S, format_bytes, format_duration
+
+_LEAST_BYTES: Final = 200
+"""Of memory for each request: its row where it is drawn, here, and in its client process."""
+
+
+def check_size(load: LoadPlan) -> None:
+    """Refuse a workload whose requests certainly do not fit in memory; how many a trace has is not known before it is read.
+
+    Raises
+    ------
+    SpecError
+        They do not.
+    """
+    workload, free_bytes = load.workload, available_bytes()
+    counts = [workload.n_requests] if workload.n_requests is not None else []
+    if workload.duration_s is not None and isinstance(workload.arrivals, OpenArrivals) and workload.classes:
+        counts.append(round(workload.duration_s * workload.arrivals.rate_per_s))
+    if counts and free_bytes is not None and min(counts) * _LEAST_BYTES > free_bytes:
+        raise SpecError(
+            f"{min(counts):,} requests take {format_bytes(min(counts) * _LEAST_BYTES)} or more, {format_bytes(free_bytes)} are free",
+            where="--requests, --for",
+            try_="fewer requests",
+        )
+
+
+def check_prompts(load: LoadPlan, workload: DrawnWorkload) -> None:
+    """Refuse prompts that cannot be written, before anything is sent.
+
+    Raises
+    ------
+    SpecError
+        Token ids in a chat, or a tokenizer that is missing or makes no exact lengths.
+    """
+    body_writer(load, workload.plan)
 
 
 def what_will_happen(load: LoadPlan, workload: DrawnWorkload) -> str:
@@ -30,4 +69,4 @@ def default_folder(load: LoadPlan) -> Path:
     return Path("runs") / f"load-{name}-{digest}"
 
 
-__all__ = ["default_folder", "what_will_happen"]
+__all__ = ["check_prompts", "check_size", "default_folder", "what_will_happen"]

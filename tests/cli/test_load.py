@@ -1,0 +1,243 @@
+"""inferometer load against an emulated server: the whole way from flags to a judged run, its exit codes, its seams, its secrets."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import psutil
+import pytest
+from command_line import check_refused, run
+
+from inferometer.cli.load import command
+from inferometer.records.reading import read_run
+from inferometer.records.types import RequestStatus
+from inferometer.serve.emulator_plan import EmulatorPlan
+from inferometer.serve.emulator_process import start
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.step_cost import linear_cost
+
+PLAN = EmulatorPlan(
+    model_name="m",
+    config=SchedulerConfig(num_blocks=20_000, max_model_len=16_384, max_num_seqs=64),
+    cost=linear_cost(launch_s=1e-3),
+    mean_output_tokens=None,
+)
+WORKLOAD = """
+n_requests = 40
+[arrivals]
+kind = "open"
+rate_per_s = 40.0
+process = "constant"
+[[classes]]
+name = "short"
+prompt_tokens = { kind = "constant", value = 20 }
+output_tokens = { kind = "constant", value = 8 }
+"""
+
+
+@pytest.fixture(scope="module")
+def url():
+    with start(PLAN) as emulator:
+        yield emulator.url
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "short.toml").write_text(WORKLOAD)
+    return tmp_path
+
+
+def load(url, *flags, folder):
+    return run("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", *flags, folder=folder)
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+@pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
+def test_a_run_of_each_kind(endpoint, stream, url, folder):
+    outcome = load(url, "--endpoint", endpoint, stream, "--json", folder=folder)
+    assert outcome.returncode in {0, 3}, outcome.stderr  # a busy machine makes an INVALID run, and says so
+    answer = json.loads(outcome.stdout)
+    schema = json.loads(run("schema", "load", "--json", folder=folder).stdout)["schema"]
+    jsonschema.validate(answer, schema)
+    stored = read_run(folder / "run")
+    assert (stored.requests.status == RequestStatus.LENGTH).all()
+    assert stored.requests.output_tokens.tolist() == [8] * 40
+    assert stored.requests.request_index.tolist() == list(range(40))
+    assert (stored.exchanges.error == "").all()
+    assert stored.manifest.validity is not None
+    assert stored.manifest.load.url == url
+    assert stored.server is not None, "the emulator shows its own numbers"
+    assert 0 <= stored.server.scraped_ns.max() < 60e9, "on the clock of the run"
+    assert answer["requests"]["online"]["validity"]["verdict"] in {"VALID", "SUSPECT", "INVALID"}
+
+
+def test_token_ids_have_exact_lengths(url, folder):
+    load(url, "--endpoint", "completions", "--prompts", "token-ids", folder=folder)
+    assert read_run(folder / "run").exchanges.usage_prompt_tokens.tolist() == [20] * 40
+
+
+def test_the_objective_decides_the_exit_code(url, folder):
+    outcome = load(url, "--slo", "ttft:p50<1us", folder=folder)
+    assert outcome.returncode in {10, 3}, outcome.stderr
+    assert "MISSED" in outcome.stdout
+    again = load(url, "--slo", "ttft:p50<20s", folder=folder)
+    assert "had been made before" in again.stderr
+    assert again.returncode in {0, 3}
+    shown = run("show", "run", folder=folder)
+    assert shown.returncode == 0
+    assert "TTFT" in shown.stdout
+
+
+def test_another_question_does_not_touch_the_folder(url, folder):
+    load(url, folder=folder)
+    check_refused(load(url, "--rate", 3, folder=folder), 4, "another run", "--out")
+
+
+def test_a_closed_loop_ends_when_its_time_is_over(url, folder):
+    started_s = time.monotonic()
+    load(url, "--concurrency", 3, "--for", "1s", folder=folder)
+    assert time.monotonic() - started_s < 30
+    requests = read_run(folder / "run").requests
+    assert 3 < len(requests.sent_ns) < 900
+    assert requests.intended_send_ns.max() <= 1e9
+
+
+@pytest.mark.parametrize(
+    ("flags", "n_requests"),
+    [(("--ramp", "10:50:1s", "--for", "1s"), (10, 60)), (("--trace", "short.jsonl"), (2, 2)), (("--rate", 80), (40, 40))],
+)
+def test_kinds_of_arrivals(flags, n_requests, url, folder):
+    (folder / "short.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": [0]}\n'
+        '{"timestamp": 250, "input_length": 6, "output_length": 2, "hash_ids": [1]}\n'
+    )
+    extra = ("--requests", 2) if "--trace" in flags else ()
+    outcome = load(url, *flags, *extra, folder=folder)
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    requests = read_run(folder / "run").requests
+    assert n_requests[0] <= len(requests.sent_ns) <= n_requests[1]
+    if "--trace" in flags:
+        assert requests.intended_send_ns.tolist() == [0, 250_000_000]
+
+
+def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):
+    monkeypatch.setenv("INFEROMETER_API_KEY", "hush-token")
+    monkeypatch.setenv("TEAM", "hush-team")
+    outcome = load(url, "--header", "X-A: hush-header", "--header=X-B: $TEAM", folder=folder)
+    assert "hush" not in outcome.stdout + outcome.stderr
+    for path in (folder / "run").rglob("*"):
+        assert path.is_dir() or b"hush" not in path.read_bytes(), path
+    manifest = read_run(folder / "run").manifest
+    assert manifest.load.header_names == ("X-A", "X-B")
+    assert manifest.load.sends_bearer_token
+    assert "X-A: …" in manifest.command
+    assert "--header=X-B: $TEAM" in manifest.command
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--rate", 1, "--ramp", "1:2:3s"), ("--rate", "--ramp")),
+        (("--ramp", "1:2"), ("--ramp", "1:20:60s")),
+        (("--ramp", "2:0:3s"), ("--ramp",)),
+        (("--body", "temperature"), ("--body",)),
+        (("--body", "temperature=hot"), ("--body temperature", "JSON")),
+        (("--header", "nothing"), ("--header",)),
+        (("--prompts", "token-ids"), ("chat", "--endpoint completions")),
+        (("--timeout", "5"), ("--timeout", "unit")),
+        (("--proxy", "ftp://p"), ("--proxy",)),
+        (("--requests", 2 * 10**9), ("--requests", "GiB")),
+    ],
+)
+def test_impossible_questions(flags, words, url, folder):
+    check_refused(load(url, *flags, folder=folder), 2, *words)
+
+
+def test_a_server_that_is_not_there(folder):
+    check_refused(load("http://127.0.0.1:9", folder=folder), 3, "nobody answers", "127.0.0.1:9")
+
+
+def test_a_dry_run_sends_nothing(folder):
+    outcome = load("http://127.0.0.1:9", "--dry-run", folder=folder)
+    assert (outcome.returncode, outcome.stdout) == (0, "")
+    assert "40 requests" in outcome.stderr
+    assert not (folder / "run").exists()
+
+
+def test_examples(url, folder):
+    (folder / "trace.jsonl").write_text('{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": [0]}\n')
+    lines = [line.strip() for line in command.epilog.splitlines() if line.strip().startswith("inferometer ")]
+    assert len(lines) == 3
+    for line in lines:
+        outcome = run(*shlex.split(line)[1:], "--dry-run", folder=folder)
+        assert outcome.returncode == 0, outcome.stderr
+
+
+def started(url, folder, *flags):
+    line = [Path(sys.executable).parent / "inferometer", "load", url, "--model", "m", "--workload", "short.toml", "--out", "run", *flags]
+    return subprocess.Popen([str(word) for word in line], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for_log(folder):
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        if sum(path.stat().st_size for path in folder.glob("run/raw/*.raw")) > 5000:
+            return
+        time.sleep(0.02)
+    raise AssertionError("nothing was sent")
+
+
+LONG = ("--rate", "40", "--requests", "200")
+
+
+def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
+    child = started(url, folder, *LONG)
+    wait_for_log(folder)
+    child.send_signal(signal.SIGINT)
+    stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130, stderr
+    assert "TTFT" in stdout
+    assert not (folder / "run" / "manifest.json").exists()
+    again = load(url, *LONG, folder=folder)
+    assert again.returncode in {0, 3}, again.stderr
+    assert "going on" in again.stderr
+    stored = read_run(folder / "run")
+    assert stored.requests.request_index.tolist() == list(range(200))
+    assert (stored.exchanges.error == "").all()
+    assert "RESUMED" in [caution.code for caution in stored.manifest.cautions]
+
+
+def test_a_client_that_stood_still_makes_the_run_invalid(url, folder):
+    child = started(url, folder, *LONG)
+    wait_for_log(folder)
+    worker = psutil.Process(child.pid).children()[0]
+    for _ in range(3):
+        worker.suspend()
+        time.sleep(0.5)
+        worker.resume()
+        time.sleep(0.1)
+    stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == 3, stderr
+    assert "INVALID" in stdout
+    stored = read_run(folder / "run")
+    assert len(stored.requests.sent_ns) == 200, "late, but none left out"
+    gaps = (stored.requests.intended_send_ns[1:] - stored.requests.intended_send_ns[:-1]).tolist()
+    assert set(gaps) == {25_000_000}, "the schedule did not move"
+
+
+def test_a_client_process_that_dies_ends_the_run_and_loses_nothing(url, folder):
+    child = started(url, folder, *LONG)
+    wait_for_log(folder)
+    os.kill(psutil.Process(child.pid).children()[0].pid, signal.SIGKILL)
+    _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 3, stderr
+    assert "a client process died" in stderr
+    again = load(url, *LONG, folder=folder)
+    assert again.returncode in {0, 3}, again.stderr
+    assert read_run(folder / "run").requests.request_index.tolist() == list(range(200))
