@@ -3,10 +3,10 @@
 import json
 import sys
 
-import openai
-
 
 def main(url):
+    import openai
+
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     model = client.models.list().data[0].id
     whole = client.completions.create(model=model, prompt="one two three", max_tokens=5, extra_body={"ignore_eos": True})

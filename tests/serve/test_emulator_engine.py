@@ -22,6 +22,15 @@ CONFIGS = {
     "vllm with drafts": SchedulerConfig(
         num_blocks=60, max_model_len=256, max_num_seqs=6, num_speculative_tokens=3, acceptance_fraction=0.6, draft_method="ngram"
     ),
+    "vllm that swaps": SchedulerConfig(
+        num_blocks=24,
+        max_model_len=256,
+        max_num_seqs=6,
+        enable_prefix_caching=False,
+        preemption_mode="swap",
+        swap_bytes_per_s=1e9,
+        kv_block_bytes=2**20,
+    ),
     "trtllm": TrtllmConfig(num_blocks=60, max_seq_len=256, max_batch_size=6, max_num_tokens=256, tokens_per_block=16),
     "sglang": SglangConfig(max_total_num_tokens=900, context_length=256, max_running_requests=6, chunked_prefill_size=64),
     "dynamic": DynamicBatching(

@@ -3,9 +3,14 @@
 import argparse
 import sys
 
-from vllm.benchmarks.serve import add_cli_args, main
 
-if __name__ == "__main__":
+def bench(words):
+    from vllm.benchmarks.serve import add_cli_args, main
+
     parser = argparse.ArgumentParser()
     add_cli_args(parser)
-    main(parser.parse_args(sys.argv[1:]))
+    main(parser.parse_args(words))
+
+
+if __name__ == "__main__":
+    bench(sys.argv[1:])

@@ -2,12 +2,12 @@
 
 import json
 
-import tokenizers
-
 from inferometer.serve.emulator_tokens import WORDS
 
 
 def write_word_tokenizer(folder):
+    import tokenizers
+
     vocabulary = {word: i for i, word in enumerate(("<unk>", "<s>", "</s>", *WORDS))}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))  # noqa: S106 -- a word of a vocabulary
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

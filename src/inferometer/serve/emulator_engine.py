@@ -119,9 +119,8 @@ class LiveEngine:
 
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has."""
-        self._device_free_ns = max(self.now_ns, self._device_free_ns)
-        if batch.scheduled:
-            self._device_free_ns += reference_price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
+        start_ns = max(self.now_ns, self._device_free_ns)
+        self._device_free_ns = start_ns + reference_price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
         self._listener.on_scheduled(batch, self.now_ns)
         for request in batch.rejected:
             self._drop(request, self.now_ns)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import InferometerError, MeasureError
+from inferometer.serve import emulator_listening, emulator_server
 from inferometer.serve.emulator_plan import EmulatorPlan
-from inferometer.serve.emulator_server import ServedCounts, serve
 
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
@@ -27,7 +27,7 @@ class Emulator(NamedTuple):
     """Ends it; the emission log is complete then. Does nothing the second time."""
 
 
-def run_emulator(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> ServedCounts:
+def run_emulator(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_server.ServedCounts:
     """Serve in this process until SIGINT, SIGTERM or the plan's time; ``on_ready`` gets the URL."""
     return asyncio.run(_run(plan, on_ready))
 
@@ -89,7 +89,7 @@ def _in_child(plan: EmulatorPlan, pipe: Connection) -> None:
         pipe.send(("error", str(problem)))
 
 
-async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> ServedCounts:
+async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_server.ServedCounts:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -97,7 +97,7 @@ async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> ServedCou
     ready.add_done_callback(lambda url: on_ready(url.result()))
     gc.collect()
     gc.freeze()  # what is there now stays: the collector need not look at it
-    return await serve(plan, stop, ready)
+    return await emulator_listening.serve(plan, stop, ready)
 
 
 __all__ = ["Emulator", "run_emulator", "start"]

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from inferometer.errors import SpecError
+from inferometer.measure.load.timer import Agenda
 from inferometer.serve import (
     emission_log,
     emulator_accounts,
@@ -22,7 +22,6 @@ from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate import outcome, reference_batch, reference_request
-from inferometer.units import NS_PER_S
 
 _ENDS: Final = {
     reference_request.Status.STOPPED: "stop",
@@ -31,7 +30,6 @@ _ENDS: Final = {
     reference_request.Status.REJECTED: "error",
 }
 _N_LATENESS: Final = 100_000
-_FLUSH_S: Final = 0.5
 
 
 class ServedCounts(NamedTuple):
@@ -59,8 +57,8 @@ class EmulatorServer:
         self._lines: set[Line] = set()
         self._n_requests = 0
         self._lateness_ns: deque[int] = deque(maxlen=_N_LATENESS)
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = outcome.FAR_NS
+        self._agenda = Agenda(asyncio.get_running_loop())
+        self._wake_ns = outcome.FAR_NS
 
     def new_line(self) -> Line:
         """A client connects."""
@@ -72,8 +70,7 @@ class EmulatorServer:
         """Send all clients away."""
         for line in tuple(self._lines):
             line.cut()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._agenda.close()
 
     def counts(self) -> ServedCounts:
         """What was done so far."""
@@ -170,47 +167,14 @@ class EmulatorServer:
     def _advance(self) -> None:
         """Do what is due, and come back when the next thing is."""
         next_ns = self._engine.advance(time.perf_counter_ns())
-        if next_ns == self._timer_ns and self._timer is not None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._timer_ns = None, next_ns
-        if next_ns != outcome.FAR_NS:
-            delay_s = (next_ns - time.perf_counter_ns()) / NS_PER_S
-            self._timer = asyncio.get_running_loop().call_later(max(delay_s, 0.0), self._wake)
+        if next_ns not in {self._wake_ns, outcome.FAR_NS}:
+            self._agenda.add(next_ns, self._wake)
+        self._wake_ns = next_ns
 
-    def _wake(self) -> None:
-        self._timer = None
-        self._advance()
-
-
-async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]) -> ServedCounts:
-    """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come.
-
-    Raises
-    ------
-    SpecError
-        The port is taken, or the log cannot be written.
-    """
-    log = emission_log.EmissionWriter(plan.emission_log)
-    server = EmulatorServer(plan, log)
-    try:
-        listening = await asyncio.get_running_loop().create_server(server.new_line, plan.host, plan.port, backlog=1024)
-    except OSError as problem:
-        raise SpecError(f"cannot listen: {problem}", where="--host, --port", try_="--port 0, which takes one that is free") from problem
-    host, port = listening.sockets[0].getsockname()[:2]
-    ready.set_result(f"http://{host}:{port}")
-    ends_ns = outcome.FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
-    while not stop.is_set() and time.perf_counter_ns() < ends_ns:
-        wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
-        try:
-            await asyncio.wait_for(stop.wait(), max(wait_s, 0.0))
-        except TimeoutError:
-            log.flush()
-    listening.close()
-    server.hang_up()
-    log.close()
-    return server.counts()
+    def _wake(self, due_ns: int) -> None:
+        if due_ns == self._wake_ns:
+            self._wake_ns = outcome.FAR_NS
+            self._advance()
 
 
 def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
@@ -244,4 +208,4 @@ def _refused(number: int, request: HttpRequest, faults: fault_specs.Faults) -> e
     )
 
 
-__all__ = ["EmulatorServer", "ServedCounts", "serve"]
+__all__ = ["EmulatorServer", "ServedCounts"]
