@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.records.server_pages import page
 
 from inferometer.errors import RecordError
 from inferometer.records.exports.llmd_report import llmd_report
@@ -19,6 +20,7 @@ from inferometer.records.imports.detection import read_results
 from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.promises import judge_objective
 from inferometer.records.request_summaries import summarise_requests
+from inferometer.records.server_samples import sample_table
 from inferometer.records.tables import select
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.spec.objectives import parse_objective
@@ -140,6 +142,18 @@ def test_llmd_is_read_again(run, tmp_path):
     assert summary.mean_prompt_tokens == pytest.approx(1565 / 24)
     from_send = whole.latency("ttft_uncorrected").percentile(0.9).seconds.value
     assert summary.latency("ttft").percentile_s(0.9) == from_send
+
+
+def test_llmd_carries_the_servers_own_numbers(run):
+    pages = [(at_ns, page(f"vllm-0.32-{name}").encode()) for at_ns, name in ((0, "before"), (10**9, "after"))]
+    report = llmd_report(replace(run, server=sample_table(pages)))
+    server = json.loads(msgspec.json.encode(report))["results"]["profiling"]["inferometer"]["server"]
+    assert (server["kind"], server["n_finished"], server["running"]["highest"]) == ("vllm", 9, 0.0)
+    assert server["prefix_hit_fraction"] == pytest.approx(896 / 1214)
+    ttft = next(one for one in server["times"] if one["name"] == "ttft")
+    assert ttft["percentiles"][0].keys() == {"percentile_fraction", "low_s", "high_s"}
+    once = llmd_report(replace(run, server=sample_table(pages[:1])))
+    assert "server" not in once["results"]["profiling"]["inferometer"], "one scrape says nothing about a run"
 
 
 @pytest.mark.slow

@@ -127,3 +127,21 @@ def test_every_run_can_be_summarised(name):
     assert samples.n_bounded_below_only == 0
     assert {caution.code for caution in run.manifest.cautions} == {"NOT_TOLD"}
     assert "/" not in run.manifest.source.where, "no path of the machine"
+
+
+def test_inference_perf_stages():
+    """KubeCon's table: reported ITL is half of the TPOT that E2E tells, and E2E = TTFT + (out - 1) · TPOT on every line."""
+    path = Path(__file__).parents[4] / "shared" / "data" / "inference-perf-kubecon25" / "stages.csv"
+    if not path.exists():
+        pytest.skip("the published data is not here")
+    summaries = read_results(path).summaries
+    assert len(summaries) == 14
+    assert {summary.label.split(",")[0] for summary in summaries} == {"vllm", "vllm+v0_engine"}
+    first = summaries[0]
+    assert (first.offered_requests_per_s, first.n_completed, first.n_failed, first.latency("ttft").mean_s) == (1.0, 60, 0, 0.0311273)
+    for summary in summaries:
+        tpot_s = summary.latency("tpot").mean_s
+        from_parts_s = summary.latency("ttft").mean_s + (summary.mean_output_tokens - 1) * tpot_s
+        assert from_parts_s == pytest.approx(summary.latency("e2e").mean_s, rel=1e-3)
+        assert summary.latency("chunk_gap").mean_s == pytest.approx(tpot_s / 2, rel=0.1)
+        assert summary.latency("tpot").percentiles == ()

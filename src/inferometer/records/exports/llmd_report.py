@@ -5,14 +5,14 @@ Statistics have that report's names and units and, as with the other tools that 
 A percentile above which there may lie requests that were never done is left out of the statistics: it is only a lower bound.
 """
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.exports.own_findings import JsonObject, own_findings
 from inferometer.records.latencies import COMPLETED, NOT_SERVED, LatencySamples, end_ns, is_one_of, latency_samples
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import RequestSummary, summarise_latency, summarise_requests
@@ -21,8 +21,6 @@ from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S
 
 VERSION: Final = "0.2.1"
-
-JsonObject: TypeAlias = dict[str, Any]
 
 _PERCENTILES: Final = {
     "p1": 0.01,
@@ -61,7 +59,7 @@ def llmd_report(run: Run, *, judgement: Judgement | None = None) -> JsonObject:
         **_scenario(run, requests),
         "results": {
             "request_performance": {"aggregate": aggregate},
-            "profiling": {"inferometer": _ours(run, summary, judgement)},
+            "profiling": {"inferometer": own_findings(run, summary, judgement)},
         },
     }
 
@@ -177,23 +175,4 @@ def _throughput(summary: RequestSummary) -> JsonObject:
     return {name: {"units": units, "mean": value} for name, (units, value) in found.items() if value is not None}
 
 
-def _ours(run: Run, summary: RequestSummary, judgement: Judgement | None) -> JsonObject:
-    told: JsonObject = {"origin": run.manifest.origin, "summary": _finite(msgspec.to_builtins(summary))}
-    if run.manifest.validity is not None:
-        told["validity"] = msgspec.to_builtins(run.manifest.validity)
-    if judgement is not None:
-        told["objective"] = _finite(msgspec.to_builtins(judgement))
-    told["cautions"] = [msgspec.to_builtins(caution) for caution in run.manifest.cautions]
-    return told
-
-
-def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
-    """The same without infinities, which JSON has not: an end that is not known is null."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-__all__ = ["VERSION", "JsonObject", "llmd_report"]
+__all__ = ["VERSION", "llmd_report"]

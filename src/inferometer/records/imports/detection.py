@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
-from inferometer.records.imports import aiperf, guidellm, inference_perf, inferencex, llmd, vllm_bench
+from inferometer.records.imports import aiperf, guidellm, inference_perf, inference_perf_stages, inferencex, llmd, vllm_bench
 from inferometer.records.imports.imported import Imported
 from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_text
 
@@ -26,6 +26,8 @@ def read_results(path: Path) -> Imported:
         It is of no format that is known, or broken; the message names file and field.
     """
     text = read_text(path)
+    if inference_perf_stages.is_stages(_header(text)):
+        return inference_perf_stages.read_stages(path)
     if path.suffix.lower() == ".csv" or inferencex.is_silicon(_header(text)):
         return Imported(tool="inferencex", points=inferencex.read_silicon(path))
     for format_, first in _candidates(text, path):
@@ -80,7 +82,8 @@ _LISTS: Final = (
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
 )
 _LINES: Final = (_Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),)
-KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), "AIConfigurator silicon_sample.csv")))
+_TABLES: Final = ("AIConfigurator silicon_sample.csv", "inference-perf stages.csv")
+KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES)))
 """The formats, for people."""
 
 __all__ = ["KNOWN", "read_results"]
