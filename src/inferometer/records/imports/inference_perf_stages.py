@@ -1,6 +1,6 @@
 """What does a table of inference-perf's stages say, one line for each engine setting and rate?
 
-Such a table is made of several lifecycle reports; times are in milliseconds. In that of KubeCon NA 2025 the *reported* TPOT and ITL are half
+Such a table is made of several lifecycle reports; times are in milliseconds. At KubeCon NA 2025 *reported* TPOT and ITL are half
 of the truth, because the server sent two events a token; ``tpot_from_e2e_mean_ms`` beside them was made from E2E, TTFT and length.
 """
 
