@@ -2,11 +2,14 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated import MODEL, Client, emulator, talking
+from emulated import MODEL, PLAN, Client, emulator, talking
+from word_tokenizer import write_word_tokenizer
 
+from inferometer.errors import SpecError
 from inferometer.serve.emission_log import read_emission_log
 
 
@@ -90,6 +93,7 @@ def test_an_answer_ends_by_itself_or_at_a_stop_text():
     assert stopped.json["choices"][0]["text"].split() == words[:4]
     assert stopped.json["choices"][0]["finish_reason"] == "stop"
     assert stopped.json["choices"][0]["stop_reason"] == words[4]
+    assert len(streamed.chunks) == 6, "the space that ends the stop text leads the sixth word"
     said = "".join(chunk["choices"][0]["text"] for chunk in streamed.chunks)
     assert said == " " + " ".join(words[:4]) + " " + words[4][0]
 
@@ -236,3 +240,107 @@ def test_a_log_that_was_cut_off_is_read_up_to_there(tmp_path):
     (tmp_path / "cut").write_bytes(content[:-5])
     assert len(read_emission_log(tmp_path / "cut").written_ns) == 6
     assert read_emission_log(tmp_path / "cut").requests == ()
+
+
+def raw(*requests, n_bytes=None, **changes):
+    """What comes back for these bytes until the server hangs up."""
+
+    async def main():
+        async with emulator(**changes) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for request in requests:
+                writer.write(request)
+            said = await asyncio.wait_for(reader.read() if n_bytes is None else reader.readexactly(n_bytes), 10)
+            writer.close()
+            return said
+
+    return asyncio.run(main())
+
+
+def test_http_1_0_gets_a_stream_without_chunks_and_an_end():
+    body = b'{"prompt": "x", "max_tokens": 2, "stream": true}'
+    said = raw(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    head, _, stream = said.partition(b"\r\n\r\n")
+    assert b"chunked" not in head
+    assert b"connection: close" in head
+    assert stream.startswith(b"data: {")
+    assert stream.endswith(b"data: [DONE]\n\n")
+
+
+def test_a_client_that_waits_for_a_word_before_it_sends_gets_it():
+    said = raw(b"POST /tokenize HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: 15\r\n\r\n", n_bytes=25)
+    assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_what_is_no_http_is_sent_away():
+    assert raw(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    too_large = b"POST /tokenize HTTP/1.1\r\nhost: here\r\ncontent-length: 99999999\r\n\r\n"
+    assert raw(too_large, b"x" * 67_200_000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_bodies_may_come_in_pieces_and_chunks():
+    pieces = [b'{"prompt": "one ', b'two", "max_tokens": 1}']
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+    said = raw(b"POST /v1/completions HTTP/1.1\r\nhost: here\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n", chunks)
+    assert b'"prompt_tokens":2' in said
+
+
+def test_time_passes_as_fast_as_asked(tmp_path):
+    async def main(scale):
+        async with talking(time_scale_ratio=scale, emission_log=tmp_path / "log") as client:
+            await client.complete(max_tokens=6, stream=True)
+        log = read_emission_log(tmp_path / "log")
+        return np.diff(log.due_ns[log.n_tokens > 0]).tolist()
+
+    assert asyncio.run(main(3.0)) == [3_000_000] * 5
+    assert asyncio.run(main(0.5)) == [500_000] * 5
+
+
+def test_it_stops_by_itself():
+    async def main():
+        started_s = time.perf_counter()
+        async with emulator(for_s=0.2) as port:
+            client = await Client.connect(port)
+            client.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True})
+            rest = await asyncio.wait_for(client.reader.read(), 10)
+            await client.close()
+            return rest, time.perf_counter() - started_s
+
+    rest, took_s = asyncio.run(main())
+    assert b"data: " in rest
+    assert b"[DONE]" not in rest
+    assert took_s > 0.2
+
+
+def test_a_tokenizer_of_its_own(tmp_path):
+    pytest.importorskip("tokenizers")
+    folder = write_word_tokenizer(tmp_path / "tokenizer")
+
+    async def main():
+        async with talking(tokenizer=folder) as client:
+            first = await client.complete("ban dar nowhere", max_tokens=20)
+            tokens = await client.ask("POST", "/tokenize", {"prompt": first.json["choices"][0]["text"]})
+            again = await client.complete([*tokens.json["tokens"]] * 2, max_tokens=1)
+            back = await client.ask("POST", "/detokenize", {"tokens": tokens.json["tokens"][:3]})
+            return first, tokens, again, back
+
+    first, tokens, again, back = asyncio.run(main())
+    assert first.json["usage"]["prompt_tokens"] == 3
+    assert tokens.json["count"] == 20, "as many tokens as were counted"
+    assert again.json["usage"]["prompt_tokens"] == 40
+    assert back.json["prompt"].split() == first.json["choices"][0]["text"].split()[:3]
+
+
+def test_a_plan_that_cannot_be_is_refused(tmp_path):
+    for change in ({"time_scale_ratio": 0.0}, {"mean_output_tokens": 0.5}, {"port": 70_000}):
+        with pytest.raises(SpecError):
+            replace(PLAN, **change)
+    with pytest.raises(SpecError, match="tokenizer"):
+        asyncio.run(refused(tokenizer=tmp_path / "none"))
+    with pytest.raises(SpecError, match="cannot write"):
+        asyncio.run(refused(emission_log=tmp_path / "none" / "log"))
+
+
+async def refused(**changes):
+    async with emulator(**changes):
+        pass

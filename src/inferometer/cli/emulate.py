@@ -18,6 +18,8 @@ from inferometer.simulate.deployment import Deployment
 from inferometer.units import format_duration, parse_duration_s, s_from_ns
 
 _PORT: Final = 8000
+_MAX_LATENESS_S: Final = 5e-3
+"""Half of the tokens later than this: steps overtake the writing of what they yield."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,8 @@ def _sentence(answer: EmulateAnswer) -> str:
     if answer.lateness_p50_s is not None and answer.lateness_p99_s is not None:
         said += f"\nTRUST  tokens were written {format_duration(answer.lateness_p50_s)} after they were due"
         said += f" (p99 {format_duration(answer.lateness_p99_s)}); step times: {answer.step_times_from}"
+        if answer.lateness_p50_s > _MAX_LATENESS_S:
+            said += "\nCAUTION this machine did not keep the pace; try fewer seats (--max-num-seqs) or a larger --time-scale"
     return said if answer.emission_log is None else f"{said}\nDATA   {answer.emission_log}"
 
 

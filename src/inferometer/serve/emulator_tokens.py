@@ -55,7 +55,7 @@ class Answer(NamedTuple):
         if not hits:
             return self
         n_chars, stop_text = min(hits)
-        n_tokens = len(full[: n_chars + len(stop_text)].split())
+        n_tokens = full[: n_chars + len(stop_text)].count(" ")  # each token is led by one
         return self._replace(n_tokens=n_tokens, n_chars=n_chars, stop_text=stop_text)
 
 

@@ -197,9 +197,12 @@ class Line(asyncio.Protocol):
             self._next()
 
     def _refuse(self, status: HTTPStatus) -> None:
-        if self._is_open:
+        """Hang up, with a word where no reply is under way."""
+        if self._is_open and not self._is_busy:
             self._keeps_alive = False
             self.reply(status, b"")
+        elif self._is_open:
+            self.cut()
 
     def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
         lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "server: inferometer"]
