@@ -14,6 +14,7 @@ from inferometer.spec.objectives import percentile_name
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
 _MAX_REASONS: Final = 3
+_SENTENCES: Final = ("how it counts", "try")
 ONLINE_DEFINITIONS: Final = (
     ("ITL", "gap between chunks of an answer; per token each of a chunk's k tokens took a k-th of its gap."),
     (
@@ -105,6 +106,13 @@ def tools_table(view: OnlineView) -> TextTable | None:
     return TextTable(caption="What each tool would have reported of the same answers", header=header, rows=rows) if rows else None
 
 
+def without_sentences(table: TextTable) -> TextTable:
+    """The table without its columns of sentences, for which a terminal has no room."""
+    kept = [index for index, name in enumerate(table.header) if name not in _SENTENCES]
+    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
+    return TextTable(caption=table.caption, header=tuple(table.header[index] for index in kept), rows=rows)
+
+
 def _mean(one: GapSummary) -> str:
     return ABSENT_TEXT if one.mean_s is None else format_duration(one.mean_s)
 
@@ -129,4 +137,5 @@ __all__ = [
     "tools_table",
     "validity_line",
     "validity_table",
+    "without_sentences",
 ]

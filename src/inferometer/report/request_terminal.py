@@ -3,9 +3,6 @@
 Nothing here prints.
 """
 
-from dataclasses import replace
-from typing import Final
-
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -16,9 +13,6 @@ from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.tables import TextTable
 from inferometer.report.terminal import five_lines_text
-
-_WORDS: Final = ("check", "what was seen", "try", "meaning", "how it counts")
-"""Columns of sentences."""
 
 
 def request_report_text(view: RequestReportView) -> RenderableType:
@@ -38,16 +32,21 @@ def request_report_text(view: RequestReportView) -> RenderableType:
 
 def _online(view: OnlineView) -> list[RenderableType]:
     """Tokens one by one, what went wrong, what others would have said; of the checks those that found something."""
-    bad = tuple(one for one in view.validity.reasons if one.verdict != "VALID")
-    checks = None if not bad else online_tables.validity_table(replace(view, validity=replace(view.validity, reasons=bad)))
-    built = (online_tables.inter_token_table(view.inter_token), online_tables.errors_table(view), online_tables.tools_table(view), checks)
-    return [part for table in built if table is not None and table.rows for part in (Text(table.caption, style="bold"), _table(table))]
+    built = (online_tables.inter_token_table(view.inter_token), online_tables.errors_table(view), online_tables.tools_table(view))
+    shown = [table for table in built if table is not None and table.rows]
+    parts = [part for table in shown for part in (Text(table.caption, style="bold"), _table(online_tables.without_sentences(table)))]
+    parts += [Text(f"  {one.tool}: {one.definitions}") for one in view.tools[1:]]
+    return [
+        *parts,
+        Text(),
+        *(Text(f"  {one.verdict} {one.check}: {one.text} – {one.remedy}") for one in view.validity.reasons if one.remedy),
+    ]
 
 
 def _table(table: TextTable) -> RenderableType:
     drawn = Table(box=None, pad_edge=False, header_style="bold", title=None, padding=(0, 2, 0, 0))
     for index, name in enumerate(table.header):
-        drawn.add_column(name, justify="left" if index == 0 or name in _WORDS else "right")
+        drawn.add_column(name, justify="left" if index == 0 else "right")
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return Padding(drawn, (0, 0, 1, 0))
