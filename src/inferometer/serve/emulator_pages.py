@@ -1,5 +1,6 @@
 """What do the pages say that need no engine: which model is served, and what are the tokens of a text?"""
 
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
@@ -81,7 +82,7 @@ class Pages:
         if text is None:
             raise Refusal(400, "prompt or messages must be given", param="prompt")
         tokens = self._tokenizer.tokens(text)
-        ids = [token if isinstance(token, int) else hash(token) % 2**31 for token in tokens]
+        ids = [token if isinstance(token, int) else zlib.crc32(str(token).encode()) for token in tokens]
         said = {"count": len(ids), "max_model_len": self._limits.max_model_len, "tokens": ids}
         return msgspec.json.encode(said | {"token_strs": [str(token) for token in tokens] if asked.return_token_strs else None})
 
