@@ -156,38 +156,74 @@ def test_llmd_carries_the_servers_own_numbers(run):
     assert "server" not in once["results"]["profiling"]["inferometer"], "one scrape says nothing about a run"
 
 
-@pytest.mark.slow
-def test_llmd_s_own_validator_takes_it(run, broken, tmp_path):
-    """The package llmd-benchmark-report, in an environment of its own; and its own example, turned into JSON, can be read."""
-    python = tmp_path / "environment" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "environment"], check=True)
+@pytest.fixture(scope="module")
+def llmd_python(tmp_path_factory):
+    """An environment of its own with the package llmd-benchmark-report."""
+    folder = tmp_path_factory.mktemp("llmd") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
     installed = subprocess.run(
         [python, "-m", "pip", "install", "-q", "llmd-benchmark-report>=0.2.1,<0.3"], check=False, capture_output=True
     )
     if installed.returncode:
         pytest.skip("the package llmd-benchmark-report cannot be installed here")
+    return python
+
+
+def run_python(python, program, *arguments):
+    ran = subprocess.run([python, "-c", program, *arguments], check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+VALIDATE = """
+import json, sys
+from llmd_benchmark_report.schema_v0_2 import BenchmarkReportV02
+for path in sys.argv[1:]:
+    given = json.load(open(path))
+    kept = BenchmarkReportV02(**given).model_dump(mode="json", by_alias=True)
+    assert kept["results"]["profiling"] == given["results"]["profiling"]
+    read = kept["results"]["request_performance"]["aggregate"]["latency"]
+    for name, statistics in given["results"]["request_performance"]["aggregate"]["latency"].items():
+        told = {key: value for key, value in read[name].items() if value is not None}
+        assert told == statistics, (name, told, statistics)
+"""
+AS_JSON = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), open(sys.argv[2], 'w'), default=str)"
+
+
+@pytest.mark.slow
+def test_llmd_s_own_validator_takes_it(run, broken, llmd_python, tmp_path):
     paths = [tmp_path / "run.json", tmp_path / "broken.json"]
     for path, one in zip(paths, (run, broken), strict=True):
         path.write_bytes(msgspec.json.encode(llmd_report(one, judgement=judge_objective(one, OBJECTIVE))))
-    program = """
-import json, sys, yaml, importlib.resources as resources
-from llmd_benchmark_report.schema_v0_2 import BenchmarkReportV02
-for path in sys.argv[1:3]:
-    given = json.load(open(path))
-    kept = json.loads(json.dumps(BenchmarkReportV02(**given).model_dump(mode="json", by_alias=True)))
-    assert kept["results"]["profiling"] == given["results"]["profiling"]
-    latency = given["results"]["request_performance"]["aggregate"]["latency"]
-    read = kept["results"]["request_performance"]["aggregate"]["latency"]
-    for name, statistics in latency.items():
-        told = {key: value for key, value in read[name].items() if value is not None}
-        assert told == statistics, (name, told, statistics)
-example = resources.files("llmd_benchmark_report") / "br_v0_2_example.yaml"
-json.dump(yaml.safe_load(example.read_text()), open(sys.argv[3], "w"), default=str)
-"""
-    example = tmp_path / "example.json"
-    ran = subprocess.run([python, "-c", program, *paths, example], check=False, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-3000:]
-    (summary,) = read_results(example).summaries
+    run_python(llmd_python, VALIDATE, *paths)
+
+
+@pytest.mark.slow
+def test_llmd_s_own_example_is_read(llmd_python, tmp_path):
+    (example,) = llmd_python.parents[1].rglob("br_v0_2_example.yaml")
+    run_python(llmd_python, AS_JSON, example, tmp_path / "example.json")
+    (summary,) = read_results(tmp_path / "example.json").summaries
     assert (summary.model, summary.engine, summary.hardware) == ("Qwen/Qwen3-0.6B", "llm-d", "NVIDIA-H100-80GB-HBM3")
     assert (summary.offered_requests_per_s, summary.concurrency, summary.n_completed) == (10.0, None, 500)
     assert summary.latency("ttft").percentile_s(0.999) == 0.057014757215045425
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tool", "name"),
+    [("vllm-benchmark", "vllm-bench-detailed.json"), ("aiperf", "aiperf-summary.json"), ("inference-perf", "inference-perf-stage.json")],
+)
+def test_the_way_over_llmd_s_own_converters_gives_the_same(llmd_python, tmp_path, tool, name):
+    """Their reading of a tool's file and ours agree in every digit; only AIPerf's ITL, one value a request, has the name of gaps there."""
+    report = tmp_path / "report.yaml"
+    converter = llmd_python.parent / "benchmark-report"
+    subprocess.run([converter, "-w", tool, "-b", "0.2", RESULTS / name, report], check=True, capture_output=True)
+    run_python(llmd_python, AS_JSON, report, tmp_path / "report.json")
+    (theirs,), (ours,) = read_results(tmp_path / "report.json").summaries, read_results(RESULTS / name).summaries
+    for field in ("n_completed", "output_tokens_per_s", "total_tokens_per_s", "completed_requests_per_s"):
+        assert getattr(theirs, field) == pytest.approx(getattr(ours, field), rel=1e-12), field
+    assert len(theirs.latencies) >= 3
+    for latency in theirs.latencies:
+        named = "tpot" if (tool, latency.name) == ("aiperf", "chunk_gap") else latency.name
+        assert latency.mean_s == pytest.approx(ours.latency(named).mean_s, rel=1e-12)
+        assert latency.percentile_s(0.9) == pytest.approx(ours.latency(named).percentile_s(0.9), rel=1e-12)
