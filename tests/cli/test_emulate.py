@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from command_line import check_refused, run
 
-from inferometer.cli.emulate import ANSWER, EmulateAnswer, _sentence
+from inferometer.cli.emulate import ANSWER
+from inferometer.cli.emulate_answer import EmulateAnswer, emulate_sentence
 from inferometer.serve.emission_log import read_emission_log
 
 BIN = Path(sys.executable).parent / "inferometer"
@@ -67,5 +68,5 @@ def test_a_machine_that_is_too_slow_is_said(lateness_s, is_cautioned):
         lateness_p99_s=0.05,
         emission_log=None,
     )
-    assert ("did not keep the pace" in _sentence(answer)) is is_cautioned
-    assert "3 requests and 1,000 tokens in 12 s" in _sentence(answer)
+    assert ("did not keep the pace" in emulate_sentence(answer)) is is_cautioned
+    assert "3 requests and 1,000 tokens in 12 s" in emulate_sentence(answer)

@@ -2,46 +2,23 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import numpy as np
 
+from inferometer.cli import emulate_answer
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
 from inferometer.errors import SpecError
-from inferometer.serve import emulator_process, fault_specs
-from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
+from inferometer.serve import emulator_plan, emulator_process, fault_specs
 from inferometer.simulate.deployment import Deployment
-from inferometer.units import format_duration, parse_duration_s, s_from_ns
+from inferometer.units import format_duration, parse_duration_s
 
 _PORT: Final = 8000
-_MAX_LATENESS_S: Final = 5e-3
-"""Half of the tokens later than this: steps overtake the writing of what they yield."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmulateAnswer:
-    """What was served, and how punctually: lateness is from when a token was due to when it was written."""
-
-    model_name: str
-    engine: str
-    step_times_from: str
-    n_kv_blocks: int
-    n_requests: int
-    n_output_tokens: int
-    served_s: float
-    cpu_s: float
-    """Of this process, while it served."""
-    lateness_p50_s: float | None
-    """Of the latest 100,000 chunks; None where there was none."""
-    lateness_p99_s: float | None
-    emission_log: str | None
-
-
-ANSWER = EmulateAnswer
+ANSWER = emulate_answer.EmulateAnswer
 
 
 @click.command(
@@ -68,7 +45,9 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
 """,
 )
 @takes_deployment
-@click.option("--host", default=LOOPBACK, show_default=True, help="Where to listen; others than this machine are let in only so.")
+@click.option(
+    "--host", default=emulator_plan.LOOPBACK, show_default=True, help="Where to listen; others than this machine are let in only so."
+)
 @click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: any that is free.")
 @click.option("--served-model-name", "model_name", metavar="NAME", help="What clients call the model. [MODEL]")
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this time. [when stopped]")
@@ -76,7 +55,11 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of answers and faults: the n-th request gets the same."
 )
 @click.option(
-    "--output-tokens", default=f"{DEFAULT_MEAN_TOKENS:.0f}", show_default=True, metavar="MEAN|max", help="Length of answers that may end."
+    "--output-tokens",
+    default=f"{emulator_plan.DEFAULT_MEAN_TOKENS:.0f}",
+    show_default=True,
+    metavar="MEAN|max",
+    help="Length of answers that may end.",
 )
 @click.option("--fault", "fault", multiple=True, metavar="FAULTS", help="What goes wrong, and how often; see below. Repeatable.")
 @click.option(
@@ -91,11 +74,11 @@ def command(deployment: Deployment, *, as_json: bool, **flags: Any) -> None:
     The scheduler and the step times are those of `inferometer simulate`, on the wall clock; the words mean nothing. For load clients that
     must be held to a known truth, and for first steps without a GPU.
     """
-    give(_served(_plan(deployment, flags), deployment), as_json=as_json, show=_sentence)
+    give(_served(_plan(deployment, flags), deployment), as_json=as_json, show=emulate_answer.emulate_sentence)
 
 
-def _plan(deployment: Deployment, flags: Mapping[str, Any]) -> EmulatorPlan:
-    return EmulatorPlan(
+def _plan(deployment: Deployment, flags: Mapping[str, Any]) -> emulator_plan.EmulatorPlan:
+    return emulator_plan.EmulatorPlan(
         model_name=flags["model_name"] or deployment.model.model_id,
         config=deployment.config,
         cost=deployment.step_times.likely,
@@ -122,41 +105,18 @@ def _mean_tokens(text: str) -> float | None:
         ) from problem
 
 
-def _served(plan: EmulatorPlan, deployment: Deployment) -> EmulateAnswer:
+def _served(plan: emulator_plan.EmulatorPlan, deployment: Deployment) -> emulate_answer.EmulateAnswer:
     started_s, cpu_before_s = time.perf_counter(), time.process_time()
     counts = emulator_process.run_emulator(plan, lambda url: _introduce(plan, url))
-    lateness_ns = np.array(counts.lateness_ns, dtype=np.int64)
-    return EmulateAnswer(
-        model_name=plan.model_name,
-        engine=plan.config.engine,
-        step_times_from=deployment.step_times.origin,
-        n_kv_blocks=plan.config.n_kv_blocks,
-        n_requests=counts.n_requests,
-        n_output_tokens=counts.n_tokens,
-        served_s=time.perf_counter() - started_s,
-        cpu_s=time.process_time() - cpu_before_s,
-        lateness_p50_s=s_from_ns(int(np.quantile(lateness_ns, 0.5))) if lateness_ns.size else None,
-        lateness_p99_s=s_from_ns(int(np.quantile(lateness_ns, 0.99))) if lateness_ns.size else None,
-        emission_log=None if plan.emission_log is None else str(plan.emission_log),
-    )
+    served_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_before_s
+    return emulate_answer.answer_of(plan, deployment.step_times.origin, counts, served_s=served_s, cpu_s=cpu_s)
 
 
-def _introduce(plan: EmulatorPlan, url: str) -> None:
+def _introduce(plan: emulator_plan.EmulatorPlan, url: str) -> None:
     ends = "until it is stopped (Ctrl-C)" if plan.for_s is None else f"for {format_duration(plan.for_s)}"
     talk(f"{url} answers as {plan.model_name} on {plan.config.engine}, {ends}")
-    if plan.host != LOOPBACK:
+    if plan.host != emulator_plan.LOOPBACK:
         talk(f"whoever reaches {plan.host} may ask: there is no key")
 
 
-def _sentence(answer: EmulateAnswer) -> str:
-    said = f"ANSWER {answer.n_requests:,} requests and {answer.n_output_tokens:,} tokens in {format_duration(answer.served_s)}"
-    said += f", {format_duration(answer.cpu_s)} of CPU"
-    if answer.lateness_p50_s is not None and answer.lateness_p99_s is not None:
-        said += f"\nTRUST  tokens were written {format_duration(answer.lateness_p50_s)} after they were due"
-        said += f" (p99 {format_duration(answer.lateness_p99_s)}); step times: {answer.step_times_from}"
-        if answer.lateness_p50_s > _MAX_LATENESS_S:
-            said += "\nCAUTION this machine did not keep the pace; try fewer seats (--max-num-seqs) or a larger --time-scale"
-    return said if answer.emission_log is None else f"{said}\nDATA   {answer.emission_log}"
-
-
-__all__ = ["ANSWER", "EmulateAnswer", "command"]
+__all__ = ["ANSWER", "command"]
