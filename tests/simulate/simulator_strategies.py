@@ -167,6 +167,17 @@ def settings_of_a_swapping_run(draw, **kinds):
 
 
 @st.composite
+def settings_of_old_rules(draw, **kinds):
+    """Those of Sarathi-Serve, Orca and vLLM v0, some with as little memory as they bear, some swapping."""
+    rules = draw(st.sampled_from(["sarathi", "orca", "vllm-v0"]))
+    fixed = {"enable_prefix_caching": False} if rules == "orca" else {}
+    fixed |= {} if rules == "sarathi" else {"long_prefill_token_threshold": 0}
+    swap = {"preemption_mode": "swap", "kv_block_bytes": 10, "swap_space_bytes": 200, "swap_bytes_per_s": 1e10}
+    config = draw(configs(rules=rules, enable_chunked_prefill=rules == "sarathi", **fixed, **(swap if draw(st.booleans()) else {})))
+    return config, draw(demands(config, **kinds)), draw(costs())
+
+
+@st.composite
 def settings_of_batches(draw, **kinds):
     config = draw(batch_configs())
     return config, draw(demands(config, scale=BATCH_SCALE, **kinds)), draw(costs(scale=BATCH_SCALE))

@@ -39,7 +39,8 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
         return False
     num_done = request.num_computed_tokens + n_hits * config.block_size
-    n_needed = _n_blocks(min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len), config.block_size)
+    num_slots = min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len)
+    n_needed = _n_blocks(max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, config.block_size)
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     for i_block in range(n_hits):

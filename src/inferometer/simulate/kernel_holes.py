@@ -119,7 +119,9 @@ def _end_before(state: State, place: int) -> int:
 
 @compiled
 def _n_needed(config: Record, request: Record) -> int:
-    n_tokens: int = min(request.num_prompt_tokens + request.max_tokens, config.max_model_len)
+    n_tokens: int = config.max_model_len
+    if not config.is_orca:
+        n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
     n_blocks: int = (n_tokens + config.block_size - 1) // config.block_size
     return n_blocks
 

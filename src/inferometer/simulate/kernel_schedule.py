@@ -19,11 +19,27 @@ def schedule(state: State, slot: int) -> None:
     state.batches[slot].n_parts = 0
     state.batches[slot].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
-    threshold = _long_prefill_threshold(state)
-    budget = _schedule_running(state, slot, threshold)
-    if state.counters[0].n_preempted == 0:
-        _admit_waiting(state, slot, budget, threshold)
+    _choose(state, slot)
     launch(state, slot)
+
+
+@compiled
+def _choose(state: State, slot: int) -> None:
+    """Who computes how much, and who has to go?"""
+    config, threshold = state.config[0], _long_prefill_threshold(state)
+    budget: int = config.max_num_batched_tokens
+    if config.is_vllm_v0:
+        _admit_waiting(state, slot, budget, threshold)
+        if state.batches[slot].n_parts == 0:
+            _schedule_running(state, slot, budget, threshold, NOTHING)
+    elif config.is_sarathi:
+        budget = _schedule_running(state, slot, budget, threshold, 0)
+        budget = _schedule_running(state, slot, budget, threshold, 1)
+        _admit_waiting(state, slot, budget, threshold)
+    else:
+        budget = _schedule_running(state, slot, budget, threshold, NOTHING)
+        if state.counters[0].n_preempted == 0:
+            _admit_waiting(state, slot, budget, threshold)
 
 
 @compiled
@@ -38,15 +54,14 @@ def _long_prefill_threshold(state: State) -> int:
 
 
 @compiled
-def _schedule_running(state: State, slot: int, threshold: int) -> int:
-    """Those that run come first, in order of admission, decodes and prefill chunks alike. Returns the budget left."""
-    counters, batch = state.counters[0], state.batches[slot]
-    budget: int = state.config[0].max_num_batched_tokens
+def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
+    """Those that run, in order of admission, decodes and prefill chunks alike (``NOTHING``) or one kind. Returns the budget left."""
+    counters, batch, num_slots = state.counters[0], state.batches[slot], state.config[0].num_draft_slots
     i_running = 0
-    while i_running < counters.n_running and _input_budget(state, slot, budget) > 0:
+    while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
         index = state.running[i_running]
-        n_tokens = _num_running_tokens(state, index, _input_budget(state, slot, budget), threshold)
-        if n_tokens == 0:
+        n_tokens = _num_running_tokens(state, index, budget - num_slots * (batch.n_parts + 1), threshold)
+        if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
             i_running += 1
             continue
         is_fitting = kernel_blocks.extend(state, index, n_tokens)
@@ -71,9 +86,21 @@ def _schedule_running(state: State, slot: int, threshold: int) -> int:
 
 @compiled
 def _input_budget(state: State, slot: int, budget: int) -> int:
-    """How many tokens may one more request compute, if the draft takes its own rows for each?"""
+    """How many tokens may one more request compute, if the draft takes its own rows for each, or prompts are padded?"""
+    if state.config[0].is_vllm_v0:
+        return _padded_budget(state, slot)
     n_taken: int = state.config[0].num_draft_slots * (state.batches[slot].n_parts + 1)
     return budget - n_taken
+
+
+@compiled
+def _padded_budget(state: State, slot: int) -> int:
+    n_parts = state.batches[slot].n_parts
+    n_tokens: int = state.config[0].max_num_batched_tokens // (n_parts + 1)
+    for i_part in range(n_parts):
+        if state.parts[slot, i_part].num_tokens > n_tokens:
+            return 0
+    return n_tokens
 
 
 @compiled
@@ -251,6 +278,7 @@ def launch(state: State, slot: int) -> None:
     """
     batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
     for i_part in range(batch.n_parts):
         part = parts[i_part]
@@ -259,10 +287,8 @@ def launch(state: State, slot: int) -> None:
         part.num_computed_tokens = before
         part.seat = request.seat
         part.kind = _CONTEXT if request.is_prefill_chunk else _GENERATION
-        part.num_spec_tokens = _take_drafts(request, n_tokens)
-        part.has_padded_drafts = request.has_padded_drafts
-        request.has_padded_drafts = 0
-        num_spec += part.num_spec_tokens
+        if n_drafts > 0:
+            num_spec += _take_drafts(part, request)
         if request.is_prefill_chunk:
             n_prefill += 1
             prefill_tokens += n_tokens
@@ -275,12 +301,12 @@ def launch(state: State, slot: int) -> None:
         request.num_in_flight_tokens += n_tokens
         request.is_prefill_chunk = int(before + n_tokens < request.num_tokens + request.num_output_placeholders)
         part.yields_token = 1 - request.is_prefill_chunk
-        if not request.is_prefill_chunk:
+        if is_async and not request.is_prefill_chunk:
+            request.num_output_placeholders += 1 + part.num_spec_tokens
+            request.num_spec_tokens = n_drafts
+        if n_drafts > 0 and not request.is_prefill_chunk:
             n_yielding += 1
             yielding_context += before + n_tokens
-            if is_async:
-                request.num_output_placeholders += 1 + part.num_spec_tokens
-                request.num_spec_tokens = state.config[0].num_spec_tokens
     batch.n_prefill_requests = n_prefill
     batch.n_decode_requests = n_decode
     batch.prefill_tokens = prefill_tokens
@@ -292,13 +318,13 @@ def launch(state: State, slot: int) -> None:
 
 
 @compiled
-def _take_drafts(request: Record, n_tokens: int) -> int:
-    """How many of these tokens are drafts that it waited with? They wait no longer."""
-    if request.num_spec_tokens == 0:
-        return 0
-    n_beyond = n_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+def _take_drafts(part: Record, request: Record) -> int:
+    """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
+    n_beyond = part.num_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
     n_drafts: int = max(min(request.num_spec_tokens, n_beyond), 0)
-    request.num_spec_tokens = 0
+    part.num_spec_tokens = n_drafts
+    part.has_padded_drafts = request.has_padded_drafts
+    request.num_spec_tokens = request.has_padded_drafts = 0
     return n_drafts
 
 

@@ -18,7 +18,8 @@ _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     parts, counters = state.parts[slot], state.counters[0]
-    n_delivered, n_stopped, is_async = 0, 0, state.config[0].is_async
+    n_delivered, n_stopped = 0, 0
+    num_new_drafts: int = 0 if state.config[0].is_async else state.config[0].num_spec_tokens
     for i_part in range(state.batches[slot].n_parts):
         part = parts[i_part]
         request = state.requests[part.request]
@@ -37,8 +38,8 @@ def update(state: State, slot: int) -> int:
         n_stopped += _deliver_tokens(state, part.request, 1 + num_accepted, is_stale)
         part.n_delivered = request.num_tokens - num_tokens_before
         n_delivered += part.n_delivered
-        if not is_async:
-            request.num_spec_tokens = state.config[0].num_spec_tokens
+        if num_new_drafts > 0:
+            request.num_spec_tokens = num_new_drafts
     if n_stopped:
         _drop_finished(state)
     return n_delivered

@@ -62,7 +62,7 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self._contiguous = ContiguousKvCache(config) if config.kv_allocation == "contiguous" else None
+        self._contiguous = ContiguousKvCache(config) if config.is_contiguous else None
         self.kv_cache = self._contiguous or KvCache(config)
         self.running: list[Request] = []
         self.waiting = WaitingQueue(is_priority=config.policy == "priority")
@@ -88,13 +88,9 @@ class Scheduler:
     def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
         """Decide the next step."""
         self._num_swapped_blocks = 0
-        threshold = self._long_prefill_threshold()
-        budget = self._config.max_num_batched_tokens
         chosen: dict[Request, int] = {}
         preempted = list[Request]()
-        budget = self._schedule_running(budget, threshold, chosen, preempted)
-        if not preempted:
-            self._admit_waiting(budget, threshold, chosen)
+        self._choose(chosen, preempted)
         is_async = self._config.async_scheduling
         n_drafts = self._config.num_speculative_tokens
         scheduled = tuple(launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts) for request, n in chosen.items())
@@ -130,21 +126,40 @@ class Scheduler:
         request.status = Status.ABORTED
         self._leave(request)
 
+    def _choose(self, chosen: dict[Request, int], preempted: list[Request]) -> None:
+        """Who computes how much, and who has to go?"""
+        rules, budget = self._config.rules, self._config.step_budget_tokens
+        threshold = self._long_prefill_threshold()
+        if rules == "vllm-v0":
+            self._admit_waiting(budget, threshold, chosen)
+            if not chosen:
+                self._schedule_running(budget, threshold, chosen, preempted)
+        elif rules == "sarathi":
+            budget = self._schedule_running(budget, threshold, chosen, preempted, is_prefill=False)
+            budget = self._schedule_running(budget, threshold, chosen, preempted, is_prefill=True)
+            self._admit_waiting(budget, threshold, chosen)
+        else:
+            budget = self._schedule_running(budget, threshold, chosen, preempted)
+            if not preempted:
+                self._admit_waiting(budget, threshold, chosen)
+
     def _long_prefill_threshold(self) -> int:
         """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
         n_eligible = len(self.running) + len(self.waiting)
         threshold = self._config.long_prefill_token_threshold if n_eligible > 1 else 0
         if threshold > 0 and self._config.long_prefill_token_threshold_adaptive:
-            threshold = max(threshold, self._config.max_num_batched_tokens // n_eligible)
+            threshold = max(threshold, self._config.step_budget_tokens // n_eligible)
         return threshold
 
-    def _schedule_running(self, budget: int, threshold: int, chosen: dict[Request, int], preempted: list[Request]) -> int:
-        """Those that run come first, in order of admission, decodes and prefill chunks alike. Returns the budget left."""
+    def _schedule_running(
+        self, budget: int, threshold: int, chosen: dict[Request, int], preempted: list[Request], *, is_prefill: bool | None = None
+    ) -> int:
+        """Those that run, in order of admission, decodes and prefill chunks alike or one kind only. Returns the budget left."""
         i_running = 0
         while i_running < len(self.running) and self._input_budget(budget, chosen) > 0:
             request = self.running[i_running]
             n_tokens = self._num_running_tokens(request, self._input_budget(budget, chosen), threshold)
-            if n_tokens == 0:
+            if n_tokens == 0 or is_prefill is (not request.is_prefill_chunk):
                 i_running += 1
                 continue
             is_fitting = True
@@ -166,7 +181,10 @@ class Scheduler:
         return budget
 
     def _input_budget(self, budget: int, chosen: dict[Request, int]) -> int:
-        """How many tokens may one more request compute, if the draft takes its own rows for each?"""
+        """How many tokens may one more request compute, if the draft takes its own rows for each, or padding to the longest?"""
+        if self._config.rules == "vllm-v0":
+            padded = self._config.step_budget_tokens // (len(chosen) + 1)
+            return padded if max(chosen.values(), default=0) <= padded else 0
         return budget - self._config.num_draft_slots * (len(chosen) + 1)
 
     def _num_running_tokens(self, request: Request, budget: int, threshold: int) -> int:

@@ -113,6 +113,8 @@ class KvCache:
         if n_reserved and max(n_reserved - n_owned, 0) > n_spare:
             return False
         n_slots = min(num_done + num_new_tokens + self._config.num_lookahead_tokens, max_len)
+        if is_admission and self._config.rules == "sarathi":
+            n_slots = max(n_slots, request.num_tokens)
         n_new_blocks = max(_n_blocks(n_slots, size) - n_owned, 0)
         if n_new_blocks > n_spare:
             return False

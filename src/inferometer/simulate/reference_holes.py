@@ -95,7 +95,9 @@ class ContiguousKvCache:
         return next((end for end, gap in zip(ends, self._gaps(), strict=True) if gap >= n_blocks), None)
 
     def _n_needed(self, request: Request) -> int:
-        n_tokens = min(request.num_prompt_tokens + request.max_tokens, self._config.max_model_len)
+        n_tokens = self._config.max_model_len
+        if self._config.rules != "orca":
+            n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
         return -(-n_tokens // self._config.block_size)
 
 

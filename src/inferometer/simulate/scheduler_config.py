@@ -8,12 +8,14 @@ from inferometer.simulate.acceptance import N_DRAWS
 
 Policy: TypeAlias = Literal["fcfs", "priority"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
+Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
 ASYNC_DEPTH: Final = 2
 """How many batches are in flight under asynchronous scheduling, without pipeline parallelism."""
 
+_ENGINES: Final[dict[Rules, str]] = {"vllm": "vLLM 0.32.0", "sarathi": "Sarathi-Serve", "orca": "Orca", "vllm-v0": "vLLM v0"}
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
 
@@ -35,6 +37,11 @@ class SchedulerConfig:
     With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to ``swap_space_bytes`` of host memory and come
     back before he runs again; where they do not fit he computes all again. Both ways take ``swap_bytes_per_s`` on each device, and
     the step that follows begins when the copies are done.
+
+    ``rules`` are those of older engines, in the short form that simulators give them (Vidur's). "sarathi": decodes before prefill
+    chunks, memory for the whole prompt at the admission, which goes on in a step that preempts. "orca": no limit of a step's tokens,
+    memory for ``max_model_len`` tokens each. "vllm-v0": whole prompts in steps of their own, before any decode, ``max_model_len``
+    tokens of them or ``max_num_batched_tokens`` if that is more, padded to the longest. ``serving_config`` sets what goes with each.
     """
 
     num_blocks: int
@@ -61,6 +68,7 @@ class SchedulerConfig:
     swap_space_bytes: int = 4 * 2**30
     swap_bytes_per_s: float | None = None
     kv_block_bytes: int | None = None
+    rules: Rules = "vllm"
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
@@ -74,9 +82,9 @@ class SchedulerConfig:
                 f"enough for one request of max_model_len = {self.max_model_len}: {-(-self.max_model_len // self.block_size)}",
                 try_="a smaller max_model_len or more memory for the KV cache, as vLLM says when it refuses to start",
             )
-        if self.max_num_batched_tokens < self.max_num_seqs:
+        if self.step_budget_tokens < self.max_num_seqs:
             self._refuse("max_num_batched_tokens", f"max_num_seqs = {self.max_num_seqs} or more")
-        if not self.enable_chunked_prefill and self.max_num_batched_tokens < self.max_model_len:
+        if not self.enable_chunked_prefill and self.step_budget_tokens < self.max_model_len:
             self._refuse("max_num_batched_tokens", f"max_model_len = {self.max_model_len} or more where prefill is not chunked")
         if not 0 <= self.long_prefill_token_threshold <= self.max_model_len:
             self._refuse("long_prefill_token_threshold", f"0 (off) to max_model_len = {self.max_model_len}")
@@ -85,7 +93,13 @@ class SchedulerConfig:
         self._check_what_is_added()
 
     def _check_what_is_added(self) -> None:
-        if self.kv_allocation == "contiguous" and self.enable_prefix_caching:
+        if self.rules in {"orca", "vllm-v0"}:
+            for name in ("enable_chunked_prefill", "long_prefill_token_threshold"):
+                if getattr(self, name):
+                    self._refuse(name, f"{type(getattr(self, name))(0)}: the rules of {self.rules} compute prompts whole")
+        if self.rules != "vllm" and self.num_speculative_tokens != 0:
+            self._refuse("num_speculative_tokens", f"0 where the rules are those of {self.rules}")
+        if self.is_contiguous and self.enable_prefix_caching:
             self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
         if self.num_speculative_tokens != 0:
             self._check_speculation()
@@ -130,12 +144,24 @@ class SchedulerConfig:
         """Whose rules are these?"""
         changes = ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
         changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
-        return "vLLM 0.32.0" + changes + ", swapping" * (self.preemption_mode == "swap")
+        return _ENGINES[self.rules] + changes + ", swapping" * (self.preemption_mode == "swap")
 
     @property
     def max_num_active(self) -> int:
         """How many requests may run at once?"""
         return self.max_num_seqs if self.max_num_active_seqs is None else min(self.max_num_active_seqs, self.max_num_seqs)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Does each request get one piece of memory for all its tokens?"""
+        return self.kv_allocation == "contiguous" or self.rules == "orca"
+
+    @property
+    def step_budget_tokens(self) -> int:
+        """How many tokens may a step compute?"""
+        if self.rules == "orca":
+            return self.max_num_seqs * self.max_model_len
+        return max(self.max_num_batched_tokens, self.max_model_len) if self.rules == "vllm-v0" else self.max_num_batched_tokens
 
     @property
     def n_kv_blocks(self) -> int:
@@ -194,4 +220,4 @@ class SchedulerConfig:
         return ASYNC_DEPTH if self.async_scheduling else 1
 
 
-__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "SchedulerConfig"]
+__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "Rules", "SchedulerConfig"]

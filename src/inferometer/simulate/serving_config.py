@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
@@ -20,8 +21,11 @@ class _Engine(NamedTuple):
     """vLLM's name of a shared knob -> this engine's, where they differ."""
     counts_tokens: bool = False
     """Its KV cache is counted in tokens, not in blocks."""
+    preset: Mapping[str, object] = MappingProxyType({})
+    """Its own defaults, where another engine's configuration stands for it."""
 
 
+_OLD: Final[dict[str, object]] = {"enable_prefix_caching": False, "async_scheduling": False}
 _ENGINES: Final = {
     "vllm": _Engine(SchedulerConfig, {}),
     "sglang": _Engine(
@@ -47,6 +51,17 @@ _ENGINES: Final = {
     "static": _Engine(StaticBatching, {"max_num_seqs": "max_batch_size"}),
     "dynamic": _Engine(DynamicBatching, {"max_num_seqs": "max_batch_size"}),
     "none": _Engine(NoBatching, {}),
+    "sarathi": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD | {"rules": "sarathi", "max_num_batched_tokens": 512, "max_num_seqs": 128, "watermark_fraction": 0.01},
+    ),
+    "orca": _Engine(SchedulerConfig, {}, preset=_OLD | {"rules": "orca", "enable_chunked_prefill": False, "max_num_seqs": 128}),
+    "vllm-v0": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD | {"rules": "vllm-v0", "enable_chunked_prefill": False, "max_num_batched_tokens": 4096, "watermark_fraction": 0.01},
+    ),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
 
@@ -80,7 +95,7 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
         block_size = shared.get("block_size", default_block_size(engine))
         shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
     known = {field.name: field for field in fields(kind.config)}
-    values: dict[str, object] = {}
+    values: dict[str, object] = dict(kind.preset)
     for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
         if name not in known:
             raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
