@@ -7,12 +7,13 @@ import click
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
+from inferometer.cli.rate_view import rate_view
 from inferometer.cli.request_answer import are_of_requests, slo_option, views_of
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import SpecError
 from inferometer.report import export as exporting
-from inferometer.report import html, request_html
+from inferometer.report import html, rate_html, request_html
 from inferometer.units import format_bytes
 
 
@@ -43,17 +44,19 @@ Examples:
 @slo_option
 @json_option
 def command(request: RunRequest, *, out: Path | None, export: Path | None, slo: str | None, as_json: bool) -> None:
-    """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side; of runs of requests, one has a page."""
+    """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side, several runs of requests by rate."""
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
     runs = load_runs(request)
     exported: tuple[str, ...] = ()
     if are_of_requests(runs):
-        if len(runs) > 1 or export is not None:
-            raise SpecError(
-                "a page of a run of requests is of one run, and its charts are not exported", where="RUN..., --export", try_="one RUN"
-            )
-        request_html.write_request_report(views_of(runs, request.paths, slo, path)[0], path)
+        if export is not None:
+            raise SpecError("charts of runs of requests are not exported", where="--export", try_="the page itself, without --export")
+        views = views_of(runs, request.paths, slo, path)
+        if len(runs) > 1:
+            rate_html.write_rate_report(rate_view(runs, views, [str(one) for one in request.paths]), path)
+        else:
+            request_html.write_request_report(views[0], path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_report(view, path)

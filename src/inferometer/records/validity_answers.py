@@ -17,8 +17,8 @@ from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.quantiles import min_samples
 from inferometer.units import format_fraction, format_number
 
-_COALESCED: Final = Limits(suspect=0.05, invalid=2.0)
-"""From a twentieth on the gaps between chunks at p95 are not the server's. TTFT and TPOT stand: never INVALID."""
+_COALESCED: Final = Limits(suspect=0.10, invalid=2.0)
+"""Each makes one gap too long and one too short: from a tenth on p90 is not the server's. TTFT and TPOT stand: never INVALID."""
 _LENGTHS: Final = Limits(suspect=0.01, invalid=0.10)
 """Work goes with tokens: a tenth more or fewer is another workload."""
 _HITS: Final = Limits(suspect=0.02, invalid=0.10)

@@ -1,0 +1,199 @@
+"""When does it blow up, how much traffic meets all limits, and what does throughput cost in latency? One point for each run.
+
+Points whose run is not VALID are hollow. Runs of users who wait for their answers (closed loop) have no rate of their own: they stand
+in throughput against latency alone, as a line of their own.
+"""
+
+from collections.abc import Callable, Sequence
+
+import altair as alt
+
+from inferometer.records.request_summaries import Percentile
+from inferometer.report.charts.frame import (
+    MUTED,
+    PAPER,
+    POINT_SIZE,
+    ChartSpec,
+    Row,
+    finished,
+    interval_fields,
+    log_axis_domain,
+    series_channels,
+    values,
+    y_axis,
+)
+from inferometer.report.charts.lines import measured_lines
+from inferometer.report.rate_views import RatePoint, RateView
+from inferometer.report.request_words import duration_cell, rate_text
+from inferometer.units import format_number
+
+_HOLLOW = "hollow: not VALID"
+
+
+def ttft_rate_chart(view: RateView) -> ChartSpec | None:
+    """TTFT p50 and p95 against the offered rate."""
+    return _latency_chart(view, "TTFT", (("p50", lambda point: point.ttft_p50), ("p95", lambda point: point.ttft_p95)))
+
+
+def tpot_rate_chart(view: RateView) -> ChartSpec | None:
+    """TPOT p50 and p95 against the offered rate."""
+    return _latency_chart(view, "TPOT", (("p50", lambda point: point.tpot_p50), ("p95", lambda point: point.tpot_p95)))
+
+
+def goodput_rate_chart(view: RateView) -> ChartSpec | None:
+    """Requests within every limit per second against those that were offered; on the dashed line all are."""
+    shown = [point for point in _open(view) if point.good_requests_per_s is not None]
+    if not shown:
+        return None
+    rows: list[Row] = [
+        {
+            "x": point.offered_requests_per_s,
+            "value": point.good_requests_per_s,
+            "flags": _flag(point),
+            "series": "goodput",
+            "run": point.label,
+        }
+        for point in shown
+    ]
+    end = max(max(row["x"], row["value"]) for row in rows) * 1.05
+    x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(domain=[0, end], nice=False))
+    axis = y_axis("requests/s within every limit", "dashed: all that were offered", _hollow(rows), tick_count=5)
+    y = alt.Y("value:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
+    ideal = alt.Chart(values([{"x": 0, "value": 0}, {"x": end, "value": end}])).mark_line(strokeDash=[4, 3], color=MUTED, strokeWidth=1)
+    tooltip = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("x:Q", title="offered/s", format=".3~r"),
+        alt.Tooltip("value:Q", title="good/s", format=".3~r"),
+    ]
+    best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
+    return ChartSpec(
+        chart_id="goodput-vs-rate",
+        title="Goodput against the offered rate",
+        finding=f"Goodput is at most {format_number(best.good_requests_per_s or 0.0)} requests/s, "
+        f"at {format_number(best.offered_requests_per_s or 0.0)} offered.",
+        spec=finished([ideal.encode(x=x, y=y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260),
+        header=("run", "offered/s", "good/s", "verdict"),
+        rows=tuple((row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"]) for row in rows),
+    )
+
+
+def throughput_latency_chart(view: RateView) -> ChartSpec | None:
+    """Output tokens per second against TTFT p95."""
+    shown = [point for point in view.points if point.output_tokens_per_s is not None and point.ttft_p95 is not None]
+    if len(shown) < 2:
+        return None
+    rows = [row for point in shown if (row := _traded(point)) is not None]
+    x_scale = alt.Scale(type="log", domain=log_axis_domain([row["x"] for row in rows]), nice=False)
+    x = alt.X("x:Q", scale=x_scale, axis=alt.Axis(title="TTFT p95, ms (log scale)", format=",~r", tickCount=5, grid=False))
+    y = alt.Y("value:Q", scale=alt.Scale(zero=True), axis=y_axis("output tok/s", _hollow(rows), tick_count=5))
+    channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
+    tooltip = [
+        alt.Tooltip("run:N"),
+        alt.Tooltip("x:Q", title="TTFT p95, ms", format=".4~r"),
+        alt.Tooltip("value:Q", title="tok/s", format=".4~r"),
+    ]
+    data = alt.Chart(values(rows))
+    layers = [
+        data.mark_line(strokeWidth=1.2, opacity=0.5).encode(x=x, y=y, color=channels["color"], order=alt.Order("place:Q")),
+        data.mark_point(filled=True, size=POINT_SIZE, opacity=1).encode(x=x, y=y, **channels, tooltip=tooltip),
+    ]
+    flagged = [row for row in rows if row["flags"]]
+    if flagged:
+        hollow = alt.Chart(values(flagged)).mark_point(filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER)
+        layers.append(hollow.encode(x=x, y=y, shape=channels["shape"]))
+    most = max(rows, key=lambda row: float(row["value"]))
+    return ChartSpec(
+        chart_id="throughput-latency",
+        title="Throughput against TTFT",
+        finding=f"The most output is {format_number(most['value'])} tok/s, at a TTFT p95 of {format_number(most['x'])} ms.",
+        spec=finished(layers, height=280),
+        header=("run", "TTFT p95, ms", "output tok/s", "verdict"),
+        rows=tuple((row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"]) for row in rows),
+    )
+
+
+def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callable[[RatePoint], Percentile | None]]]) -> ChartSpec | None:
+    rows: list[Row] = []
+    for series, pick in picks:
+        for point in _open(view):
+            found = pick(point)
+            if found is not None and found.seconds.value > 0:
+                bounded = interval_fields(found.seconds, 1e3)
+                # An end that nobody saw, and one at 0, have no place on a logarithmic axis.
+                if not 0 < bounded.get("low", 1.0) <= bounded.get("high", 1.0) < float("inf"):
+                    bounded = {"value": bounded["value"], "n": bounded["n"]}
+                rows.append({"series": series, "x": point.offered_requests_per_s, "flags": _flag(point), "run": point.label} | bounded)
+    if len({row["run"] for row in rows}) < 2:
+        return None
+    x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(nice=False, zero=False, padding=12))
+    scale = alt.Scale(
+        type="log", domain=log_axis_domain([end for row in rows for end in (row.get("low", row["value"]), row.get("high", row["value"]))])
+    )
+    y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5))
+    tooltip = [alt.Tooltip("run:N"), alt.Tooltip("series:N", title=" "), alt.Tooltip("value:Q", title="ms", format=".4~r")]
+    first, last = ([row for row in rows if row["series"] == picks[-1][0]][index] for index in (0, -1))
+    return ChartSpec(
+        chart_id=f"{name.lower()}-vs-rate",
+        title=f"{name} against the offered rate",
+        finding=f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at {format_number(first['x'])} requests/s "
+        f"to {format_number(last['value'])} ms at {format_number(last['x'])}.",
+        spec=finished(measured_lines(rows, x, y, tooltip=tooltip, has_curve=False), height=260),
+        header=("run", "offered/s", *(f"{name} {series}" for series, _ in picks), "verdict"),
+        rows=tuple(
+            (
+                point.label,
+                format_number(point.offered_requests_per_s or 0.0),
+                *(duration_cell(None if (found := pick(point)) is None else found.seconds) for _, pick in picks),
+                _flag(point),
+            )
+            for point in _open(view)
+        ),
+    )
+
+
+def _traded(point: RatePoint) -> Row | None:
+    if point.output_tokens_per_s is None or point.ttft_p95 is None or point.ttft_p95.seconds.value <= 0:
+        return None
+    return {
+        "series": "open loop" if point.is_open else "closed loop",
+        "x": 1e3 * point.ttft_p95.seconds.value,
+        "value": point.output_tokens_per_s.value,
+        "place": point.output_tokens_per_s.value if point.offered_requests_per_s is None else point.offered_requests_per_s,
+        "flags": _flag(point),
+        "run": point.label,
+    }
+
+
+def _open(view: RateView) -> list[RatePoint]:
+    return [point for point in view.points if point.is_open and point.offered_requests_per_s is not None]
+
+
+def _flag(point: RatePoint) -> str:
+    return "" if point.verdict in {None, "VALID"} else str(point.verdict)
+
+
+def _hollow(rows: Sequence[Row]) -> str:
+    return _HOLLOW if any(row["flags"] for row in rows) else ""
+
+
+def _rate_axis() -> alt.Axis:
+    return alt.Axis(title="offered requests/s", tickCount=6, grid=False)
+
+
+def rate_cells(point: RatePoint) -> tuple[str, ...]:
+    """One row of the table of runs."""
+    offered = "–" if point.offered_requests_per_s is None else format_number(point.offered_requests_per_s)
+    good = "–" if point.good_requests_per_s is None else format_number(point.good_requests_per_s)
+    latencies = (point.ttft_p50, point.ttft_p95, point.tpot_p50, point.tpot_p95)
+    return (
+        point.label,
+        point.verdict or "",
+        offered,
+        rate_text(point.completed_requests_per_s, "").strip(),
+        good,
+        rate_text(point.output_tokens_per_s, "").strip(),
+        *(duration_cell(None if one is None else one.seconds) for one in latencies),
+    )
+
+
+__all__ = ["goodput_rate_chart", "rate_cells", "throughput_latency_chart", "tpot_rate_chart", "ttft_rate_chart"]

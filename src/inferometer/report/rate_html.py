@@ -1,0 +1,65 @@
+"""What do several runs of requests look like as one file that opens anywhere?"""
+
+from pathlib import Path
+from typing import Final
+
+from inferometer.report import online_tables, request_tables
+from inferometer.report.charts.rates import goodput_rate_chart, rate_cells, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
+from inferometer.report.figure import figure_of
+from inferometer.report.html import render_page, write_page
+from inferometer.report.rate_views import RateView
+from inferometer.report.sections import Page, Section
+from inferometer.report.tables import TextTable
+
+RATE_CHARTS: Final = (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart, throughput_latency_chart)
+_HEADER: Final = (
+    "run",
+    "verdict",
+    "offered req/s",
+    "completed req/s",
+    "good req/s",
+    "output tok/s",
+    "TTFT p50",
+    "TTFT p95",
+    "TPOT p50",
+    "TPOT p95",
+)
+
+
+def write_rate_report(view: RateView, path: Path) -> None:
+    """Write the report of this view: all of it or nothing.
+
+    Raises
+    ------
+    RecordError
+        The folder or the file cannot be written.
+    """
+    write_page(rate_page_of(view), path)
+
+
+def render_rate_report(view: RateView) -> str:
+    """The page as text."""
+    return render_page(rate_page_of(view))
+
+
+def rate_page_of(view: RateView) -> Page:
+    """The sections of a report on several runs of requests: curves, then the table that they draw."""
+    figures = tuple(figure_of(chart) for build in RATE_CHARTS if (chart := build(view)) is not None)
+    within = f"; good: within {view.objective}" if view.objective else ""
+    table = TextTable(caption=f"Runs by offered rate{within}", header=_HEADER, rows=tuple(rate_cells(point) for point in view.points))
+    sections = (
+        Section(id="rates", title="Latency, goodput and throughput against the rate", nav="Rates", tables=(table,), figures=figures),
+        Section(
+            id="method",
+            title="Method and definitions",
+            nav="Method",
+            definitions=request_tables.DEFINITIONS + online_tables.ONLINE_DEFINITIONS,
+        ),
+        Section(id="data", title="Data", nav="Data", files=view.files),
+    )
+    return Page(
+        title=view.title, subtitle=view.subtitle, tool_version=view.tool_version, answers=(("Answer", view.answer),), sections=sections
+    )
+
+
+__all__ = ["RATE_CHARTS", "rate_page_of", "render_rate_report", "write_rate_report"]

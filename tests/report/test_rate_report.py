@@ -1,0 +1,97 @@
+"""Do several runs of requests make curves, with doubtful runs hollow and closed loops apart?"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from tests.records.load_run import load_plan, load_run
+
+from inferometer.cli.main import app
+from inferometer.cli.rate_view import rate_view
+from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.records.whole_run import write_run
+from inferometer.report.charts.rates import goodput_rate_chart, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
+from inferometer.report.rate_html import RATE_CHARTS, render_rate_report
+from inferometer.spec.objectives import parse_objective
+from inferometer.spec.workload.types import ClosedArrivals
+
+QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
+
+
+def run_at(rate_per_s, *, slower=1.0, send_lag_s=0.0, closed=False):
+    ttft_s = 0.02 * slower * np.random.default_rng(2).lognormal(0, 0.1, 400)
+    run = load_run(rate_per_s=rate_per_s, ttft_s=ttft_s, send_lag_s=send_lag_s)
+    load = load_plan()
+    if closed:
+        workload = type(load.workload)(n_requests=400, arrivals=ClosedArrivals(concurrency=8), classes=load.workload.classes)
+        load = replace(load, workload=workload)
+    return replace(run, manifest=replace(run.manifest, run_id=f"at {rate_per_s:g}", load=load))
+
+
+def view_of(*runs, question=QUESTION):
+    return rate_view(runs, [request_view(run, question) for run in runs], [f"runs/{i}" for i in range(len(runs))])
+
+
+@pytest.fixture(scope="module")
+def view():
+    return view_of(run_at(40, slower=3), run_at(10), run_at(20, send_lag_s=0.06))
+
+
+def rows_of(chart):
+    return [row for layer in (chart.spec, *chart.spec["layer"]) for row in layer.get("data", {}).get("values", [])]
+
+
+def test_runs_stand_in_order_of_their_rate(view):
+    rates = [point.offered_requests_per_s for point in view.points]
+    assert rates == sorted(rates)
+    assert rates[0] == pytest.approx(10, rel=0.15)
+    assert [point.verdict for point in view.points] == ["VALID", "INVALID", "VALID"]
+    assert "is INVALID" in view.answer
+    assert "most goodput within ttft:p95<40ms" in view.answer
+
+
+def test_curves(view):
+    charts = {chart.chart_id: chart for build in RATE_CHARTS if (chart := build(view)) is not None}
+    assert set(charts) == {"ttft-vs-rate", "tpot-vs-rate", "goodput-vs-rate", "throughput-latency"}
+    for chart in charts.values():
+        assert chart.finding.endswith(".")
+        assert len(chart.rows) == 3
+        assert all(len(row) == len(chart.header) for row in chart.rows)
+        assert "hollow: not VALID" in json.dumps(chart.spec, allow_nan=False)
+    values = [row["value"] for row in rows_of(charts["ttft-vs-rate"]) if row.get("series") == "p50"]
+    assert min(values) == pytest.approx(20, rel=0.1)
+    assert max(values) == pytest.approx(80, rel=0.1)
+
+
+def test_goodput_is_what_was_promised(view):
+    by_rate = [point.good_requests_per_s for point in view.points]
+    assert by_rate[0] == pytest.approx(view.points[0].completed_requests_per_s.value, rel=0.05)
+    assert by_rate[1] == by_rate[2] == 0
+    assert goodput_rate_chart(view_of(run_at(10), run_at(20), question=RequestQuestion())) is None
+
+
+def test_users_who_wait_have_no_rate_of_their_own():
+    view = view_of(run_at(10), run_at(20), run_at(30, closed=True))
+    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {point.label for point in view.points if point.is_open}
+    assert {row["series"] for row in rows_of(throughput_latency_chart(view)) if "series" in row} == {"open loop", "closed loop"}
+    assert tpot_rate_chart(view_of(run_at(10), run_at(30, closed=True))) is None
+
+
+def test_the_page(view):
+    page = render_rate_report(view)
+    assert len(page.encode()) <= 1_500_000
+    for chart in ("ttft-vs-rate", "tpot-vs-rate", "goodput-vs-rate", "throughput-latency"):
+        assert f'<figure id="{chart}"' in page
+    assert render_rate_report(view) == page
+
+
+def test_the_command(tmp_path):
+    for name, rate in (("a", 10), ("b", 20)):
+        write_run(tmp_path / name, run_at(rate))
+    out = tmp_path / "rates.html"
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "a"), str(tmp_path / "b"), "--slo", "ttft:p95<40ms", "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "goodput-vs-rate" in Path(out).read_text(encoding="utf-8")
