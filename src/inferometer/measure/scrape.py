@@ -1,6 +1,6 @@
 """What does the server say of itself while it is loaded?
 
-A thread asks for the server's metrics every second and puts the pages aside, compressed; they are read when the run is over. So a page costs
+A thread asks for the server's metrics every second and puts the pages aside, compressed, and reads them when the run is over. A page costs
 the client 0.8 ms of CPU while it sends (``bench/RESULTS.md``). Pages, their sum and each try are bounded: when there are too many, every
 second one is dropped and the interval doubles.
 """
