@@ -296,10 +296,10 @@ def test_time_passes_as_fast_as_asked(tmp_path):
     assert asyncio.run(main(0.5)) == [500_000] * 5
 
 
-def test_it_stops_by_itself():
+def test_it_stops_by_itself(tmp_path):
     async def main():
         started_s = time.perf_counter()
-        async with emulator(for_s=0.2) as port:
+        async with emulator(for_s=0.2, emission_log=tmp_path / "log") as port:
             client = await Client.connect(port)
             client.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True})
             rest = await asyncio.wait_for(client.reader.read(), 10)
@@ -310,6 +310,10 @@ def test_it_stops_by_itself():
     assert b"data: " in rest
     assert b"[DONE]" not in rest
     assert took_s > 0.2
+    log = read_emission_log(tmp_path / "log")
+    (request,) = log.requests
+    assert request.end == "unfinished"
+    assert len(log.token_instants_ns(0)) == rest.count(b"data: ") <= request.output_tokens
 
 
 def test_a_tokenizer_of_its_own(tmp_path):

@@ -50,7 +50,7 @@ class LoggedRequest:
     output_tokens: int
     """Generated; a fault may have kept some from being sent."""
     end: str
-    """``stop``, ``length``, ``abort``, ``error`` or ``refused``."""
+    """``stop``, ``length``, ``abort``, ``error``, ``refused``, or ``unfinished`` where the server was stopped first."""
     fault: str | None
     """Which was committed."""
 

@@ -59,6 +59,7 @@ class EmulatorServer:
         self._lateness_ns: deque[int] = deque(maxlen=_N_LATENESS)
         self._agenda = Agenda(asyncio.get_running_loop())
         self._wake_ns = outcome.FAR_NS
+        self._is_over = False
 
     def new_line(self) -> Line:
         """A client connects."""
@@ -67,10 +68,13 @@ class EmulatorServer:
         return line
 
     def hang_up(self) -> None:
-        """Send all clients away."""
+        """Send all clients away, and log what was not finished."""
+        self._is_over = True
+        self._agenda.close()
         for line in tuple(self._lines):
             line.cut()
-        self._agenda.close()
+        for exchange in self._exchanges.values():
+            self._log.ended(_logged(exchange.served))
 
     def counts(self) -> ServedCounts:
         """What was done so far."""
@@ -121,7 +125,7 @@ class EmulatorServer:
     def _on_lost(self, line: Line) -> None:
         self._lines.discard(line)
         exchange = self._on_line.pop(line, None)
-        if exchange is not None and not exchange.served.request.status.is_finished:
+        if exchange is not None and not exchange.served.request.status.is_finished and not self._is_over:
             exchange.is_over = True
             self._engine.abort(exchange.served.request, time.perf_counter_ns())
             self._advance()
@@ -188,7 +192,7 @@ def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
         prompt_tokens=request.num_prompt_tokens,
         cached_tokens=request.num_cached_tokens,
         output_tokens=request.num_output_tokens,
-        end=_ENDS[request.status],
+        end=_ENDS.get(request.status, "unfinished"),
         fault=None if strike is None else strike.kind,
     )
 
