@@ -77,7 +77,8 @@ class EmissionLog(NamedTuple):
     def lateness_ns(self) -> I64:
         """By how much was each chunk with tokens written after it was due?"""
         is_token = self.kind == EmissionKind.TOKENS
-        return self.written_ns[is_token] - self.due_ns[is_token]
+        late_ns: I64 = self.written_ns[is_token] - self.due_ns[is_token]
+        return late_ns
 
 
 class EmissionWriter:
