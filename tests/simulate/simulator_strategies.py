@@ -186,7 +186,8 @@ def settings_of_batches(draw, **kinds):
 def assert_equal(one, other):
     """Two simulations say the same, cell by cell and type by type."""
     assert (one.outcome, one.end_ns, one.n_never_sent) == (other.outcome, other.end_ns, other.n_never_sent)
-    for table, expected in zip((*one[2:5], one.holes), (*other[2:5], other.holes), strict=True):
+    assert np.array_equal(one.busy_ns, other.busy_ns)
+    for table, expected in zip((*one[2:5], one.holes, one.visits), (*other[2:5], other.holes, other.visits), strict=True):
         assert (table is None) == (expected is None)
         for name, column, right in zip(table._fields, table, expected, strict=True) if table is not None else ():
             assert np.array_equal(column, right), name

@@ -41,7 +41,7 @@ def test_kernel_equals_reference(run, until_ns):
 @given(settings_of_batches())
 def test_every_request_and_token_is_accounted_for(run):
     config, requests, cost = run
-    outcome, _, table, steps, parts, n_never_sent, _ = simulate(requests, config, cost, record_parts=True)
+    outcome, _, table, steps, parts, n_never_sent, *_ = simulate(requests, config, cost, record_parts=True)
     assert outcome is Outcome.FINISHED
     assert n_never_sent == 0
     assert np.all(table.status != RequestStatus.UNFINISHED)

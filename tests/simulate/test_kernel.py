@@ -53,7 +53,7 @@ def test_kernel_equals_reference_at_size(is_async, num_blocks):
 @given(settings_of_a_run())
 def test_every_request_is_accounted_for(run):
     config, requests, cost = run
-    outcome, _, table, steps, _, n_never_sent, _ = simulate(requests, config, cost)
+    outcome, _, table, steps, _, n_never_sent, *_ = simulate(requests, config, cost)
     assert len(table.status) + n_never_sent == requests.n_requests
     assert len(set(table.request_index)) == len(table.status)
     requests = requests._replace(**{name: getattr(requests, name)[table.request_index] for name in ("prompt_tokens", "output_tokens")})

@@ -7,6 +7,7 @@
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
     requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
+    visits.parquet                 and which of several servers had which request
     chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test
 """
 
@@ -26,6 +27,7 @@ CHUNKS_NAME: Final = "chunks.parquet"
 EXCHANGES_NAME: Final = "exchanges.parquet"
 LAGS_NAME: Final = "lags.parquet"
 SERVER_NAME: Final = "server.parquet"
+VISITS_NAME: Final = "visits.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
 """The tables of a sweep, which has all of them."""
 TABLE_FILES: Final = {
@@ -38,6 +40,7 @@ TABLE_FILES: Final = {
     "exchanges": EXCHANGES_NAME,
     "lags": LAGS_NAME,
     "server": SERVER_NAME,
+    "visits": VISITS_NAME,
 }
 """Field of a ``Run`` -> the file that holds it."""
 
@@ -79,6 +82,7 @@ __all__ = [
     "SWEEP_NAME",
     "TABLE_FILES",
     "TABLE_NAMES",
+    "VISITS_NAME",
     "Part",
     "part_folder",
     "parts_of",

@@ -4,7 +4,8 @@ History of the schema
 ---------------------
 1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
 2   A run may have requests.parquet and step_parts.parquet; a complete run has only the files of its tables. Sweeps are as before.
-3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's ``load`` and ``validity``.
+3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's ``load`` and ``validity``. Steps have a
+    ``replica``, and visits.parquet says which request was where.
 
 To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old version here as a
 function that turns old columns and an old manifest into today's, add one for the new version, and commit a record of
@@ -16,10 +17,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
 
 from inferometer.errors import InferometerError, RecordError
 from inferometer.records.tables import Column
-from inferometer.records.types import RunManifest
+from inferometer.records.types import ABSENT, RunManifest
 
 ColumnsLoader: TypeAlias = Callable[[dict[str, Column]], dict[str, Column]]
 """Turns the columns of an old table into those of today's."""
@@ -95,10 +97,16 @@ def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:
     return columns
 
 
+def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
+    """Where nobody said which server it was, nobody knows. Version 3 was without it before it was released."""
+    n_rows = len(next(iter(columns.values())))
+    return {"replica": np.full(n_rows, ABSENT), **columns}
+
+
 LOADERS: Final[dict[int, Loader]] = {
-    1: Loader(manifest=_manifest_as_it_is, columns={}),
-    2: Loader(manifest=_manifest_as_it_is, columns={}),
-    3: Loader(manifest=_manifest_as_it_is, columns={}),
+    1: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
+    2: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
+    3: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
 }
 
 __all__ = ["LOADERS", "ColumnsLoader", "Loader", "StoredManifest", "read_manifest"]

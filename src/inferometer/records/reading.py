@@ -11,7 +11,17 @@ from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, 
 from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import Table
-from inferometer.records.types import Caution, CeilingTable, RequestTable, Run, RunManifest, StepPartTable, StepTable, SweepTable
+from inferometer.records.types import (
+    Caution,
+    CeilingTable,
+    RequestTable,
+    Run,
+    RunManifest,
+    StepPartTable,
+    StepTable,
+    SweepTable,
+    VisitTable,
+)
 
 _MAX_SHOWN: Final = 3
 _DIFFERS: Final = "differs from its checksum or is missing"
@@ -47,6 +57,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     exchanges = stored.table("exchanges", ExchangeTable)
     lags = stored.table("lags", LagTable)
     server = stored.table("server", ServerSampleTable)
+    visits = stored.table("visits", VisitTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
@@ -66,6 +77,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         exchanges=exchanges,
         lags=lags,
         server=server,
+        visits=visits,
     )
 
 

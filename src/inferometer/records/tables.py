@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
-from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepPartTable, StepTable, SweepTable
+from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepPartTable, StepTable, SweepTable, VisitTable
 
 Table = TypeVar(
     "Table",
@@ -24,9 +24,19 @@ Table = TypeVar(
     ExchangeTable,
     LagTable,
     ServerSampleTable,
+    VisitTable,
 )
 AnyTable: TypeAlias = (
-    SweepTable | StepTable | CeilingTable | RequestTable | StepPartTable | ChunkTable | ExchangeTable | LagTable | ServerSampleTable
+    SweepTable
+    | StepTable
+    | CeilingTable
+    | RequestTable
+    | StepPartTable
+    | ChunkTable
+    | ExchangeTable
+    | LagTable
+    | ServerSampleTable
+    | VisitTable
 )
 Column: TypeAlias = NDArray[Any]
 

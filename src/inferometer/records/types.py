@@ -3,7 +3,7 @@
 A ``Run`` has one type whether it was measured, simulated or published; whoever reads it cannot tell.
 
 Absent is never 0: an absent int64 is ``ABSENT``, an absent float is NaN; both are NULL in Parquet.
-Letters of shapes: N repetitions or requests, S steps, P parts of steps, C ceiling probes.
+Letters of shapes: N repetitions or requests, S steps, P parts of steps, V visits, C ceiling probes.
 """
 
 from dataclasses import dataclass
@@ -164,6 +164,8 @@ class StepTable(NamedTuple):
     decode_context_tokens: I64
     """Sum over decoding requests of the tokens attended to, the new one included."""
     kv_blocks_used: I64
+    replica: I64
+    """Which of several servers made it; ABSENT where nobody could tell."""
 
 
 class StepPartTable(NamedTuple):
@@ -174,12 +176,23 @@ class StepPartTable(NamedTuple):
     request_index: I32
     """``RequestTable.request_index``"""
     seat: I32
-    """Slot of the batch, which a request keeps while it runs."""
+    """Slot of the batch, which a request keeps while it runs; those of several servers are numbered through."""
     kind: I8
     """A ``PartKind``."""
     n_computed_tokens: I32
     n_delivered_tokens: I32
     """Given to the client when the step was done: mostly 1 or 0; more where answers are not streamed."""
+
+
+class VisitTable(NamedTuple):
+    """One row per stay of a request at one of several servers (V rows), in order of requests and of their stays."""
+
+    request_index: I32
+    """``RequestTable.request_index``"""
+    replica: I32
+    arrived_ns: I64
+    left_ns: I64
+    """When it ended or was handed on; ABSENT where it is still there."""
 
 
 class CeilingTable(NamedTuple):
@@ -297,6 +310,8 @@ class Run:
     exchanges: ExchangeTable | None = None
     lags: LagTable | None = None
     server: ServerSampleTable | None = None
+    visits: VisitTable | None = None
+    """Which request was where; None where there is one server, or nobody could tell."""
 
 
 __all__ = [
@@ -323,4 +338,5 @@ __all__ = [
     "StepPartTable",
     "StepTable",
     "SweepTable",
+    "VisitTable",
 ]

@@ -63,6 +63,7 @@ CONFIG: Final = np.dtype(
             "has_levels",
             "is_streaming",
             "largest",
+            "replica",
         )
     ],
     align=True,

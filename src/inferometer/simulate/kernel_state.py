@@ -51,6 +51,8 @@ REQUEST: Final = np.dtype(
         ("num_cached_tokens", np.int32),
         ("node", np.int32),
         ("queue_key", np.int32),
+        ("replica", np.int32),
+        ("sent_ns", np.int64),
         ("arrival_ns", np.int64),
         ("admitted_ns", np.int64),
         ("first_token_ns", np.int64),
@@ -59,6 +61,7 @@ REQUEST: Final = np.dtype(
     ],
     align=True,
 )
+"""``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later where something stands in between."""
 
 BLOCK: Final = np.dtype(
     [(name, np.int32) for name in ("ref_count", "previous", "next", "content", "previous_equal", "next_equal")],
@@ -121,30 +124,41 @@ COUNTERS: Final = np.dtype(
             "n_served",
             "now_ns",
             "device_free_ns",
-            "next_arrival",
-            "next_abort",
-            "n_due",
             "n_pieces",
             "wake_ns",
-            "n_steps",
             "first_batch",
             "n_in_flight",
             "n_busy_in_flight",
             "n_barren_steps",
             "n_tokens_computed",
+            "n_taken",
+            "n_ended",
+            "busy_ns",
+            "ready_ns",
+            "is_due",
         )
     ],
     align=True,
 )
+"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done; ``ready_ns`` is
+when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now?"""
+
+WORLD: Final = np.dtype(
+    [(name, np.int64) for name in ("now_ns", "next_arrival", "next_abort", "n_due", "n_steps", "n_ended", "n_told", "max_in_flight")],
+    align=True,
+)
+"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``."""
 
 
 class State(NamedTuple):
-    """All arrays of one simulation."""
+    """All arrays of one replica; those in ``SHARED`` are the same for all replicas of a simulation."""
 
     config: Records
     """(1) ``kernel_config.CONFIG``"""
     counters: Records
     """(1) ``COUNTERS``"""
+    world: Records
+    """(1) ``WORLD``"""
     requests: Records
     """(N) ``REQUEST``"""
     contents: Whole
@@ -198,6 +212,27 @@ class State(NamedTuple):
     """(as follower)"""
     earliest_ns: Whole
     """(as follower)"""
+    ended: Whole
+    """(N, or 0 where nobody asks) Who has ended, in order of that."""
+
+
+SHARED: Final = frozenset(
+    {
+        "world",
+        "requests",
+        "contents",
+        "skipped",
+        "acceptance",
+        "abort_ns",
+        "abort_order",
+        "arrival_order",
+        "due",
+        "follower",
+        "think_ns",
+        "earliest_ns",
+        "ended",
+    }
+)
 
 
 def new_state(requests: Demand, config: EngineConfig) -> State:
@@ -214,9 +249,11 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     counters = np.zeros(1, COUNTERS)
     config_columns = config_record(config)
     counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
+    counters["ready_ns"] = FAR_NS
     return State(
         config=config_columns,
         counters=counters,
+        world=np.zeros(1, WORLD),
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
         blocks=_block_records(config.n_kv_blocks + 1),
@@ -244,6 +281,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         follower=follower,
         think_ns=requests.think_ns[: len(follower)],
         earliest_ns=requests.arrival_ns[: len(follower)],
+        ended=np.empty(0, np.int32),
     )
 
 
@@ -259,11 +297,11 @@ def _request_records(requests: Demand) -> Records:
     records["stop_tokens"] = requests.output_tokens
     records["max_tokens"] = requests.max_tokens
     records["priority"] = requests.priority
-    records["arrival_ns"] = np.where(requests.follows == NOTHING, requests.arrival_ns, FAR_NS)
+    records["sent_ns"] = records["arrival_ns"] = np.where(requests.follows == NOTHING, requests.arrival_ns, FAR_NS)
     records["content_start"] = requests.content_start[:-1]
     records["status"] = int(Status.UNSEEN)
     records["is_prefill_chunk"] = 1
-    records["seat"] = NOTHING
+    records["seat"] = records["replica"] = NOTHING
     for name in ("admitted_ns", "first_token_ns", "finished_ns"):
         records[name] = ABSENT
     return records
@@ -279,4 +317,4 @@ def _block_records(num_blocks: int) -> Records:
     return blocks
 
 
-__all__ = ["BATCH", "BLOCK", "COUNTERS", "NOTHING", "PART", "REQUEST", "Record", "Records", "State", "new_state"]
+__all__ = ["BATCH", "BLOCK", "COUNTERS", "NOTHING", "PART", "REQUEST", "SHARED", "WORLD", "Record", "Records", "State", "new_state"]

@@ -9,7 +9,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import ABSENT, F64, I8, I32, I64, Bools, Phase, RequestStatus, RequestTable, StepPartTable, StepTable
+from inferometer.records.types import (
+    ABSENT,
+    F64,
+    I8,
+    I32,
+    I64,
+    Bools,
+    Phase,
+    RequestStatus,
+    RequestTable,
+    StepPartTable,
+    StepTable,
+    VisitTable,
+)
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.reference_request import Status
@@ -45,6 +58,7 @@ class StepLog(NamedTuple):
     prefill_context_product_tokens2: I64
     decode_context_tokens: I64
     kv_blocks_used: I64
+    replica: I64
     free_blocks: I64
     """With the next two, the columns of a ``HoleTable``; ABSENT where the KV cache is paged."""
     largest_hole_blocks: I64
@@ -79,6 +93,10 @@ class RequestFacts(NamedTuple):
     num_tokens: I64
     num_cached_tokens: I64
     num_preemptions: I64
+    arrived_ns: I64
+    """At its replica."""
+    replica: I64
+    """-1 where none got it."""
 
 
 class HoleTable(NamedTuple):
@@ -112,6 +130,14 @@ class Simulation(NamedTuple):
     """Requests that follow others and are not in the table: those had not ended, or the pause after them was not over."""
     holes: HoleTable | None
     """None where the KV cache is paged."""
+    busy_ns: I64
+    """(replicas) The time of each one's steps that were done."""
+    visits: VisitTable | None
+    """None where there is one replica."""
+    shed_reasons: I32 | None = None
+    """(N) Why the gate turned a request away, a ``gate_config.Reason``, in the workload's order; None where there is no gate."""
+    gate_classes: tuple[str, ...] = ()
+    """The names of the classes, as the gate knows them."""
 
 
 @compiled
@@ -145,6 +171,7 @@ def simulation(
     *,
     outcome: Outcome,
     end_ns: int,
+    busy_ns: I64,
 ) -> Simulation:
     """The tables of a simulation, from what a simulator noted. Requests that would have come after its end are left out."""
     came = (facts.status != Status.UNSEEN) | (facts.arrival_ns <= end_ns)
@@ -156,7 +183,17 @@ def simulation(
         parts=None if part_logs is None else _part_table(part_logs),
         n_never_sent=int(np.sum(~came & (demand.follows >= 0))),
         holes=None if logs is None else _hole_table(logs),
+        busy_ns=busy_ns,
+        visits=None if len(busy_ns) == 1 else _visit_table(facts),
     )
+
+
+def seats_numbered_through(simulation: Simulation, n_seats: int) -> Simulation:
+    """The same, the seats of replica 1 numbered behind the ``n_seats`` of replica 0, and so on."""
+    steps, parts = simulation.steps, simulation.parts
+    if steps is None or parts is None:
+        return simulation
+    return simulation._replace(parts=parts._replace(seat=(parts.seat + steps.replica[parts.step_index] * n_seats).astype(np.int32)))
 
 
 def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestTable:
@@ -186,6 +223,16 @@ def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestT
     return RequestTable._make(column[rows] for column in table)
 
 
+def _visit_table(facts: RequestFacts) -> VisitTable:
+    sent = np.flatnonzero(facts.replica >= 0)
+    return VisitTable(
+        request_index=sent.astype(np.int32),
+        replica=facts.replica[sent].astype(np.int32),
+        arrived_ns=facts.arrived_ns[sent],
+        left_ns=facts.finished_ns[sent],
+    )
+
+
 def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
     columns = [np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs]) for name in HoleTable._fields]
     return None if np.all(columns[0] == ABSENT) else HoleTable._make(columns)
@@ -193,7 +240,11 @@ def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
 
 def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
     filled = [[column[: log.n_filled[0]] for column in log[:-1]] for log in logs]
-    return StepPartTable._make(np.concatenate(parts) for parts in zip(*filled, strict=True))
+    table = StepPartTable._make(np.concatenate(parts) for parts in zip(*filled, strict=True))
+    if bool(np.all(np.diff(table.step_index) >= 0)):
+        return table
+    in_order = np.argsort(table.step_index, kind="stable")  # replicas end their steps in another order
+    return StepPartTable._make(column[in_order] for column in table)
 
 
 def _step_table(logs: Sequence[StepLog]) -> StepTable:
@@ -216,6 +267,7 @@ def _step_table(logs: Sequence[StepLog]) -> StepTable:
         prefill_context_product_tokens2=all_steps.prefill_context_product_tokens2,
         decode_context_tokens=all_steps.decode_context_tokens,
         kv_blocks_used=all_steps.kv_blocks_used,
+        replica=all_steps.replica,
     )
 
 
@@ -234,5 +286,6 @@ __all__ = [
     "max_barren_steps",
     "new_log",
     "new_part_log",
+    "seats_numbered_through",
     "simulation",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from inferometer.records.types import Caution, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import Outcome, Simulation
+from inferometer.simulate.replica_shares import requests_of
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import ModelSpec
 
@@ -40,7 +41,15 @@ def simulated_run(
         is_complete=True,
         cautions=cautions_of(simulation, config),
     )
-    return Run(manifest=manifest, sweep=None, steps=simulation.steps, ceilings=None, requests=simulation.requests, parts=simulation.parts)
+    return Run(
+        manifest=manifest,
+        sweep=None,
+        steps=simulation.steps,
+        ceilings=None,
+        requests=simulation.requests,
+        parts=simulation.parts,
+        visits=simulation.visits,
+    )
 
 
 def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
@@ -72,13 +81,32 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     if n_too_long:
         text = f"{n_too_long} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
         cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
-    growth = _growth(simulation.requests)
-    if growth is not None and growth.n_more > 3 * math.sqrt(growth.n_arrived) + config.max_num_active:
+    return (*cautions, *_overload(simulation, config), *_assumptions(config))
+
+
+def _overload(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
+    """Is there more to do than all replicas can, or than those that one router sends it to?"""
+    cautions, n_replicas = list[Caution](), len(simulation.busy_ns)
+    growth = _growth(simulation.requests, config.max_num_active * n_replicas)
+    if growth is not None:
         text = f"the queue grows without bound while this load goes on: {growth.n_arrived} requests came in the second half, "
         text += f"{growth.n_arrived - growth.n_more} left"
         remedy = "a lower rate or more replicas; averages over such a run say only how long it lasted"
         cautions.append(Caution(code="overload", text=text, remedy=remedy))
-    return (*cautions, *_assumptions(config))
+    grows = _growing_replicas(simulation, config)
+    if 0 < len(grows) < n_replicas:
+        text = f"the queue grows without bound on {len(grows)} of {n_replicas} replicas, not on the others: "
+        text += ", ".join(f"replica {replica}" for replica in grows)
+        remedy = "a router that looks at the load (least-loaded), or more replicas for these classes or prefixes"
+        cautions.append(Caution(code="uneven", text=text, remedy=remedy))
+    return tuple(cautions)
+
+
+def _growing_replicas(simulation: Simulation, config: EngineConfig) -> list[int]:
+    if simulation.visits is None:
+        return []
+    of_each = [requests_of(simulation.requests, simulation.visits, replica) for replica in range(len(simulation.busy_ns))]
+    return [replica for replica, own in enumerate(of_each) if _growth(own, config.max_num_active) is not None]
 
 
 def _assumptions(config: EngineConfig) -> tuple[Caution, ...]:
@@ -99,8 +127,8 @@ class _Growth(NamedTuple):
     """Arrivals less departures."""
 
 
-def _growth(requests: RequestTable) -> _Growth | None:
-    """By how much did the number of requests in the engine grow in the second half of the arrivals?
+def _growth(requests: RequestTable, n_seats: int) -> _Growth | None:
+    """By how much did the number of requests inside grow in the second half of the arrivals? None where that may be chance.
 
     Below capacity that number has a limit, at capacity it wanders as the square root of the arrivals, above it grows with them:
     more than three square roots and a full engine is no chance.
@@ -111,7 +139,8 @@ def _growth(requests: RequestTable) -> _Growth | None:
     half_ns, last_ns = (int(came_ns[0]) + int(came_ns[-1])) // 2, int(came_ns[-1])
     n_arrived = int(np.sum((came_ns > half_ns) & (came_ns <= last_ns)))
     n_left = int(np.sum((left_ns > half_ns) & (left_ns <= last_ns)))
-    return _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
+    growth = _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
+    return growth if growth.n_more > 3 * math.sqrt(n_arrived) + n_seats else None
 
 
 __all__ = ["cautions_of", "simulated_run"]

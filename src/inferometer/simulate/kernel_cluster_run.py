@@ -1,0 +1,192 @@
+"""What happens when, with several replicas behind a router? The cluster's loop on one clock of nanoseconds, compiled.
+
+``kernel_steps`` says what a replica does, ``kernel_router`` who gets a request; here is when. Order of events at one instant: whose
+client goes away, by that; then steps that are done, by replica, each with its tokens in order of the batch; then who comes, by index
+(followers of those that just ended too), to be routed at once; then each replica that has something to decide, by number, launches.
+One replica alone does what ``kernel_run`` does, to the nanosecond. Where a gate stands before the router it is told of ends before
+arrivals, whoever comes is offered to it (but prompts too long for the model), and whom it lets in is routed in that order.
+"""
+
+from typing import Final
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate import kernel_arrivals, kernel_gate, kernel_router, kernel_steps
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel_front import Front
+from inferometer.simulate.kernel_gate_state import GateState
+from inferometer.simulate.kernel_replicas import state_of
+from inferometer.simulate.kernel_router_state import RouterState
+from inferometer.simulate.kernel_state import NOTHING, State
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
+from inferometer.simulate.reference_request import Status
+
+_UNSEEN, _ABORTED, _REJECTED = int(Status.UNSEEN), int(Status.ABORTED), int(Status.REJECTED)
+_LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
+_STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
+
+
+HAS_GATE: Final = False
+
+
+@compiled
+def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
+    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    n_replicas, first = len(states.counters), state_of(states, 0)
+    while kernel_steps.has_room(first, log, part_log, n_replicas):
+        when_ns = _next_event_ns(states, front.gate)
+        if when_ns == FAR_NS or when_ns > until_ns:
+            return _end_of_run(states, front.gate, when_ns)
+        states.world[0].now_ns = when_ns
+        _let_go(states, front.gate)
+        if not _complete(states, part_log):
+            return _LIVELOCK
+        _let_come(states, front)
+        _launch(states, cost, log)
+    return _LOG_FULL
+
+
+@compiled
+def _next_event_ns(states: State, gate: GateState) -> int:
+    """When does a request come or go away, a step end, or a wait?"""
+    has_gate, world = HAS_GATE, states.world[0]
+    when_ns = min(kernel_arrivals.next_ns(states), kernel_arrivals.next_abort_ns(states))
+    for replica in range(len(states.counters)):
+        when_ns = min(when_ns, states.counters[replica, 0].ready_ns)
+    if has_gate:
+        when_ns = min(when_ns, gate.counters[0].wake_ns)
+        if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
+            when_ns = world.now_ns
+    return when_ns
+
+
+@compiled
+def _let_go(states: State, gate: GateState) -> None:
+    """Whose client goes away now?"""
+    has_gate, now_ns = HAS_GATE, states.world[0].now_ns
+    while kernel_arrivals.next_abort_ns(states) <= now_ns:
+        index = kernel_arrivals.take_next_abort(states)
+        request = states.requests[index]
+        if request.status == _UNSEEN:  # it would have come in this very instant, or waits at the gate
+            if has_gate:
+                kernel_gate.gone(gate, index, now_ns)
+            kernel_arrivals.end_outside(states, index, _ABORTED, now_ns)
+            for replica in range(len(states.counters)):
+                _touch(states, replica)
+        else:
+            kernel_steps.drop(state_of(states, request.replica), index)
+            _touch(states, request.replica)
+
+
+@compiled
+def _complete(states: State, part_log: PartLog) -> bool:
+    """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
+    now_ns = states.world[0].now_ns
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.ready_ns > now_ns:
+            continue
+        counters.now_ns = now_ns
+        counters.is_due = 1
+        if counters.n_in_flight > 0 and not kernel_steps.complete_oldest(state_of(states, replica), part_log):
+            return False
+    return True
+
+
+@compiled
+def _let_come(states: State, front: Front) -> None:
+    """Who comes now, and who goes in, and where to?"""
+    has_gate, now_ns = HAS_GATE, states.world[0].now_ns
+    if has_gate:
+        _tell_ends(states, front.gate)
+    while kernel_arrivals.next_ns(states) <= now_ns:
+        index = kernel_arrivals.take_next(states)
+        if states.requests[index].status != _UNSEEN:
+            continue  # its client has gone in this very instant
+        if not has_gate:
+            _send(states, front.router, index)
+        elif _is_too_long(states, index) or not kernel_gate.offer(front.gate, index, now_ns):
+            kernel_arrivals.end_outside(states, index, _REJECTED, now_ns)
+    if has_gate:
+        _open_gate(states, front)
+
+
+@compiled
+def _is_too_long(states: State, index: int) -> bool:
+    """Is a prompt as long as the model can remember? Then it is refused before the gate."""
+    is_too_long: bool = states.requests[index].num_prompt_tokens >= states.config[0, 0].max_model_len
+    return is_too_long
+
+
+@compiled
+def _tell_ends(states: State, gate: GateState) -> None:
+    """The gate learns of all that have ended inside."""
+    world = states.world[0]
+    while world.n_told < world.n_ended:
+        index = states.ended[world.n_told]
+        request = states.requests[index]
+        kernel_gate.ended(gate, index, request.num_tokens - request.num_prompt_tokens, world.now_ns)
+        world.n_told += 1
+
+
+@compiled
+def _open_gate(states: State, front: Front) -> None:
+    """Whom does the gate turn away, and whom does it let in?"""
+    world = states.world[0]
+    now_ns, n_room = world.now_ns, world.max_in_flight
+    index = kernel_gate.shed(front.gate, now_ns)
+    while index != NOTHING:
+        kernel_arrivals.end_outside(states, index, _REJECTED, now_ns)
+        index = kernel_gate.shed(front.gate, now_ns)
+    for replica in range(len(states.counters)):
+        n_room -= kernel_router.load(states, replica)
+    index = kernel_gate.release(front.gate, now_ns, n_room)
+    while index != NOTHING:
+        states.requests[index].arrival_ns = now_ns
+        _send(states, front.router, index)
+        n_room -= 1
+        index = kernel_gate.release(front.gate, now_ns, n_room)
+
+
+@compiled
+def _send(states: State, router: RouterState, index: int) -> None:
+    """A request goes to the replica that the router says."""
+    replica = kernel_router.choose(states, router, index)
+    kernel_steps.take(state_of(states, replica), index)
+    _touch(states, replica)
+
+
+@compiled
+def _touch(states: State, replica: int) -> None:
+    """Something has changed for this replica: if it does nothing, it has to look again."""
+    counters = states.counters[replica, 0]
+    if counters.n_in_flight == 0:
+        counters.is_due = 1
+
+
+@compiled
+def _launch(states: State, cost: StepTimeArrays, log: StepLog) -> None:
+    """Everybody who has something to decide does."""
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.is_due:
+            counters.is_due = 0
+            counters.now_ns = states.world[0].now_ns
+            state = state_of(states, replica)
+            kernel_steps.fill(state, cost, log)
+            counters.ready_ns = kernel_steps.ready_ns(state)
+
+
+@compiled
+def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
+    """Nothing will happen any more, or not in time: how did it end?"""
+    has_gate = HAS_GATE
+    if has_gate and gate.counters[0].n_waiting > 0:
+        return _STUCK if when_ns == FAR_NS else _HORIZON
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.n_running + counters.n_waiting > 0 or counters.n_in_flight > 0:
+            return _STUCK if when_ns == FAR_NS else _HORIZON
+    return _FINISHED if kernel_arrivals.next_ns(states) == FAR_NS else _HORIZON
+
+
+__all__ = ["HAS_GATE", "run"]
