@@ -70,6 +70,14 @@ def test_parts_of_messages_count_where_they_are_text():
     assert asyncio.run(main()).json["usage"]["prompt_tokens"] == 2
 
 
+def test_a_chat_without_a_word_is_a_token():
+    async def main():
+        async with talking() as client:
+            return await client.chat("", max_tokens=2)
+
+    assert asyncio.run(main()).json["usage"]["prompt_tokens"] == 1
+
+
 def test_an_answer_ends_by_itself_or_at_a_stop_text():
     async def main():
         async with talking(mean_output_tokens=4.0, seed=3) as client:

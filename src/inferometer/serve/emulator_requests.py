@@ -122,7 +122,7 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
     read = decoded_body(body, ChatBody)
     if not read.messages:
         raise Refusal(400, "messages must not be empty", param="messages")
-    tokens = tokenizer.tokens(" ".join(chat_texts(read.messages)))
+    tokens = tokenizer.tokens(" ".join(chat_texts(read.messages))) or ("",)  # a real template says something at least
     most = read.max_tokens if read.max_completion_tokens is None else read.max_completion_tokens
     return _asked(read, tokens, most, limits, is_chat=True)
 
