@@ -7,13 +7,12 @@ import click
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.rate_view import rate_view
-from inferometer.cli.request_answer import are_of_requests, slo_option, views_of
+from inferometer.cli.request_answer import are_of_requests, slo_option
+from inferometer.cli.request_pages import write_request_page
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
-from inferometer.errors import SpecError
 from inferometer.report import export as exporting
-from inferometer.report import html, rate_html, request_html
+from inferometer.report import html
 from inferometer.units import format_bytes
 
 
@@ -50,13 +49,7 @@ def command(request: RunRequest, *, out: Path | None, export: Path | None, slo: 
     runs = load_runs(request)
     exported: tuple[str, ...] = ()
     if are_of_requests(runs):
-        if export is not None:
-            raise SpecError("charts of runs of requests are not exported", where="--export", try_="the page itself, without --export")
-        views = views_of(runs, request.paths, slo, path)
-        if len(runs) > 1:
-            rate_html.write_rate_report(rate_view(runs, views, [str(one) for one in request.paths]), path)
-        else:
-            request_html.write_request_report(views[0], path)
+        write_request_page(runs, request.paths, slo, path, export=export)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_report(view, path)

@@ -8,13 +8,7 @@ import click
 
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
-from inferometer.records.inter_token import InterTokenSummary
-from inferometer.records.load_errors import ErrorCount
-from inferometer.records.load_types import Validity
-from inferometer.records.promises import Judgement
-from inferometer.records.request_summaries import RequestSummary
-from inferometer.records.steady_state import SteadyState
-from inferometer.records.tool_views import ToolView
+from inferometer.records import inter_token, load_errors, load_types, promises, request_summaries, steady_state, tool_views
 from inferometer.records.types import Caution, Run
 from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
@@ -26,11 +20,11 @@ from inferometer.spec.objectives import parse_objective
 class OnlineAnswer:
     """What a load test says beside its requests."""
 
-    validity: Validity
-    steady: SteadyState | None
-    inter_token: InterTokenSummary
-    errors: tuple[ErrorCount, ...]
-    tools: tuple[ToolView, ...]
+    validity: load_types.Validity
+    steady: steady_state.SteadyState | None
+    inter_token: inter_token.InterTokenSummary
+    errors: tuple[load_errors.ErrorCount, ...]
+    tools: tuple[tool_views.ToolView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +33,8 @@ class RequestRunAnswer:
 
     title: str
     five_lines: FiveLines
-    summaries: tuple[RequestSummary, ...]
-    judgement: Judgement | None
+    summaries: tuple[request_summaries.RequestSummary, ...]
+    judgement: promises.Judgement | None
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None
     """Of load tests."""

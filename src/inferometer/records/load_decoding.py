@@ -12,11 +12,9 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records import tables
+from inferometer.records import exchange_errors, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
-from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable
-from inferometer.records.raw_log import EndFrame, Frame, LagFrame, RawLogReader, RequestFrame, SessionFrame, int32s, int64s, raw_logs
 from inferometer.records.types import ABSENT, I32, RequestStatus, RequestTable
 from inferometer.spec.workload.plan import RequestPlan
 
@@ -30,15 +28,15 @@ class DecodedLoad(NamedTuple):
     exchanges: ExchangeTable
     chunks: ChunkTable
     lags: LagTable
-    sessions: tuple[SessionFrame, ...]
-    ends: tuple[EndFrame, ...]
+    sessions: tuple[raw_log.SessionFrame, ...]
+    ends: tuple[raw_log.EndFrame, ...]
     """Fewer than there are sessions' processes where one was killed."""
     n_left_bytes: int
     """Of frames that were cut."""
 
 
 class _Row(NamedTuple):
-    frame: RequestFrame
+    frame: raw_log.RequestFrame
     answer: Answer
 
 
@@ -50,29 +48,29 @@ def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = 
     RecordError
         There is no raw log, or one of a request that the plan does not have.
     """
-    paths = raw_logs(folder)
+    paths = raw_log.raw_logs(folder)
     if not paths:
         raise RecordError("there is no raw log", where=str(folder), allowed="the folder of a load test")
-    readers = [RawLogReader(path) for path in paths]
+    readers = [raw_log.RawLogReader(path) for path in paths]
     decoded = decode_frames((frame for reader in readers for frame in reader), plan, token_ends)
     return decoded._replace(n_left_bytes=sum(reader.n_left_bytes for reader in readers))
 
 
-def decode_frames(frames: Iterable[Frame], plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
+def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
     """The same of frames that are at hand, by session."""
     rows: dict[int, _Row] = {}
     lags: list[LagTable] = []
-    sessions: list[SessionFrame] = []
-    ends: list[EndFrame] = []
+    sessions: list[raw_log.SessionFrame] = []
+    ends: list[raw_log.EndFrame] = []
     for frame in frames:
         match frame:
-            case RequestFrame():
+            case raw_log.RequestFrame():
                 rows[frame.request_index] = _row(frame, token_ends)
-            case LagFrame():
+            case raw_log.LagFrame():
                 lags.append(_lags(frame))
-            case SessionFrame():
+            case raw_log.SessionFrame():
                 sessions.append(frame)
-            case EndFrame():
+            case raw_log.EndFrame():
                 ends.append(frame)
     ordered = sorted(rows.values(), key=lambda row: (row.frame.intended_ns, row.frame.request_index))
     lag = tables.concat(LagTable, lags)
@@ -87,7 +85,7 @@ def decode_frames(frames: Iterable[Frame], plan: RequestPlan, token_ends: TokenE
     )
 
 
-def _row(frame: RequestFrame, token_ends: TokenEnds | None) -> _Row:
+def _row(frame: raw_log.RequestFrame, token_ends: TokenEnds | None) -> _Row:
     # The body is many times as large as all that is known of it.
     return _Row(msgspec.structs.replace(frame, body=b"", read_bytes=b""), answer_of(frame, token_ends))
 
@@ -95,7 +93,7 @@ def _row(frame: RequestFrame, token_ends: TokenEnds | None) -> _Row:
 def _status(row: _Row) -> RequestStatus:
     frame, answer = row
     if answer.error:
-        known = EXCHANGE_ERRORS.get(answer.error)
+        known = exchange_errors.EXCHANGE_ERRORS.get(answer.error)
         return RequestStatus.FAILED if known is None else known.status
     is_cut = answer.finish_reason == _LENGTH or (not answer.finish_reason and answer.output_tokens >= frame.asked_output_tokens)
     return RequestStatus.LENGTH if is_cut else RequestStatus.STOPPED
@@ -146,7 +144,7 @@ def _exchanges(rows: list[_Row]) -> ExchangeTable:
         "is_reused": [frame.is_reused for frame in frames],
         "connected_ns": [_or_absent(frame.connected_ns) for frame in frames],
         "head_ns": [_or_absent(frame.head_ns) for frame in frames],
-        "last_byte_ns": [int(int64s(frame.read_ns)[-1]) if frame.read_ns else ABSENT for frame in frames],
+        "last_byte_ns": [int(raw_log.int64s(frame.read_ns)[-1]) if frame.read_ns else ABSENT for frame in frames],
         "http_status": [_or_absent(frame.http_status) for frame in frames],
         "error": [answer.error for answer in answers],
         "finish_reason": [answer.finish_reason for answer in answers],
@@ -183,13 +181,13 @@ def _chunks(rows: list[_Row]) -> ChunkTable:
     return tables.from_columns(ChunkTable, columns)
 
 
-def _lags(frame: LagFrame) -> LagTable:
-    due_ns = int64s(frame.due_ns)
+def _lags(frame: raw_log.LagFrame) -> LagTable:
+    due_ns = raw_log.int64s(frame.due_ns)
     return LagTable(
         process_index=np.full(len(due_ns), frame.process_index, np.int32),
         due_ns=due_ns.astype(np.int64),
-        lag_ns=int64s(frame.lag_ns).astype(np.int64),
-        n_in_flight=int32s(frame.n_in_flight).astype(np.int32),
+        lag_ns=raw_log.int64s(frame.lag_ns).astype(np.int64),
+        n_in_flight=raw_log.int32s(frame.n_in_flight).astype(np.int32),
     )
 
 

@@ -27,6 +27,8 @@ _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
 """From 1 % on p99 is that of the survivors."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
 """They count as lower bounds, so that nothing is wrong: p99 just has no upper end."""
+_WARMING: Final = Limits(suspect=0.01, invalid=2.0)
+"""From 1 % on p99 of the whole run is that of the warm-up; the steady state's stands beside it: never INVALID."""
 _BY_CHUNKS: Final = "chunks"
 
 
@@ -112,7 +114,7 @@ def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
         return None
     n = len(evidence.requests.status)
     text = f"{share_text(steady.n_warm_up, n)} requests were sent while the run warmed up"
-    verdict = "SUSPECT" if steady.n_warm_up > _FAILED.suspect * n else "VALID"
+    verdict = _WARMING.verdict(steady.n_warm_up / n)
     return reason("warm-up", verdict, text, "read the steady state's numbers, or a longer run")
 
 

@@ -25,7 +25,8 @@ _DISPERSION: Final = Limits(suspect=0.2, invalid=0.5)
 """Queues grow with the variance of arrivals (Kingman): a fifth more or less is a fifth of the waiting time."""
 _MIN_WINDOWS: Final = 10
 _GAPS_OF_A_WINDOW: Final = 10
-_NEW_CONNECTIONS: Final = 0.1
+_NEW_CONNECTIONS: Final = Limits(suspect=0.1, invalid=2.0)
+"""A handshake is real for users who come once: never INVALID."""
 _FEWER: Final = "more --processes, a lower rate, or a client machine that does nothing else"
 
 
@@ -122,7 +123,7 @@ def connections(evidence: LoadEvidence) -> ValidityReason | None:
     n_needed = _peak_in_flight(requests.sent_ns, exchanges.last_byte_ns)
     n_extra = max(n_new - n_needed, 0)
     text = f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
-    verdict = "SUSPECT" if n_extra > _NEW_CONNECTIONS * n else "VALID"
+    verdict = _NEW_CONNECTIONS.verdict(n_extra / n)
     return reason("connections", verdict, text, "let the server keep connections alive: their handshakes are in TTFT")
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from inferometer.records.promises import Judgement
 from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.request_catalogue import request_charts_of
 from inferometer.report.figure import Figure, figure_of
@@ -36,16 +37,9 @@ def request_page_of(view: RequestReportView) -> Page:
     def drawn(*names: str) -> tuple[Figure, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
-    judgement, online = view.judgement, view.online
-    goodput = () if judgement is None else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    online = view.online
     sections = (
-        Section(
-            id="promises",
-            title="What was promised",
-            nav="Promises",
-            statements=goodput,
-            tables=() if judgement is None else (request_tables.promises_table(judgement),),
-        ),
+        _promises(view.judgement),
         Section(
             id="latency",
             title="Throughput and latency",
@@ -81,6 +75,17 @@ def request_page_of(view: RequestReportView) -> Page:
         answers=_validity(online) + answers_of(view.five_lines),
         lead_cautions=view.lead_cautions,
         sections=sections,
+    )
+
+
+def _promises(judgement: Judgement | None) -> Section:
+    goodput = () if judgement is None else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    return Section(
+        id="promises",
+        title="What was promised",
+        nav="Promises",
+        statements=goodput,
+        tables=() if judgement is None else (request_tables.promises_table(judgement),),
     )
 
 

@@ -38,13 +38,7 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
     if history is None or not (history.lower_s > 0).any():
         return None
     name = LATENCY_NAMES[history.latency]
-    dots: list[Row] = [
-        {"x": x, "value": 1e3 * value, "note": "not done: at least" if is_bound else ""}
-        for x, value, is_bound in zip(
-            history.sent_s.tolist(), history.lower_s.tolist(), history.is_bounded_below_only.tolist(), strict=True
-        )
-        if value > 0
-    ]
+    dots = _dots(history)
     lines = _lines(history)
     x = alt.X("x:Q", axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False))
     scale = alt.Scale(type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False)
@@ -85,6 +79,16 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
         header=("sent from, s", "requests", "not done", "p50", "p90", "p99"),
         rows=tuple(_cells(history, i) for i in range(0, len(history.windows.start_s), 1 + len(history.windows.start_s) // 24)),
     )
+
+
+def _dots(history: LatencyHistory) -> list[Row]:
+    """Requests one by one."""
+    columns = (history.sent_s.tolist(), history.lower_s.tolist(), history.is_bounded_below_only.tolist())
+    return [
+        {"x": x, "value": 1e3 * value, "note": "not done: at least" if is_bound else ""}
+        for x, value, is_bound in zip(*columns, strict=True)
+        if value > 0
+    ]
 
 
 def _shades(history: LatencyHistory, x: alt.X) -> list[alt.Chart]:

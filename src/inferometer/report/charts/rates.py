@@ -15,6 +15,7 @@ from inferometer.report.charts.frame import (
     POINT_SIZE,
     ChartSpec,
     Row,
+    ends,
     finished,
     interval_fields,
     log_axis_domain,
@@ -126,9 +127,7 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callabl
     if len({row["run"] for row in rows}) < 2:
         return None
     x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(nice=False, zero=False, padding=12))
-    scale = alt.Scale(
-        type="log", domain=log_axis_domain([end for row in rows for end in (row.get("low", row["value"]), row.get("high", row["value"]))])
-    )
+    scale = alt.Scale(type="log", domain=log_axis_domain([end for row in rows for end in ends(row)]))
     y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5))
     tooltip = [alt.Tooltip("run:N"), alt.Tooltip("series:N", title=" "), alt.Tooltip("value:Q", title="ms", format=".4~r")]
     first, last = ([row for row in rows if row["series"] == picks[-1][0]][index] for index in (0, -1))
