@@ -3,11 +3,12 @@
 import http.client
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ from inferometer.measure.environments import ENGINES_DIR, find_environment
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tiny"
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 400.0
 MAX_LIFE_S = 900
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -93,14 +94,18 @@ def vllm_server(folder: Path, *further: str) -> Generator[str]:
     }
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            ["timeout", str(MAX_LIFE_S), *command], env=os.environ | settings, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+            ["timeout", str(MAX_LIFE_S), *command],
+            env=os.environ | settings,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
         )
     try:
         _wait_until_up(url, process, folder / "server.log")
         yield url
     finally:
-        process.terminate()
-        process.wait(30)
+        _end(process)
 
 
 def complete(url: str, prompt: list[int], output_tokens: int) -> dict:
@@ -109,6 +114,16 @@ def complete(url: str, prompt: list[int], output_tokens: int) -> dict:
     with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         return json.load(connection.getresponse())
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ask it to end, then end it and the processes that it started, which are one group."""
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(30)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
 
 
 def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
