@@ -15,6 +15,7 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.cli.load import command
+from inferometer.cli.load_options import redacted
 from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -138,6 +139,21 @@ def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):
     assert manifest.load.sends_bearer_token
     assert "X-A: …" in manifest.command
     assert "--header=X-B: $TEAM" in manifest.command
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (("--header", "X-A: hush", "--rate", "5"), ("--header", "X-A: …", "--rate", "5")),
+        (("--header=X-A: hush",), ("--header=X-A: …",)),
+        (("--header", "X-A: $TEAM"), ("--header", "X-A: $TEAM")),
+        (("--proxy", "http://me:hush@p:1"), ("--proxy", "http://…@p:1")),
+        (("--proxy=http://me:hush@p:1",), ("--proxy=http://…@p:1",)),
+        (("--proxy", "http://p:1", "--body", "a=1"), ("--proxy", "http://p:1", "--body", "a=1")),
+    ],
+)
+def test_the_stored_command_has_no_secrets(given, stored):
+    assert redacted(given) == stored
 
 
 @pytest.mark.parametrize(

@@ -80,15 +80,29 @@ def takes_load(command: Callable[..., None]) -> Callable[..., None]:
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line as it may be stored: without the values of headers and the credentials of proxies."""
-    kept: list[str] = []
-    for before, argument in zip(("", *arguments), arguments, strict=False):
-        flag, is_joined, value = argument.partition("=") if argument.startswith("--") else (before, "", argument)
-        if flag == "--header" and (is_joined or before == "--header"):
-            value = value if value.partition(":")[2].strip().startswith("$") else value.partition(":")[0] + ": …"
-        elif flag == "--proxy" and "@" in value:
-            value = value.partition("://")[0] + "://…@" + value.rpartition("@")[2]
-        kept.append(f"{flag}={value}" if is_joined else value)
-    return tuple(kept)
+    before = ("", *arguments)
+    return tuple(_redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False))
+
+
+def _redacted(before: str, argument: str) -> str:
+    """An argument without its secret, if it has one; ``before`` stands in front of it."""
+    flag, is_joined, value = argument.partition("=")
+    if is_joined and flag in _SECRET:
+        return f"{flag}={_SECRET[flag](value)}"
+    return _SECRET[before](argument) if before in _SECRET else argument
+
+
+def _valueless(header: str) -> str:
+    name, _, value = header.partition(":")
+    return header if value.strip().startswith("$") else f"{name}: …"
+
+
+def _without_credentials(url: str) -> str:
+    scheme, has_scheme, rest = url.rpartition("://")
+    return f"{scheme}{has_scheme}…@{rest.rpartition('@')[2]}" if "@" in rest else url
+
+
+_SECRET: Final[dict[str, Callable[[str], str]]] = {"--header": _valueless, "--proxy": _without_credentials}
 
 
 def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest:

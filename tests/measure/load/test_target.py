@@ -68,6 +68,14 @@ def test_tokens_and_headers_come_from_the_environment():
     assert custom_header("X-Team: red: yes", {}) == ("X-Team", "red: yes")
 
 
+@pytest.mark.parametrize("token", ["hush\r\nHost: other", "h\u00fcsch"])
+def test_a_token_that_cannot_be_sent_is_not_repeated(token):
+    with pytest.raises(SpecError) as raised:
+        bearer_token({"OPENAI_API_KEY": token})
+    assert "OPENAI_API_KEY" in str(raised.value)
+    assert "h" + token[1:4] not in str(raised.value)
+
+
 @pytest.mark.parametrize("text", ["X-Team", ": v", "X Team: v", "Host: other", "X-Team: $NONE", "X: a\r\nHost: b"])
 def test_headers_that_cannot_be_sent(text):
     with pytest.raises(SpecError):

@@ -113,8 +113,15 @@ def proxy_for(url: str, asked: str | None, environment: Mapping[str, str]) -> tu
 
 
 def bearer_token(environment: Mapping[str, str]) -> str | None:
-    """The token for the server: of ``INFEROMETER_API_KEY``, else of ``OPENAI_API_KEY``."""
-    return next((environment[name] for name in _TOKEN_VARIABLES if environment.get(name)), None)
+    """The token for the server: of ``INFEROMETER_API_KEY``, else of ``OPENAI_API_KEY``.
+
+    Raises
+    ------
+    SpecError
+        It has characters that headers cannot carry.
+    """
+    name = next((name for name in _TOKEN_VARIABLES if environment.get(name)), None)
+    return None if name is None else _header_value(environment[name].strip(), where=name)
 
 
 def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
@@ -136,9 +143,7 @@ def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
         if not environment.get(value[1:]):
             raise SpecError(f"the environment has no {value[1:]}", where=f"--header {name}", try_=f"export {value[1:]}=…")
         value = environment[value[1:]]
-    if any(character in value for character in "\r\n\0") or not value.isascii():
-        raise SpecError("the value has a character that headers cannot carry", where=f"--header {name}", allowed="printable ASCII")
-    return name, value
+    return name, _header_value(value, where=f"--header {name}")
 
 
 def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tuple[bytes, bytes]:
@@ -170,6 +175,12 @@ def connect_head(target: Target, secrets: Secrets) -> bytes:
 def environment() -> Mapping[str, str]:
     """The variables of this process."""
     return os.environ
+
+
+def _header_value(value: str, *, where: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise SpecError("the value has a character that headers cannot carry", where=where, allowed="printable ASCII")
+    return value
 
 
 def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) -> str | None:
