@@ -28,6 +28,7 @@ SUFFIXES: Final = (
     "_ratio",
     "_watt",
     "_flop",
+    "_load",
     "_bits",
     "_utc",
     "_ns",
@@ -35,7 +36,7 @@ SUFFIXES: Final = (
     "_usd",
     "_s",
 )
-"""Endings that a public float's name may have, longest first."""
+"""Endings that a public float's name may have, longest first. A load is requests per second or users: what it is stands beside it."""
 
 NS_PER_S: Final = 1_000_000_000
 

@@ -43,15 +43,23 @@ def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+UNDECIDED_IS_AN_ANSWER = ("capacity", "size")
+"""Step times of a datasheet leave their questions open: exit code 11 is an answer too."""
+
+
+def exit_codes(line: str) -> tuple[int, ...]:
+    return (0, 11) if line.split()[1] in UNDECIDED_IS_AN_ANSWER else (0,)
+
+
 def check(line: str, folder: Path) -> None:
     plain = run(line, folder)
-    assert plain.returncode == 0, f"{line}\n{plain.stdout}\n{plain.stderr}"
+    assert plain.returncode in exit_codes(line), f"{line}\n{plain.stdout}\n{plain.stderr}"
     assert plain.stdout.strip(), f"{line} says nothing"
 
 
 def check_json(line: str, folder: Path) -> None:
     machine = run(f"{line} --json", folder)
-    assert machine.returncode == 0, machine.stderr
+    assert machine.returncode in exit_codes(line), machine.stderr
     schema = json.loads(run(f"inferometer schema {line.split()[1]} --json", folder).stdout)["schema"]
     jsonschema.validate(json.loads(machine.stdout), schema)
 

@@ -28,6 +28,8 @@ VERBS: Final[dict[str, Verb]] = {
     "simulate": Verb("inferometer.cli.simulate", "What would happen if this server got this traffic?"),
     "emulate": Verb("inferometer.cli.emulate", "Serve OpenAI's interface at a simulated server's pace: no GPU needed."),
     "load": Verb("inferometer.cli.load", "Load a server with requests: how does it do under this traffic?"),
+    "capacity": Verb("inferometer.cli.capacity", "What is the highest load at which a promise is kept?"),
+    "size": Verb("inferometer.cli.size", "What must be bought to keep a promise under some traffic?"),
     "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
     "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),

@@ -1,0 +1,89 @@
+"""inferometer capacity: what is the highest load at which a promise is kept?"""
+
+import sys
+from typing import Final
+
+import click
+
+from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text
+from inferometer.cli.deployment import takes_deployment
+from inferometer.cli.workload_options import takes_workload
+from inferometer.decide.capacity import CapacityQuestion, find_capacity
+from inferometer.decide.probing import ReplicaProbe, Traffic
+from inferometer.simulate.deployment import Deployment
+from inferometer.spec.objectives import parse_objective
+from inferometer.spec.workload import types
+
+_UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
+_PACES: Final = ("likely", "fast", "slow")
+_SPAN_RATIO: Final = 1e4
+"""From the start of the search, up and down."""
+
+
+ANSWER = CapacityAnswer
+
+
+@click.command(
+    "capacity",
+    short_help="What is the highest load at which a promise is kept?",
+    epilog="""\b
+Examples:
+  inferometer capacity llama-3.1-8b --hardware h100_sxm --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms'
+  inferometer capacity llama-3.1-8b --hardware h100_sxm --concurrency 16 --slo 'tpot:p95<30ms' --resolution 0.1
+""",
+)
+@takes_deployment
+@takes_workload
+@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'.")
+@click.option(
+    "--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True, help="How closely the load is looked for."
+)
+@click.option("--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short probe; long: 16 times.")
+@json_option
+def command(
+    deployment: Deployment, workload: types.WorkloadSpec, *, slo: str, resolution: float, probe_requests: int, as_json: bool
+) -> None:
+    """How many requests per second, or users (with --concurrency), does one replica of MODEL carry before the promise breaks?
+
+    The load that is given is where the search begins. Exit 0 resolved, 11 unresolved (the bracket is printed).
+    """
+    objective = parse_objective(slo)
+    traffic = Traffic(spec=workload, n_requests=probe_requests)
+    talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
+    levels = list[PacedCapacity]()
+    for pace in _PACES:
+        start = (levels[0].capacity.located_load if levels else None) or _start(workload)
+        probe = ReplicaProbe(deployment=deployment, step_times=getattr(deployment.step_times, pace), traffic=traffic, objective=objective)
+        question = CapacityQuestion(
+            kind=traffic.kind,
+            start_load=start,
+            lowest_load=1.0 if traffic.kind == "users" else start / _SPAN_RATIO,
+            highest_load=start * _SPAN_RATIO,
+            resolution_ratio=resolution,
+            proof_effort=2 if pace == "likely" else None,
+        )
+        found = find_capacity(probe, question)
+        levels.append(PacedCapacity(step_times=pace, capacity=found, probe_s=found.probe_s))
+    answer = CapacityAnswer(
+        model_id=deployment.model.model_id,
+        workload_name=workload.name,
+        objective=objective.text,
+        unit=_UNITS[traffic.kind],
+        is_resolved=levels[0].capacity.is_resolved,
+        levels=tuple(levels),
+        engine=deployment.config.engine,
+        step_times_from=deployment.step_times.origin,
+    )
+    give(answer, as_json=as_json, show=capacity_text)
+    sys.exit(0 if answer.is_resolved else 11)
+
+
+def _start(workload: types.WorkloadSpec) -> float:
+    arrivals = workload.arrivals
+    if isinstance(arrivals, types.ClosedArrivals):
+        return float(arrivals.concurrency)
+    return arrivals.rate_per_s if isinstance(arrivals, types.OpenArrivals) else 1.0
+
+
+__all__ = ["ANSWER", "command"]

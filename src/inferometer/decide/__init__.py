@@ -1,0 +1,1 @@
+"""What to do: how much a server carries, and what to buy for a promise."""

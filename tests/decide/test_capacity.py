@@ -1,0 +1,155 @@
+"""Does the search find where a promise breaks, prove both sides, spend little, and say unresolved where it is?"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferometer.decide.capacity import Capacity, CapacityQuestion, Reading, find_capacity
+from inferometer.errors import MeasureError, SpecError
+
+
+def question(**changes):
+    return CapacityQuestion(**({"kind": "requests_per_s", "start_load": 1.0, "lowest_load": 1e-4, "highest_load": 1e4} | changes))
+
+
+def told(capacity, *, steepness=3.0, took_s=60.0):
+    """A server without noise whose margin reaches 1 at ``capacity``."""
+
+    def probe(load, effort):
+        margin = (load / capacity) ** steepness
+        return Reading("met" if margin <= 1 else "missed", margin, f"at {load:g}", 1000, took_s * 4**effort)
+
+    return probe
+
+
+def mm1(capacity_per_s, limit_s, *, seed=0):
+    """A queue whose 95th percentile of the sojourn is known: ln(20) / (mu - lambda); simulated, so that probes are noisy."""
+
+    def probe(load, effort):
+        n = 1000 * 16**effort
+        rng = np.random.default_rng(seed)
+        gaps, services = rng.exponential(1 / load, n), rng.exponential(1 / capacity_per_s, n)
+        waits = np.zeros(n)
+        for i in range(1, n):
+            waits[i] = max(0.0, waits[i - 1] + services[i - 1] - gaps[i])
+        batches = (waits + services).reshape(20, -1)
+        p95 = float(np.quantile(batches, 0.95))
+        spread = 2.1 * float(np.quantile(batches, 0.95, axis=1).std(ddof=1)) / math.sqrt(20)
+        verdict = "met" if p95 + spread <= limit_s else "missed" if p95 - spread > limit_s else "undecided"
+        return Reading(verdict, p95 / limit_s, "p95", n, n / load)
+
+    return probe
+
+
+@given(capacity=st.floats(1e-3, 1e3), start=st.floats(1e-3, 1e3), steepness=st.floats(0.2, 20), resolution=st.floats(0.01, 0.3))
+@settings(max_examples=300, deadline=None)
+def test_the_bracket_holds_the_truth_and_is_as_narrow_as_asked(capacity, start, steepness, resolution):
+    found = find_capacity(told(capacity, steepness=steepness), question(start_load=start, resolution_ratio=resolution, max_probes=100))
+    assert found.is_resolved, found.why
+    assert found.kept_load <= capacity * (1 + 1e-9)
+    assert found.broken_load >= capacity * (1 - 1e-9)
+    assert found.broken_load / found.kept_load <= (1 + resolution) * (1 + 1e-6)
+
+
+@given(capacity=st.integers(1, 500), start=st.integers(1, 500))
+@settings(max_examples=200, deadline=None)
+def test_users_are_whole(capacity, start):
+    found = find_capacity(told(capacity + 0.5), question(kind="users", start_load=float(start), lowest_load=1.0, resolution_ratio=1e-6))
+    assert (found.kept_load, found.broken_load) == (capacity, capacity + 1)
+
+
+def test_three_times_fewer_probe_seconds_than_a_linear_sweep_of_the_same_precision():
+    """A sweep that knows as much: from half to twice the capacity in steps of 5 %."""
+    capacity, resolution = 7.3, 0.05
+    found = find_capacity(told(capacity), question(start_load=capacity / 3, resolution_ratio=resolution, proof_effort=0))
+    loads = np.arange(capacity / 2, 2 * capacity, resolution * capacity)
+    sweep_s = 60.0 * len(loads)
+    assert found.is_resolved
+    assert sweep_s >= 3 * found.probe_s, (sweep_s, found.probe_s, len(found.probes))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_noisy_queue_is_bracketed_round_its_formula(seed):
+    """P95 of the sojourn in M/M/1 is ln(20) / (mu - lambda): with mu = 10 and a limit of 1 s the capacity is 10 - ln(20) = 7.004."""
+    found = find_capacity(mm1(10.0, 1.0, seed=seed), question(start_load=2.0, proof_effort=1))
+    truth = 10 - math.log(20)
+    assert found.kept_load < truth < found.broken_load
+    assert found.broken_load / found.kept_load < 1.35
+    assert found.is_resolved == (found.broken_load / found.kept_load <= 1.05 * (1 + 1e-9))
+
+
+def test_what_probes_cannot_decide_is_called_unresolved():
+    def foggy(load, effort):
+        verdict = "undecided" if 5 < load < 8 else "met" if load <= 5 else "missed"
+        return Reading(verdict, load / 6, "", 100, 1.0)
+
+    found = find_capacity(foggy, question())
+    assert not found.is_resolved
+    assert "undecided" in found.why
+    assert found.kept_load <= 5
+    assert found.broken_load >= 8
+    assert found.located_load == pytest.approx(6, rel=0.05)
+
+
+def test_long_probes_outrule_short_ones():
+    """A queue that grows slowly looks short in a short run."""
+
+    def slow(load, effort):
+        limit = 10 if effort == 0 else 6
+        return Reading("met" if load < limit else "missed", load / limit, "", 100, 1.0)
+
+    found = find_capacity(slow, question())
+    assert found.kept_load < 6
+    assert found.broken_load == pytest.approx(10, rel=0.06) or found.broken_load >= 6
+
+
+def test_nothing_keeps_it_or_nothing_breaks_it():
+    never = find_capacity(told(1e-9), question())
+    assert (never.kept_load, never.located_load) == (None, None)
+    assert "not even 0.0001 keeps" in never.why
+    always = find_capacity(told(1e9), question())
+    assert always.broken_load is None
+    assert always.kept_load == 1e4
+    assert "nothing up to 10000 breaks" in always.why
+
+
+def test_a_server_that_dies_leaves_the_bracket_so_far():
+    n_asked = 0
+
+    def dying(load, effort):
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked > 4:
+            raise MeasureError("the server is gone")
+        return told(7.0)(load, 0)
+
+    found = find_capacity(dying, question())
+    assert found.why == "a probe failed: the server is gone"
+    assert len(found.probes) == 4
+    assert not found.is_resolved
+
+
+def test_a_server_that_was_never_there_is_an_error():
+    def gone(load, effort):
+        raise MeasureError("no server")
+
+    with pytest.raises(MeasureError, match="no server"):
+        find_capacity(gone, question())
+
+
+def test_the_number_of_probes_is_bounded():
+    def moody(load, effort):
+        return Reading("undecided", 0.5 if load < 7 else 2.0, "", 10, 1.0)
+
+    found = find_capacity(moody, question(max_probes=15))
+    assert len(found.probes) <= 15
+    assert isinstance(found, Capacity)
+
+
+@pytest.mark.parametrize("changes", [{"start_load": 0.0}, {"lowest_load": 2.0}, {"highest_load": math.inf}, {"resolution_ratio": 0.0}])
+def test_impossible_questions(changes):
+    with pytest.raises(SpecError):
+        question(**changes)
