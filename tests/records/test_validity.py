@@ -178,3 +178,12 @@ def test_nothing_is_built_on_an_invalid_run():
     require_valid(CLEAN)
     require_valid(replace(CLEAN, manifest=replace(CLEAN.manifest, validity=validity_of(CLEAN))))
     assert ChunkKind.CONTENT in CLEAN.chunks.kind
+
+
+def test_a_warm_up_that_moves_nothing_is_no_fault():
+    rng = np.random.default_rng(3)
+    run = load_run(ttft_s=0.02 * np.where(FIRST < 15, 1.3, 1) * rng.lognormal(0, 0.1, N))
+    found = of_check(run, "warm-up")
+    assert found.verdict == "VALID"
+    cold = load_run(ttft_s=0.02 * np.where(FIRST < 40, 5, 1) * rng.lognormal(0, 0.1, N))
+    assert "TTFT p95 is" in of_check(cold, "warm-up").text

@@ -6,9 +6,11 @@ from pathlib import Path
 from inferometer import __version__
 from inferometer.cli.load_record import OpenLoad
 from inferometer.measure.host import host_facts
+from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.manifest import now_utc
 from inferometer.records import load_decoding, types, validity
 from inferometer.spec.workload.plan import DrawnWorkload
+from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import NS_PER_S
 
 
@@ -20,7 +22,8 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
     RecordError
         A raw log cannot be read.
     """
-    decoded = load_decoding.decode_load(folder, workload.plan)
+    token_ends = None if asked.load.tokenizer is None else token_ends_of(asked.load.tokenizer)
+    decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     manifest = types.RunManifest(
         run_id=asked.run_id,
@@ -34,7 +37,7 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
         source=None,
         ended_utc=now_utc(),
-        cautions=(*said, *_seams(decoded)),
+        cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload)),
         load=asked.load,
     )
     run = types.Run(
@@ -73,6 +76,21 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
             )
         )
     return tuple(found)
+
+
+def _ran_out(decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: DrawnWorkload) -> tuple[types.Caution, ...]:
+    """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
+    load, n_made = asked.load, len(decoded.requests.sent_ns)
+    if load.for_s is None or not isinstance(load.workload.arrivals, ClosedArrivals) or n_made < workload.plan.n_requests:
+        return ()
+    last_s = int(decoded.requests.intended_send_ns[-1]) / NS_PER_S
+    return (
+        types.Caution(
+            code="RAN_OUT",
+            text=f"all {n_made:,} requests had been sent after {last_s:.3g} s of {load.for_s:g} s: the users were then idle",
+            remedy="a shorter --for, or more --requests without it",
+        ),
+    )
 
 
 __all__ = ["run_of"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from inferometer.errors import MeasureError
-from inferometer.records import validity_answers, validity_client
+from inferometer.records import validity_answers, validity_client, validity_course
 from inferometer.records.load_evidence import LoadEvidence
 from inferometer.records.load_types import Validity, ValidityReason, ValidityVerdict
 from inferometer.records.steady_state import steady_state
@@ -29,8 +29,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     validity_answers.cache_hits,
     validity_answers.coalescing,
     validity_answers.token_count,
-    validity_answers.warm_up,
-    validity_answers.stationarity,
+    validity_course.warm_up,
+    validity_course.stationarity,
     validity_answers.enough,
 )
 

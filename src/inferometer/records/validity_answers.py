@@ -1,7 +1,7 @@
 """Did the server do what the workload asks, and can its answers tell what is asked of them?
 
-Chunks that come together, lengths that are not honoured, prompts that were remembered, failures, requests that were not done, a run
-that was not steady or is too short for its percentile.
+Chunks that come together, lengths that are not honoured, prompts that were remembered, failures, requests that were not done, too few
+for the percentile.
 """
 
 from typing import Final
@@ -27,8 +27,6 @@ _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
 """From 1 % on p99 is that of the survivors."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
 """They count as lower bounds, so that nothing is wrong: p99 just has no upper end."""
-_WARMING: Final = Limits(suspect=0.01, invalid=2.0)
-"""From 1 % on p99 of the whole run is that of the warm-up; the steady state's stands beside it: never INVALID."""
 _BY_CHUNKS: Final = "chunks"
 
 
@@ -107,31 +105,6 @@ def undone(evidence: LoadEvidence) -> ValidityReason | None:
     return reason("not done", _UNDONE.verdict(n_undone / n), text, "a longer --drain: percentiles above them have no upper end")
 
 
-def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
-    """Do requests of the warm-up stand in the numbers of the whole run?"""
-    steady = evidence.steady
-    if steady is None:
-        return None
-    n = len(evidence.requests.status)
-    text = f"{share_text(steady.n_warm_up, n)} requests were sent while the run warmed up"
-    verdict = _WARMING.verdict(steady.n_warm_up / n)
-    return reason("warm-up", verdict, text, "read the steady state's numbers, or a longer run")
-
-
-def stationarity(evidence: LoadEvidence) -> ValidityReason | None:
-    """Did latency stay the same after the warm-up?"""
-    steady = evidence.steady
-    if steady is None:
-        return reason("steady state", "VALID", "too few requests to tell a steady state from chance", "")
-    remedy = "a lower rate where the queue grows, or a longer run: these numbers depend on how long it took"
-    if steady.drifting:
-        changes = (f"{one.latency.upper()} became {format_number(one.trend.ratio)} times as long" for one in steady.drifting)
-        return reason("steady state", "SUSPECT", f"no steady state: {', '.join(changes)} from the first third to the last", remedy)
-    if not steady.is_reached:
-        return reason("steady state", "SUSPECT", "no steady state: more than half of the run would have to be cut", remedy)
-    return reason("steady state", "VALID", f"latency stayed the same over {steady.n_steady:,} requests", "")
-
-
 def enough(evidence: LoadEvidence) -> ValidityReason | None:
     """Are there enough requests for the percentiles that were asked for?"""
     n = int(is_one_of(evidence.requests, COMPLETED).sum())
@@ -165,8 +138,6 @@ __all__ = [
     "enough",
     "errors",
     "output_length",
-    "stationarity",
     "token_count",
     "undone",
-    "warm_up",
 ]

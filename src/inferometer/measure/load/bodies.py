@@ -5,13 +5,13 @@ the beginning of one user message.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.measure.load.contents import WORDS, Stretch, stretches, token_ids, words
+from inferometer.measure.load.local_tokenizer import encoder_of
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.workload.plan import NONE, RequestPlan
 
@@ -117,17 +117,8 @@ def _single_token_words(path: str | None) -> tuple[str, ...]:
 
 
 def _counter(path: str | None) -> Callable[[str], int]:
-    if path is None:
-        raise SpecError("no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json")
-    try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library, which the core does not need
-    except ImportError as error:
-        raise SpecError("the library tokenizers is not installed", where="--tokenizer", try_="pip install tokenizers") from error
-    file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-    if not file.is_file():
-        raise SpecError("no such tokenizer", where=f"--tokenizer {path}", allowed="a tokenizer.json, or a folder with one")
-    tokenizer = Tokenizer.from_file(str(file))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    encode = encoder_of(path)
+    return lambda text: len(encode(text).ids)
 
 
 __all__ = ["BodyWriter", "body_writer"]
