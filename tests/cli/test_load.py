@@ -109,6 +109,13 @@ def test_a_closed_loop_ends_when_its_time_is_over(url, folder):
     assert requests.intended_send_ns.max() <= 1e9
 
 
+def test_users_who_ran_out_of_requests_are_named(url, folder):
+    load(url, "--concurrency", 2, "--for", "30s", "--requests", 6, folder=folder)
+    stored = read_run(folder / "run")
+    assert len(stored.requests.sent_ns) == 6
+    assert "RAN_OUT" in [caution.code for caution in stored.manifest.cautions]
+
+
 @pytest.mark.parametrize(
     ("flags", "n_requests"),
     [(("--ramp", "10:50:1s", "--for", "1s"), (10, 60)), (("--trace", "short.jsonl"), (2, 2)), (("--rate", 80), (40, 40))],
