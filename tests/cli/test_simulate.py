@@ -180,6 +180,31 @@ def test_more_requests_than_memory_are_refused_before_anything_is_drawn(tmp_path
     assert "simulating" not in outcome.stderr.partition("inferometer: ")[0]
 
 
+def test_a_cluster_says_what_each_replica_got_and_records_it(tmp_path):
+    answer = answered(*LLAMA, "--rate", 40, "--replicas", 4, "--router", "power-of-two", "--out", "run", folder=tmp_path)
+    assert (answer["deployment"]["n_replicas"], answer["deployment"]["router"]) == (4, "power-of-two")
+    assert sum(one["n_requests"] for one in answer["replicas"]) == 300
+    assert all(0 < one["busy_fraction"] <= 1 for one in answer["replicas"])
+    stored = read_run(tmp_path / "run")
+    counts = [int((stored.visits.replica == replica).sum()) for replica in range(4)]
+    assert counts == [one["n_requests"] for one in answer["replicas"]]
+    assert set(stored.steps.replica.tolist()) == {0, 1, 2, 3}
+    assert "4 replicas behind a power-of-two router" in stored.manifest.source.where
+
+
+def test_more_replicas_take_more(tmp_path):
+    alone = answered(*LLAMA, "--rate", 40, folder=tmp_path)
+    assert alone["replicas"] == []
+    assert alone["deployment"]["router"] is None
+    cluster = answered(*LLAMA, "--rate", 40, "--replicas", 4, folder=tmp_path)
+    assert p95_s(cluster, "ttft") < p95_s(alone, "ttft")
+
+
+def test_a_router_that_has_nothing_to_go_by_is_refused(tmp_path):
+    arguments = (*LLAMA, "--set", "enable_prefix_caching=false", "--replicas", 2, "--router", "prefix-affine")
+    check_refused(run(*arguments, folder=tmp_path), 2, "without a prefix cache", "least-loaded")
+
+
 def test_the_text_says_verdict_interval_and_goodput(tmp_path):
     text = " ".join(run(*LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", folder=tmp_path).stdout.split())
     assert text.startswith("ANSWER llama-3.1-8b bfloat16 on NVIDIA H100 SXM5 80GB, chat: ")

@@ -2,7 +2,7 @@
 
 from inferometer.errors import SpecError
 from inferometer.measure.resident import available_bytes
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.memory_need import MemoryNeed, memory_need
 from inferometer.spec.workload.plan import RequestPlan
 from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
@@ -24,7 +24,7 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
         _refuse_beyond(memory_need(n_requests=min(counts)), min(counts))
 
 
-def check_drawn(plan: RequestPlan, config: EngineConfig, *, record_steps: bool) -> None:
+def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool) -> None:
     """Refuse requests for whose simulation there is certainly too little memory.
 
     Raises
@@ -32,12 +32,14 @@ def check_drawn(plan: RequestPlan, config: EngineConfig, *, record_steps: bool) 
     SpecError
         There is; the message says how much it would take.
     """
+    config = cluster.engine
     n_tokens = int(plan.prompt_tokens.sum(dtype="int64") + plan.output_tokens.sum(dtype="int64"))
     need = memory_need(
         n_requests=plan.n_requests,
         n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
         n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
-        max_num_active=config.max_num_active,
+        max_num_active=config.max_num_active * cluster.n_replicas,
+        n_replicas=cluster.n_replicas,
     )
     _refuse_beyond(need, plan.n_requests)
 

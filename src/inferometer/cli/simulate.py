@@ -6,12 +6,11 @@ from typing import Final
 
 import click
 
-from inferometer.cli import memory_check, simulate_text
+from inferometer.cli import cluster_options, memory_check, simulate_text
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
-from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import replay, types
 from inferometer.units import NS_PER_S, parse_duration_s
@@ -28,10 +27,12 @@ Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --workload chat --rate 5
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
 """,
 )
 @takes_deployment
+@cluster_options.takes_replicas
 @takes_workload
 @click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
 @click.option("--until", metavar="DURATION", help="Stop the clock there; requests not done by then are unfinished.")
@@ -39,7 +40,7 @@ Examples:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to store the run in.")
 @json_option
 def command(
-    deployment: Deployment,
+    servers: cluster_options.Servers,
     workload: types.WorkloadSpec,
     slo: str | None,
     until: str | None,
@@ -57,10 +58,12 @@ def command(
     until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
     memory_check.check_before_drawing(workload)
     drawn = replay.draw_workload(workload)
-    memory_check.check_drawn(drawn.plan, deployment.config, record_steps=out is not None or parts)
-    whose = deployment.config.engine
+    memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=out is not None or parts)
+    engine = servers.deployment.config.engine
+    whose = engine if servers.n_replicas == 1 else f"{servers.n_replicas} x {engine}"
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
-    simulated = simulate_workload(deployment, drawn, objective, until_ns=until_ns, record_steps=out is not None, record_parts=parts)
+    servers = servers._replace(seed=workload.seed)
+    simulated = simulate_workload(servers, drawn, objective, until_ns=until_ns, record_steps=out is not None, record_parts=parts)
     if out is not None:
         simulated = store(simulated, out)
     give(simulated.answer, as_json=as_json, show=simulate_text.simulate_text)

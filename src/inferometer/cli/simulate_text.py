@@ -30,6 +30,8 @@ def simulate_text(answer: SimulateAnswer) -> RenderableType:
     parts += [Text(""), _latencies(answer), Text(""), _rates(answer)]
     if answer.classes:
         parts += [Text(""), _classes(answer.classes)]
+    if answer.replicas:
+        parts += [Text(""), _replicas(answer)]
     parts += [Text(""), *(Text(line) for line in _origins(answer))]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
     if answer.record is not None:
@@ -46,6 +48,8 @@ def _headline(answer: SimulateAnswer) -> str:
     rate = f": {rate_text(likely.completed_requests_per_s, 'requests/s')}"
     offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
     ttft, tpot = (percentile_text(likely.latency(name).percentile(0.95)) for name in _HEADLINE)
+    if where.n_replicas > 1:
+        on += f", {where.n_replicas} replicas behind {where.router}"
     return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 
 
@@ -89,6 +93,15 @@ def _classes(classes: tuple[RequestSummary, ...]) -> RenderableType:
     for one in classes:
         latencies = [percentile_text(one.latency(name).percentile(0.95)) for name in _OF_CLASSES]
         table.add_row(one.name, f"{one.n_requests:,}", *latencies, rate_text(one.output_tokens_per_s, "tok/s"))
+    return table
+
+
+def _replicas(answer: SimulateAnswer) -> RenderableType:
+    table = Table("replica", "requests", "input tok", "cached", "output tok", "preempted", "busy", box=None, pad_edge=False)
+    for one in answer.replicas:
+        cached = f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else _ABSENT
+        counts = (f"{one.n_requests:,}", f"{one.prompt_tokens:,}", cached, f"{one.output_tokens:,}", f"{one.n_preemptions:,}")
+        table.add_row(str(one.replica), *counts, f"{one.busy_fraction:.0%}")
     return table
 
 

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 from inferometer import __version__
+from inferometer.cli.cluster_options import Servers
 from inferometer.measure.manifest import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.deployment import Deployment
@@ -12,9 +13,9 @@ from inferometer.simulate.simulated_run import simulated_run
 from inferometer.spec.types import Source
 
 
-def run_of(simulation: Simulation, deployment: Deployment) -> Run:
+def run_of(simulation: Simulation, servers: Servers) -> Run:
     """The run behind a simulation that was made now, by this command."""
-    created_utc = now_utc()
+    created_utc, deployment = now_utc(), servers.deployment
     run = simulated_run(
         simulation,
         deployment.config,
@@ -28,6 +29,8 @@ def run_of(simulation: Simulation, deployment: Deployment) -> Run:
     rests_on = (
         f"rules of {config.engine}; step times: {deployment.step_times.origin}; {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
     )
+    if servers.n_replicas > 1:
+        rests_on = f"{servers.n_replicas} replicas behind a {servers.router} router, each with {rests_on}"
     return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
 
 

@@ -2,14 +2,14 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from inferometer.cli.cluster_options import Servers
 from inferometer.cli.simulated_record import origin_cautions, run_of
 from inferometer.records import promises, request_summaries, types, whole_run
-from inferometer.simulate import demand, kernel, workload_demand
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate import cluster, cluster_config, demand, kernel, outcome, replica_shares, workload_demand
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
@@ -32,6 +32,9 @@ class DeploymentView:
     kv_blocks_from: str
     step_times_basis: Literal["fitted", "datasheet"]
     step_times_from: str
+    n_replicas: int
+    router: cluster_config.Router | None
+    """None where there is one replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,8 @@ class SimulateAnswer:
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
     """Of the likely run, where the workload has several."""
+    replicas: tuple[replica_shares.ReplicaShare, ...]
+    """Of the likely run, where there are several."""
     verdict: Verdict | None
     cautions: tuple[types.Caution, ...]
     record: str | None
@@ -70,33 +75,49 @@ class Simulated:
     run: types.Run
 
 
+class At(NamedTuple):
+    """What one pace of the steps gives."""
+
+    run: types.Run
+    level: Level
+    replicas: tuple[replica_shares.ReplicaShare, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """One server, its requests, and what is promised."""
+    """One server or several, their requests, and what is promised."""
 
-    deployment: Deployment
+    servers: Servers
     requests: demand.Demand
     objective: ObjectiveSpec | None
     until_ns: int | None
 
-    def at(self, pace: Pace, *, record_steps: bool = False, record_parts: bool = False) -> tuple[types.Run, Level]:
+    def at(self, pace: Pace, *, record_steps: bool = False, record_parts: bool = False) -> At:
         """The run at these step times, and what it says."""
-        arrays = getattr(self.deployment.step_times, pace)
-        simulation = kernel.simulate(
-            self.requests,
-            self.deployment.config,
-            arrays,
-            until_ns=self.until_ns,
-            record_steps=record_steps,
-            record_parts=record_parts,
-        )
-        run = run_of(simulation, self.deployment)
+        simulation = self._simulation(pace, record_steps=record_steps, record_parts=record_parts)
+        run = run_of(simulation, self.servers)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
-        return run, Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
+        level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
+        return At(run, level, replica_shares.replica_shares(simulation))
+
+    def _simulation(self, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
+        cost, servers = getattr(self.servers.deployment.step_times, pace), self.servers
+        if servers.n_replicas == 1:
+            return kernel.simulate(
+                self.requests,
+                servers.deployment.config,
+                cost,
+                until_ns=self.until_ns,
+                record_steps=record_steps,
+                record_parts=record_parts,
+            )
+        return cluster.simulate_cluster(
+            self.requests, servers.cluster, cost, until_ns=self.until_ns, record_steps=record_steps, record_parts=record_parts
+        )
 
 
 def simulate_workload(
-    deployment: Deployment,
+    servers: Servers,
     workload: plan.DrawnWorkload,
     objective: ObjectiveSpec | None,
     *,
@@ -105,19 +126,21 @@ def simulate_workload(
     record_parts: bool = False,
 ) -> Simulated:
     """Simulate the same requests at likely, fast and slow step times."""
-    requests = workload_demand.demand_of(workload.plan, deployment.config.block_size, has_contents=deployment.config.enable_prefix_caching)
-    simulator = Simulator(deployment=deployment, requests=requests, objective=objective, until_ns=until_ns)
-    run, likely = simulator.at("likely", record_steps=record_steps, record_parts=record_parts)
-    levels = (likely, simulator.at("fast")[1], simulator.at("slow")[1])
+    config = servers.deployment.config
+    requests = workload_demand.demand_of(workload.plan, config.block_size, has_contents=config.enable_prefix_caching)
+    simulator = Simulator(servers=servers, requests=requests, objective=objective, until_ns=until_ns)
+    likely = simulator.at("likely", record_steps=record_steps, record_parts=record_parts)
+    run, levels = likely.run, (likely.level, simulator.at("fast").level, simulator.at("slow").level)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
-        deployment=_view(deployment),
+        deployment=_view(servers),
         levels=levels,
         classes=_by_class(run, workload.class_names),
+        replicas=likely.replicas,
         verdict=_verdict(levels),
-        cautions=(*origin_cautions(deployment), *said, *run.manifest.cautions),
+        cautions=(*origin_cautions(servers.deployment), *said, *run.manifest.cautions),
         record=None,
     )
     return Simulated(answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)))
@@ -135,7 +158,8 @@ def _by_class(run: types.Run, names: tuple[str, ...]) -> tuple[request_summaries
     return request_summaries.summarise_groups(run, run.requests.class_index, names)
 
 
-def _view(deployment: Deployment) -> DeploymentView:
+def _view(servers: Servers) -> DeploymentView:
+    deployment = servers.deployment
     engine, config = deployment.engine, deployment.config
     return DeploymentView(
         model_id=deployment.model.model_id,
@@ -148,6 +172,8 @@ def _view(deployment: Deployment) -> DeploymentView:
         kv_blocks_from=deployment.kv_origin,
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
+        n_replicas=servers.n_replicas,
+        router=servers.router if servers.n_replicas > 1 else None,
     )
 
 
@@ -158,4 +184,4 @@ def _verdict(levels: tuple[Level, ...]) -> Verdict | None:
     return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
 
-__all__ = ["DeploymentView", "Level", "Pace", "SimulateAnswer", "Simulated", "Simulator", "simulate_workload", "store"]
+__all__ = ["At", "DeploymentView", "Level", "Pace", "SimulateAnswer", "Simulated", "Simulator", "simulate_workload", "store"]
