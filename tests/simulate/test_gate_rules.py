@@ -30,7 +30,10 @@ def rules_of(text, **kinds):
 
 def test_nothing_said_is_no_rule():
     assert gate_rules(GateSpec(), workload(), PACE) == GateConfig(
-        classes=(ClassRules(),) * 2, tenants=(TenantRules(),) * 2, first_token_ns=7, first_token_per_prompt_token_ns=1.5
+        classes=(ClassRules(name="chat"), ClassRules(name="report")),
+        tenants=(TenantRules(),) * 2,
+        first_token_ns=7,
+        first_token_per_prompt_token_ns=1.5,
     )
 
 
@@ -44,12 +47,12 @@ def test_the_page_shows_every_key_and_order():
     text = PAGE.read_text()
     example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1]
     found = rules_of(example, classes=("conversation", "report"), tenants=("tenant-0", "tenant-1", "tenant-2"))
-    report = ClassRules(priority=1, window_ns=5 * S, window_size=16, max_in_flight=8, max_tokens=512, max_wait_ns=600 * S)
+    report = ClassRules(name="report", priority=1, window_ns=5 * S, window_size=16, max_in_flight=8, max_tokens=512, max_wait_ns=600 * S)
     assert found == GateConfig(
         order="earliest-deadline",
         has_bands=True,
         max_in_flight=64,
-        classes=(ClassRules(priority=0, ttft_limit_ns=S // 2, max_queue=200), report),
+        classes=(ClassRules(name="conversation", priority=0, ttft_limit_ns=S // 2, max_queue=200), report),
         tenants=(TenantRules(weight=4), *[TenantRules(tokens_per_s=2000, burst_tokens=50_000)] * 2),
         max_queue=500,
         max_queued_tokens=2_000_000,

@@ -6,6 +6,7 @@ import numpy as np
 
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of, latency_samples
 from inferometer.records.request_summaries import Percentile, summarise_latency
+from inferometer.records.tables import select
 from inferometer.records.types import Bools, RequestStatus, RequestTable, Run
 from inferometer.spec.objectives import ObjectiveSpec, Threshold
 from inferometer.stats.autocorrelated import run_share_estimate
@@ -43,14 +44,15 @@ class Judgement:
     """Goodput."""
 
 
-def judge_objective(run: Run, objective: ObjectiveSpec) -> Judgement:
-    """Was the objective met in this run, and what is its weakest link? ``run`` has requests.
+def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = None) -> Judgement:
+    """Was the objective met in this run, or by these requests of it (N), and what is its weakest link? ``run`` has requests.
 
     Limits without a percentile count for goodput alone; where no threshold has one, the verdict is *undecided*.
     """
     requests = run.requests
     if requests is None:
         raise ValueError("a run without requests promises nothing")
+    requests = requests if rows is None else select(requests, rows)
     at_ns = end_ns(run)
     judged = tuple(_judged(threshold, requests, at_ns) for threshold in objective.thresholds)
     with_percentile = [one for one in judged if one.threshold.percentile_fraction is not None]

@@ -51,7 +51,7 @@ def simulate_cluster(
         busy_ns=states.counters["busy_ns"][:, 0].astype(np.int64),
     )
     made = seats_numbered_through(found, engine.max_num_active)
-    return made if gate is None else made._replace(shed_reasons=front.gate.requests["reason"].copy())
+    return made if gate is None else made._replace(shed_reasons=front.gate.requests["reason"].copy(), gate_classes=gate.class_names)
 
 
 __all__ = ["simulate_cluster"]

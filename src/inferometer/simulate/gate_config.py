@@ -82,6 +82,7 @@ class Reason(IntEnum):
 class ClassRules:
     """What holds for the requests of one class; 0 and None mean: no such rule. Limits count all replicas together."""
 
+    name: str = ""
     priority: int | None = None
     """Its band, the smaller the more urgent; None: each request's own."""
     window_ns: int = 0
@@ -97,7 +98,7 @@ class ClassRules:
     """A request's deadline is its arrival and this; without one it has none, and comes after all that do."""
 
     def __post_init__(self) -> None:
-        _check("a class of the gate", self, tuple(one.name for one in fields(self) if one.name != "priority"))
+        _check("a class of the gate", self, tuple(one.name for one in fields(self) if one.name not in {"name", "priority"}))
         if self.window_size and not self.window_ns:
             text = f"a window that ends with {self.window_size} requests, and else never"
             raise SpecError(text, where="a class of the gate", allowed="a window's size with its time", try_="window_ns")
@@ -163,6 +164,11 @@ class GateConfig:
         if not 0 <= self.first_token_per_prompt_token_ns <= MAX_NS:
             text = f"first_token_per_prompt_token_ns = {self.first_token_per_prompt_token_ns}"
             raise SpecError(text, where="the gate", allowed=f"0 to {MAX_NS:.0e}")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What are the classes called, where they are?"""
+        return tuple(rules.name or f"class {index}" for index, rules in enumerate(self.classes))
 
     @property
     def knows_tenants(self) -> bool:

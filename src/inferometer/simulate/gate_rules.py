@@ -80,6 +80,7 @@ def _class_rules(rules: GateClass | None, name: str, slo: str | None) -> ClassRu
     rules = rules if rules is not None else GateClass(name=name)
     limit_s = rules.ttft_limit_s if rules.ttft_limit_s is not None else _ttft_limit_s(slo, name)
     return ClassRules(
+        name=name,
         priority=rules.priority,
         window_ns=_ns(rules.window_s),
         window_size=rules.window_size or 0,

@@ -15,11 +15,11 @@ _QUEUE_FULL, _CLASS_QUEUE_FULL, _TOKENS_FULL = int(Reason.QUEUE_FULL), int(Reaso
 def offer(gate: GateState, index: int, now_ns: int) -> bool:
     """A request arrives; is it let wait?"""
     request, counters = gate.requests[index], gate.counters[0]
+    request.arrival_ns = now_ns
     request.reason = _refusal(gate, index)
     if request.reason != _NONE:
         request.place = _AWAY
         return False
-    request.arrival_ns = now_ns
     if gate.rules[0].goes_by_deadline:
         request.key += now_ns
     kernel_gate_tenants.join(gate, request.tenant)

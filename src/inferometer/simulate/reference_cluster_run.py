@@ -43,7 +43,9 @@ def simulate_cluster_plainly(
         busy_ns=np.array([replica.busy_ns for replica in replicas]),
     )
     made = seats_numbered_through(found, config.engine.max_num_active)
-    return made if entry is None else made._replace(shed_reasons=np.array(entry.gate.reasons, np.int32))
+    if gate is None or entry is None:
+        return made
+    return made._replace(shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names)
 
 
 __all__ = ["simulate_cluster_plainly"]

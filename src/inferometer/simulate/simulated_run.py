@@ -5,8 +5,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import Caution, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import I32, Caution, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.gate_config import Reason
+from inferometer.simulate.gate_outcome import shed_cautions
 from inferometer.simulate.outcome import Outcome, Simulation
 from inferometer.simulate.replica_shares import requests_of
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -39,7 +41,7 @@ def simulated_run(
         host=None,
         source=None,
         is_complete=True,
-        cautions=cautions_of(simulation, config),
+        cautions=(*cautions_of(simulation, config), *_shed_cautions(simulation)),
     )
     return Run(
         manifest=manifest,
@@ -58,7 +60,7 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     is_rejected = status == RequestStatus.REJECTED
     n_too_long = int(np.sum(is_rejected & (simulation.requests.prompt_tokens >= config.max_model_len)))
-    n_refused = int(np.sum(is_rejected)) - n_too_long
+    n_refused = int(np.sum(is_rejected)) - n_too_long - int(np.sum(_shed_reasons(simulation) != Reason.NONE))
     cautions = list[Caution]()
     if simulation.outcome is Outcome.STUCK:
         text = f"{n_unfinished} of {n_requests} requests wait for ever: the next one does not fit into {config.n_kv_blocks} KV blocks"
@@ -119,6 +121,18 @@ def _assumptions(config: EngineConfig) -> tuple[Caution, ...]:
     text += "time was assumed, the same for all requests; every request is drafted for in each step"
     remedy = "vLLM's own counts of drafted and accepted tokens (vllm:spec_decode_*) under such traffic"
     return (Caution(code="assumed acceptance", text=text, remedy=remedy),)
+
+
+def _shed_reasons(simulation: Simulation) -> I32:
+    """Why did the gate turn away whom, of those in the table?"""
+    index = simulation.requests.request_index
+    return np.zeros(len(index), np.int32) if simulation.shed_reasons is None else simulation.shed_reasons[index]
+
+
+def _shed_cautions(simulation: Simulation) -> tuple[Caution, ...]:
+    class_index, names = simulation.requests.class_index, simulation.gate_classes
+    named = [names[index] if len(names) > index else f"class {index}" for index in range(int(class_index.max(initial=-1)) + 1)]
+    return shed_cautions(_shed_reasons(simulation), class_index, named)
 
 
 class _Growth(NamedTuple):
