@@ -41,6 +41,7 @@ def test_an_answer_in_the_tables():
         (request_frame(sse(ROLE, delta("a"), delta("b"), b"[DONE]"), asked_output_tokens=2), RequestStatus.LENGTH, 120),
         (request_frame(WHOLE[:3], error="reset", finished_ns=500 * MS), RequestStatus.FAILED, 500),
         (request_frame(WHOLE[:3], error="aborted", finished_ns=500 * MS), RequestStatus.ABORTED, 500),
+        (request_frame(WHOLE[:1], error="total_timeout", finished_ns=500 * MS), RequestStatus.ABORTED, 500),
         (request_frame(WHOLE[:3], error="drain_over", finished_ns=500 * MS), RequestStatus.UNFINISHED, None),
         (request_frame([b"{}"], error="rate_limited", http_status=429, retry_after="7"), RequestStatus.REJECTED, 100),
         (request_frame([], error="connect_refused", http_status=None, sent_ns=None), RequestStatus.FAILED, 60),

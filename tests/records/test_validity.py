@@ -69,6 +69,15 @@ FAULTS = [
     ("errors", "SUSPECT", changed(CLEAN, "requests", status=of_share(200, RequestStatus.REJECTED, RequestStatus.LENGTH))),
     ("errors", "INVALID", changed(CLEAN, "requests", status=RequestStatus.REJECTED)),
     ("not done", "SUSPECT", changed(CLEAN, "requests", status=of_share(8, RequestStatus.UNFINISHED, RequestStatus.LENGTH))),
+    (
+        "not done",
+        "SUSPECT",
+        changed(
+            changed(CLEAN, "requests", status=of_share(8, RequestStatus.ABORTED, RequestStatus.LENGTH)),
+            "exchanges",
+            error=of_share(8, "read_timeout", ""),
+        ),
+    ),
     ("output length", "SUSPECT", changed(CLEAN, "exchanges", asked_output_tokens=of_share(80, 20, 16))),
     ("output length", "INVALID", changed(CLEAN, "exchanges", asked_output_tokens=20)),
     ("cache hits", "SUSPECT", changed(CLEAN, "exchanges", usage_cached_tokens=5)),

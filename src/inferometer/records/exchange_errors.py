@@ -16,6 +16,7 @@ class ExchangeError:
     meaning: str
     remedy: str
     status: RequestStatus = RequestStatus.FAILED
+    """ABORTED where the client gave up: the request took at least as long as it had been there, which latencies must not forget."""
 
 
 _SERVER_LOG: Final = "read the server's log of that instant"
@@ -33,9 +34,15 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "reset": ExchangeError(meaning="the connection was reset", remedy=_SERVER_LOG),
     "no_response": ExchangeError(meaning="the server closed the connection without an answer", remedy=_SERVER_LOG),
     "truncated": ExchangeError(meaning="the connection ended before the answer did", remedy=_SERVER_LOG),
-    "head_timeout": ExchangeError(meaning="the answer's head did not come in time", remedy="--head-timeout, or a lower rate"),
-    "read_timeout": ExchangeError(meaning="the answer stood still for too long", remedy="--read-timeout, or read the server's log"),
-    "total_timeout": ExchangeError(meaning="the answer was not whole in time", remedy="--timeout, or a lower rate"),
+    "head_timeout": ExchangeError(
+        meaning="the answer's head did not come in time", remedy="--head-timeout, or a lower rate", status=RequestStatus.ABORTED
+    ),
+    "read_timeout": ExchangeError(
+        meaning="the answer stood still for too long", remedy="--read-timeout, or read the server's log", status=RequestStatus.ABORTED
+    ),
+    "total_timeout": ExchangeError(
+        meaning="the answer was not whole in time", remedy="--timeout, or a lower rate", status=RequestStatus.ABORTED
+    ),
     "bad_http": ExchangeError(meaning="the answer is no HTTP/1.1", remedy="check the URL: scheme and port"),
     "head_too_long": ExchangeError(meaning="the answer's head does not end", remedy="check what stands between here and the server"),
     "body_too_long": ExchangeError(meaning="the answer went past the cap of its bytes", remedy="--max-body, if it is meant to be so long"),

@@ -27,6 +27,8 @@ _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
 """From 1 % on p99 is that of the survivors."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
 """They count as lower bounds, so that nothing is wrong: p99 just has no upper end."""
+_MEANT: Final = "aborted"
+"""The workload's own users who go away."""
 _BY_CHUNKS: Final = "chunks"
 
 
@@ -98,11 +100,14 @@ def errors(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def undone(evidence: LoadEvidence) -> ValidityReason | None:
-    """How many requests were not done when the run ended?"""
+    """How many requests were not done when the run ended, or when the client's patience did?"""
     n = len(evidence.requests.status)
-    n_undone = int(is_one_of(evidence.requests, (RequestStatus.UNFINISHED,)).sum())
-    text = f"{share_text(n_undone, n)} requests were not done when the run ended"
-    return reason("not done", _UNDONE.verdict(n_undone / n), text, "a longer --drain: percentiles above them have no upper end")
+    given_up = is_one_of(evidence.requests, (RequestStatus.ABORTED,)) & (evidence.exchanges.error != _MEANT)
+    n_undone = int((is_one_of(evidence.requests, (RequestStatus.UNFINISHED,)) | given_up).sum())
+    text = f"{share_text(n_undone, n)} requests were given up or not done when the run ended"
+    return reason(
+        "not done", _UNDONE.verdict(n_undone / n), text, "a longer --drain or --timeout: percentiles above them have no upper end"
+    )
 
 
 def enough(evidence: LoadEvidence) -> ValidityReason | None:
