@@ -1,17 +1,17 @@
 """inferometer simulate: what would happen if this server got this traffic?"""
 
 import sys
-from pathlib import Path
 from typing import Final
 
 import click
 
-from inferometer.cli import cluster_options, memory_check, simulate_text
+from inferometer.cli import cluster_options, gate_options, memory_check, recording_options, simulate_text
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
-from inferometer.spec.objectives import parse_objective
+from inferometer.spec import gate as gates
+from inferometer.spec import objectives
 from inferometer.spec.workload import replay, types
 from inferometer.units import NS_PER_S, parse_duration_s
 
@@ -28,25 +28,26 @@ Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --order shortest-remaining
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
 """,
 )
 @takes_deployment
 @cluster_options.takes_replicas
 @takes_workload
+@gate_options.takes_gate
 @click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
 @click.option("--until", metavar="DURATION", help="Stop the clock there; requests not done by then are unfinished.")
-@click.option("--parts", is_flag=True, help="Record who did what in each step: for timelines and times of single tokens.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to store the run in.")
+@recording_options.takes_recording
 @json_option
 def command(
     servers: cluster_options.Servers,
     workload: types.WorkloadSpec,
+    gate: gates.GateSpec | None,
+    recording: recording_options.Recording,
     slo: str | None,
     until: str | None,
-    out: Path | None,
     *,
-    parts: bool,
     as_json: bool,
 ) -> None:
     """What would happen if MODEL on this server got this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
@@ -54,18 +55,20 @@ def command(
     The scheduler is the engine's own, step by step; step times are those of a fit (--fit) or of a datasheet (--hardware), and the same
     requests are simulated at both ends of what is known of them.
     """
-    objective = None if slo is None else parse_objective(slo)
+    objective = None if slo is None else objectives.parse_objective(slo)
     until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
     memory_check.check_before_drawing(workload)
     drawn = replay.draw_workload(workload)
-    memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=out is not None or parts)
+    has_steps, has_parts = recording.folder is not None, recording.has_parts
+    memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=has_steps or has_parts)
     engine = servers.deployment.config.engine
     whose = engine if servers.n_replicas == 1 else f"{servers.n_replicas} x {engine}"
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
-    servers = servers._replace(seed=workload.seed)
-    simulated = simulate_workload(servers, drawn, objective, until_ns=until_ns, record_steps=out is not None, record_parts=parts)
-    if out is not None:
-        simulated = store(simulated, out)
+    simulated = simulate_workload(
+        servers._replace(seed=workload.seed), drawn, objective, until_ns=until_ns, record_steps=has_steps, record_parts=has_parts, gate=gate
+    )
+    if recording.folder is not None:
+        simulated = store(simulated, recording.folder)
     give(simulated.answer, as_json=as_json, show=simulate_text.simulate_text)
     sys.exit(_EXIT_CODES[simulated.answer.verdict])
 

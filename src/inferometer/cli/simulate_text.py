@@ -7,10 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli.simulation import Level, SimulateAnswer
+from inferometer.cli import gate_options, simulation
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import RequestSummary
-from inferometer.report.request_tables import goodput_text
+from inferometer.report import request_tables
 from inferometer.report.request_words import percentile_text, rate_text
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
@@ -22,7 +22,7 @@ _OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
 _ABSENT: Final = "–"
 
 
-def simulate_text(answer: SimulateAnswer) -> RenderableType:
+def simulate_text(answer: simulation.SimulateAnswer) -> RenderableType:
     """The whole answer."""
     likely = answer.levels[0]
     parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
@@ -32,6 +32,7 @@ def simulate_text(answer: SimulateAnswer) -> RenderableType:
         parts += [Text(""), _classes(answer.classes)]
     if answer.replicas:
         parts += [Text(""), _replicas(answer)]
+    parts += [Text(line) for line in _promise_lines(answer)]
     parts += [Text(""), *(Text(line) for line in _origins(answer))]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
     if answer.record is not None:
@@ -41,7 +42,7 @@ def simulate_text(answer: SimulateAnswer) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(answer: SimulateAnswer) -> str:
+def _headline(answer: simulation.SimulateAnswer) -> str:
     where, likely = answer.deployment, answer.levels[0].summary
     devices = f"{where.tensor_parallel_size} x " if where.tensor_parallel_size > 1 else ""
     on = f" on {devices}{where.hardware}" if where.hardware else ""
@@ -53,7 +54,7 @@ def _headline(answer: SimulateAnswer) -> str:
     return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 
 
-def _verdict_lines(answer: SimulateAnswer) -> list[str]:
+def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
     judged = [(level.step_times, level.judgement) for level in answer.levels if level.judgement is not None]
     if answer.verdict is None or not judged:
         return []
@@ -62,10 +63,10 @@ def _verdict_lines(answer: SimulateAnswer) -> list[str]:
         if judgement.weakest is not None:
             weakest = judgement.weakest
             lines.append(f"       {pace} step times: {judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}")
-    return [*lines, f"       {goodput_text(judged[0][1])}"]
+    return [*lines, f"       {request_tables.goodput_text(judged[0][1])}"]
 
 
-def _latencies(answer: SimulateAnswer) -> RenderableType:
+def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
     table = Table("latency", *(f"p{fraction * 100:g}" for fraction in _FRACTIONS), "p95, fast … slow", box=None, pad_edge=False)
     likely = answer.levels[0].summary
     for name, label in _SHOWN:
@@ -74,7 +75,7 @@ def _latencies(answer: SimulateAnswer) -> RenderableType:
     return table
 
 
-def _rates(answer: SimulateAnswer) -> RenderableType:
+def _rates(answer: simulation.SimulateAnswer) -> RenderableType:
     table = Table("throughput", "likely", "fast … slow", box=None, pad_edge=False)
 
     def row(label: str, unit: str, of: Callable[[RequestSummary], Estimate | None]) -> None:
@@ -96,7 +97,17 @@ def _classes(classes: tuple[RequestSummary, ...]) -> RenderableType:
     return table
 
 
-def _replicas(answer: SimulateAnswer) -> RenderableType:
+def _promise_lines(answer: simulation.SimulateAnswer) -> list[str]:
+    """What each class was promised, and was it kept?"""
+    lines = list[str]()
+    for one in answer.promises:
+        weakest = one.likely.weakest
+        why = "" if weakest is None else f"; weakest {weakest.threshold.text}: {weakest.why}"
+        lines.append(f"SLO    {one.name}: {one.verdict}{why}; {request_tables.goodput_text(one.likely)}")
+    return lines
+
+
+def _replicas(answer: simulation.SimulateAnswer) -> RenderableType:
     table = Table("replica", "requests", "input tok", "cached", "output tok", "preempted", "busy", box=None, pad_edge=False)
     for one in answer.replicas:
         cached = f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else _ABSENT
@@ -105,7 +116,7 @@ def _replicas(answer: SimulateAnswer) -> RenderableType:
     return table
 
 
-def _origins(answer: SimulateAnswer) -> list[str]:
+def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
     rate = "" if asked.rate_per_s is None else f", {format_number(asked.rate_per_s)}/s"
     counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
@@ -118,10 +129,11 @@ def _origins(answer: SimulateAnswer) -> list[str]:
         f"STEPS  {where.step_times_from}",
         f"KV     {where.n_kv_blocks:,} blocks, {where.kv_blocks_from}",
         f"RULES  {where.engine}",
+        *([] if answer.gate is None else [f"GATE   {gate_options.gate_text(answer.gate)}"]),
     ]
 
 
-def _p95(level: Level, name: Latency) -> str:
+def _p95(level: simulation.Level, name: Latency) -> str:
     found = level.summary.latency(name).percentile(0.95)
     return _ABSENT if found is None else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
 

@@ -5,15 +5,17 @@ from dataclasses import replace
 
 from inferometer import __version__
 from inferometer.cli.cluster_options import Servers
+from inferometer.cli.gate_options import gate_text
 from inferometer.measure.manifest import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.simulated_run import simulated_run
+from inferometer.spec.gate import GateSpec
 from inferometer.spec.types import Source
 
 
-def run_of(simulation: Simulation, servers: Servers) -> Run:
+def run_of(simulation: Simulation, servers: Servers, gate: GateSpec | None = None) -> Run:
     """The run behind a simulation that was made now, by this command."""
     created_utc, deployment = now_utc(), servers.deployment
     run = simulated_run(
@@ -31,6 +33,7 @@ def run_of(simulation: Simulation, servers: Servers) -> Run:
     )
     if servers.n_replicas > 1:
         rests_on = f"{servers.n_replicas} replicas behind a {servers.router} router, each with {rests_on}"
+    rests_on += "" if gate is None else f"; behind a gate: {gate_text(gate)}"
     return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
 
 

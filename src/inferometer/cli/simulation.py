@@ -9,8 +9,9 @@ import msgspec
 from inferometer.cli.cluster_options import Servers
 from inferometer.cli.simulated_record import origin_cautions, run_of
 from inferometer.records import promises, request_summaries, types, whole_run
-from inferometer.simulate import cluster, cluster_config, demand, kernel, outcome, replica_shares, workload_demand
-from inferometer.spec.objectives import ObjectiveSpec
+from inferometer.simulate import cluster, cluster_config, demand, gate_config, gate_rules, kernel, outcome, replica_shares, workload_demand
+from inferometer.spec.gate import GateSpec
+from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
 
@@ -47,6 +48,15 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPromise:
+    """Was what the workload promises to one class kept: at all three step times, or is it undecided?"""
+
+    name: str
+    verdict: Verdict
+    likely: promises.Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateAnswer:
     """The simulated run of the likely step times, the same requests at both ends of their interval, and the verdict of all three.
 
@@ -61,6 +71,9 @@ class SimulateAnswer:
     """Of the likely run, where the workload has several."""
     replicas: tuple[replica_shares.ReplicaShare, ...]
     """Of the likely run, where there are several."""
+    promises: tuple[ClassPromise, ...]
+    """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
+    gate: GateSpec | None
     verdict: Verdict | None
     cautions: tuple[types.Caution, ...]
     record: str | None
@@ -85,34 +98,54 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """One server or several, their requests, and what is promised."""
+    """One server or several, the gate before them, their requests, and what is promised."""
 
     servers: Servers
-    requests: demand.Demand
+    workload: plan.DrawnWorkload
     objective: ObjectiveSpec | None
     until_ns: int | None
+    gate: GateSpec | None
 
     def at(self, pace: Pace, *, record_steps: bool = False, record_parts: bool = False) -> At:
         """The run at these step times, and what it says."""
         simulation = self._simulation(pace, record_steps=record_steps, record_parts=record_parts)
-        run = run_of(simulation, self.servers)
+        run = run_of(simulation, self.servers, self.gate)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
         level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
         return At(run, level, replica_shares.replica_shares(simulation))
 
     def _simulation(self, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        cost, servers = getattr(self.servers.deployment.step_times, pace), self.servers
-        if servers.n_replicas == 1:
+        requests, cost, gate = self._requests(), getattr(self.servers.deployment.step_times, pace), self._gate_rules()
+        if self.servers.n_replicas == 1:
             return kernel.simulate(
-                self.requests,
-                servers.deployment.config,
+                requests,
+                self.servers.deployment.config,
                 cost,
                 until_ns=self.until_ns,
                 record_steps=record_steps,
                 record_parts=record_parts,
+                gate=gate,
             )
         return cluster.simulate_cluster(
-            self.requests, servers.cluster, cost, until_ns=self.until_ns, record_steps=record_steps, record_parts=record_parts
+            requests,
+            self.servers.cluster,
+            cost,
+            until_ns=self.until_ns,
+            record_steps=record_steps,
+            record_parts=record_parts,
+            gate=gate,
+        )
+
+    def _requests(self) -> demand.Demand:
+        config = self.servers.deployment.config
+        return workload_demand.demand_of(self.workload.plan, config.block_size, has_contents=config.enable_prefix_caching)
+
+    def _gate_rules(self) -> gate_config.GateConfig | None:
+        """What the gate predicts rests on the likely step times, whatever steps then take."""
+        if self.gate is None:
+            return None
+        return gate_rules.gate_rules(
+            self.gate, self.workload, gate_rules.first_token_pace(self.servers.deployment.step_times.likely), where="--gate"
         )
 
 
@@ -124,13 +157,14 @@ def simulate_workload(
     until_ns: int | None = None,
     record_steps: bool = False,
     record_parts: bool = False,
+    gate: GateSpec | None = None,
 ) -> Simulated:
     """Simulate the same requests at likely, fast and slow step times."""
-    config = servers.deployment.config
-    requests = workload_demand.demand_of(workload.plan, config.block_size, has_contents=config.enable_prefix_caching)
-    simulator = Simulator(servers=servers, requests=requests, objective=objective, until_ns=until_ns)
+    promised = _promised(workload)
+    simulator = Simulator(servers=servers, workload=workload, objective=objective, until_ns=until_ns, gate=gate)
     likely = simulator.at("likely", record_steps=record_steps, record_parts=record_parts)
-    run, levels = likely.run, (likely.level, simulator.at("fast").level, simulator.at("slow").level)
+    paces = (likely, simulator.at("fast"), simulator.at("slow"))
+    run, levels = likely.run, tuple(pace.level for pace in paces)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     answer = SimulateAnswer(
         workload_name=workload.name,
@@ -139,7 +173,9 @@ def simulate_workload(
         levels=levels,
         classes=_by_class(run, workload.class_names),
         replicas=likely.replicas,
-        verdict=_verdict(levels),
+        promises=_kept(tuple(pace.run for pace in paces), promised),
+        gate=gate,
+        verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
         cautions=(*origin_cautions(servers.deployment), *said, *run.manifest.cautions),
         record=None,
     )
@@ -177,11 +213,46 @@ def _view(servers: Servers) -> DeploymentView:
     )
 
 
-def _verdict(levels: tuple[Level, ...]) -> Verdict | None:
-    verdicts: set[Verdict] = {level.judgement.verdict for level in levels if level.judgement is not None}
+class _Promised(NamedTuple):
+    class_index: int
+    name: str
+    objective: ObjectiveSpec
+
+
+def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
+    """What does the workload promise to which class?"""
+    named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
+    return [_Promised(index, name, parse_objective(slo, where=f"slo of class {name}")) for index, (name, slo) in named if slo is not None]
+
+
+def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
+    """Each promise judged at likely, fast and slow step times; those to classes of which no request came are left out."""
+    judged = list[ClassPromise]()
+    for index, name, objective in promised:
+        rows = [run.requests.class_index == index for run in runs if run.requests is not None]
+        if not all(bool(of_run.any()) for of_run in rows):
+            continue
+        judgements = [promises.judge_objective(run, objective, rows=of_run) for run, of_run in zip(runs, rows, strict=True)]
+        verdict = _verdict([judgement.verdict for judgement in judgements])
+        judged.append(ClassPromise(name=name, verdict=verdict or "undecided", likely=judgements[0]))
+    return tuple(judged)
+
+
+def _verdict(verdicts: list[Verdict]) -> Verdict | None:
     if not verdicts:
         return None
-    return verdicts.pop() if len(verdicts) == 1 else "undecided"
+    return verdicts[0] if len(set(verdicts)) == 1 else "undecided"
 
 
-__all__ = ["At", "DeploymentView", "Level", "Pace", "SimulateAnswer", "Simulated", "Simulator", "simulate_workload", "store"]
+__all__ = [
+    "At",
+    "ClassPromise",
+    "DeploymentView",
+    "Level",
+    "Pace",
+    "SimulateAnswer",
+    "Simulated",
+    "Simulator",
+    "simulate_workload",
+    "store",
+]
