@@ -41,9 +41,7 @@ _OPTIONS: Final = (
     ),
     click.option("--proxy", metavar="URL", help="[http_proxy, https_proxy, all_proxy, unless no_proxy names the host]"),
     click.option("--insecure", is_flag=True, help="Do not verify the server's certificate."),
-    click.option(
-        "--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That send, on one schedule."
-    ),
+    click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That send, on one schedule."),
     click.option("--max-connections", type=click.IntRange(min=1), help="[as many as there are requests in flight]"),
     click.option("--timeout", default="600s", show_default=True, metavar="DURATION", help="A request that takes longer is given up."),
     click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
