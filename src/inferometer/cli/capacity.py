@@ -1,11 +1,11 @@
 """inferometer capacity: what is the highest load at which a promise is kept?"""
 
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli import answer, capacity_live
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
@@ -24,8 +24,19 @@ _SPAN_RATIO: Final = 1e4
 ANSWER = CapacityAnswer
 
 
+class OfAModelOrServer(click.Command):
+    """The same question of a model, which is simulated, and of a URL, which is measured: each has its own flags."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any) -> click.Context:
+        """Parse the flags of the one that is asked."""
+        if any(word.startswith(("http://", "https://")) for word in args):
+            return capacity_live.command.make_context(info_name, args, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 @click.command(
     "capacity",
+    cls=OfAModelOrServer,
     short_help="What is the highest load at which a promise is kept?",
     epilog="""\b
 Examples:
@@ -40,17 +51,19 @@ Examples:
     "--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True, help="How closely the load is looked for."
 )
 @click.option("--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short probe; long: 16 times.")
-@json_option
+@answer.json_option
 def command(
     deployment: Deployment, workload: types.WorkloadSpec, *, slo: str, resolution: float, probe_requests: int, as_json: bool
 ) -> None:
     """How many requests per second, or users (with --concurrency), does one replica of MODEL carry before the promise breaks?
 
+    Simulated; a URL in place of MODEL is measured: `inferometer capacity http://HOST --help`.
+
     The load that is given is where the search begins. Exit 0 resolved, 11 unresolved (the bracket is printed).
     """
     objective = parse_objective(slo)
     traffic = Traffic(spec=workload, n_requests=probe_requests)
-    talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
+    answer.talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
     levels = list[PacedCapacity]()
     for pace in _PACES:
         start = (levels[0].capacity.located_load if levels else None) or _start(workload)
@@ -65,7 +78,7 @@ def command(
         )
         found = find_capacity(probe, question)
         levels.append(PacedCapacity(step_times=pace, capacity=found, probe_s=found.probe_s))
-    answer = CapacityAnswer(
+    said = CapacityAnswer(
         model_id=deployment.model.model_id,
         workload_name=workload.name,
         objective=objective.text,
@@ -75,8 +88,8 @@ def command(
         engine=deployment.config.engine,
         step_times_from=deployment.step_times.origin,
     )
-    give(answer, as_json=as_json, show=capacity_text)
-    sys.exit(0 if answer.is_resolved else 11)
+    answer.give(said, as_json=as_json, show=capacity_text)
+    sys.exit(0 if said.is_resolved else 11)
 
 
 def _start(workload: types.WorkloadSpec) -> float:
@@ -86,4 +99,4 @@ def _start(workload: types.WorkloadSpec) -> float:
     return arrivals.rate_per_s if isinstance(arrivals, types.OpenArrivals) else 1.0
 
 
-__all__ = ["ANSWER", "command"]
+__all__ = ["ANSWER", "OfAModelOrServer", "command"]
