@@ -114,7 +114,11 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "is_streaming": rules.is_streaming,
             "largest": rules.largest,
         }
-    return Kind.VLLM, {
+    return Kind.VLLM, _vllm_columns(config)
+
+
+def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
+    return {
         "max_num_batched_tokens": config.step_budget_tokens,
         "watermark_blocks": config.watermark_blocks,
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
