@@ -101,8 +101,8 @@ class LiveEngine:
                 self._wake(next_ns)
 
     def _decide(self) -> None:
-        """Take in who has come and decide a step, or find that there is nothing to decide."""
-        self._take_in()
+        """Catch up with who has come and gone and decide a step, or find that there is nothing to decide."""
+        self._catch_up(self.now_ns)
         self._wake_ns = FAR_NS
         if not self.scheduler.has_unfinished:
             self._phase = _Phase.COMPUTE if self._in_flight else _Phase.IDLE
@@ -130,7 +130,7 @@ class LiveEngine:
     def _complete(self, oldest: _InFlight) -> None:
         """A batch is done: deliver what it yielded."""
         self.now_ns = max(self.now_ns, oldest.end_ns)
-        self._drop_departed()
+        self._catch_up(self.now_ns - 1)
         served = self.scheduler.update(oldest.batch)
         self.n_unfinished -= sum(request.status.is_finished for request, _ in served)
         self._phase = _Phase.DECIDE
@@ -139,42 +139,52 @@ class LiveEngine:
     def _wake(self, when_ns: int) -> None:
         """Something happens while nothing is computed."""
         self.now_ns = max(self.now_ns, when_ns)
-        self._take_in()
-        self._drop_departed()
         self._phase = _Phase.DECIDE
 
-    def _take_in(self) -> None:
-        while self._arrivals and self._arrivals[0].arrival_ns <= self.now_ns:
-            request = self._arrivals.popleft()
-            if request.status is not Status.UNSEEN:
-                continue  # its client has gone already
-            self.n_unfinished += 1
-            if request.num_prompt_tokens >= self._config.max_model_len:
-                request.status = Status.REJECTED
+    def _catch_up(self, until_ns: int) -> None:
+        """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
+        while True:
+            if self._departure_ns <= min(self._arrival_ns, self.now_ns):
+                self._depart(self._departures.popleft())
+            elif self._arrival_ns <= until_ns:
+                self._take_in(self._arrivals.popleft())
             else:
-                self.scheduler.add(request)
-            if request.status.is_finished:
-                self._drop(request, request.arrival_ns)
+                return
 
-    def _drop_departed(self) -> None:
-        while self._departures and self._departures[0].when_ns <= self.now_ns:
-            when_ns, request = self._departures.popleft()
-            if request.status.is_finished:
-                continue
-            if request.status is Status.UNSEEN:
-                request.status = Status.ABORTED
-                self._listener.on_dropped(request, when_ns)
-            else:
-                self.scheduler.abort(request)
-                self._drop(request, when_ns)
+    def _take_in(self, request: Request) -> None:
+        if request.status is not Status.UNSEEN:
+            return  # its client has gone in the very instant
+        self.n_unfinished += 1
+        if request.num_prompt_tokens >= self._config.max_model_len:
+            request.status = Status.REJECTED
+        else:
+            self.scheduler.add(request)
+        if request.status.is_finished:
+            self._drop(request, request.arrival_ns)
+
+    def _depart(self, departure: _Departure) -> None:
+        when_ns, request = departure
+        if request.status is Status.UNSEEN:
+            request.status = Status.ABORTED
+            self._listener.on_dropped(request, when_ns)
+        elif not request.status.is_finished:
+            self.scheduler.abort(request)
+            self._drop(request, when_ns)
 
     def _drop(self, request: Request, when_ns: int) -> None:
         self.n_unfinished -= 1
         self._listener.on_dropped(request, when_ns)
 
+    @property
+    def _arrival_ns(self) -> int:
+        return self._arrivals[0].arrival_ns if self._arrivals else FAR_NS
+
+    @property
+    def _departure_ns(self) -> int:
+        return self._departures[0].when_ns if self._departures else FAR_NS
+
     def _next_event_ns(self) -> int:
-        arrival_ns = self._arrivals[0].arrival_ns if self._arrivals else FAR_NS
-        return min(arrival_ns, self._departures[0].when_ns if self._departures else FAR_NS, self._wake_ns)
+        return min(self._arrival_ns, self._departure_ns, self._wake_ns)
 
 
 __all__ = ["Listener", "LiveEngine"]
