@@ -36,6 +36,14 @@ def test_help_imports_nothing_heavy():
     assert outcome.stdout.splitlines()[-1] == "HEAVY []"
 
 
+def test_a_load_test_is_sent_before_what_its_answer_needs_is_imported():
+    code = "import sys, inferometer.cli.load\n"
+    code += "late={'scipy','numba','altair','inferometer.stats','inferometer.report'} & set(sys.modules); print('LATE', sorted(late))"
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert outcome.stdout.splitlines()[-1] == "LATE []"
+    assert VERBS["load"].second_half == "inferometer.cli.load_answer"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(verb):
     with click.Context(app) as context:

@@ -1,21 +1,28 @@
-"""inferometer load: how does this server do under this traffic?"""
+"""inferometer load: how does this server do under this traffic? Here until all is sent; ``load_answer`` says how it went."""
 
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from inferometer.cli.answer import give, json_option, talk
-from inferometer.cli.load_answer import LoadAnswer, exit_code, load_answer
+from inferometer.cli.answer import json_option, talk
 from inferometer.cli.load_options import LoadRequest, takes_load
-from inferometer.cli.load_running import run_load
+from inferometer.cli.load_sending import SentLoad, send_load
 from inferometer.cli.load_wording import check_prompts, check_size, default_folder, what_will_happen
-from inferometer.cli.request_view import RequestQuestion, request_view
-from inferometer.report.request_terminal import request_report_text
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import replay
 
-ANSWER = LoadAnswer
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerableLoad:
+    """A test that is over, and how its answer is wanted."""
+
+    sent: SentLoad | None
+    """None: it was made before."""
+    folder: Path
+    class_names: tuple[str, ...]
+    objective: ObjectiveSpec | None
+    as_json: bool
 
 
 @click.command(
@@ -36,7 +43,7 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run; the same one resumes it.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @json_option
-def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run: bool, as_json: bool) -> None:
+def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run: bool, as_json: bool) -> AnswerableLoad | None:
     """How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
     Each request is sent at its instant of the workload, the same that `inferometer simulate` takes, whatever became of those before;
@@ -50,18 +57,9 @@ def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run:
     folder = out or default_folder(request.load)
     talk(f"{what_will_happen(request.load, drawn)}; into {folder}")
     if dry_run:
-        return
-    loaded = run_load(request, drawn, folder, _percentiles(objective), as_json=as_json)
-    view = request_view(loaded.run, RequestQuestion(objective=objective, class_names=drawn.class_names), path=folder)
-    give(load_answer(loaded, view, folder), as_json=as_json, show=lambda _: request_report_text(view))
-    if loaded.is_interrupted:
-        raise KeyboardInterrupt
-    sys.exit(exit_code(loaded, view))
+        return None
+    sent = send_load(request, drawn, folder, as_json=as_json)
+    return AnswerableLoad(sent=sent, folder=folder, class_names=drawn.class_names, objective=objective, as_json=as_json)
 
 
-def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:
-    thresholds = () if objective is None else objective.thresholds
-    return tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
-
-
-__all__ = ["ANSWER", "command"]
+__all__ = ["AnswerableLoad", "command"]

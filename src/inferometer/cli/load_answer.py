@@ -1,13 +1,18 @@
-"""What does a load test answer, and with which exit code?"""
+"""What does a load test answer, and with which exit code? The second half of ``inferometer load``."""
 
+import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from inferometer.cli.load_running import LoadedRun
+from inferometer.cli.answer import give
+from inferometer.cli.load import AnswerableLoad
+from inferometer.cli.load_running import LoadedRun, loaded_run
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
+from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
+from inferometer.report.request_terminal import request_report_text
 from inferometer.report.request_views import RequestReportView
+from inferometer.spec.objectives import ObjectiveSpec
 
 _EXIT_CODES: Final = {None: EXIT_ANSWERED, "met": EXIT_ANSWERED, "missed": EXIT_SLO_MISSED, "undecided": EXIT_UNDECIDED}
 
@@ -22,12 +27,26 @@ class LoadAnswer:
     record: str
 
 
-def load_answer(loaded: LoadedRun, view: RequestReportView, folder: Path) -> LoadAnswer:
-    """The answer of a test that was made."""
-    return LoadAnswer(requests=answer_of(view), is_interrupted=loaded.is_interrupted, record=str(folder))
+ANSWER = LoadAnswer
 
 
-def exit_code(loaded: LoadedRun, view: RequestReportView) -> int:
+def answer(made: AnswerableLoad) -> None:
+    """Decode, judge and store the test, and say how it went."""
+    loaded = loaded_run(made.sent, made.folder, _percentiles(made.objective))
+    view = request_view(loaded.run, RequestQuestion(objective=made.objective, class_names=made.class_names), path=made.folder)
+    said = LoadAnswer(requests=answer_of(view), is_interrupted=loaded.is_interrupted, record=str(made.folder))
+    give(said, as_json=made.as_json, show=lambda _: request_report_text(view))
+    if loaded.is_interrupted:
+        raise KeyboardInterrupt
+    sys.exit(_exit_code(loaded, view))
+
+
+def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:
+    thresholds = () if objective is None else objective.thresholds
+    return tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+
+
+def _exit_code(loaded: LoadedRun, view: RequestReportView) -> int:
     """INVALID counts before any objective."""
     validity, judgement = loaded.run.manifest.validity, view.judgement
     if validity is not None and validity.verdict == "INVALID":
@@ -35,4 +54,4 @@ def exit_code(loaded: LoadedRun, view: RequestReportView) -> int:
     return _EXIT_CODES[None if judgement is None else judgement.verdict]
 
 
-__all__ = ["LoadAnswer", "exit_code", "load_answer"]
+__all__ = ["ANSWER", "LoadAnswer", "answer"]

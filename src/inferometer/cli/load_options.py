@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import click
 import msgspec
@@ -14,6 +14,8 @@ from inferometer.measure.load import messages, target
 from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
 from inferometer.spec.workload import reading, types
 from inferometer.units import parse_bytes, parse_duration_s
+
+Brought = TypeVar("Brought")
 
 _AT_MOST_PER_USER_PER_S: Final = 20
 """A closed loop with a duration is given so many requests: more would be answers in less than 50 ms."""
@@ -62,13 +64,13 @@ class LoadRequest:
     limits: messages.ClientLimits
 
 
-def takes_load(command: Callable[..., None]) -> Callable[..., None]:
+def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
     """Add the flags of a load test and of its workload; the command gets ``request: LoadRequest``."""
 
     @functools.wraps(command)
-    def with_load(workload: types.WorkloadSpec, **flags: Any) -> None:
+    def with_load(workload: types.WorkloadSpec, **flags: Any) -> Brought:
         given = {name: flags.pop(name) for name in _NAMES}
-        command(request=_request(workload, given), **flags)
+        return command(request=_request(workload, given), **flags)
 
     wrapped = takes_workload(with_load)
     for option in reversed(_OPTIONS):

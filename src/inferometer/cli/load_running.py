@@ -3,11 +3,12 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferometer.cli import load_record, load_run, load_scraped
+from inferometer.cli import load_run
 from inferometer.cli.answer import talk
 from inferometer.cli.load_options import LoadRequest
+from inferometer.cli.load_sending import SentLoad, send_load
 from inferometer.errors import MeasureError
-from inferometer.measure.load import load_test, sessions, watch
+from inferometer.measure.load import watch
 from inferometer.records import reading, types, whole_run
 from inferometer.spec.workload.plan import DrawnWorkload
 
@@ -30,26 +31,27 @@ def run_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, percen
     RecordError
         The folder cannot be written or holds another run.
     """
-    if load_record.is_complete(folder, request.load):
+    return loaded_run(send_load(request, workload, folder, as_json=as_json), folder, percentiles)
+
+
+def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ...]) -> LoadedRun:
+    """The run that was sent, stored; None: the one that was made before in this folder.
+
+    Raises
+    ------
+    MeasureError
+        A client process died; what came is kept.
+    RecordError
+        The folder cannot be read or written.
+    """
+    if sent is None:
         talk("the test had been made before: this is what was stored")
         return LoadedRun(run=reading.read_run(folder))
-    with load_record.opened(folder, request.load) as opened:
-        question = load_test.LoadQuestion(
-            load=request.load,
-            plan=workload.plan,
-            past=sessions.past_of(folder),
-            folder=folder,
-            id_prefix=opened.run_id[-8:],
-            secrets=request.secrets,
-            limits=request.limits,
-        )
-        if question.past.n_sessions:
-            talk(f"going on: {len(question.past.done):,} requests were made before")
-        outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
-        _refuse_dead(outcome, folder)
-        run = load_run.run_of(folder, opened, workload, percentiles)
-    run = replace(run, server=server)
-    if outcome.is_interrupted:
+    with sent.held:
+        _refuse_dead(sent.outcome, folder)
+        run = load_run.run_of(folder, sent.asked, sent.workload, percentiles)
+    run = replace(run, server=sent.server)
+    if sent.outcome.is_interrupted:
         return LoadedRun(run=run, is_interrupted=True)
     whole_run.write_run(folder, run)
     return LoadedRun(run=replace(run, manifest=replace(run.manifest, is_complete=True)))
@@ -64,4 +66,4 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
         )
 
 
-__all__ = ["LoadedRun", "run_load"]
+__all__ = ["LoadedRun", "loaded_run", "run_load"]

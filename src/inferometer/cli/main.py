@@ -19,6 +19,13 @@ class Verb(NamedTuple):
 
     module: str
     answers: str
+    second_half: str | None = None
+    """The module whose ``answer`` takes what the command brings back: imported then, for what comes first must not wait for it."""
+
+    @property
+    def answering_module(self) -> str:
+        """Where ``ANSWER`` is."""
+        return self.second_half or self.module
 
 
 VERBS: Final[dict[str, Verb]] = {
@@ -27,7 +34,9 @@ VERBS: Final[dict[str, Verb]] = {
     "predict": Verb("inferometer.cli.predict", "What would a model do on a device: memory, bounds, latency, cost?"),
     "simulate": Verb("inferometer.cli.simulate", "What would happen if this server got this traffic?"),
     "emulate": Verb("inferometer.cli.emulate", "Serve OpenAI's interface at a simulated server's pace: no GPU needed."),
-    "load": Verb("inferometer.cli.load", "Load a server with requests: how does it do under this traffic?"),
+    "load": Verb(
+        "inferometer.cli.load", "Load a server with requests: how does it do under this traffic?", second_half="inferometer.cli.load_answer"
+    ),
     "capacity": Verb("inferometer.cli.capacity", "What is the highest load at which a promise is kept?"),
     "size": Verb("inferometer.cli.size", "What must be bought to keep a promise under some traffic?"),
     "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
@@ -63,6 +72,13 @@ class VerbTable(click.Group):
         if not isinstance(command, click.Command):
             raise TypeError(f"{verb.module}.command is no click command")
         return command
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Do what the verb does, and its second half if it has one and brings something back."""
+        brought = super().invoke(ctx)
+        verb = VERBS.get(ctx.invoked_subcommand or "")
+        if brought is not None and verb is not None and verb.second_half is not None:
+            importlib.import_module(verb.second_half).answer(brought)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table, importing none of them."""

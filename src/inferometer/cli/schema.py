@@ -9,6 +9,7 @@ import msgspec
 from rich.console import RenderableType
 
 from inferometer.cli.answer import give, json_option, json_schema
+from inferometer.cli.main import VERBS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +33,12 @@ Example:
 )
 @click.argument("verb")
 @json_option
-@click.pass_context
-def command(context: click.Context, verb: str, *, as_json: bool) -> None:
+def command(verb: str, *, as_json: bool) -> None:
     """What does a verb's --json look like? A JSON schema; keys carry their units."""
-    parent = context.parent
-    known = parent.command if parent is not None else None
-    found = known.get_command(context, verb) if isinstance(known, click.Group) else None
-    if found is None or found.callback is None:
+    found = VERBS.get(verb)
+    if found is None:
         raise click.BadParameter(f"{verb!r} is no verb", param_hint="VERB")
-    module = importlib.import_module(found.callback.__module__)
+    module = importlib.import_module(found.answering_module)
     give(SchemaAnswer(verb=verb, schema=json_schema(module.ANSWER)), as_json=as_json, show=_show)
 
 

@@ -2,13 +2,15 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
 from inferometer.errors import SpecError
 from inferometer.spec.workload import reading, types
 from inferometer.units import parse_duration_s
+
+Brought = TypeVar("Brought")
 
 _COUNT: Final = click.IntRange(min=1)
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
@@ -29,14 +31,14 @@ _OPTIONS: Final = (
 )
 
 
-def takes_workload(command: Callable[..., None]) -> Callable[..., None]:
+def takes_workload(command: Callable[..., Brought]) -> Callable[..., Brought]:
     """Add the flags that describe a workload; the command gets ``workload: WorkloadSpec``."""
 
     @functools.wraps(command)
-    def with_workload(**flags: object) -> None:
-        command(workload=_workload({name: flags.pop(name) for name in _NAMES}), **flags)
+    def with_workload(**flags: object) -> Brought:
+        return command(workload=_workload({name: flags.pop(name) for name in _NAMES}), **flags)
 
-    wrapped: Callable[..., None] = with_workload
+    wrapped: Callable[..., Brought] = with_workload
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped

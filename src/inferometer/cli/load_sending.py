@@ -1,0 +1,57 @@
+"""How is a load test opened and sent? Whatever is needed only to answer is not imported here: the first request would wait for it."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferometer.cli import load_record, load_scraped
+from inferometer.cli.answer import talk
+from inferometer.cli.load_options import LoadRequest
+from inferometer.measure.load import load_test, sessions, watch
+from inferometer.records.load_types import ServerSampleTable
+from inferometer.spec.workload.plan import DrawnWorkload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentLoad:
+    """A test that was sent: what came over the wire is in its folder."""
+
+    asked: load_record.OpenLoad
+    workload: DrawnWorkload
+    folder: Path
+    outcome: watch.LoadOutcome
+    server: ServerSampleTable | None
+    held: ExitStack
+    """Nobody else can write to the folder until it is closed."""
+
+
+def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as_json: bool) -> SentLoad | None:
+    """Send the test, or what is left of it; None where it was made before.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there.
+    RecordError
+        The folder cannot be written or holds another run.
+    """
+    if load_record.is_complete(folder, request.load):
+        return None
+    with ExitStack() as held:
+        asked = held.enter_context(load_record.opened(folder, request.load))
+        question = load_test.LoadQuestion(
+            load=request.load,
+            plan=workload.plan,
+            past=sessions.past_of(folder),
+            folder=folder,
+            id_prefix=asked.run_id[-8:],
+            secrets=request.secrets,
+            limits=request.limits,
+        )
+        if question.past.n_sessions:
+            talk(f"going on: {len(question.past.done):,} requests were made before")
+        outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
+        return SentLoad(asked=asked, workload=workload, folder=folder, outcome=outcome, server=server, held=held.pop_all())
+
+
+__all__ = ["SentLoad", "send_load"]
