@@ -1,12 +1,16 @@
 """Does ``inferometer compare`` answer, obey its schema, and leave undecided what is?"""
 
 import json
+from dataclasses import replace
 
 import jsonschema
 import numpy as np
 import pytest
 from command_line import check_refused, run
+from tests.records.load_run import load_run
 
+from inferometer.records.reading import read_run
+from inferometer.records.validity import validity_of
 from inferometer.records.whole_run import write_run
 from inferometer.simulate.demand import demand
 from inferometer.simulate.kernel import simulate
@@ -64,3 +68,37 @@ def test_json_obeys_its_schema(runs):
 )
 def test_impossible_questions(words, exit_code, said, runs):
     check_refused(run("compare", *words, folder=runs), exit_code, said)
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """``good`` and ``bad``: load tests of one server, the second by a client that was late."""
+    folder = tmp_path_factory.mktemp("loaded")
+    for name, how in (("good", {}), ("bad", {"send_lag_s": 0.06})):
+        made = load_run(**how)
+        judged = validity_of(made)
+        assert (judged.verdict == "INVALID") == (name == "bad")
+        write_run(folder / name, replace(made, manifest=replace(made.manifest, run_id=name, validity=judged)))
+    return folder
+
+
+@pytest.mark.parametrize("words", [("good", "bad"), ("bad", "good")])
+def test_an_invalid_load_test_is_not_compared(words, loaded):
+    check_refused(run("compare", *words, folder=loaded), 3, "the load test is INVALID", "bad", "VALID or SUSPECT")
+
+
+def test_an_invalid_load_test_is_compared_by_force_and_named(loaded):
+    outcome = run("compare", "good", "bad", "--force", folder=loaded)
+    assert outcome.returncode in {0, 11}, outcome.stderr
+    assert "CAUTION INVALID load tests are compared, whose numbers are not the server's: bad" in outcome.stdout
+    assert "INVALID" not in run("compare", "good", "good", folder=loaded).stdout
+
+
+def test_show_and_export_state_that_a_load_test_is_invalid(loaded, tmp_path):
+    shown = run("show", "bad", folder=loaded)
+    assert shown.returncode == 0, shown.stderr
+    assert "INVALID" in shown.stdout
+    exported = run("export", "bad", "--format", "llm-d", "--out", tmp_path / "report.json", folder=loaded)
+    assert exported.returncode == 0, exported.stderr
+    said = json.loads((tmp_path / "report.json").read_text())["results"]["profiling"]["inferometer"]["validity"]
+    assert said["verdict"] == read_run(loaded / "bad").manifest.validity.verdict == "INVALID"

@@ -10,11 +10,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.records.run_metrics import REQUEST_METRICS, PointKey, PointTimes, point_times, request_numbers
-from inferometer.records.types import Caution, Run, RunManifest
+from inferometer.records.types import F64, Caution, Run, RunManifest
+from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import median_estimate
@@ -80,6 +80,8 @@ class ComparisonRule:
     confidence_fraction: float = 0.95
     is_paired: bool = False
     """The i-th run of one side was made next to the i-th of the other."""
+    takes_invalid: bool = False
+    """Load tests that are INVALID are compared too: somebody knows better."""
 
 
 class _Numbers(NamedTuple):
@@ -97,6 +99,8 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     ------
     SpecError
         No run on a side, sweeps against runs of requests, no common point, an unknown metric, pairs of different number.
+    MeasureError
+        A load test is INVALID.
     """
     _check_sides(old, new, rule)
     is_sweep = old[0].sweep is not None
@@ -137,6 +141,8 @@ def _check_sides(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         raise SpecError("a side has no run", where=_WHERE, allowed="one run or more on each side")
     if len({run.sweep is None for run in (*old, *new)}) > 1:
         raise SpecError("sweeps cannot be compared with runs of requests", where=_WHERE, allowed="runs of one kind")
+    for run in (*old, *new):
+        require_valid(run, forced=rule.takes_invalid)
     if rule.is_paired and len(old) != len(new):
         raise SpecError(f"{len(old)} runs against {len(new)} make no pairs", where="--paired", allowed="as many on each side")
 
@@ -176,17 +182,17 @@ def _times(old: list[float], new: list[float]) -> _Numbers:
     return _Numbers("s", smaller_is_better=True, old=old, new=new)
 
 
-def _replicates(side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, phase: str, *, is_single: bool) -> NDArray[np.float64]:
-    times: list[NDArray[np.float64]] = [getattr(one[key], phase) for one in side]
+def _replicates(side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, phase: str, *, is_single: bool) -> F64:
+    times: list[F64] = [getattr(one[key], phase) for one in side]
     return times[0] if is_single else np.array([_median(one) for one in times])
 
 
-def _median(values: NDArray[np.float64]) -> float:
+def _median(values: F64) -> float:
     present = values[np.isfinite(values)]
     return float(np.median(present)) if present.size else float("nan")
 
 
-def _geometric_mean(columns: Sequence[NDArray[np.float64]]) -> list[float]:
+def _geometric_mean(columns: Sequence[F64]) -> list[float]:
     """Over the points, replicate by replicate, as far as all points have replicates."""
     n_all = min(len(column) for column in columns)
     means: list[float] = np.exp(np.mean([np.log(column[:n_all]) for column in columns], axis=0)).tolist()
@@ -238,6 +244,12 @@ def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tup
     elif min(len(old), len(new)) < 4:
         text = f"{len(old)} against {len(new)} runs: intervals need 4 on each side"
         cautions.append(Caution(code="FEW_RUNS", text=text, remedy="more runs of each side, taken in turns"))
+    invalid = [run.manifest.run_id for run in (*old, *new) if is_invalid(run)]
+    if invalid:
+        text = f"INVALID load tests are compared, whose numbers are not the server's: {', '.join(invalid)}"
+        cautions.append(
+            Caution(code="INVALID", text=text, remedy="the same load tests again, without what `inferometer show` says of them")
+        )
     return tuple(cautions)
 
 

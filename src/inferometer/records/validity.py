@@ -62,6 +62,11 @@ def validity_of(run: Run, *, plan: RequestPlan | None = None, percentiles: Seque
     return Validity(verdict=reasons[0].verdict, reasons=reasons)
 
 
+def is_invalid(run: Run) -> bool:
+    """Is it a load test whose numbers are not the server's?"""
+    return run.manifest.validity is not None and run.manifest.validity.verdict == "INVALID"
+
+
 def require_valid(run: Run, *, forced: bool = False) -> None:
     """Refuse to build on a load test whose numbers are not the server's. ``forced``: somebody knows better.
 
@@ -71,7 +76,7 @@ def require_valid(run: Run, *, forced: bool = False) -> None:
         The run is INVALID.
     """
     verdict = run.manifest.validity
-    if forced or verdict is None or verdict.verdict != "INVALID":
+    if forced or verdict is None or not is_invalid(run):
         return
     worst = [one for one in verdict.reasons if one.verdict == "INVALID"]
     raise MeasureError(
@@ -82,4 +87,4 @@ def require_valid(run: Run, *, forced: bool = False) -> None:
     )
 
 
-__all__ = ["CHECKS", "Check", "require_valid", "validity_of"]
+__all__ = ["CHECKS", "Check", "is_invalid", "require_valid", "validity_of"]
