@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from inferometer.simulate import kernel
+from inferometer.simulate import kernel, kernel_logs
 from inferometer.simulate.demand import demand
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -12,7 +12,7 @@ COST = linear_cost(launch_s=0.001)
 
 
 def test_requests_are_the_same_without_steps(monkeypatch):
-    monkeypatch.setattr(kernel, "_LOG_ROWS", 64)
+    monkeypatch.setattr(kernel_logs, "_ROWS", 64)
     random = np.random.default_rng(1)
     requests = demand(np.sort(random.integers(0, 10**10, 80)), random.integers(1, 200, 80), random.integers(1, 60, 80))
     with_steps = kernel.simulate(requests, CONFIG, COST)

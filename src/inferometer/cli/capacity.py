@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from inferometer.cli import answer, capacity_live
-from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text
+from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
@@ -76,8 +76,7 @@ def command(
             resolution_ratio=resolution,
             proof_effort=2 if pace == "likely" else None,
         )
-        found = find_capacity(probe, question)
-        levels.append(PacedCapacity(step_times=pace, capacity=found, probe_s=found.probe_s))
+        levels.append(paced(pace, find_capacity(probe, question)))
     said = CapacityAnswer(
         model_id=deployment.model.model_id,
         workload_name=workload.name,

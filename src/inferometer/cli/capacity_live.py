@@ -107,7 +107,7 @@ def command(request: load_options.LoadRequest, *, slo: str, out: Path, as_json: 
         objective=objective.text,
         unit="users" if users else "requests/s",
         is_resolved=found.is_resolved,
-        levels=(capacity_text.PacedCapacity(step_times="measured", capacity=found, probe_s=found.probe_s),),
+        levels=(capacity_text.paced("measured", found),),
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {out}",
     )

@@ -1,13 +1,45 @@
 """How does a capacity look in the terminal: the bracket, what breaks, and every probe?"""
 
+import math
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.decide.capacity import Capacity
+from inferometer.decide.capacity import Capacity, Probe
+from inferometer.stats.estimate import Verdict
 from inferometer.units import format_duration, format_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRow:
+    """One question that was asked, in order."""
+
+    offered_load: float
+    effort: int
+    n_requests: int
+    took_s: float
+    """Simulated or measured."""
+    verdict: Verdict
+    margin_ratio: float | None
+    """What was seen of the weakest link / its limit; None where the server cannot keep up, or refuses."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityRow:
+    """The highest load that keeps the promise lies between ``kept_load`` and ``broken_load``."""
+
+    located_load: float | None
+    """Where the weakest link reaches its limit, by short probes."""
+    kept_load: float | None
+    broken_load: float | None
+    is_resolved: bool
+    why: str
+    weakest: str | None
+    """What breaks first."""
+    probes: tuple[ProbeRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +47,9 @@ class PacedCapacity:
     """The capacity if steps take so long."""
 
     step_times: str
-    capacity: Capacity
+    capacity: CapacityRow
     probe_s: float
-    """Simulated seconds."""
+    """Simulated or measured seconds of all probes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +67,33 @@ class CapacityAnswer:
     step_times_from: str
 
 
+def paced(step_times: str, found: Capacity) -> PacedCapacity:
+    """What was found at this pace."""
+    row = CapacityRow(
+        located_load=found.located_load,
+        kept_load=found.kept_load,
+        broken_load=found.broken_load,
+        is_resolved=found.is_resolved,
+        why=found.why,
+        weakest=found.weakest,
+        probes=tuple(_row(probe) for probe in found.probes),
+    )
+    return PacedCapacity(step_times=step_times, capacity=row, probe_s=found.probe_s)
+
+
+def _row(probe: Probe) -> ProbeRow:
+    said = probe.reading
+    return ProbeRow(
+        offered_load=probe.offered_load,
+        effort=probe.effort,
+        n_requests=said.n_requests,
+        took_s=said.took_s,
+        verdict=said.verdict,
+        margin_ratio=said.margin_ratio if math.isfinite(said.margin_ratio) else None,
+        why=said.why,
+    )
+
+
 def capacity_text(answer: CapacityAnswer) -> RenderableType:
     """The bracket first, then what breaks, then every probe."""
     likely = answer.levels[0]
@@ -46,7 +105,7 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     parts.append(Text(f"DOUBT  located at {ends} {answer.unit}: step times of {answer.step_times_from}"))
     parts += [Text(""), _probes(found, answer.unit), Text("")]
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
-    parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} simulated"))
+    parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"))
     return Group(*parts)
 
 
@@ -57,13 +116,11 @@ def _headline(answer: CapacityAnswer) -> str:
     return f"ANSWER {answer.model_id}, {answer.workload_name}: {kept} {answer.objective}{broken}"
 
 
-def _probes(found: Capacity, unit: str) -> RenderableType:
+def _probes(found: CapacityRow, unit: str) -> RenderableType:
     table = Table(unit, "requests", "verdict", "seen / limit", "weakest", box=None, pad_edge=False)
     for probe in found.probes:
-        reading = probe.reading
-        table.add_row(
-            format_number(probe.offered_load), f"{reading.n_requests:,}", reading.verdict, format_number(reading.margin_ratio), reading.why
-        )
+        margin = "–" if probe.margin_ratio is None else format_number(probe.margin_ratio)
+        table.add_row(format_number(probe.offered_load), f"{probe.n_requests:,}", probe.verdict, margin, probe.why)
     return table
 
 
@@ -71,4 +128,4 @@ def _number(value: float | None) -> str:
     return "nowhere" if value is None else format_number(value)
 
 
-__all__ = ["CapacityAnswer", "PacedCapacity", "capacity_text"]
+__all__ = ["CapacityAnswer", "CapacityRow", "PacedCapacity", "ProbeRow", "capacity_text", "paced"]
