@@ -14,7 +14,7 @@ import msgspec
 
 from inferometer.cli.load_options import redacted
 from inferometer.errors import RecordError
-from inferometer.measure.manifest import new_run_id, now_utc
+from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records import durability, layout
 from inferometer.spec.load_plan import LoadPlan
 

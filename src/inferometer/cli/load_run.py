@@ -7,7 +7,7 @@ from inferometer import __version__
 from inferometer.cli.load_record import OpenLoad
 from inferometer.measure.host import host_facts
 from inferometer.measure.load.local_tokenizer import token_ends_of
-from inferometer.measure.manifest import now_utc
+from inferometer.measure.run_names import now_utc
 from inferometer.records import load_decoding, types, validity
 from inferometer.spec.workload.plan import DrawnWorkload
 from inferometer.spec.workload.types import ClosedArrivals

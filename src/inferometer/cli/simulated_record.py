@@ -6,7 +6,7 @@ from dataclasses import replace
 from inferometer import __version__
 from inferometer.cli.cluster_options import Servers
 from inferometer.cli.gate_options import gate_text
-from inferometer.measure.manifest import new_run_id, now_utc
+from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.outcome import Simulation

@@ -1,11 +1,9 @@
 """What is known about a run before it begins?"""
 
-import uuid
-from datetime import UTC, datetime
-
 from inferometer import __version__
 from inferometer.measure.ceilings import n_threads_used
 from inferometer.measure.host import examine_machine, host_facts
+from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import EngineFacts, RunManifest
 from inferometer.spec.types import ModelSpec, SweepPlan
 
@@ -30,14 +28,4 @@ def new_manifest(plan: SweepPlan, model: ModelSpec | None, command: tuple[str, .
     )
 
 
-def new_run_id(created_utc: str) -> str:
-    """A name that no other run has, and that sorts by time."""
-    return f"{created_utc[:19].replace(':', '').replace('T', '-')}-{uuid.uuid4().hex[:8]}"
-
-
-def now_utc() -> str:
-    """Now, for people: ISO 8601 with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-__all__ = ["new_manifest", "new_run_id", "now_utc"]
+__all__ = ["new_manifest"]

@@ -7,10 +7,10 @@ after ``kill -9``, after a full disk. A point that does not fit in memory is an 
 from pathlib import Path
 
 from inferometer.errors import MeasureError
+from inferometer.measure import manifest, run_names
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
 from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
 from inferometer.measure.environments import find_environment
-from inferometer.measure.manifest import new_manifest, now_utc
 from inferometer.measure.measuring import PointMeasurer
 from inferometer.measure.session import measure_missing
 from inferometer.measure.time_left import OnProgress, Progress
@@ -40,13 +40,13 @@ def run_sweep(
         The folder cannot be written, or holds another run.
     """
     # Before minutes of loading: is there anything to do, and may we write?
-    with RunWriter.create_or_resume(directory, new_manifest(plan, model.spec, command)) as writer:
+    with RunWriter.create_or_resume(directory, manifest.new_manifest(plan, model.spec, command)) as writer:
         is_complete = writer.is_complete
     if not is_complete:
         settings = settings or WorkerSettings(python=str(find_environment(plan.engine.engine).python))
         with RemoteEngine(plan.engine, model, settings) as engine:
-            manifest = new_manifest(plan, model.spec, command, _load(engine))
-            with RunWriter.create_or_resume(directory, manifest) as writer:
+            begun = manifest.new_manifest(plan, model.spec, command, _load(engine))
+            with RunWriter.create_or_resume(directory, begun) as writer:
                 _measure(plan, engine, writer, on_progress, directory)
     return read_run(directory)
 
@@ -64,7 +64,7 @@ def _measure(plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progre
     try:
         with PointMeasurer(plan, engine) as measurer:
             cautions = measure_missing(plan, measurer, writer, on_progress)
-        writer.finish(cautions, now_utc(), None if engine.pid is None else engine.facts())
+        writer.finish(cautions, run_names.now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(
             f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to points are stored",

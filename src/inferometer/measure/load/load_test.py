@@ -8,7 +8,7 @@ from inferometer.errors import MeasureError
 from inferometer.measure.load import messages, processes, watch
 from inferometer.measure.load.sessions import Past, Session, session_after
 from inferometer.measure.load.target import Secrets, target_of
-from inferometer.measure.manifest import now_utc
+from inferometer.measure.run_names import now_utc
 from inferometer.records.raw_log import RAW_FOLDER, file_name
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.workload.plan import RequestPlan
