@@ -20,10 +20,12 @@ from inferometer.simulate.step_cost import linear_cost
 
 COST = linear_cost(launch_s=1e-6)
 """1,000 ns a step, whatever it does."""
+KINDS = [pytest.param(kind, marks=() if kind == "vllm" else pytest.mark.slow) for kind in ENGINES]
+"""The loop is compiled for each kind of engine, which takes longer than a fast suite may: the others are in the slow one."""
 BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainly])
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_kernel_equals_reference(kind, data):
@@ -34,7 +36,7 @@ def test_kernel_equals_reference(kind, data):
     assert_equal(fast, plain)
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_one_replica_is_the_engine_alone(kind, data):

@@ -31,7 +31,7 @@ def gated(draw, kind):
     return cluster, gate, requests._replace(tenant_index=np.array(tenants, np.int32)), cost
 
 
-@pytest.mark.parametrize("kind", ["vllm", "batches"])
+@pytest.mark.parametrize("kind", ["vllm", pytest.param("batches", marks=pytest.mark.slow)])
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_kernel_equals_reference(kind, data):
