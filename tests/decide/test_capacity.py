@@ -130,6 +130,8 @@ def test_a_server_that_dies_leaves_the_bracket_so_far():
     assert found.why == "a probe failed: the server is gone"
     assert len(found.probes) == 4
     assert not found.is_resolved
+    assert found.kept_load == pytest.approx(4.76837158203125)  # 1, 1.25, 1.953, 4.768: all met, by short probes
+    assert found.broken_load is None
 
 
 def test_a_server_that_was_never_there_is_an_error():

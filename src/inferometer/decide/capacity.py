@@ -226,12 +226,15 @@ class _Search:
         return probe
 
     def _proved(self) -> tuple[float | None, float | None]:
-        """The highest load that was shown to keep the promise below the lowest that was shown to break it. Long probes speak first."""
+        """The highest load that was shown to keep the promise below the lowest that was shown to break it.
+
+        Long probes alone speak, where there are any: a search that was cut short before may have none.
+        """
         effort = self._question.proof_effort or 0
         by_load: dict[float, Probe] = {}
         for probe in sorted(self.probes, key=lambda probe: probe.effort):
             by_load[probe.offered_load] = probe
-        said = [probe for probe in by_load.values() if probe.effort >= effort]
+        said = [probe for probe in by_load.values() if probe.effort >= effort] or list(by_load.values())
         broken = min((probe.offered_load for probe in said if probe.reading.verdict == "missed"), default=None)
         kept = [probe.offered_load for probe in said if probe.reading.verdict == "met" and (broken is None or probe.offered_load < broken)]
         return max(kept, default=None), broken
