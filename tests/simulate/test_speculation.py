@@ -122,7 +122,7 @@ def test_what_ifs_share_their_luck():
     assert n_steps[-1] == 1 + 125
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 10), st.lists(st.integers(0, N_DRAWS), min_size=1, max_size=6))
 def test_plain_and_compiled_draws_agree(index, n_outputs, acceptance):
     plain = n_accepted(acceptance, index, n_outputs, len(acceptance))

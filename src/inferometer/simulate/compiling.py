@@ -25,4 +25,18 @@ def compiled(function: Function) -> Function:
     return cast("Function", numba.njit(**_OPTIONS)(function))
 
 
-__all__ = ["compiled"]
+def inlined(function: Function) -> Function:
+    """The same, as a part of each compiled function that calls it: for what every step does.
+
+    A call hands over each array of the state as seven numbers, some 220 in all: more work than most functions do.
+    """
+    return cast("Function", numba.njit(**_OPTIONS, forceinline=True)(function))
+
+
+def compiled_like(model: object, function: Function) -> Function:
+    """The function, compiled as ``model`` is."""
+    options: dict[str, Any] = getattr(model, "targetoptions", {})
+    return inlined(function) if options.get("forceinline", False) else compiled(function)
+
+
+__all__ = ["compiled", "compiled_like", "inlined"]

@@ -10,8 +10,8 @@ Each engine's rules (its *policy*) exist twice, in plain Python and compiled, be
 3. A member of ``kernel_config.Kind`` and one case of its ``_own_columns``; columns that only it needs join ``CONFIG``, arrays ``State``
    (empty for the others).
 4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel_policy`` (compiled once per kind, without the
-   others: ``kernel_loop``). ``schedule`` fills a ``BATCH`` and its ``PART``s (``kernel_schedule.launch`` does) and keeps
-   ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
+   others: ``kernel_loop``); what every step calls is ``compiling.inlined``. ``schedule`` fills a ``BATCH`` and its ``PART``s
+   (``kernel_schedule.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
 5. Who begins to run takes a seat (``kernel_seats``, ``reference_batch.Seats``: the lowest free one), who is done or thrown out
    gives it back: throw out before you admit, admit in the order of the batch. Who ends does so by ``kernel_arrivals.end``.
 6. Whoever waits for a time, not for a client, says when to be asked again: ``wake_ns``, later than now.

@@ -6,7 +6,7 @@ whoever waited too long; a walk takes requests out and puts those back that do n
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate import kernel_arrivals, kernel_queue, kernel_seats
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import NOTHING, Record, State
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference_request import Status
@@ -33,7 +33,7 @@ def add(state: State, index: int) -> None:
     kernel_queue.add(state, index)
 
 
-@compiled
+@inlined
 def schedule(state: State, slot: int) -> None:
     """The next step of the batch, or the first one of a new batch, or nothing yet."""
     counters = state.counters[0]
@@ -43,7 +43,7 @@ def schedule(state: State, slot: int) -> None:
     _launch(state, slot)
 
 
-@compiled
+@inlined
 def update(state: State, slot: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
     config, counters, parts = state.config[0], state.counters[0], state.parts[slot]
@@ -158,7 +158,7 @@ def _begin(state: State, n_sent: int) -> None:
     counters.n_free = config.n_kv_blocks - n_sent * ((longest + most + config.block_size - 1) // config.block_size)
 
 
-@compiled
+@inlined
 def _launch(state: State, slot: int) -> None:
     """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
     config, counters, batch, parts = state.config[0], state.counters[0], state.batches[slot], state.parts[slot]

@@ -11,7 +11,7 @@ from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate import kernel_arrivals, kernel_gate, kernel_router, kernel_steps
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_front import Front
 from inferometer.simulate.kernel_gate_state import GateState
 from inferometer.simulate.kernel_replicas import state_of
@@ -45,7 +45,7 @@ def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_lo
     return _LOG_FULL
 
 
-@compiled
+@inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
     """When does a request come or go away, a step end, or a wait?"""
     has_gate, world = HAS_GATE, states.world[0]
@@ -59,7 +59,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
     return when_ns
 
 
-@compiled
+@inlined
 def _let_go(states: State, gate: GateState) -> None:
     """Whose client goes away now?"""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
@@ -77,7 +77,7 @@ def _let_go(states: State, gate: GateState) -> None:
             _touch(states, request.replica)
 
 
-@compiled
+@inlined
 def _complete(states: State, part_log: PartLog) -> bool:
     """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
     now_ns = states.world[0].now_ns
@@ -92,7 +92,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
     return True
 
 
-@compiled
+@inlined
 def _let_come(states: State, front: Front) -> None:
     """Who comes now, and who goes in, and where to?"""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
@@ -163,7 +163,7 @@ def _touch(states: State, replica: int) -> None:
         counters.is_due = 1
 
 
-@compiled
+@inlined
 def _launch(states: State, cost: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
     for replica in range(len(states.counters)):

@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from inferometer.simulate import kernel_cluster_run, kernel_policy, kernel_run, kernel_steps
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled_like
 from inferometer.simulate.kernel_config import Kind
 
 
@@ -46,7 +46,7 @@ def _compiled_again(module: ModuleType, suffix: str, changes: dict[str, Any]) ->
         if isinstance(plain, FunctionType) and plain.__module__ == module.__name__:
             again = FunctionType(plain.__code__, scope, name)
             again.__qualname__ = f"{name}_{suffix}"
-            scope[name] = compiled(again)
+            scope[name] = compiled_like(value, again)
     return again_module
 
 

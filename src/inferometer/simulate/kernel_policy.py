@@ -15,7 +15,7 @@ from inferometer.simulate import (
     kernel_trtllm_update,
     kernel_update,
 )
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_config import Kind
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
@@ -36,7 +36,7 @@ def add(state: State, index: int) -> None:
         kernel_queue.add(state, index)
 
 
-@compiled
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
     kind = KIND
@@ -50,7 +50,7 @@ def schedule(state: State, slot: int) -> None:
         kernel_batches.schedule(state, slot)
 
 
-@compiled
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     kind = KIND

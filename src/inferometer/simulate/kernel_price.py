@@ -4,12 +4,12 @@ The same as ``reference_price``, on arrays.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.step_cost import compiled_duration_ns
 
 
-@compiled
+@inlined
 def duration_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
     """The nanoseconds of a batch, those of the drafts for the next step included; before it begins blocks are copied to and fro."""
     config, batch = state.config[0], state.batches[slot]
@@ -17,7 +17,7 @@ def duration_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
     return swap_ns + _computing_ns(state, cost, slot) if batch.n_parts > 0 else swap_ns
 
 
-@compiled
+@inlined
 def _computing_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
     config, batch = state.config[0], state.batches[slot]
     step_ns: int = compiled_duration_ns(

@@ -7,7 +7,7 @@ happens while a step runs is seen at its end, in order of time.
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate import kernel_arrivals, kernel_steps
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
 from inferometer.simulate.reference_request import Status
@@ -41,7 +41,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
     return _LOG_FULL
 
 
-@compiled
+@inlined
 def _catch_up(state: State, until_ns: int) -> None:
     """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
     now_ns = state.counters[0].now_ns

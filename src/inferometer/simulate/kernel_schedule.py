@@ -5,7 +5,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched
 
 from inferometer.records.types import PartKind
 from inferometer.simulate import kernel_blocks, kernel_queue
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import NOTHING, Record, State
 from inferometer.simulate.reference_request import Status
 
@@ -13,7 +13,7 @@ _CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
 _WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)
 
 
-@compiled
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
     state.batches[slot].n_parts = 0
@@ -23,7 +23,7 @@ def schedule(state: State, slot: int) -> None:
     launch(state, slot)
 
 
-@compiled
+@inlined
 def _choose(state: State, slot: int) -> None:
     """Who computes how much, and who has to go?"""
     config, threshold = state.config[0], _long_prefill_threshold(state)
@@ -38,7 +38,7 @@ def _choose(state: State, slot: int) -> None:
         _admit_waiting(state, slot, budget, threshold)
     else:
         budget = _schedule_running(state, slot, budget, threshold, NOTHING)
-        if state.counters[0].n_preempted == 0:
+        if state.counters[0].n_preempted == 0 and state.counters[0].n_waiting > 0:
             _admit_waiting(state, slot, budget, threshold)
 
 
@@ -270,7 +270,7 @@ def _num_padded_drafts(config: Record, request: Record, num_computed_tokens: int
     return n_drafts
 
 
-@compiled
+@inlined
 def launch(state: State, slot: int) -> None:
     """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
 

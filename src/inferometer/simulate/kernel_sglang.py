@@ -7,7 +7,7 @@ in the step before; whoever holds pages is counted in ``n_running``.
 from inferometer.simulate import kernel_queue, kernel_schedule, kernel_seats
 from inferometer.simulate import kernel_sglang_admission as admission
 from inferometer.simulate import kernel_sglang_cache as cache
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_sglang_decode import decode
 from inferometer.simulate.kernel_sglang_order import order_queue
 from inferometer.simulate.kernel_state import NOTHING, State
@@ -16,7 +16,7 @@ from inferometer.simulate.reference_request import Status
 _WAITING, _RUNNING, _STOPPED = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED)
 
 
-@compiled
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``."""
     own, batch = state.sglang[0], state.batches[slot]

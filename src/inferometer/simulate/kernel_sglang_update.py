@@ -6,7 +6,7 @@ The same as ``reference_sglang.SglangScheduler.update`` and ``abort``, on arrays
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate import kernel_arrivals, kernel_seats
 from inferometer.simulate import kernel_sglang_cache as cache
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_sglang_admission import max_new_tokens
 from inferometer.simulate.kernel_state import NOTHING, State
 from inferometer.simulate.reference_request import Status
@@ -16,7 +16,7 @@ _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Statu
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
-@compiled
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded; returns how many tokens. What was in flight when its request was thrown out comes again."""
     parts, n_delivered = state.parts[slot], 0
@@ -52,7 +52,7 @@ def abort(state: State, index: int) -> None:
     kernel_arrivals.end(state, index, _ABORTED, when_ns)
 
 
-@compiled
+@inlined
 def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: FBT001 -- compiled code takes no keywords
     request, now_ns = state.requests[index], state.counters[0].now_ns
     request.num_tokens += 1

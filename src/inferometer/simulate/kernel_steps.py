@@ -7,7 +7,7 @@ Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` (
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import kernel_arrivals, kernel_holes, kernel_policy, kernel_price
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
 from inferometer.simulate.reference_request import Status
@@ -34,7 +34,7 @@ def drop(state: State, index: int) -> None:
         kernel_policy.abort(state, index)
 
 
-@compiled
+@inlined
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
     counters, depth = state.counters[0], state.config[0].depth
@@ -62,7 +62,7 @@ def ready_ns(state: State) -> int:
     return when_ns
 
 
-@compiled
+@inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
     """The oldest batch in flight is done: process what it yielded; False where requests preempt one another for ever."""
     counters, slot = state.counters[0], state.counters[0].first_batch
@@ -88,7 +88,7 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
     return has_rows and (len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat))
 
 
-@compiled
+@inlined
 def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
     """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
     counters, batch = state.counters[0], state.batches[slot]
@@ -97,7 +97,7 @@ def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
     counters.device_free_ns = batch.end_ns
 
 
-@compiled
+@inlined
 def _note(state: State, log: StepLog, slot: int) -> None:
     """Log a batch that computes or that cost somebody his place."""
     counters, batch, row = state.counters[0], state.batches[slot], log.n_filled[0]

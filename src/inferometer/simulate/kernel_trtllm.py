@@ -4,7 +4,7 @@ The same as ``reference_trtllm.TrtllmScheduler``, on arrays. ``State.running`` h
 """
 
 from inferometer.simulate import kernel_queue, kernel_seats
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import NOTHING, State
 from inferometer.simulate.kernel_trtllm_batch import form_batch
 from inferometer.simulate.reference_request import Status
@@ -14,7 +14,7 @@ _RUNNING, _PREEMPTED = int(Status.RUNNING), int(Status.PREEMPTED)
 _MAX_UTILIZATION, _STATIC_BATCH = CAPACITY_POLICIES.index("MAX_UTILIZATION"), CAPACITY_POLICIES.index("STATIC_BATCH")
 
 
-@compiled
+@inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]
@@ -31,7 +31,7 @@ def schedule(state: State, slot: int) -> None:
     form_batch(state, slot, n_fitting)
 
 
-@compiled
+@inlined
 def _fit_to_completion(state: State) -> int:
     """Whoever generates, then in order whoever can be given all blocks that it may ever need. They are noted in ``skipped``."""
     counters, fitting = state.counters[0], state.skipped
@@ -57,7 +57,7 @@ def _fit_to_completion(state: State) -> int:
     return n_fitting
 
 
-@compiled
+@inlined
 def _fit_for_a_step(state: State) -> int:
     """In order whoever can be given the blocks of its next step; for that the last one that has blocks is paused."""
     counters, fitting = state.counters[0], state.skipped

@@ -4,7 +4,7 @@ The same as ``_micro_batch`` and ``_launch`` of ``reference_trtllm`` and as ``re
 """
 
 from inferometer.simulate import kernel_seats
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_schedule import launch
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
@@ -14,7 +14,7 @@ _WAITING, _RUNNING = int(Status.WAITING), int(Status.RUNNING)
 _BY_ARRIVAL = CHUNKING_POLICIES.index("FIRST_COME_FIRST_SERVED")
 
 
-@compiled
+@inlined
 def form_batch(state: State, slot: int, n_fitting: int) -> None:
     """Make batch ``slot`` of the first ``n_fitting`` requests in ``skipped``: contexts, unfinished ones first, then generations."""
     config = state.config[0]

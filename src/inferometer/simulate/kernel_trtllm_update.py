@@ -5,7 +5,7 @@ The same as ``reference_trtllm.TrtllmScheduler.update`` and ``abort``, on arrays
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate import kernel_arrivals, kernel_trtllm
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
 
@@ -14,7 +14,7 @@ _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Statu
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
-@compiled
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered.
 
@@ -55,7 +55,7 @@ def abort(state: State, index: int) -> None:
     _drop_ended(state)
 
 
-@compiled
+@inlined
 def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
     """A request got a token; returns 1 where that ends it."""
     config, request = state.config[0], state.requests[index]

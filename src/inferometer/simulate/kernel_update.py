@@ -6,7 +6,7 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 from inferometer.records.types import ABSENT
 from inferometer.simulate import kernel_arrivals, kernel_blocks
 from inferometer.simulate.acceptance import compiled_n_accepted
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
 
@@ -14,7 +14,7 @@ _RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
 _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 
-@compiled
+@inlined
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     parts, counters = state.parts[slot], state.counters[0]
@@ -73,7 +73,7 @@ def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noq
     return num_accepted
 
 
-@compiled
+@inlined
 def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
     """A request got tokens, those beyond its end not counted; returns 1 where that finishes one that runs."""
     config, request = state.config[0], state.requests[index]
@@ -92,8 +92,13 @@ def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -
             request.num_output_placeholders -= num_tokens
         if was_running:
             kernel_blocks.cache_blocks(state, index, request.num_computed_tokens - request.num_output_placeholders)
-    if status < _STOPPED:
-        return 0
+    return 0 if status < _STOPPED else _finish(state, index, status)
+
+
+@compiled
+def _finish(state: State, index: int, status: int) -> int:
+    """A request is done; returns 1 where it runs."""
+    was_running = state.requests[index].status == _RUNNING
     kernel_arrivals.end(state, index, status, state.counters[0].now_ns)
     kernel_blocks.free(state, index)
     if was_running:
