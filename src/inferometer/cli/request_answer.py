@@ -6,25 +6,14 @@ from pathlib import Path
 
 import click
 
+from inferometer.cli.online_answer import OnlineAnswer, online_answer
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
-from inferometer.records import inter_token, load_errors, load_types, promises, request_summaries, steady_state, tool_views
+from inferometer.records import promises, request_summaries
 from inferometer.records.types import Caution, Run
-from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
 from inferometer.spec.objectives import parse_objective
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineAnswer:
-    """What a load test says beside its requests."""
-
-    validity: load_types.Validity
-    steady: steady_state.SteadyState | None
-    inter_token: inter_token.InterTokenSummary
-    errors: tuple[load_errors.ErrorCount, ...]
-    tools: tuple[tool_views.ToolView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +59,7 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         summaries=view.summaries,
         judgement=view.judgement,
         cautions=(*view.lead_cautions, *view.cautions),
-        online=None if view.online is None else _online_answer(view.online),
-    )
-
-
-def _online_answer(online: OnlineView) -> OnlineAnswer:
-    return OnlineAnswer(
-        validity=online.validity, steady=online.steady, inter_token=online.inter_token, errors=online.errors, tools=online.tools
+        online=None if view.online is None else online_answer(view.online),
     )
 
 
@@ -84,4 +67,4 @@ slo_option: Callable[..., Callable[..., None]] = click.option(
     "--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."
 )
 
-__all__ = ["OnlineAnswer", "RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]
+__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]

@@ -11,7 +11,7 @@ import numpy as np
 from inferometer import __version__
 from inferometer.cli import online_view, provenance, request_chart_views
 from inferometer.records import promises, request_summaries, run_series, slot_timeline, types
-from inferometer.report import online_tables, online_views, request_tables, request_views, views
+from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
 
@@ -112,6 +112,10 @@ def _limit(
     online: online_views.OnlineView | None,
 ) -> str:
     """What was seen of seats, queue and memory; it names no limit that it cannot see."""
+    if load is None and online is not None and online.server is not None:
+        said = server_tables.limit_sentence(online.server, online.ttft_parts)
+        if said is not None:
+            return said
     if load is None and online is not None and online.in_flight is not None:
         return f"at most {online.in_flight.most.max():.0f} requests were in flight at once; what limits the server a client cannot see."
     if load is None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
-from inferometer.report import online_tables
+from inferometer.report import online_tables, server_tables
 from inferometer.report.figure import Figure
 from inferometer.report.online_views import OnlineView
 from inferometer.report.sections import Section
@@ -27,6 +27,7 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
             figures=drawn("itl-map"),
         ),
         Section(id="steady", title="Over the time of the run", nav="Over time", statements=(steady,), figures=drawn("in-flight")),
+        Section(id="server", title="What the server says", nav="Server", tables=server_tables.tables_of(online)),
         Section(id="errors", title="What went wrong", nav="Errors", tables=() if errors is None else (errors,)),
         Section(id="tools", title="What other tools would say", nav="Other tools", tables=() if tools is None else (tools,)),
     )

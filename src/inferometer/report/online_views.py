@@ -6,8 +6,10 @@ from inferometer.records.inter_token import InterTokenSummary
 from inferometer.records.load_errors import ErrorCount
 from inferometer.records.load_series import GapMap, InFlight, Lateness
 from inferometer.records.load_types import Validity
+from inferometer.records.server_summaries import ServerSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import ToolView
+from inferometer.records.ttft_parts import TtftParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,9 @@ class OnlineView:
     gaps: GapMap | None = None
     in_flight: InFlight | None = None
     lateness: Lateness | None = None
+    server: ServerSummary | None = None
+    """None where its metrics were not scraped, or too seldom."""
+    ttft_parts: TtftParts | None = None
 
 
 __all__ = ["OnlineView"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from inferometer.records.promises import Judgement
-from inferometer.report import online_tables, request_tables
+from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.charts.request_catalogue import request_charts_of
 from inferometer.report.figure import Figure, figure_of
 from inferometer.report.html import render_page, write_page
@@ -90,7 +90,7 @@ def _promises(judgement: Judgement | None) -> Section:
 
 
 def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
-    return request_tables.DEFINITIONS + (() if view.online is None else online_tables.ONLINE_DEFINITIONS)
+    return request_tables.DEFINITIONS + (() if view.online is None else online_tables.ONLINE_DEFINITIONS + server_tables.SERVER_DEFINITIONS)
 
 
 def _validity(online: OnlineView | None) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.report import online_tables, request_tables
+from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.tables import TextTable
@@ -32,7 +32,12 @@ def request_report_text(view: RequestReportView) -> RenderableType:
 
 def _online(view: OnlineView) -> list[RenderableType]:
     """Tokens one by one, what went wrong, what others would have said; of the checks those that found something."""
-    built = (online_tables.inter_token_table(view.inter_token), online_tables.errors_table(view), online_tables.tools_table(view))
+    tokens, errors, tools = (
+        online_tables.inter_token_table(view.inter_token),
+        online_tables.errors_table(view),
+        online_tables.tools_table(view),
+    )
+    built = (*server_tables.tables_of(view), tokens, errors, tools)
     shown = [table for table in built if table is not None and table.rows]
     parts = [part for table in shown for part in (Text(table.caption, style="bold"), _table(online_tables.without_sentences(table)))]
     parts += [Text(f"  {one.tool}: {one.definitions}") for one in view.tools[1:]]

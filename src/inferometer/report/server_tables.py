@@ -1,0 +1,91 @@
+"""What does the server itself say of a load test, and where does the time to the first token go?"""
+
+from inferometer.records.server_summaries import Level, ServerSummary
+from inferometer.records.ttft_parts import TtftParts
+from inferometer.report.cells import ABSENT_TEXT
+from inferometer.report.online_views import OnlineView
+from inferometer.report.tables import TextTable
+from inferometer.units import format_duration, format_fraction, format_number
+
+SERVER_DEFINITIONS = (
+    (
+        "Parts of the TTFT",
+        "means: client = sent − intended; network = the client's − the server's; hand-over = the server's − queue − prefill.",
+    ),
+    ("The server's numbers", "growth of its counters between the first and the last scrape; it counts every client, not this one alone."),
+)
+
+
+def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
+    """Both tables, as far as the server told."""
+    parts = () if view.ttft_parts is None else (ttft_parts_table(view.ttft_parts),)
+    return parts if view.server is None else (*parts, server_table(view.server))
+
+
+def ttft_parts_table(parts: TtftParts) -> TextTable:
+    """The mean time to the first token, part by part, and each part's share."""
+    named = (
+        ("client", parts.client_s),
+        ("network", parts.network_s),
+        ("queue", parts.queue_s),
+        ("prefill", parts.prefill_s),
+        ("hand-over", parts.handover_s),
+        ("all", parts.total_s),
+    )
+    rows = tuple((name, _duration(value), _share(value, parts.total_s)) for name, value in named)
+    of_server = "" if parts.n_server_requests is None else f"; the server counted {parts.n_server_requests:,}"
+    caption = f"Where the mean time to the first token goes: {parts.n_requests:,} requests{of_server}"
+    return TextTable(caption=caption, header=("part", "mean", "share"), rows=rows)
+
+
+def server_table(server: ServerSummary) -> TextTable:
+    """How full the server was, what it found in its cache, and what it counted; what it did not say is left out."""
+    levels = (("running", server.running), ("waiting", server.waiting))
+    rows = [(name, _requests(level)) for name, level in levels if level is not None]
+    rows += [] if server.kv_usage is None else [("KV cache", _shares(server.kv_usage))]
+    rows += [] if server.n_preemptions is None else [("preemptions", f"{server.n_preemptions:,}")]
+    hit = server.prefix_hit_fraction
+    rows += [] if hit is None else [("prompt tokens found in the prefix cache", format_fraction(hit))]
+    rows += [] if server.output_tokens is None else [("output tokens", f"{server.output_tokens:,}")]
+    rows += [] if server.n_rejected is None else [("requests turned away", f"{server.n_rejected:,}")]
+    failed = f", {server.n_failed_scrapes:,} failed" if server.n_failed_scrapes else ""
+    restarts = f"; it restarted {server.n_restarts} times" if server.n_restarts else ""
+    caption = f"What the server says ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
+    return TextTable(caption=caption, header=("of the run", "mean, highest"), rows=tuple(rows))
+
+
+def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
+    """Where the time to the first token goes and how full the server was; None where it said neither."""
+    said: list[str] = []
+    shares = () if parts is None else (("queue", parts.queue_s), ("prefill", parts.prefill_s), ("network", parts.network_s))
+    known = [(name, value) for name, value in shares if value is not None]
+    if parts is not None and known and parts.total_s > 0:
+        name, value = max(known, key=lambda one: one[1])
+        said.append(f"{format_fraction(value / parts.total_s)} of the mean TTFT is {name}")
+    if server.running is not None:
+        waited = "" if server.waiting is None else f" and {format_number(server.waiting.highest)} waited"
+        said.append(f"at most {format_number(server.running.highest)} requests ran{waited} at a scrape")
+    said += [] if server.kv_usage is None else [f"KV cache at most {format_fraction(server.kv_usage.highest)} full"]
+    said += [] if server.n_preemptions is None else [f"{server.n_preemptions:,} preemptions"]
+    return "; ".join(said) + ", as the server says." if said else None
+
+
+def _duration(value_s: float | None) -> str:
+    if value_s is None:
+        return ABSENT_TEXT
+    return f"−{format_duration(-value_s)}" if value_s < 0 else format_duration(value_s)
+
+
+def _share(value_s: float | None, total_s: float) -> str:
+    return ABSENT_TEXT if value_s is None or total_s <= 0 else format_fraction(value_s / total_s)
+
+
+def _requests(level: Level) -> str:
+    return f"{format_number(level.mean)}, {format_number(level.highest)} requests"
+
+
+def _shares(level: Level) -> str:
+    return f"{format_fraction(level.mean)}, {format_fraction(level.highest)}"
+
+
+__all__ = ["SERVER_DEFINITIONS", "limit_sentence", "server_table", "tables_of", "ttft_parts_table"]

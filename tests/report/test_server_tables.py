@@ -1,0 +1,83 @@
+"""Are the server's own numbers shown where it told them, left out where it did not, and is the largest part of the TTFT named?"""
+
+import json
+from dataclasses import replace
+
+import jsonschema
+import msgspec
+import pytest
+from tests.records.load_run import load_run
+from tests.records.server_pages import page, samples_of, zeroed
+from tests.report.test_online_report import text_of
+
+from inferometer.cli.answer import json_schema
+from inferometer.cli.request_answer import RequestRunAnswer, answer_of
+from inferometer.cli.request_view import request_view
+from inferometer.report.request_html import render_request_report
+from inferometer.report.server_tables import limit_sentence, server_table, tables_of
+
+
+def scraped(*pages):
+    """A load test of 64-token answers beside which a server was scraped twice."""
+    return replace(load_run(tokens=64, ttft_s=0.03), server=samples_of(*pages))
+
+
+@pytest.fixture(scope="module")
+def vllm():
+    return request_view(scraped(page("vllm-0.32-before"), page("vllm-0.32-after")))
+
+
+def rows_of(table):
+    return {row[0]: row[1] for row in table.rows}
+
+
+def test_the_terminal_says_where_the_time_goes(vllm):
+    text = text_of(vllm)
+    assert "Where the mean time to the first token goes" in text
+    assert "What the server says (vllm, 2 scrapes)" in text
+    assert rows_of(server_table(vllm.online.server))["output tokens"] == "149"
+    assert rows_of(server_table(vllm.online.server))["prompt tokens found in the prefix cache"] == "73.8 %"
+    assert vllm.five_lines.limit.endswith("as the server says.")
+
+
+def test_the_parts_shown_add_up(vllm):
+    parts = vllm.online.ttft_parts
+    found = (parts.client_s, parts.network_s, parts.queue_s, parts.prefill_s, parts.handover_s)
+    assert sum(found) == pytest.approx(parts.total_s)
+    assert [row[0] for row in tables_of(vllm.online)[0].rows] == ["client", "network", "queue", "prefill", "hand-over", "all"]
+
+
+def test_the_page_has_them_too(vllm):
+    page_text = render_request_report(vllm)
+    assert "What the server says" in page_text
+    assert "hand-over" in page_text
+
+
+def test_json_holds_them_and_obeys_the_schema(vllm):
+    answer = json.loads(msgspec.json.encode(answer_of(vllm)))
+    jsonschema.validate(answer, json_schema(RequestRunAnswer))
+    assert answer["online"]["server"]["output_tokens"] == 149
+    assert {time["name"] for time in answer["online"]["server"]["times"]} >= {"ttft", "queue", "prefill"}
+
+
+def test_what_a_server_does_not_say_is_left_out():
+    view = request_view(scraped(zeroed(page("llamacpp")), page("llamacpp")))
+    rows = rows_of(server_table(view.online.server))
+    assert "preemptions" not in rows
+    assert "KV cache" not in rows
+    assert rows["running"].endswith("requests")
+
+
+@pytest.mark.parametrize("pages", [(), ("vllm-0.32-after",)])
+def test_no_scrape_or_a_single_one_is_no_server(pages):
+    view = request_view(scraped(*map(page, pages)) if pages else load_run(tokens=64, ttft_s=0.03))
+    assert view.online.server is None
+    assert tables_of(view.online) == ()
+    assert "what limits the server a client cannot see" in view.five_lines.limit
+
+
+def test_the_largest_part_is_named():
+    view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
+    sentence = limit_sentence(view.online.server, view.online.ttft_parts)
+    assert "of the mean TTFT is queue" in sentence
+    assert limit_sentence(view.online.server, None).startswith("at most 162 requests ran and 2826 waited")
