@@ -119,6 +119,18 @@ def test_windows_without_steps_are_absent_not_zero(recorded):
     assert np.isnan(series.kv_blocks_max).tolist() == [False, True, True]
 
 
+def test_replicas_are_added_up(recorded):
+    """Two replicas that do the same are twice one; one that is idle for a while adds nothing then."""
+    one = recorded.steps._replace(replica=np.zeros_like(recorded.steps.start_ns))
+    twice = tables.concat(StepTable, [one, one._replace(replica=one.replica + 1)])
+    alone, both = step_series(one, n_windows=7), step_series(twice, n_windows=7)
+    for name in ("n_running_mean", "n_waiting_max", "kv_blocks_mean", "n_preempted", "n_steps"):
+        assert np.allclose(getattr(both, name), 2 * getattr(alone, name)), name
+    early = tables.select(one, np.arange(10))
+    beside = step_series(tables.concat(StepTable, [one, early._replace(replica=early.replica + 1)]), n_windows=7)
+    assert beside.n_running_mean[-1] == alone.n_running_mean[-1]
+
+
 def test_latency_over_time(recorded):
     samples = latency_samples(recorded.requests, "ttft", at_ns=end_ns(recorded))
     windows = latency_windows(recorded.requests, samples)

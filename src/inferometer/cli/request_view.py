@@ -167,8 +167,11 @@ def _files(path: Path | None, report_path: Path | None) -> str:
 
 
 def _n_kv_blocks(run: types.Run, asked: RequestQuestion) -> int | None:
+    """Of all replicas together."""
     engine = run.manifest.engine
-    return asked.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
+    of_each = asked.n_kv_blocks if engine is None or engine.n_kv_blocks is None else engine.n_kv_blocks
+    n_replicas = 1 if run.steps is None else len(np.unique(run.steps.replica))
+    return None if of_each is None else of_each * n_replicas
 
 
 __all__ = ["LEAD_CODES", "REPORT_NAME", "TIMELINE_STEPS", "RequestQuestion", "request_view"]

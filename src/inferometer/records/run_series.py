@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.records import tables
 from inferometer.records.latencies import LatencySamples
 from inferometer.records.types import ABSENT, F64, I64, RequestTable, StepTable
 from inferometer.units import NS_PER_S
@@ -47,10 +48,26 @@ class LatencyWindows(NamedTuple):
 
 
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
-    """How did the steps change over the time of the run?"""
+    """How did the steps change over the time of the run? Of all replicas together; their highest values need not be of one instant."""
     start_ns, end_ns = int(steps.start_ns.min()), int((steps.start_ns + steps.duration_ns).max())
     n_windows = max(1, min(n_windows, len(steps.start_ns)))
-    width_ns = max((end_ns - start_ns) / n_windows, 1.0)
+    windows = _Windows(start_ns, max((end_ns - start_ns) / n_windows, 1.0), n_windows)
+    each = [_replica_series(tables.select(steps, steps.replica == replica), windows) for replica in np.unique(steps.replica).tolist()]
+    first = each[0]
+    if len(each) == 1:
+        return first
+    summed = {name: _sum([getattr(one, name) for one in each]) for name in StepSeries._fields[2:-1]}
+    return first._replace(**summed, n_steps=np.sum([one.n_steps for one in each], axis=0))
+
+
+class _Windows(NamedTuple):
+    start_ns: int
+    width_ns: float
+    n_windows: int
+
+
+def _replica_series(steps: StepTable, windows: _Windows) -> StepSeries:
+    start_ns, width_ns, n_windows = windows
     window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
     weights = np.maximum(steps.duration_ns, 1).astype(np.float64)
     running = (steps.n_prefill_requests + steps.n_decode_requests).astype(np.float64)
@@ -74,6 +91,12 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
         n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
         n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
     )
+
+
+def _sum(columns: list[F64]) -> F64:
+    """Window by window; a replica without steps there adds nothing, a window without any stays NaN."""
+    stacked = np.array(columns)
+    return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0))
 
 
 def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60) -> LatencyWindows:
