@@ -3,7 +3,7 @@
 Letters of shapes: W windows of time.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
     first = each[0]
     if len(each) == 1:
         return first
-    summed = {name: _sum([getattr(one, name) for one in each]) for name in StepSeries._fields[2:-1]}
+    summed: dict[str, Any] = {name: _sum([getattr(one, name) for one in each]) for name in StepSeries._fields[2:-1]}
     return first._replace(**summed, n_steps=np.sum([one.n_steps for one in each], axis=0))
 
 
