@@ -1,6 +1,5 @@
 """Are the fewest replicas found, is nothing pruned that was better, and does a longer simulation agree?"""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,8 +11,7 @@ from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.spec import catalog
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.types import PriceSpec, Source
-from inferometer.spec.workload.plan import block_contents
-from inferometer.spec.workload.reading import resolve_workload
+from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
 
 MODEL = catalog.find_model("llama-3.1-8b")
@@ -106,7 +104,9 @@ def test_traffic_turns_faster_with_the_same_requests():
 
 
 def test_traffic_of_users_is_turned_by_their_number():
-    closed = at_load(resolve_workload("chat"), 4, 100)
-    assert Traffic(spec=closed).kind == "requests_per_s"
-    assert block_contents(draw_workload(closed).plan, 16).ids.size > 0
-    assert math.isfinite(closed.arrivals.rate_per_s)
+    users = with_changes(resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 2}}, where="a test")
+    assert Traffic(spec=users).kind == "users"
+    turned = at_load(users, 7.0, 100)
+    assert turned.arrivals.concurrency == 7
+    plan = draw_workload(turned).plan
+    assert (plan.follows == -1).sum() == 7, "each user's first request follows nobody"

@@ -26,12 +26,12 @@ def test_a_file_rules_over_the_catalogue_and_absent_is_not_free(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (GOOD.replace("2.49", "-1"), "cannot be used"),
+        (GOOD.replace("2.49", "-1"), r"a price of -1 \$ per hour for h100_sxm"),
         (GOOD.replace("h100_sxm", "h1000"), "does not know the hardware 'h1000'"),
         (GOOD.replace("source: our contract\n", ""), "source"),
         (GOOD + "currency: eur\n", "currency"),
         ("- [", "no YAML"),
-        (None, "cannot read"),
+        (None, "cannot be read"),
     ],
 )
 def test_broken_files(text, words, tmp_path):

@@ -102,7 +102,7 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     parts.append(Text(f"WHY    {'resolved' if found.is_resolved else 'unresolved'}: {found.why}"))
     parts += [Text(f"BREAKS {found.weakest}")] if found.weakest else []
     ends = ", ".join(f"{level.step_times} {_number(level.capacity.located_load)}" for level in answer.levels)
-    parts.append(Text(f"DOUBT  located at {ends} {answer.unit}: step times of {answer.step_times_from}"))
+    parts.append(Text(f"DOUBT  located at {ends} {answer.unit}: {answer.step_times_from}"))
     parts += [Text(""), _probes(found, answer.unit), Text("")]
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
     parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"))

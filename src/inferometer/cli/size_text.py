@@ -94,15 +94,17 @@ def _capacity(row: KindRow, pace: PaceRow) -> str:
 
 def _origins(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
-    lengths = (
-        f"prompts of {format_number(answer.mean_prompt_tokens)} tokens in the mean, outputs of {format_number(answer.mean_output_tokens)}"
-    )
+    lengths = "" if pick is None else f"prompts of {_tokens(answer.mean_prompt_tokens)}, outputs of {_tokens(answer.mean_output_tokens)}; "
     tried = f"{answer.n_candidates} kinds of replica, {answer.n_searched} searched, the others cannot do with fewer devices"
-    lines = [f"ASKED  {lengths}; {answer.objective}", f"TRIED  {tried}"]
+    lines = [f"ASKED  {lengths}{answer.objective}", f"TRIED  {tried}"]
     if pick is None:
         return lines[1:]
     price = "nobody says" if pick.price is None else f"{pick.price.basis}, {pick.price.date_utc or 'undated'} ({pick.price.source.where})"
     return [*lines, f"STEPS  {pick.step_times_from}", f"KV     {pick.n_kv_blocks:,} blocks a replica", f"PRICE  {price}"]
+
+
+def _tokens(mean: float | None) -> str:
+    return _ABSENT if mean is None else f"{format_number(mean)} tokens in the mean"
 
 
 def _short(percentile: Percentile | None) -> str:

@@ -73,8 +73,9 @@ class SizeAnswer:
     workload_name: str
     rate_per_s: float
     objective: str
-    mean_prompt_tokens: float
-    mean_output_tokens: float
+    mean_prompt_tokens: float | None
+    """Of the pick's simulated requests; None where there is no pick."""
+    mean_output_tokens: float | None
     verdict: Verdict
     pick: KindRow | None
     """None: nothing keeps the promise."""
@@ -85,7 +86,6 @@ class SizeAnswer:
     refused: tuple[Refusal, ...]
     n_candidates: int
     n_searched: int
-    n_simulations: int
     cautions: tuple[Caution, ...]
 
 
@@ -101,8 +101,8 @@ def size_answer(question: SizingQuestion, model_id: str, candidates: Candidates,
         workload_name=question.spec.name,
         rate_per_s=question.rate_per_s,
         objective=question.objective.text,
-        mean_prompt_tokens=0.0 if first is None else first.input_tokens / n_served,
-        mean_output_tokens=0.0 if first is None else first.output_tokens / n_served,
+        mean_prompt_tokens=None if first is None else first.input_tokens / n_served,
+        mean_output_tokens=None if first is None else first.output_tokens / n_served,
         verdict=rows[0].verdict if rows else "missed",
         pick=rows[0] if rows else None,
         kinds=rows,
@@ -110,7 +110,6 @@ def size_answer(question: SizingQuestion, model_id: str, candidates: Candidates,
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for one in searched),
-        n_simulations=sum(one.n_probes for one in searched) + len(candidates.possible),
         cautions=_cautions(best),
     )
 
@@ -125,7 +124,7 @@ def _row(kind: SizedKind) -> KindRow:
     per_replica = likely.capacity.kept_load or likely.capacity.located_load
     total = likely.summary.total_tokens_per_s
     power = offer.hardware.power_watt
-    hourly = kind.usd_per_hour
+    hourly, rate = kind.usd_per_hour, kind.output_tokens_per_s
     return KindRow(
         hardware_id=kind.hardware_id,
         hardware=kind.hardware,
@@ -145,7 +144,7 @@ def _row(kind: SizedKind) -> KindRow:
         price=offer.price,
         usd_per_million_output_tokens=kind.usd_per_million_output_tokens,
         usd_per_million_tokens=None if hourly is None or total is None else hourly / 3600 / (total.value * kind.n_replicas) * 1e6,
-        output_joule_per_token=None if power is None else power.value * kind.n_devices / max(kind.output_tokens_per_s, 1e-9),
+        output_joule_per_token=None if power is None or not rate else power.value * kind.n_devices / rate,
         device_requests_per_s=None if per_replica is None else per_replica / candidate.n_devices,
         headroom_fraction=kind.headroom_fraction,
         n_replicas_if_one_fails=kind.n_replicas_if_one_fails,

@@ -111,7 +111,7 @@ def sized(question: SizingQuestion, found: Searched) -> SizedKind:
         slow=_paced(question, candidate, "slow", n_replicas),
         rate_per_s=question.rate_per_s,
         n_replicas_if_one_fails=n_replicas + 1,
-        output_tokens_per_s=0.0 if rate is None else rate.value * n_replicas,
+        output_tokens_per_s=None if rate is None else rate.value * n_replicas,
     )
 
 

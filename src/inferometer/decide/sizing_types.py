@@ -87,7 +87,7 @@ class SizedKind:
     """Of the whole traffic."""
     n_replicas_if_one_fails: int
     """One more, so that the promise is kept without any one of them."""
-    output_tokens_per_s: float
+    output_tokens_per_s: float | None
     """Of all replicas, under this traffic."""
 
     @property
@@ -105,7 +105,7 @@ class SizedKind:
     @property
     def usd_per_million_output_tokens(self) -> float | None:
         """Under this traffic, not at capacity."""
-        if self.usd_per_hour is None or self.output_tokens_per_s <= 0:
+        if self.usd_per_hour is None or not self.output_tokens_per_s:
             return None
         return self.usd_per_hour / 3600 / self.output_tokens_per_s * 1e6
 

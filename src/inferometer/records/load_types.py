@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-F64: TypeAlias = NDArray[np.float64]
-I8: TypeAlias = NDArray[np.int8]
-I32: TypeAlias = NDArray[np.int32]
-I64: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
-Texts: TypeAlias = NDArray[np.str_]
+from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts
 
 ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
 

@@ -6,7 +6,7 @@ counts -1. Letters of shapes: N points.
 
 from typing import NamedTuple
 
-from inferometer.records.load_types import Texts
+from inferometer.records.columns import Texts
 from inferometer.records.types import F64, I32, Bools
 
 

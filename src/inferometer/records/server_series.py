@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.exposition import labels_of
-from inferometer.records.load_types import F64, I64, Bools, ServerSampleTable
+from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_names import SERVERS, START_TIME, Counter, Gauge, Histogram, Name, ServerNames, plain
 from inferometer.units import NS_PER_S
 

@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer.records.columns import F64, I8, I32, I64, Bools
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable, Validity
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.types import ModelSpec, Source, SweepPlan
@@ -22,11 +23,6 @@ ABSENT: Final = int(np.iinfo(np.int64).min)
 
 SCHEMA_VERSION: Final = 3
 
-I8: TypeAlias = NDArray[np.int8]
-I32: TypeAlias = NDArray[np.int32]
-I64: TypeAlias = NDArray[np.int64]
-F64: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 Origin: TypeAlias = Literal["measured", "simulated", "published"]
 

@@ -5,6 +5,7 @@ The tables are ``msgspec`` structs, key for key: their types are the only descri
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
@@ -16,6 +17,20 @@ Table = TypeVar("Table", bound=msgspec.Struct)
 
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def text_of(path: Path, *, noun: str, endings: str) -> str:
+    """What stands in the file of ``noun``.
+
+    Raises
+    ------
+    SpecError
+        It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"the {noun} cannot be read: {error}", where=str(path), try_=f"a {endings} file") from error
 
 
 def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool = False) -> Table:
@@ -117,4 +132,4 @@ def _leaf(shape: shapes.Type) -> str | None:
             return None
 
 
-__all__ = ["table_from", "table_from_text"]
+__all__ = ["table_from", "table_from_text", "text_of"]

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
-from inferometer.errors import SpecError
-from inferometer.spec.file_tables import table_from_text
+from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.workload.distributions import Natural
 
 GateOrder: TypeAlias = Literal["fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"]
@@ -114,11 +113,7 @@ def read_gate(path: Path) -> GateSpec:
     SpecError
         The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the gate cannot be read: {error}", where=str(path), try_="a .toml file") from error
-    return gate_from_text(text, where=str(path))
+    return gate_from_text(text_of(path, noun="gate", endings=".toml"), where=str(path))
 
 
 def gate_from_text(text: str, *, where: str) -> GateSpec:

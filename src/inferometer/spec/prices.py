@@ -10,14 +10,15 @@
 """
 
 import datetime as dt
+import math
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
 import yaml
 
 from inferometer.errors import SpecError
-from inferometer.spec import catalog
+from inferometer.spec import catalog, file_tables
 from inferometer.spec.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
@@ -27,7 +28,7 @@ _ALLOWED: Final = "keys source, date_utc and usd_per_hour (device of the catalog
 class _PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     date_utc: str
-    usd_per_hour: dict[str, Annotated[float, msgspec.Meta(gt=0, lt=1e6)]]
+    usd_per_hour: dict[str, float]
 
 
 def read_prices(path: Path) -> dict[str, PriceSpec]:
@@ -38,18 +39,17 @@ def read_prices(path: Path) -> dict[str, PriceSpec]:
     SpecError
         The file cannot be read, a key is missing or unknown, a price is not above 0, a device is not in the catalogue.
     """
+    text = file_tables.text_of(path, noun="price list", endings=".yaml or .json")
     try:
-        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"cannot read the prices: {error}", where=str(path), allowed=_ALLOWED) from error
+        raw: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SpecError(f"the prices are no YAML: {error}", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE) from error
+        raise SpecError(f"this is no YAML: {error}", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE) from error
     if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date):  # YAML makes days of what looks like one
         raw["date_utc"] = raw["date_utc"].isoformat()
-    try:
-        read = msgspec.convert(raw, type=_PriceFile)
-    except msgspec.ValidationError as problem:
-        raise SpecError(f"the prices cannot be used: {problem}", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE) from problem
+    read = file_tables.table_from(raw, _PriceFile, where=str(path))
+    for device, price in read.usd_per_hour.items():
+        if not 0 < price < math.inf:
+            raise SpecError(f"a price of {price:g} $ per hour for {device}", where=str(path), allowed="above 0", try_=_EXAMPLE)
     source = Source(kind="config", where=f"{path.name}: {read.source}")
     return {
         catalog.find_hardware(device).hardware_id: PriceSpec(

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.spec.file_tables import table_from, table_from_text
+from inferometer.spec.file_tables import table_from, table_from_text, text_of
 from inferometer.spec.workload.presets import preset_names, preset_text
 from inferometer.spec.workload.trace_lines import known_format
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
@@ -45,10 +45,7 @@ def read_workload(path: Path) -> WorkloadSpec:
     SpecError
         The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the workload cannot be read: {error}", where=str(path), try_="a .toml or .json file") from error
+    text = text_of(path, noun="workload", endings=".toml or .json")
     spec = workload_from_text(text, where=str(path), is_json=path.suffix.lower() == ".json")
     rooted = _rooted(msgspec.to_builtins(spec), path.parent)
     return msgspec.convert(rooted, WorkloadSpec)
