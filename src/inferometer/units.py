@@ -14,6 +14,7 @@ SUFFIXES: Final = (
     "_usd_per_million_tokens",
     "_joule_per_token",
     "_usd_per_hour",
+    "_usd_per_kwh",
     "_flop_per_byte",
     "_bytes_per_token",
     "_tokens_per_s",

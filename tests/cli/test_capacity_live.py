@@ -11,7 +11,8 @@ import pytest
 from command_line import run
 
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.probing import at_load, reading_of
+from inferometer.decide.probing import reading_of
+from inferometer.decide.traffic import at_load
 from inferometer.records.promises import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start

@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from inferometer.decide.candidates import Grid, Offer, candidates_of
-from inferometer.decide.probing import ReplicaProbe, Traffic, at_load
+from inferometer.decide.costs import costs_of, mean_tokens
+from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.sizing import fewest_replicas, most_of, size_by_device, size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
+from inferometer.decide.traffic import Traffic, at_load
 from inferometer.spec import catalog
 from inferometer.spec.objectives import parse_objective
+from inferometer.spec.prices import ApiPrice
 from inferometer.spec.types import PriceSpec, Source
 from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
@@ -48,8 +51,9 @@ def test_one_replica_less_is_not_enough_in_short_runs(candidates):
 
 
 def test_nothing_that_was_not_searched_is_cheaper(candidates):
-    done = size_device(Task(question(), candidates))
-    alone = [size_device(Task(question(), (candidate,))).best for candidate in candidates]
+    tried = candidates[1:3]
+    done = size_device(Task(question(), tried))
+    alone = [size_device(Task(question(), (candidate,))).best for candidate in tried]
     cheapest = min(kind.usd_per_hour for kind in alone if kind is not None)
     assert done.best.usd_per_hour == pytest.approx(cheapest)
 
@@ -60,16 +64,85 @@ def test_a_ten_times_longer_simulation_picks_the_same(candidates):
     assert (short.layout, short.n_replicas) == (long.layout, long.n_replicas)
 
 
-def test_the_pick_is_judged_at_three_paces(candidates):
-    best = size_device(Task(question(), candidates)).best
-    assert best.likely.verdict == "met"
-    assert best.slow.n_replicas is None or best.slow.n_replicas >= best.n_replicas
-    assert best.fast.n_replicas <= best.n_replicas
+@pytest.fixture(scope="module")
+def best(candidates):
+    """Several replicas of an L40S."""
+    return size_device(Task(question(), candidates)).best
+
+
+def test_the_pick_is_judged_at_three_paces(best):
+    likely, fast, slow = (best.paces[pace] for pace in ("likely", "fast", "slow"))
+    assert best.sized_at is likely
+    assert likely.served.verdict == "met"
+    assert slow.n_replicas is None or slow.n_replicas >= best.n_replicas
+    assert fast.n_replicas <= best.n_replicas
     assert best.verdict in {"met", "undecided"}
     assert best.headroom_fraction >= 0
-    tokens_per_hour = best.output_tokens_per_s * 3600
-    assert best.usd_per_million_output_tokens == pytest.approx(best.usd_per_hour / tokens_per_hour * 1e6)
-    assert best.output_tokens_per_s == pytest.approx(12.0 * best.likely.summary.output_tokens / best.likely.summary.n_requests, rel=0.15)
+    assert likely.capacity.kept_load >= 12.0
+
+
+def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
+    """The fewest behind the router: one less does not keep the promise, so one more is what a failure asks for."""
+    asked = question()
+    whole, less = (
+        ReplicaProbe(
+            deployment=best.candidate.deployment,
+            step_times=best.candidate.deployment.step_times.likely,
+            traffic=asked.traffic,
+            objective=asked.objective,
+            n_replicas=n_replicas,
+        )
+        for n_replicas in (best.n_replicas, best.n_replicas - 1)
+    )
+    assert best.n_replicas > 1
+    assert (best.sized_at.served.n_replicas, best.without_one.n_replicas) == (best.n_replicas, best.n_replicas - 1)
+    assert whole(12.0, 2).verdict == "met"
+    assert less(12.0, 2).verdict == best.without_one.verdict != "met"
+    assert best.n_replicas_if_one_fails == best.n_replicas + 1
+    summary, n_in_flight = best.sized_at.served.summary, best.sized_at.served.in_flight_load * best.n_replicas
+    assert n_in_flight == pytest.approx(12.0 * summary.latency("e2e").percentile(0.5).seconds.value, rel=0.6), (
+        "Little's law, roughly: a median"
+    )
+
+
+def test_a_router_needs_no_more_replicas_than_chance(candidates, best):
+    dealt = size_device(Task(question(router="random"), candidates)).best
+    assert dealt.usd_per_hour >= best.usd_per_hour
+
+
+def test_sized_for_the_slow_end_the_promise_is_kept_at_all_paces(candidates, best):
+    sure = size_device(Task(question(slo="ttft:p95<4s, tpot:p95<200ms", pace="slow"), candidates)).best
+    assert sure.verdict == "met"
+    assert sure.paces["slow"].n_replicas <= sure.n_replicas
+
+
+def test_costs_apart_add_up_to_the_whole(best):
+    api = ApiPrice(
+        name="one",
+        input_usd_per_million_tokens=0.5,
+        output_usd_per_million_tokens=1.5,
+        source=Source(kind="config", where="a test"),
+        date_utc="2026-11",
+    )
+    costs = costs_of(best, (api,))
+    tokens_in, tokens_out = mean_tokens(best.sized_at.served)
+    hourly = 12.0 * 3600 / 1e6
+    paid = hourly * (tokens_in * costs.input_usd_per_million_tokens + tokens_out * costs.output_usd_per_million_tokens)
+    assert paid == pytest.approx(best.usd_per_hour)
+    assert hourly * tokens_out * costs.usd_per_million_output_tokens == pytest.approx(best.usd_per_hour)
+    assert 0 < costs.prompt_time_fraction < 1
+    (compared,) = costs.apis
+    assert compared.usd_per_hour == pytest.approx(hourly * (0.5 * tokens_in + 1.5 * tokens_out))
+    assert compared.break_even_requests_per_s / 12.0 == pytest.approx(best.usd_per_hour / compared.usd_per_hour)
+    watt = best.candidate.offer.hardware.power_watt.value
+    assert costs.output_joule_per_token == pytest.approx(watt * best.n_devices / (12.0 * tokens_out))
+
+
+def test_a_fit_is_the_only_candidate_of_its_device(candidates):
+    fitted = replace(offer("l40s"), step_times=candidates[0].deployment.step_times)
+    possible = candidates_of(MODEL, [fitted], GRID).possible
+    assert {candidate.n_devices for candidate in possible} == {1}
+    assert {candidate.deployment.step_times.origin for candidate in possible} == {fitted.step_times.origin}
 
 
 def test_a_promise_that_idle_replicas_break_says_so(candidates):

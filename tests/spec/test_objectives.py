@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferometer.errors import SpecError
+from inferometer.spec.objective_presets import PRESET_OBJECTIVES
 from inferometer.spec.objectives import METRIC_MEANINGS, ObjectiveSpec, Threshold, parse_goodput, parse_objective
 
 THRESHOLDS = st.builds(
@@ -79,3 +80,18 @@ def test_goodput_in_the_words_of_others():
 def test_impossible_thresholds_are_not_born(fraction, limit):
     with pytest.raises(SpecError):
         Threshold(metric="ttft", percentile_fraction=fraction, limit_s=limit)
+
+
+def test_mlperf_limits_have_names():
+    """As the rules have them: Llama2-70b interactive 450 ms / 40 ms, DeepSeek-r1 server 2000 ms / 80 ms, both at p99."""
+    assert parse_objective("mlperf:llama2-70b-interactive").text == "ttft:p99<450ms, tpot:p99<40ms"
+    assert parse_objective(" MLPerf:DeepSeek-R1-server").text == "ttft:p99<2000ms, tpot:p99<80ms"
+    with pytest.raises(SpecError, match="no objective is called 'mlperf:llama5'"):
+        parse_objective("mlperf:llama5")
+
+
+def test_every_preset_promises_something_and_has_a_source():
+    for preset in PRESET_OBJECTIVES.values():
+        assert {one.percentile_fraction for one in parse_objective(preset.name).thresholds} == {0.99}
+        assert preset.source.kind == "repository"
+        assert preset.source.checked_utc

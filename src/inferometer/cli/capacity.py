@@ -9,8 +9,8 @@ from inferometer.cli import answer, capacity_live
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
+from inferometer.decide import probing, traffic
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.probing import ReplicaProbe, Traffic
 from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import types
@@ -62,16 +62,18 @@ def command(
     The load that is given is where the search begins. Exit 0 resolved, 11 unresolved (the bracket is printed).
     """
     objective = parse_objective(slo)
-    traffic = Traffic(spec=workload, n_requests=probe_requests)
+    asked = traffic.Traffic(spec=workload, n_requests=probe_requests)
     answer.talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
     levels = list[PacedCapacity]()
     for pace in _PACES:
         start = (levels[0].capacity.located_load if levels else None) or _start(workload)
-        probe = ReplicaProbe(deployment=deployment, step_times=getattr(deployment.step_times, pace), traffic=traffic, objective=objective)
+        probe = probing.ReplicaProbe(
+            deployment=deployment, step_times=getattr(deployment.step_times, pace), traffic=asked, objective=objective
+        )
         question = CapacityQuestion(
-            kind=traffic.kind,
+            kind=asked.kind,
             start_load=start,
-            lowest_load=1.0 if traffic.kind == "users" else start / _SPAN_RATIO,
+            lowest_load=1.0 if asked.kind == "users" else start / _SPAN_RATIO,
             highest_load=start * _SPAN_RATIO,
             resolution_ratio=resolution,
             proof_effort=2 if pace == "likely" else None,
@@ -81,7 +83,7 @@ def command(
         model_id=deployment.model.model_id,
         workload_name=workload.name,
         objective=objective.text,
-        unit=_UNITS[traffic.kind],
+        unit=_UNITS[asked.kind],
         is_resolved=levels[0].capacity.is_resolved,
         levels=tuple(levels),
         engine=deployment.config.engine,

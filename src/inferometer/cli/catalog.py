@@ -11,6 +11,7 @@ from inferometer.cli.answer import give, json_option
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 from inferometer.spec.catalog import find_hardware, find_model, load_hardware, load_models, unsourced_constants
+from inferometer.spec.objective_presets import PresetObjective, find_presets
 from inferometer.spec.types import Constant, HardwareSpec, ModelSpec, Source
 from inferometer.units import format_bytes, format_count, format_number, format_rate
 
@@ -39,6 +40,7 @@ class CatalogAnswer:
 
     models: tuple[CatalogModel, ...] = ()
     hardware: tuple[CatalogDevice, ...] = ()
+    slos: tuple[PresetObjective, ...] = ()
 
 
 ANSWER = CatalogAnswer
@@ -52,14 +54,17 @@ Examples:
   inferometer catalog models
   inferometer catalog models qwen2.5-3b
   inferometer catalog hardware h100_sxm
+  inferometer catalog slos
 """,
 )
-@click.argument("kind", type=click.Choice(["models", "hardware"]))
+@click.argument("kind", type=click.Choice(["models", "hardware", "slos"]))
 @click.argument("name", required=False, metavar="[ID]")
 @json_option
 def command(kind: str, name: str | None, *, as_json: bool) -> None:
-    """Which models and devices are known, and where does each number come from?"""
-    if kind == "models":
+    """Which models, devices and named objectives are known, and where does each number come from?"""
+    if kind == "slos":
+        give(CatalogAnswer(slos=find_presets(name)), as_json=as_json, show=_slo_list)
+    elif kind == "models":
         models = (find_model(name),) if name else load_models()
         answer = CatalogAnswer(models=tuple(_model(model) for model in models))
         give(answer, as_json=as_json, show=_model_card if name else _model_list)
@@ -130,6 +135,14 @@ def _device_list(answer: CatalogAnswer) -> RenderableType:
             f"{len(entry.unsourced)} numbers" if entry.unsourced else "",
         )
     return table
+
+
+def _slo_list(answer: CatalogAnswer) -> RenderableType:
+    table = Table("--slo", "promises", "of", box=None, pad_edge=False)
+    for preset in answer.slos:
+        table.add_row(preset.name, preset.text, preset.what)
+    sources = dict.fromkeys(f"{preset.source.where}, read {preset.source.checked_utc}" for preset in answer.slos)
+    return Group(table, *(Text(f"SOURCE {source}") for source in sources))
 
 
 def _device_card(answer: CatalogAnswer) -> RenderableType:

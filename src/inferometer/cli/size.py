@@ -1,22 +1,29 @@
 """inferometer size: what must be bought, and how set up, to keep a promise under some traffic?"""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
 import click
 
-from inferometer.cli import answer, executor, size_text, sizing_offers
+from inferometer.cli import answer, executor, size_text, sizing_offers, sizing_over_time
 from inferometer.cli.sizing import SizeAnswer, size_answer
+from inferometer.cli.sizing_question import PROMISE_OPTIONS, Asked, asked_of
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide import candidates, sizing, sizing_types
-from inferometer.errors import SizingError, SpecError
-from inferometer.spec import objectives, resolve
-from inferometer.spec.types import DType
-from inferometer.spec.workload import types
+from inferometer.errors import SizingError
+from inferometer.spec import prices, resolve, types
 
 ANSWER = SizeAnswer
 _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
+
+
+def takes_promise(command: Any) -> Any:
+    """Add the flags of what is promised, and of replicas over time."""
+    for option in reversed(PROMISE_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(
@@ -26,15 +33,28 @@ _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 Examples:
   inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms' --gpus h100_sxm,l40s --tp 1,2
   inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
+
+A trace (--workload FILE) or a workload with a profile is sized for its busiest window; then replicas come and go with it.
 """,
 )
 @click.argument("model")
 @takes_workload
-@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'.")
+@takes_promise
 @click.option("--gpus", required=True, metavar="IDS", help="Devices on offer, with commas between (inferometer catalog hardware).")
-@click.option("--prices", "price_file", type=click.Path(path_type=Path), help="YAML: source, date_utc, usd_per_hour. [the catalogue's]")
+@click.option(
+    "--fit",
+    "fits",
+    multiple=True,
+    metavar="[ID=]FILE",
+    help="Step times of `inferometer fit`, not the datasheet's; one for each format and TP.",
+)
+@click.option(
+    "--prices", "price_file", type=click.Path(path_type=Path), help="YAML of rents, bought devices, APIs. [the catalogue's rents]"
+)
 @click.option("--tp", default="1,2,4,8", show_default=True, help="Tensor-parallel sizes to try.")
-@click.option("--dtype", type=click.Choice(get_args(DType)), default="bfloat16", show_default=True, help="Of weights and activations.")
+@click.option(
+    "--dtype", type=click.Choice(get_args(types.DType)), default="bfloat16", show_default=True, help="Of weights and activations."
+)
 @click.option("--quantization", metavar="FORMATS", help="Weights in fewer bits, tried besides none: float8,int4.")
 @click.option("--max-num-seqs", "seats", default="64,256", show_default=True, help="Seats to try.")
 @click.option("--max-num-batched-tokens", "step_tokens", default="2048,8192", show_default=True, help="Step budgets to try.")
@@ -43,19 +63,16 @@ Examples:
 )
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes. [all cores]")
 @answer.json_option
-def command(model: str, workload: types.WorkloadSpec, **flags: Any) -> None:
+def command(model: str, workload: Any, **flags: Any) -> None:
     """How many replicas of which kind keep the promise for MODEL under this traffic, and what do they cost?
 
     Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer keeps it.
     """
     spec = resolve.resolve_model(model, load_format="dummy").spec
-    question = sizing_types.SizingQuestion(
-        spec=workload,
-        rate_per_s=_rate(workload),
-        objective=objectives.parse_objective(flags["slo"]),
-        n_requests=flags["probe_requests"],
-    )
-    tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], flags["price_file"]), sizing_offers.grid_of(flags))
+    asked = asked_of(workload, flags)
+    table = None if flags["price_file"] is None else prices.read_prices(flags["price_file"])
+    fits = [sizing_offers.fit_named(text) for text in flags["fits"]]
+    tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), sizing_offers.grid_of(flags))
     if not tried.possible:
         first = tried.refused[0]
         raise SizingError(
@@ -65,15 +82,24 @@ def command(model: str, workload: types.WorkloadSpec, **flags: Any) -> None:
         )
     answer.talk(f"{len(tried.possible)} kinds of replica to try (the engine's rules are compiled once)")
     in_parts = executor.on_processes(flags["jobs"] or executor.n_cores())
-    said = size_answer(question, spec.model_id, tried, sizing.size_by_device(question, tried.possible, in_parts))
+    found = sizing.size_by_device(asked.question, tried.possible, in_parts)
+    said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)
+    said = replace(said, over_time=_over_time(asked, found, said))
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)
     sys.exit(_EXIT_CODES[said.verdict])
 
 
-def _rate(workload: types.WorkloadSpec) -> float:
-    if not isinstance(workload.arrivals, types.OpenArrivals):
-        raise SpecError("the workload has no rate", where="--rate, --workload", allowed="requests that come at a rate", try_="--rate 20")
-    return workload.arrivals.rate_per_s
+def _over_time(asked: Asked, found: tuple[sizing_types.Done, ...], said: SizeAnswer) -> sizing_over_time.OverTime | None:
+    """The pick with replicas that come and go, where the traffic changes."""
+    pick = next(
+        (done.best for done in found if done.best is not None and said.pick and done.best.hardware_id == said.pick.hardware_id), None
+    )
+    if asked.course is None or pick is None:
+        return None
+    answer.talk(f"{asked.course.n_windows} windows of traffic under each policy")
+    return sizing_over_time.over_time(
+        asked.question, pick, asked.course, start_up_s=asked.start_up_s, target_fraction=asked.target_fraction
+    )
 
 
 __all__ = ["ANSWER", "command"]

@@ -1,4 +1,4 @@
-"""How does a sizing look in the terminal: the answer, the table of devices, why, and what it rests on?"""
+"""How does a sizing look in the terminal: the answer, the tables of devices, why, and what it rests on?"""
 
 from typing import Final
 
@@ -6,9 +6,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli.sizing import KindRow, PaceRow, SizeAnswer
+from inferometer.cli.sizing import SizeAnswer
+from inferometer.cli.sizing_over_time import over_time_text
+from inferometer.cli.sizing_rows import KindRow, PaceRow
 from inferometer.records.request_summaries import Percentile
+from inferometer.report.cells import estimate_cell
 from inferometer.report.request_words import percentile_text
+from inferometer.spec.objectives import percentile_name
 from inferometer.units import format_number
 
 _ABSENT: Final = "–"
@@ -18,12 +22,14 @@ _MAX_REFUSED: Final = 3
 def size_text(answer: SizeAnswer) -> RenderableType:
     """The whole answer."""
     parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
-    if answer.pick is not None:
-        parts += [Text(_doubt(answer.pick)), Text(_reserve(answer.pick)), Text(""), _table(answer), Text("")]
-        likely = _likely(answer.pick)
-        parts.append(Text(f"WHY    {likely.weakest or 'nothing was promised of a percentile'}"))
-        parts += [Text(f"BREAKS first under more traffic: {likely.breaks_first}")] if likely.breaks_first else []
-    parts += [Text(f"NOT    {device}: {why}") for device, why in answer.impossible]
+    pick = answer.pick
+    if pick is not None:
+        parts += [Text(_doubt(pick)), Text(_reserve(pick)), *_tables(answer)]
+        parts += [] if answer.over_time is None else over_time_text(answer.over_time)
+        parts.append(Text(f"WHY    {pick.asked.served.weakest or 'nothing was promised of a percentile'}"))
+        parts += [Text(f"BREAKS first under more traffic: {pick.asked.breaks_first}")] if pick.asked.breaks_first else []
+        parts += [Text(line) for line in _money(pick)]
+    parts += [Text(f"NOT    {one.hardware}, {one.layout}: {one.why}") for one in answer.impossible]
     parts += [Text(f"NOT    {one.what}: {one.why}") for one in answer.refused[:_MAX_REFUSED]]
     if len(answer.refused) > _MAX_REFUSED:
         parts.append(Text(f"       and {len(answer.refused) - _MAX_REFUSED} more kinds that cannot be"))
@@ -36,19 +42,20 @@ def _headline(answer: SizeAnswer) -> str:
     asked = f"{format_number(answer.rate_per_s)} requests/s of {answer.workload_name}"
     pick = answer.pick
     if pick is None:
-        return f"ANSWER nothing on offer keeps {answer.objective} for {answer.model_id} at {asked}"
-    likely = _likely(pick)
+        nearest = f"; nearest: {answer.impossible[0].hardware}" if answer.impossible else ""
+        return f"ANSWER nothing on offer keeps {answer.objective} for {answer.model_id} at {asked}{nearest}"
+    served = pick.asked.served
     cost = "" if pick.usd_per_hour is None else f"; ${pick.usd_per_hour:.2f}/h"
-    per_token = "" if pick.usd_per_million_output_tokens is None else f", ${pick.usd_per_million_output_tokens:.2f} / 1M output tok"
+    output_cost = pick.costs.usd_per_million_output_tokens
+    per_token = "" if output_cost is None else f", ${output_cost:.2f} / 1M output tok"
     return (
         f"ANSWER {pick.n_devices} x {pick.hardware} ({_replicas(pick.n_replicas)}, {pick.layout}) serve {asked}: "
-        f"TTFT {percentile_text(likely.ttft)}, TPOT {percentile_text(likely.tpot)}{cost}{per_token}"
+        f"TTFT {_named(served.ttft)}, TPOT {_named(served.tpot)}{cost}{per_token}"
     )
 
 
 def _doubt(pick: KindRow) -> str:
-    said = {pace.step_times: pace for pace in pick.paces}
-    ends = ", ".join(f"{name} step times: {said[name].verdict}{_would_need(said[name], pick)}" for name in ("likely", "fast", "slow"))
+    ends = ", ".join(f"{pace.step_times} step times: {pace.served.verdict}{_would_need(pace, pick)}" for pace in pick.paces)
     return f"SLO    {pick.verdict} ({ends})"
 
 
@@ -60,63 +67,118 @@ def _would_need(pace: PaceRow, pick: KindRow) -> str:
 
 def _reserve(pick: KindRow) -> str:
     headroom = "not known" if pick.headroom_fraction is None else f"{pick.headroom_fraction:.0%}"
-    per_device = "" if pick.device_requests_per_s is None else f"; {format_number(pick.device_requests_per_s)} req/s per device"
-    energy = "" if pick.output_joule_per_token is None else f"; at most {format_number(pick.output_joule_per_token)} J / output tok"
-    return f"       headroom {headroom}{per_device}{energy}; to lose one replica and keep it: {_replicas(pick.n_replicas_if_one_fails)}"
+    lost = pick.without_one
+    if lost is None:
+        left = "loses its one replica -> nothing is left"
+    else:
+        left = f"loses one replica -> {lost.verdict} with {lost.n_replicas} (TTFT {_named(lost.ttft)}, TPOT {_named(lost.tpot)})"
+    return f"N+1    headroom {headroom}; {left}; to lose one and keep it: {_replicas(pick.n_replicas_if_one_fails)}"
 
 
-def _table(answer: SizeAnswer) -> RenderableType:
-    heads = ("device", "layout", "devices", "TTFT", "TPOT", "max req/s", "$/h", "$/1M out", "verdict")
-    table = Table(*heads, box=None, pad_edge=False)
+def _tables(answer: SizeAnswer) -> list[RenderableType]:
+    """How fast, how much, how dear: each device in each."""
+    first = answer.kinds[0].asked.served
+    fast = Table(
+        "device", "layout", f"TTFT {_which(first.ttft)}, ms", f"TPOT {_which(first.tpot)}, ms", "verdict", box=None, pad_edge=False
+    )
+    much = Table(
+        "device", "devices", "in flight each", "req/s each", "req/s/device", "max req/s", "headroom", "N+1", box=None, pad_edge=False
+    )
+    dear = Table("device", "devices", "$/h", "$/1M in", "$/1M out", "$/1M out, all", "J/tok out", box=None, pad_edge=False)
     for row in answer.kinds:
-        likely = _likely(row)
-        table.add_row(
+        layout = f"{row.n_replicas} x TP{row.tensor_parallel_size} {row.weights_dtype}"
+        fast.add_row(row.hardware_id, layout, _ms(row.asked.served.ttft), _ms(row.asked.served.tpot), row.verdict)
+        much.add_row(
             row.hardware_id,
-            f"{row.n_replicas} x {row.layout.partition(',')[0]}",
-            str(row.n_devices),
-            _short(likely.ttft),
-            _short(likely.tpot),
-            _capacity(row, likely),
-            _ABSENT if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
-            _ABSENT if row.usd_per_million_output_tokens is None else f"{row.usd_per_million_output_tokens:.2f}",
-            row.verdict,
+            format_number(row.in_flight_load),
+            _number(row.instance_requests_per_s),
+            _number(row.device_requests_per_s),
+            _capacity(row.asked),
+            _ABSENT if row.headroom_fraction is None else f"{row.headroom_fraction:.0%}",
+            str(row.n_replicas_if_one_fails),
         )
-    return table
+        costs = row.costs
+        dear.add_row(
+            row.hardware_id,
+            str(row.n_devices),
+            _usd(row.usd_per_hour),
+            _usd(costs.input_usd_per_million_tokens),
+            _usd(costs.output_usd_per_million_tokens),
+            _usd(costs.usd_per_million_output_tokens),
+            _number(costs.output_joule_per_token),
+        )
+    return [Text(""), fast, Text(""), much, Text(""), dear, Text("")]
 
 
-def _capacity(row: KindRow, pace: PaceRow) -> str:
+def _ms(percentile: Percentile | None) -> str:
+    """``444 [290, 783]``"""
+    if percentile is None:
+        return _ABSENT
+    return f"{'≥ ' if percentile.is_lower_bound else ''}{estimate_cell(percentile.seconds, 1e3)}"
+
+
+def _capacity(pace: PaceRow) -> str:
     """Of all replicas: the highest rate that was shown to keep the promise, and the lowest that was shown to break it."""
     if pace.kept_requests_per_s is None:
         return _ABSENT
-    above = "" if pace.broken_requests_per_s is None else f"–{format_number(pace.broken_requests_per_s * row.n_replicas)}"
-    return f"{format_number(pace.kept_requests_per_s * row.n_replicas)}{above}"
+    above = "" if pace.broken_requests_per_s is None else f"–{format_number(pace.broken_requests_per_s)}"
+    return f"{format_number(pace.kept_requests_per_s)}{above}"
+
+
+def _money(pick: KindRow) -> list[str]:
+    """Prompts and output apart, bought or rented, and somebody else's tokens."""
+    lines = list[str]()
+    if pick.usd_per_hour is not None:
+        share = f"{pick.costs.prompt_time_fraction:.0%} of the time is the prompts'"
+        lines.append(f"COST   {share}: so $/1M in and out; '$/1M out, all' lets output pay for everything, under this traffic")
+    if pick.owned is not None and pick.rent is not None:
+        used = pick.owned_break_even_fraction
+        even = "never cheaper" if used is None else f"cheaper from {used:.0%} of its hours in use on"
+        lines.append(f"OWN    ${pick.owned.usd_per_hour:.2f}/h a device bought, ${pick.rent.usd_per_hour:.2f}/h rented: bought is {even}")
+    for api in pick.costs.apis:
+        even = "" if api.break_even_requests_per_s is None else f"; break-even at {format_number(api.break_even_requests_per_s)} req/s"
+        carried = "" if api.is_carried is not False else ", which these replicas do not carry"
+        lines.append(f"API    {api.price.name}: ${api.usd_per_hour:.2f}/h for the same tokens{even}{carried} ({api.price.date_utc})")
+    return lines
 
 
 def _origins(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
-    lengths = "" if pick is None else f"prompts of {_tokens(answer.mean_prompt_tokens)}, outputs of {_tokens(answer.mean_output_tokens)}; "
-    tried = f"{answer.n_candidates} kinds of replica, {answer.n_searched} searched, the others cannot do with fewer devices"
-    lines = [f"ASKED  {lengths}{answer.objective}", f"TRIED  {tried}"]
+    lines = [f"TRIED  {answer.n_candidates} kinds of replica, {answer.n_searched} searched, the others cannot do with fewer devices"]
     if pick is None:
-        return lines[1:]
-    price = "nobody says" if pick.price is None else f"{pick.price.basis}, {pick.price.date_utc or 'undated'} ({pick.price.source.where})"
-    return [*lines, f"STEPS  {pick.step_times_from}", f"KV     {pick.n_kv_blocks:,} blocks a replica", f"PRICE  {price}"]
+        return lines
+    lengths = f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"
+    asked = f"ASKED  {answer.model_id}, {lengths}; {answer.objective}; {answer.router} router before all replicas, simulated together"
+    power = pick.costs.power_from
+    price = [f"PRICE  {one.basis}, {one.date_utc or 'undated'} ({one.source.where})" for one in (pick.rent, pick.owned) if one is not None]
+    lines = [
+        asked,
+        *lines,
+        f"STEPS  {pick.step_times_from}",
+        f"KV     {pick.n_kv_blocks:,} blocks a replica",
+        *(price or ["PRICE  nobody says"]),
+    ]
+    return lines if power is None else [*lines, f"POWER  {power.where}{'' if power.kind == 'measured' else ' (an upper bound)'}"]
 
 
-def _tokens(mean: float | None) -> str:
-    return _ABSENT if mean is None else f"{format_number(mean)} tokens in the mean"
+def _named(percentile: Percentile | None) -> str:
+    return f"{_which(percentile)} {percentile_text(percentile)}".strip()
 
 
-def _short(percentile: Percentile | None) -> str:
-    return percentile_text(percentile).partition(" [")[0]
+def _which(percentile: Percentile | None) -> str:
+    return "" if percentile is None else percentile_name(percentile.percentile_fraction)
+
+
+def _usd(value: float | None) -> str:
+    return _ABSENT if value is None else f"{value:.2f}"
+
+
+def _number(value: float | None) -> str:
+    return _ABSENT if value is None else format_number(value)
 
 
 def _replicas(n_replicas: int) -> str:
     return f"{n_replicas} replica{'s' if n_replicas > 1 else ''}"
-
-
-def _likely(row: KindRow) -> PaceRow:
-    return next(pace for pace in row.paces if pace.step_times == "likely")
 
 
 __all__ = ["size_text"]

@@ -1,22 +1,82 @@
-"""Which devices are on offer at which prices, and what is tried on each?"""
+"""Which devices are on offer at which prices, with whose step times, and what is tried on each?"""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, get_args
 
+import numpy as np
+
+from inferometer.cli.step_times import asked_fit
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
-from inferometer.spec import catalog, prices
+from inferometer.perfmodel.steptime_levels import fitted_levels
+from inferometer.records import store
+from inferometer.spec import catalog, prices, types
 from inferometer.spec.sweep_plan import parse_counts
-from inferometer.spec.types import DType
 
-_FORMATS: Final = ", ".join(get_args(DType))
+_FORMATS: Final = ", ".join(get_args(types.DType))
 
 
-def offers_of(gpus: str, price_file: Path | None) -> list[Offer]:
-    """The devices that are named, each with its price: of the file, else of the catalogue."""
-    known = None if price_file is None else prices.read_prices(price_file)
-    devices = {device.hardware_id: device for device in (catalog.find_hardware(name.strip()) for name in gpus.split(","))}
-    return [Offer(hardware=device, price=prices.price_of(device, known)) for device in devices.values()]
+class Fit(NamedTuple):
+    """A fit that was named on the command line."""
+
+    device: str | None
+    """None: nobody says which device it is one of."""
+    path: Path
+
+
+def fit_named(text: str) -> Fit:
+    """``FILE`` or ``DEVICE=FILE``."""
+    device, equals, path = text.partition("=")
+    return Fit(device.strip(), Path(path)) if equals and not Path(text).exists() else Fit(None, Path(text))
+
+
+def offers_of(gpus: str, table: prices.PriceTable | None, fits: Sequence[Fit], model: types.ModelSpec) -> list[Offer]:
+    """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
+
+    Raises
+    ------
+    SpecError
+        A device or a fit that is not known, a fit of another model, or one of a device that is not on offer.
+    """
+    names = list(dict.fromkeys(catalog.find_hardware(name.strip()).hardware_id for name in gpus.split(",")))
+    devices = [catalog.find_hardware(name) for name in names]
+    fitted = [_fitted(fit, devices, table, model) for fit in fits]
+    has_fit = {offer.hardware.hardware_id for offer in fitted}
+    return [*fitted, *(_priced(device, table) for device in devices if device.hardware_id not in has_fit)]
+
+
+def _priced(device: types.HardwareSpec, table: prices.PriceTable | None) -> Offer:
+    owned = None if table is None else table.owned.get(device.hardware_id)
+    return Offer(hardware=device, price=prices.rent_of(device, table), owned=owned)
+
+
+def _fitted(fit: Fit, devices: Sequence[types.HardwareSpec], table: prices.PriceTable | None, model: types.ModelSpec) -> Offer:
+    step_time = asked_fit(fit.path, model, asked={})
+    told = fit.device or step_time.trained_on.hardware
+    device = next((one for one in devices if told in {one.hardware_id, one.name}), None)
+    if device is None and fit.device is None and len(devices) == 1:
+        device = devices[0]
+    if device is None:
+        named = ", ".join(one.hardware_id for one in devices)
+        what = f"a fit of {told or 'a device without a name'}, which is none of those on offer"
+        raise SpecError(
+            what, where=f"--fit {fit.path}", allowed=f"devices of --gpus: {named}", try_=f"--fit {devices[0].hardware_id}={fit.path}"
+        )
+    return replace(_priced(device, table), step_times=fitted_levels(step_time), power=_measured_power(fit.path, step_time.engine))
+
+
+def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
+    """The mean power of a device in the hardest point of the sweep that the fit lies beside; None where nobody measured it."""
+    if not path.is_dir():
+        return None
+    sweep = store.read_run(path, skip_damaged=True).sweep
+    known = [] if sweep is None else [watt for watt in np.asarray(sweep.power_watt).tolist() if watt > 0]
+    if not known:
+        return None
+    source = types.Source(kind="measured", where=f"{path}: highest mean power of a repetition")
+    return types.Constant(value=max(known) / engine.tensor_parallel_size, source=source)
 
 
 def grid_of(flags: dict[str, Any]) -> Grid:
@@ -30,12 +90,12 @@ def grid_of(flags: dict[str, Any]) -> Grid:
     )
 
 
-def _quantizations(text: str | None) -> tuple[DType, ...]:
+def _quantizations(text: str | None) -> tuple[types.DType, ...]:
     asked = [] if text is None else [item.strip() for item in text.split(",")]
     for item in asked:
-        if item not in get_args(DType):
+        if item not in get_args(types.DType):
             raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=_FORMATS, try_="float8,int4")
-    return tuple(item for item in get_args(DType) if item in asked)
+    return tuple(item for item in get_args(types.DType) if item in asked)
 
 
-__all__ = ["grid_of", "offers_of"]
+__all__ = ["Fit", "fit_named", "grid_of", "offers_of"]

@@ -8,7 +8,8 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
+from inferometer.spec.prices import OwnedPrice
+from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
 
@@ -19,8 +20,17 @@ class Offer:
 
     hardware: HardwareSpec
     price: PriceSpec | None
+    """Of the rent."""
+    owned: OwnedPrice | None = None
+    power: Constant | None = None
+    """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is an upper bound."""
     step_times: StepTimes | None = None
     """Fitted ones; None: those of the datasheet. They hold for one number format and number of devices."""
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """The lower of rent and ownership."""
+        return min((one.usd_per_hour for one in (self.price, self.owned) if one is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +64,7 @@ class Candidate:
     @property
     def usd_per_hour(self) -> float | None:
         """Of a replica."""
-        return None if self.offer.price is None else self.offer.price.usd_per_hour * self.n_devices
+        return None if self.offer.usd_per_hour is None else self.offer.usd_per_hour * self.n_devices
 
     @property
     def layout(self) -> str:

@@ -1,85 +1,71 @@
-"""Does this replica keep this promise at this load? A probe that simulates, with the same requests at every load."""
+"""Do these replicas keep this promise at this load? A probe that simulates, with the same requests at every load."""
 
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inferometer.decide.capacity import LoadKind, Reading
+from inferometer.decide.capacity import Reading
+from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
-from inferometer.simulate import kernel, simulated_run, workload_demand
+from inferometer.simulate import cluster, cluster_config, engine_config, kernel, scheduler_config, simulated_run, workload_demand
 from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload import reading, replay, types
+from inferometer.spec.workload.plan import RequestPlan
 from inferometer.units import NS_PER_S
 
-N_REQUESTS: Final = 1000
-"""Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that hardly depend on one another."""
 EFFORT_RATIO: Final = 4
+_MOST_SHARES: Final = 4
+"""A cluster is asked with as many requests as so many replicas would be one by one: its percentiles are those of all requests."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
 """Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
-    """A workload whose load can be turned: the same seed draws the same requests, faster or slower."""
-
-    spec: types.WorkloadSpec
-    n_requests: int = N_REQUESTS
-    """At effort 0; each effort has four times as many as the one below."""
-
-    @property
-    def kind(self) -> LoadKind:
-        """Is the load requests per second, or users?"""
-        return "users" if isinstance(self.spec.arrivals, types.ClosedArrivals) else "requests_per_s"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProbe:
-    """Asks one simulated replica: ``probe(load, effort)``."""
+    """Asks one simulated replica, or several behind a router: ``probe(load, effort)``; the load is that of all together."""
 
     deployment: Deployment
     step_times: StepTimeArrays
     traffic: Traffic
     objective: ObjectiveSpec
+    n_replicas: int = 1
+    router: cluster_config.Router = "least-loaded"
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """What the replica says at this load."""
+        """What is said at this load."""
         run = self.run(load, effort)
         return reading_of(run, judge_objective(run, self.objective))
 
     def run(self, load: float, effort: int) -> Run:
-        """The simulated run behind it."""
-        return self.run_of(load, self.traffic.n_requests * EFFORT_RATIO**effort)
+        """The simulated run behind it: the more replicas, the more requests, up to a limit."""
+        n_shares = min(self.n_replicas, _MOST_SHARES)
+        return self.run_of(load, self.traffic.n_requests * n_shares * EFFORT_RATIO**effort)
 
     def run_of(self, load: float, n_requests: int) -> Run:
         """The same with so many requests."""
-        plan = replay.draw_workload(at_load(self.traffic.spec, load, n_requests)).plan
-        config = self.deployment.config
-        if isinstance(config, SchedulerConfig) and not plan.prefix_tokens.any():
-            config = replace(config, enable_prefix_caching=False)  # nothing to find: the same steps, sooner
+        return self.run_plan(plan_at(self.traffic.spec, load, n_requests))
+
+    def run_plan(self, plan: RequestPlan, class_replicas: tuple[tuple[int, ...], ...] = ()) -> Run:
+        """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
+        config = self._config(plan)
         requests = workload_demand.demand_of(plan, config.block_size, has_contents=config.enable_prefix_caching)
-        simulation = kernel.simulate(requests, config, self.step_times, record_steps=False)
+        if self.n_replicas == 1:
+            simulation = kernel.simulate(requests, config, self.step_times, record_steps=False)
+        else:
+            servers = cluster_config.ClusterConfig(
+                engine=config, n_replicas=self.n_replicas, router=self.router, class_replicas=class_replicas
+            )
+            simulation = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=False)
         return simulated_run.simulated_run(simulation, config, run_id="probe", created_utc="", command=(), tool_version="")
 
-
-def at_load(spec: types.WorkloadSpec, load: float, n_requests: int) -> types.WorkloadSpec:
-    """The workload with this many requests per second, or users, and requests in all.
-
-    Raises
-    ------
-    SpecError
-        A replayed trace comes at its own instants, and has no load to turn.
-    """
-    arrivals = spec.arrivals
-    if isinstance(arrivals, types.ClosedArrivals):
-        changes: dict[str, object] = {"concurrency": round(load)}
-    elif isinstance(arrivals, types.OpenArrivals):
-        changes = {"rate_per_s": load}
-    else:
-        changes = {"kind": "open", "rate_per_s": load}
-    return reading.with_changes(spec, {"arrivals": changes, "n_requests": n_requests, "duration_s": None}, where="the capacity search")
+    def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:
+        """Without a prefix cache where there is nothing to find: the same steps, sooner."""
+        config = self.deployment.config
+        is_of_use = self.router == "prefix-affine" or bool(plan.prefix_tokens.any())
+        if is_of_use or not isinstance(config, scheduler_config.SchedulerConfig):
+            return config
+        return replace(config, enable_prefix_caching=False)
 
 
 def reading_of(run: Run, judgement: Judgement) -> Reading:
@@ -109,4 +95,4 @@ def _span_s(run: Run) -> float:
     return max(int(requests.finished_ns.max()) - int(requests.intended_send_ns.min()), 0) / NS_PER_S
 
 
-__all__ = ["EFFORT_RATIO", "N_REQUESTS", "ReplicaProbe", "Traffic", "at_load", "reading_of"]
+__all__ = ["EFFORT_RATIO", "ReplicaProbe", "reading_of"]

@@ -1,20 +1,19 @@
 """How many replicas of which kind keep a promise under some traffic, and which are the cheapest?
 
-Of each kind of replica the smallest number is looked for that keeps the promise at likely step times when each gets an equal part of the
-traffic (Poisson traffic that is dealt at random is Poisson traffic; a router that looks at loads does better). Kinds that cannot be
-cheaper than the cheapest of their device, even if every replica were busy all the time, are not searched. The best of each device
-is then asked longer, at both ends of what is known of its step times, and for its capacity.
+Of each kind of replica the smallest number is looked for that keeps the promise when each gets an equal part of the traffic (Poisson
+traffic that is dealt at random is Poisson traffic). Kinds that cannot be cheaper than the cheapest of their device, even if every
+replica were busy all the time, are not searched. The best of each device is then simulated whole: all its replicas behind their router
+under all the traffic, at length, at both ends of what is known of its step times, with one replica less, and for its capacity.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.probing import ReplicaProbe, reading_of
-from inferometer.decide.sizing_types import Bound, Done, Map, Pace, PacedAnswer, Searched, SizedKind, SizingQuestion, Task
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.decide.sizing_types import Bound, Done, Map, Pace, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
 from inferometer.units import NS_PER_S
@@ -63,17 +62,25 @@ def _proved(question: SizingQuestion, searched: list[Searched]) -> SizedKind | N
 
 
 def _replicas_that_last(question: SizingQuestion, found: Searched) -> int | None:
-    """As many as keep the promise in a long run, from those that do in a short one; None where half as many more do not."""
-    probe, n_replicas = _probe(question, found.candidate), found.n_replicas or 1
-    for enough in range(n_replicas, n_replicas + max(2, n_replicas // 2) + 1):
-        if _asked_long(question, probe, question.rate_per_s / enough)[1].reading.verdict == "met":
-            return enough
-    return None
+    """As many as keep the promise together in a long run: a good router needs fewer than chance, a slow queue more than short runs show.
+
+    None where half as many more do not.
+    """
+    first = found.n_replicas or 1
+
+    def is_enough(n_replicas: int) -> bool:
+        probe = _probe(question, found.candidate, question.pace, n_replicas)
+        return _asked_long(question, probe)[1].reading.verdict == "met"
+
+    enough = next((n for n in range(first, first + max(2, first // 2) + 1) if is_enough(n)), None)
+    while enough is not None and 1 < enough <= first and is_enough(enough - 1):
+        enough -= 1
+    return enough
 
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
-    """The smallest number of these replicas whose weakest link is within its limit in short runs."""
-    probe = _probe(question, candidate)
+    """The smallest number of these replicas, each with its part of the traffic, whose weakest link is within its limit in short runs."""
+    probe = _probe(question, candidate, question.pace)
     readings = dict[int, Reading]()
 
     def is_enough(n_replicas: int) -> bool:
@@ -85,19 +92,18 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
     while not is_enough(enough):
         too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
         if question.rate_per_s / too_few < _IDLE_FRACTION * bound.requests_per_s:
-            return Searched(candidate, None, f"not even idle replicas keep the promise; {readings[too_few].why}", len(readings))
+            last = readings[too_few]
+            return Searched(candidate, None, f"not even idle replicas keep the promise; {last.why}", len(readings), last.margin_ratio)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return Searched(candidate, enough, readings[enough].why, len(readings))
+    return Searched(candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio)
 
 
 def sized(question: SizingQuestion, found: Searched) -> SizedKind:
     """All that is to be said of the best replicas of a device."""
     candidate, n_replicas = found.candidate, found.n_replicas or 1
-    likely = _paced(question, candidate, "likely", n_replicas)
     hardware = candidate.offer.hardware
-    rate = likely.summary.output_tokens_per_s
     return SizedKind(
         hardware_id=hardware.hardware_id,
         hardware=hardware.name,
@@ -106,12 +112,10 @@ def sized(question: SizingQuestion, found: Searched) -> SizedKind:
         n_replicas=n_replicas,
         n_devices=n_replicas * candidate.n_devices,
         usd_per_hour=None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas,
-        likely=likely,
-        fast=_paced(question, candidate, "fast", n_replicas),
-        slow=_paced(question, candidate, "slow", n_replicas),
+        paces={pace: _paced(question, candidate, pace, n_replicas) for pace in get_args(Pace)},
+        asked_pace=question.pace,
         rate_per_s=question.rate_per_s,
-        n_replicas_if_one_fails=n_replicas + 1,
-        output_tokens_per_s=None if rate is None else rate.value * n_replicas,
+        without_one=None if n_replicas == 1 else _served(question, _probe(question, candidate, question.pace, n_replicas - 1))[0],
     )
 
 
@@ -121,7 +125,7 @@ def _rank(found: Searched) -> tuple[float, float, float]:
 
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
     """What this kind of replica can do at most: requests that all come at once are served no slower than any that come in time."""
-    run = _probe(question, candidate).run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
+    run = _probe(question, candidate, question.pace).run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
     rate = max(_served_per_s(run), 1e-9)
     n_replicas = max(1, math.ceil(question.rate_per_s / rate * (1 - 1e-9)))
     return Bound(rate, n_replicas, n_replicas * candidate.n_devices)
@@ -141,45 +145,63 @@ def _served_per_s(run: Run) -> float:
     return half / max(int(spans_ns.min()), 1) * NS_PER_S
 
 
-def _probe(question: SizingQuestion, candidate: Candidate, step_times: StepTimeArrays | None = None) -> ReplicaProbe:
+def _probe(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int = 1) -> ReplicaProbe:
     return ReplicaProbe(
         deployment=candidate.deployment,
-        step_times=step_times or candidate.deployment.step_times.likely,
+        step_times=getattr(candidate.deployment.step_times, pace),
         traffic=question.traffic,
         objective=question.objective,
+        n_replicas=n_replicas,
+        router=question.router,
     )
 
 
 def _paced(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int) -> PacedAnswer:
-    """One replica's part of the traffic, asked long; how much more it carries is asked closely at likely step times, else roughly."""
-    is_likely = pace == "likely"
-    probe = _probe(question, candidate, getattr(candidate.deployment.step_times, pace))
-    load = question.rate_per_s / n_replicas
-    run, known = _asked_long(question, probe, load)
+    """All replicas under all the traffic, asked long; how much more they carry is asked closely at the pace in question, else roughly."""
+    probe = _probe(question, candidate, pace, n_replicas)
+    served, known = _served(question, probe)
     capacity = find_capacity(
         probe,
         CapacityQuestion(
             kind="requests_per_s",
-            start_load=load,
-            lowest_load=load / 64,
-            highest_load=load * 64,
+            start_load=question.rate_per_s,
+            lowest_load=question.rate_per_s / 64,
+            highest_load=question.rate_per_s * 64,
             resolution_ratio=question.resolution_ratio,
-            proof_effort=_SURE_EFFORT if is_likely else None,
+            proof_effort=_SURE_EFFORT if pace == question.pace else None,
         ),
         (known,),
     )
-    return PacedAnswer(
-        step_times=pace,
+    load = capacity.kept_load or capacity.located_load
+    each = None if load is None else load / n_replicas
+    return PacedAnswer(step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each))
+
+
+def _served(question: SizingQuestion, probe: ReplicaProbe) -> tuple[ServedBy, Probe]:
+    run, known = _asked_long(question, probe)
+    served = ServedBy(
+        n_replicas=probe.n_replicas,
         verdict=known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
         judgement=promises.judge_objective(run, question.objective),
-        capacity=capacity,
-        n_replicas=_replicas_at(question, capacity.kept_load or capacity.located_load),
+        in_flight_load=_in_flight(run) / probe.n_replicas,
     )
+    return served, known
 
 
-def _asked_long(question: SizingQuestion, probe: ReplicaProbe, load: float) -> tuple[Run, Probe]:
-    """A long run, and a longer one where that is undecided."""
+def _in_flight(run: Run) -> float:
+    """How many requests are there on average, from the first arrival to the last end?"""
+    requests = run.requests
+    if requests is None:
+        return 0.0
+    is_done = latencies.is_one_of(requests, latencies.COMPLETED)
+    came_ns, ended_ns = requests.intended_send_ns[is_done], requests.finished_ns[is_done]
+    return float((ended_ns - came_ns).sum()) / max(int(ended_ns.max(initial=0)) - int(came_ns.min(initial=0)), 1)
+
+
+def _asked_long(question: SizingQuestion, probe: ReplicaProbe) -> tuple[Run, Probe]:
+    """A long run under the traffic, and a longer one where that is undecided."""
+    load = question.rate_per_s
     for effort in (_SURE_EFFORT, _SURE_EFFORT + 1):
         run = probe.run(load, effort)
         known = Probe(offered_load=load, effort=effort, reading=reading_of(run, promises.judge_objective(run, question.objective)))

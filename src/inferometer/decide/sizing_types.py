@@ -1,15 +1,15 @@
 """What is asked of a sizing, and what does it answer?"""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
-from inferometer.decide.probing import Traffic
-from inferometer.records.promises import Judgement
-from inferometer.records.request_summaries import RequestSummary
+from inferometer.decide.traffic import Traffic
+from inferometer.records import promises, request_summaries
+from inferometer.simulate.cluster_config import Router
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
@@ -28,6 +28,9 @@ class SizingQuestion:
     """Of a probe at the lowest effort."""
     resolution_ratio: float = 0.05
     """Of the capacities that are shown."""
+    router: Router = "least-loaded"
+    pace: Pace = "likely"
+    """At which step times the promise is to be kept."""
 
     @property
     def traffic(self) -> Traffic:
@@ -43,6 +46,8 @@ class Searched(NamedTuple):
     """None: no number keeps the promise, or it was not searched."""
     why: str
     n_probes: int
+    margin_ratio: float | None = None
+    """What was seen of the weakest link / its limit, last."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -57,14 +62,25 @@ class Searched(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServedBy:
+    """All replicas behind their router under the whole traffic, simulated at length."""
+
+    n_replicas: int
+    verdict: Verdict
+    summary: request_summaries.RequestSummary
+    judgement: promises.Judgement
+    in_flight_load: float
+    """Requests that are in one replica on average, waiting or running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PacedAnswer:
-    """One replica of the answer at one pace of step times."""
+    """The answer at one pace of step times."""
 
     step_times: Pace
-    verdict: Verdict
-    summary: RequestSummary
-    judgement: Judgement
+    served: ServedBy
     capacity: Capacity
+    """Of all replicas together."""
     n_replicas: int | None
     """As many as would be needed at this pace, from the capacity; None where no load keeps the promise."""
 
@@ -80,34 +96,35 @@ class SizedKind:
     n_replicas: int
     n_devices: int
     usd_per_hour: float | None
-    likely: PacedAnswer
-    fast: PacedAnswer
-    slow: PacedAnswer
+    paces: Mapping[Pace, PacedAnswer]
+    asked_pace: Pace
     rate_per_s: float
     """Of the whole traffic."""
-    n_replicas_if_one_fails: int
-    """One more, so that the promise is kept without any one of them."""
-    output_tokens_per_s: float | None
-    """Of all replicas, under this traffic."""
+    without_one: ServedBy | None
+    """What is left when one replica is lost, under the same traffic; None where nothing is left."""
+
+    @property
+    def sized_at(self) -> PacedAnswer:
+        """At the step times at which the promise is to be kept."""
+        return self.paces[self.asked_pace]
+
+    @property
+    def n_replicas_if_one_fails(self) -> int:
+        """One more than were shown to keep the promise."""
+        can_lose_one = self.without_one is not None and self.without_one.verdict == "met"
+        return self.n_replicas if can_lose_one else self.n_replicas + 1
 
     @property
     def verdict(self) -> Verdict:
         """Met or missed where it is so at all three paces."""
-        verdicts: set[Verdict] = {answer.verdict for answer in (self.likely, self.fast, self.slow)}
+        verdicts: set[Verdict] = {answer.served.verdict for answer in self.paces.values()}
         return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
     @property
     def headroom_fraction(self) -> float | None:
-        """How much more traffic it carries at likely step times; None where its capacity is not known."""
-        kept = self.likely.capacity.kept_load
-        return None if kept is None else kept * self.n_replicas / self.rate_per_s - 1
-
-    @property
-    def usd_per_million_output_tokens(self) -> float | None:
-        """Under this traffic, not at capacity."""
-        if self.usd_per_hour is None or not self.output_tokens_per_s:
-            return None
-        return self.usd_per_hour / 3600 / self.output_tokens_per_s * 1e6
+        """How much more traffic it carries at the step times that it was sized for; None where its capacity is not known."""
+        kept = self.sized_at.capacity.kept_load
+        return None if kept is None else kept / self.rate_per_s - 1
 
 
 Map = Callable[[Callable[["Task"], "Done"], Iterable["Task"]], Iterable["Done"]]
@@ -136,4 +153,4 @@ class Bound(NamedTuple):
     n_devices: int
 
 
-__all__ = ["Bound", "Done", "Map", "Pace", "PacedAnswer", "Searched", "SizedKind", "SizingQuestion", "Task"]
+__all__ = ["Bound", "Done", "Map", "Pace", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]

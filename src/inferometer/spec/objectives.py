@@ -1,7 +1,7 @@
 """What is promised to users: which latency, at which percentile, below which limit?
 
-Text such as ``ttft:p95<500ms, tpot:p95<50ms`` becomes an ``ObjectiveSpec``. Each threshold says two things: its percentile is
-to lie below its limit (a verdict on the run), and a request is good when it keeps every limit (goodput).
+Text such as ``ttft:p95<500ms, tpot:p95<50ms``, or the name of a preset, becomes an ``ObjectiveSpec``. Each threshold says two things:
+its percentile is to lie below its limit (a verdict on the run), and a request is good when it keeps every limit (goodput).
 """
 
 import re
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
+from inferometer.spec.objective_presets import find_presets
 from inferometer.units import parse_duration_s
 
 Metric: TypeAlias = Literal["ttft", "tpot", "e2e", "queue"]
@@ -70,18 +71,19 @@ class ObjectiveSpec:
 
 
 def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
-    """What does text such as ``ttft:p95<500ms, tpot:p95<50ms`` (or ``ttft p95 < 500ms``) promise?
+    """What does text such as ``ttft:p95<500ms, tpot:p95<50ms`` (or ``ttft p95 < 500ms``, or ``mlperf:llama2-70b-server``) promise?
 
     Raises
     ------
     SpecError
-        A threshold that cannot be understood, or the same one twice; the message names it and what is allowed.
+        A threshold or preset that is not known, or the same threshold twice; the message names it and what is allowed.
 
     Example
     -------
     >>> parse_objective("ttft p99 < 500ms, tpot:p95<50ms").text
     'ttft:p99<500ms, tpot:p95<50ms'
     """
+    text = _unfolded(text.strip())
     thresholds = [_threshold(part.strip(), where) for part in text.split(",") if part.strip()]
     if not thresholds:
         raise SpecError(f"{text!r} promises nothing", where=where, allowed=_ALLOWED, try_=_EXAMPLE)
@@ -127,6 +129,11 @@ def percentile_name(fraction: float) -> str:
     ('p95', 'p99.9')
     """
     return f"p{round(fraction * 100, 6):g}"
+
+
+def _unfolded(text: str) -> str:
+    """What a preset stands for; other text as it is."""
+    return find_presets(text)[0].text if text.lower().startswith("mlperf:") else text
 
 
 def _threshold(part: str, where: str) -> Threshold:

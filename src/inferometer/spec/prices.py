@@ -1,18 +1,25 @@
-"""What does a device cost for an hour: from a file of the user's, or from the catalogue?
+"""What does a device cost for an hour, rented or owned, and what do others ask for tokens: from a user's file, or the catalogue?
 
 ::
 
     source: our contract          # required: an answer says where its prices are from
     date_utc: 2026-11             # required: prices move
-    usd_per_hour:                 # of one device
+    usd_per_hour:                 # rent of one device
       h100_sxm: 2.49
       l40s: 1.08
+    owned:                        # bought: one device with its part of the server, the network and the building
+      h100_sxm: {price_usd: 32000, n_years: 4}
+    power: {usd_per_kwh: 0.11, pue_ratio: 1.3}      # what owned devices draw; pue: of the building
+    used_fraction: 0.8            # of the hours of their life: the others cost too
+    api:                          # what the same tokens cost elsewhere
+      somebody: {input_usd_per_million_tokens: 0.2, output_usd_per_million_tokens: 0.6}
 """
 
 import datetime as dt
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import yaml
@@ -22,48 +29,146 @@ from inferometer.spec import catalog, file_tables
 from inferometer.spec.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
-_ALLOWED: Final = "keys source, date_utc and usd_per_hour (device of the catalogue -> $ per hour of one)"
+_ALLOWED: Final = (
+    "keys source, date_utc, and usd_per_hour (device of the catalogue -> $ per hour of one) or owned; power, used_fraction, api"
+)
+_HOURS_A_YEAR: Final = 8766.0
+_WATT_A_KILOWATT: Final = 1000.0
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class _Owned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    price_usd: _Positive
+    n_years: Annotated[int, msgspec.Meta(ge=1, le=30)]
+
+
+class _Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    usd_per_kwh: _NotNegative
+    pue_ratio: Annotated[float, msgspec.Meta(ge=1, le=10)] = 1.0
+
+
+class _Api(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    input_usd_per_million_tokens: _NotNegative
+    output_usd_per_million_tokens: _NotNegative
 
 
 class _PriceFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     date_utc: str
-    usd_per_hour: dict[str, float]
+    usd_per_hour: dict[str, float] = msgspec.field(default_factory=dict)
+    owned: dict[str, _Owned] = msgspec.field(default_factory=dict)
+    power: _Power | None = None
+    used_fraction: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    api: dict[str, _Api] = msgspec.field(default_factory=dict)
 
 
-def read_prices(path: Path) -> dict[str, PriceSpec]:
-    """The prices of a YAML or JSON file, by the catalogue's id of the device.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedPrice:
+    """What an hour of use of one bought device costs."""
+
+    capital_usd_per_hour: float
+    """Of each hour of its life."""
+    power_usd_per_hour: float
+    """At its full power, while it is used."""
+    used_fraction: float
+    source: Source
+    basis: str
+    date_utc: str
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of an hour in which it is used."""
+        return self.capital_usd_per_hour / self.used_fraction + self.power_usd_per_hour
+
+    def break_even_fraction(self, rented_usd_per_hour: float) -> float | None:
+        """From which share of its hours in use on is it cheaper than renting for those hours; None: it never is."""
+        saved_usd_per_hour = rented_usd_per_hour - self.power_usd_per_hour
+        share = math.inf if saved_usd_per_hour <= 0 else self.capital_usd_per_hour / saved_usd_per_hour
+        return share if share <= 1 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiPrice:
+    """What somebody else asks for tokens."""
+
+    name: str
+    input_usd_per_million_tokens: float
+    output_usd_per_million_tokens: float
+    source: Source
+    date_utc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceTable:
+    """The prices of a file; devices by the catalogue's id."""
+
+    rented: dict[str, PriceSpec] = field(default_factory=dict[str, PriceSpec])
+    owned: dict[str, OwnedPrice] = field(default_factory=dict[str, OwnedPrice])
+    apis: tuple[ApiPrice, ...] = ()
+
+
+def read_prices(path: Path) -> PriceTable:
+    """The prices of a YAML or JSON file.
 
     Raises
     ------
     SpecError
-        The file cannot be read, a key is missing or unknown, a price is not above 0, a device is not in the catalogue.
+        The file cannot be read, a key is missing or unknown, a price is not above 0, a device is not in the catalogue, or bought
+        devices are to be reckoned with and nobody says what power costs.
     """
+    read = _read(path)
+    for device, price in read.usd_per_hour.items():
+        if not 0 < price < math.inf:
+            raise SpecError(f"a price of {price:g} $ per hour for {device}", where=str(path), allowed="above 0", try_=_EXAMPLE)
+    source, date_utc = Source(kind="config", where=f"{path.name}: {read.source}"), str(read.date_utc)
+    rented = {
+        catalog.find_hardware(device).hardware_id: PriceSpec(usd_per_hour=price, basis=read.source, source=source, date_utc=date_utc)
+        for device, price in read.usd_per_hour.items()
+    }
+    owned = {catalog.find_hardware(device).hardware_id: _owned(device, one, read, source) for device, one in read.owned.items()}
+    apis = tuple(ApiPrice(name=name, source=source, date_utc=date_utc, **msgspec.structs.asdict(one)) for name, one in read.api.items())
+    return PriceTable(rented=rented, owned=owned, apis=apis)
+
+
+def rent_of(hardware: HardwareSpec, prices: PriceTable | None) -> PriceSpec | None:
+    """Its rent: that of the file where there is one, else the catalogue's first; None where nobody says."""
+    if prices is not None:
+        return prices.rented.get(hardware.hardware_id)
+    return hardware.prices[0] if hardware.prices else None
+
+
+def _read(path: Path) -> _PriceFile:
     text = file_tables.text_of(path, noun="price list", endings=".yaml or .json")
     try:
         raw: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise SpecError(f"this is no YAML: {error}", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE) from error
-    if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date):  # YAML makes days of what looks like one
-        raw["date_utc"] = raw["date_utc"].isoformat()
+    if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date | int):  # YAML makes days and numbers of what looks like one
+        raw["date_utc"] = str(raw["date_utc"])
     read = file_tables.table_from(raw, _PriceFile, where=str(path))
-    for device, price in read.usd_per_hour.items():
-        if not 0 < price < math.inf:
-            raise SpecError(f"a price of {price:g} $ per hour for {device}", where=str(path), allowed="above 0", try_=_EXAMPLE)
-    source = Source(kind="config", where=f"{path.name}: {read.source}")
-    return {
-        catalog.find_hardware(device).hardware_id: PriceSpec(
-            usd_per_hour=price, basis=read.source, source=source, date_utc=str(read.date_utc)
-        )
-        for device, price in read.usd_per_hour.items()
-    }
+    if not read.usd_per_hour and not read.owned and not read.api:
+        raise SpecError("a price list without a price", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE)
+    return read
 
 
-def price_of(hardware: HardwareSpec, prices: dict[str, PriceSpec] | None) -> PriceSpec | None:
-    """Its price: that of the file where there is one, else the catalogue's first; None where nobody says."""
-    if prices is not None:
-        return prices.get(hardware.hardware_id)
-    return hardware.prices[0] if hardware.prices else None
+def _owned(device: str, bought: _Owned, read: _PriceFile, source: Source) -> OwnedPrice:
+    hardware = catalog.find_hardware(device)
+    if read.power is None:
+        raise SpecError("nobody says what power costs", where=source.where, allowed="power with owned", try_="power: {usd_per_kwh: 0.11}")
+    if hardware.power_watt is None:
+        raise SpecError(f"the catalogue does not know the power of {device}", where=source.where, allowed="devices whose power it knows")
+    watt = hardware.power_watt.value
+    return OwnedPrice(
+        capital_usd_per_hour=bought.price_usd / (bought.n_years * _HOURS_A_YEAR),
+        power_usd_per_hour=watt / _WATT_A_KILOWATT * read.power.pue_ratio * read.power.usd_per_kwh,
+        used_fraction=read.used_fraction,
+        source=source,
+        basis=f"owned: {bought.price_usd:,.0f} $ over {bought.n_years} years, used {read.used_fraction:.0%} of the time, "
+        f"{watt:g} W at {read.power.usd_per_kwh:g} $/kWh and PUE {read.power.pue_ratio:g}",
+        date_utc=str(read.date_utc),
+    )
 
 
-__all__ = ["price_of", "read_prices"]
+__all__ = ["ApiPrice", "OwnedPrice", "PriceTable", "read_prices", "rent_of"]

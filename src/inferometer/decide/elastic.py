@@ -1,0 +1,205 @@
+"""What does changing traffic cost if replicas come and go with it, and how much of the time is the promise kept?
+
+Every policy's replicas are simulated whole, with all requests at their instants. Replicas that come and go are a cluster whose router
+sends the requests of each window to the least loaded of those that are ready in it (the simulator's class-aware router, a window being a
+class): one that goes gets no more requests and finishes those that it has, queues outlast their window, nothing is stationary.
+What is simplified: replicas change at the edges of windows, and one that comes back finds its prefix cache as it left it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from inferometer.decide.capacity import CapacityQuestion, find_capacity
+from inferometer.decide.course import Course, Scaling, Schedule, scheduled, static_peak, target_in_flight, target_utilization
+from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.records import latencies
+from inferometer.records.promises import Judgement, judge_objective
+from inferometer.records.types import I64, RequestTable, Run
+from inferometer.units import NS_PER_S
+
+_FIRST_SIZES: Final = 4
+_SIZE_RATIO: Final = 1.5
+_MOST_ROUNDS: Final = 12
+_S_PER_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyOutcome:
+    """What came of a policy."""
+
+    name: str
+    schedule: Schedule
+    judgement: Judgement
+    """Of all requests."""
+    kept: tuple[bool, ...]
+    """Did the requests of each window keep the promise? One without requests did."""
+    replica_s: float
+    """Paid for: from the start of a replica until the last request that it had is done."""
+    usd: float | None
+    is_settled: bool
+    """False where a policy that depends on what came of it did not settle: its numbers are of the last round."""
+
+    @property
+    def kept_fraction(self) -> float:
+        """Of the time."""
+        return sum(self.kept) / len(self.kept)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """Replicas of one kind under traffic that changes."""
+
+    question: SizingQuestion
+    kind: SizedKind
+    course: Course
+    scaling: Scaling
+
+    def outcomes(self) -> tuple[PolicyOutcome, ...]:
+        """What comes of each policy."""
+        rates = self.course.rates_per_s
+        planned = {"static peak": static_peak, "scheduled": scheduled, "target utilisation": target_utilization}
+        found = tuple(self._outcome(name, schedule := policy(rates, self.scaling), self.run(schedule)) for name, policy in planned.items())
+        return (*found, self._settled(found[-1].schedule))
+
+    def run(self, schedule: Schedule) -> Run:
+        """All requests on the replicas that are ready when they come."""
+        n_replicas = max(schedule.ready)
+        probe = ReplicaProbe(
+            deployment=self.kind.candidate.deployment,
+            step_times=getattr(self.kind.candidate.deployment.step_times, self.question.pace),
+            traffic=self.question.traffic,
+            objective=self.question.objective,
+            n_replicas=n_replicas,
+            router="class-aware",
+        )
+        plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
+        return probe.run_plan(plan, tuple(tuple(range(n)) for n in schedule.ready))
+
+    def _settled(self, first: Schedule) -> PolicyOutcome:
+        """The policy that looks at what is in flight: asked again with what came of it until its replicas are those that it saw."""
+        most_each = self.kind.sized_at.served.in_flight_load
+        schedule, is_settled = first, False
+        for _ in range(_MOST_ROUNDS):
+            run = self.run(schedule)
+            following = target_in_flight(_in_flight_at_ends(run, self.course), most_each, self.scaling)
+            is_settled = following == schedule
+            if is_settled:
+                break
+            schedule = following
+        return replace(self._outcome("target in flight", schedule, self.run(schedule)), is_settled=is_settled)
+
+    def _outcome(self, name: str, schedule: Schedule, run: Run) -> PolicyOutcome:
+        replica_s = _paid_s(run, schedule, self.course)
+        hourly = self.kind.candidate.usd_per_hour
+        return PolicyOutcome(
+            name=name,
+            schedule=schedule,
+            judgement=judge_objective(run, self.question.objective),
+            kept=_kept(run, self.question, self.course),
+            replica_s=replica_s,
+            usd=None if hourly is None else hourly * replica_s / _S_PER_HOUR,
+            is_settled=True,
+        )
+
+
+def capacities_of(question: SizingQuestion, kind: SizedKind, peak_per_s: float) -> tuple[float, ...]:
+    """What 1, 2, … replicas carry within the promise, up to as many as the peak needs at least, and the sized number.
+
+    Located by short runs of some numbers, per replica straight between them; scaled by what long runs left of the sized number's.
+    """
+    sizes, found = list[int](), list[float]()
+    probe = ReplicaProbe(
+        deployment=kind.candidate.deployment,
+        step_times=getattr(kind.candidate.deployment.step_times, question.pace),
+        traffic=question.traffic,
+        objective=question.objective,
+        router=question.router,
+    )
+    proof = kind.sized_at.capacity
+    sure = min(1.0, (proof.kept_load or 0.0) / proof.located_load) if proof.located_load and proof.kept_load else 1.0
+    size, guess_per_s = 1, question.rate_per_s / kind.n_replicas
+    while not found or (found[-1] * sure < peak_per_s or sizes[-1] < kind.n_replicas):
+        located = _located(replace(probe, n_replicas=size), guess_per_s * size)
+        sizes.append(size)
+        found.append(located)
+        guess_per_s = located / size
+        size = max(size + 1, round(size * _SIZE_RATIO)) if size >= _FIRST_SIZES else size + 1
+    numbers = np.arange(1, sizes[-1] + 1)
+    each = np.interp(numbers, sizes, np.array(found) / np.array(sizes))
+    return tuple((np.maximum.accumulate(each * numbers) * sure).tolist())
+
+
+def _located(probe: ReplicaProbe, guess_per_s: float) -> float:
+    found = find_capacity(
+        probe,
+        CapacityQuestion(
+            kind="requests_per_s", start_load=guess_per_s, lowest_load=guess_per_s / 16, highest_load=guess_per_s * 16, proof_effort=None
+        ),
+    )
+    return found.located_load or guess_per_s / 16
+
+
+def _kept(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:
+    """By window: does each percentile, as it was seen, lie within its limit?"""
+    requests = run.requests
+    if requests is None:
+        return ()
+    window = course.window_index[requests.request_index]
+    kept = list[bool]()
+    for index in range(course.n_windows):
+        rows = window == index
+        judged = judge_objective(run, question.objective, rows=rows).thresholds if rows.any() else ()
+        kept.append(all(one.seen is None or one.seen.seconds.value <= one.threshold.limit_s for one in judged))
+    return tuple(kept)
+
+
+def _in_flight_at_ends(run: Run, course: Course) -> list[float]:
+    """How many requests are there at the end of each window?"""
+    requests = run.requests
+    if requests is None:
+        return [0.0] * course.n_windows
+    ends_ns = _edges_ns(course)[1:]
+    is_done = latencies.is_one_of(requests, latencies.COMPLETED)
+    came = np.searchsorted(np.sort(requests.intended_send_ns[is_done]), ends_ns, side="right")
+    left = np.searchsorted(np.sort(requests.finished_ns[is_done]), ends_ns, side="right")
+    return [float(n) for n in (came - left).tolist()]
+
+
+def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
+    """Each replica from its start to the end of the windows in which it is paid for, or to the last request of those windows."""
+    requests, edges_ns = run.requests, _edges_ns(course)
+    total_ns = 0
+    for replica in range(max(schedule.paid)):
+        is_paid = np.array([n > replica for n in schedule.paid])
+        for first, last in _stretches(is_paid):
+            busy_until_ns = 0 if requests is None else _last_end_ns(run, requests, replica, edges_ns[first], edges_ns[last + 1])
+            total_ns += max(int(edges_ns[last + 1]), busy_until_ns) - int(edges_ns[first])
+    return total_ns / NS_PER_S
+
+
+def _last_end_ns(run: Run, requests: RequestTable, replica: int, from_ns: int, to_ns: int) -> int:
+    """When is the last request done that this replica got in this time?"""
+    came_ns, ended_ns = requests.intended_send_ns, requests.finished_ns
+    is_own = (came_ns >= from_ns) & (came_ns < to_ns)
+    if run.visits is not None:
+        is_own &= np.isin(requests.request_index, run.visits.request_index[run.visits.replica == replica])
+    return int(ended_ns[is_own].max(initial=0))
+
+
+def _stretches(is_on: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
+    """The first and the last of each run of True."""
+    padded = np.concatenate([[False], np.asarray(is_on, np.bool_), [False]]).astype(np.int8)
+    change = np.diff(padded)
+    return list(zip(np.flatnonzero(change == 1).tolist(), (np.flatnonzero(change == -1) - 1).tolist(), strict=True))
+
+
+def _edges_ns(course: Course) -> I64:
+    edges_ns: I64 = np.rint(np.arange(course.n_windows + 1) * course.window_s * NS_PER_S).astype(np.int64)
+    return edges_ns
+
+
+__all__ = ["Elastic", "PolicyOutcome", "capacities_of"]

@@ -1,0 +1,76 @@
+"""Which requests come at a load that can be turned: the same ones, faster or slower?"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from inferometer.decide.capacity import LoadKind
+from inferometer.spec.workload import reading, replay, types
+from inferometer.spec.workload.plan import NONE, RequestPlan
+
+N_REQUESTS: Final = 1000
+"""Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that hardly depend on one another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A workload whose load can be turned: the same seed draws the same requests, faster or slower."""
+
+    spec: types.WorkloadSpec
+    n_requests: int = N_REQUESTS
+    """At effort 0; each effort has four times as many as the one below."""
+
+    @property
+    def kind(self) -> LoadKind:
+        """Is the load requests per second, or users?"""
+        return "users" if isinstance(self.spec.arrivals, types.ClosedArrivals) else "requests_per_s"
+
+
+def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPlan:
+    """The requests of the workload at this load; of a trace at most those that it has."""
+    arrivals = spec.arrivals
+    if isinstance(arrivals, types.OpenArrivals) and arrivals.profile is None:
+        unit = _unit_plan(spec, n_requests)
+        return unit._replace(arrival_ns=np.where(unit.arrival_ns == NONE, NONE, np.rint(unit.arrival_ns / load)).astype(np.int64))
+    return replay.draw_workload(at_load(spec, load, n_requests)).plan
+
+
+@lru_cache(maxsize=8)
+def _unit_plan(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
+    """At one request per second: other rates stretch the same pattern."""
+    if isinstance(spec.replay, types.TraceSource):
+        n_requests = min(n_requests, replay.draw_workload(spec).plan.n_requests)
+    return replay.draw_workload(at_load(spec, 1.0, n_requests)).plan
+
+
+def steady(spec: types.WorkloadSpec) -> types.WorkloadSpec:
+    """The same requests without their course over time: they come at a rate that can be turned."""
+    arrivals = spec.arrivals
+    opened = arrivals if isinstance(arrivals, types.OpenArrivals) else types.OpenArrivals()
+    is_trace = isinstance(spec.replay, types.TraceSource)
+    n_requests = None if is_trace else spec.n_requests
+    return msgspec.structs.replace(spec, arrivals=msgspec.structs.replace(opened, profile=None), n_requests=n_requests, duration_s=None)
+
+
+def at_load(spec: types.WorkloadSpec, load: float, n_requests: int) -> types.WorkloadSpec:
+    """The workload with this many requests per second, or users, and requests in all.
+
+    Raises
+    ------
+    SpecError
+        A replayed trace comes at its own instants, and has no load to turn.
+    """
+    arrivals = spec.arrivals
+    if isinstance(arrivals, types.ClosedArrivals):
+        changes: dict[str, object] = {"concurrency": round(load)}
+    elif isinstance(arrivals, types.OpenArrivals):
+        changes = {"rate_per_s": load}
+    else:
+        changes = {"kind": "open", "rate_per_s": load}
+    return reading.with_changes(spec, {"arrivals": changes, "n_requests": n_requests, "duration_s": None}, where="the capacity search")
+
+
+__all__ = ["N_REQUESTS", "Traffic", "at_load", "plan_at", "steady"]

@@ -1,0 +1,127 @@
+"""Does `inferometer size` answer what cannot be, take fits and prices, and follow traffic that changes?"""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from inferometer.cli.main import app
+from inferometer.errors import InferometerError
+from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.spec import catalog
+from inferometer.spec.types import EngineSpec
+
+SMALL = ("--tp", "1", "--max-num-seqs", "256", "--max-num-batched-tokens", "2048", "--probe-requests", "200", "--jobs", "1")
+EASY = "ttft:p95<4s, tpot:p95<200ms"
+
+
+def size(*flags, slo=EASY, model="llama-3.1-8b"):
+    done = CliRunner().invoke(app, ["size", model, "--slo", slo, *SMALL, *flags, "--json"])
+    if isinstance(done.exception, InferometerError):
+        raise done.exception
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, json.loads(done.stdout)
+
+
+@pytest.fixture
+def fit(tmp_path):
+    """A fit with 2 % of doubt about steps: otherwise the datasheet's, as a file."""
+    engine, path = EngineSpec(dtype="bfloat16", device="cuda"), tmp_path / "step_time.json"
+    model = datasheet_step_time(catalog.find_model("llama-3.1-8b"), engine, catalog.find_hardware("l40s"))
+    doubts = tuple(PhaseDoubt(phase=phase, spread_ratio=0.01, interval_ratio=2.0) for phase in ("prefill", "decode"))
+    replace(model, doubts=doubts, trained_on=replace(model.trained_on, n_observations=20)).save(path)
+    return path
+
+
+def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
+    code, said = size("--rate", "5", "--gpus", "l4,h100_sxm", slo="ttft:p95<10s, tpot:p50<1ms")
+    assert code == 10
+    assert (said["pick"], said["verdict"]) == (None, "missed")
+    nearest, other = said["impossible"]
+    assert "H100" in nearest["hardware"]
+    assert "not even idle replicas keep the promise; tpot:p50<1ms" in nearest["why"]
+    assert 1 < nearest["margin_ratio"] < other["margin_ratio"]
+
+
+def test_a_model_that_fits_nowhere():
+    with pytest.raises(InferometerError, match=r"'llama-3\.1-405b' fits on nothing that is on offer") as caught:
+        size("--rate", "1", "--gpus", "l4", model="llama-3.1-405b")
+    assert caught.value.exit_code == 6
+
+
+def test_a_device_without_a_price_is_ranked_last(tmp_path):
+    (tmp_path / "prices.yaml").write_text("source: us\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 3}\n")
+    _, said = size("--rate", "2", "--gpus", "l40s,h100_sxm", "--prices", str(tmp_path / "prices.yaml"))
+    assert [kind["hardware_id"] for kind in said["kinds"]] == ["h100_sxm", "l40s"]
+    unpriced = said["kinds"][1]
+    assert unpriced["usd_per_hour"] is None
+    assert unpriced["costs"]["usd_per_million_output_tokens"] is None
+    assert "NO_PRICE" in {caution["code"] for caution in said["cautions"]}
+
+
+def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
+    code, said = size("--rate", "8", "--gpus", "l40s", "--fit", str(fit), "--sure")
+    pick = said["pick"]
+    assert (code, said["verdict"]) == (0, "met")
+    assert pick["step_times_from"].startswith("fitted to")
+    assert "DATASHEET" not in {caution["code"] for caution in said["cautions"]}
+    stated = {name: pick[name] for name in ("model_id", "weights_dtype", "tensor_parallel_size")}
+    assert stated == {"model_id": "llama-3.1-8b", "weights_dtype": "bfloat16", "tensor_parallel_size": 1}
+    assert 0 < pick["in_flight_load"] < 256
+    assert pick["n_replicas_if_one_fails"] == pick["n_replicas"] + 1
+    assert pick["without_one"] is None or pick["without_one"]["verdict"] != "met"
+    for latency in ("ttft", "tpot"):
+        seconds = pick["paces"][2]["served"][latency]["seconds"]
+        assert seconds["low"] <= seconds["value"] <= seconds["high"]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [("h100_sxm={}", "a fit of h100_sxm, which is none of those on offer"), ("{}.nowhere", "cannot read a step-time model")],
+)
+def test_fits_that_cannot_be_used(fit, named, words):
+    with pytest.raises(InferometerError, match=words):
+        size("--rate", "1", "--gpus", "l40s,a100_80gb_sxm", "--fit", named.format(fit))
+
+
+def test_bought_rented_and_elsewhere(tmp_path):
+    (tmp_path / "prices.yaml").write_text(
+        "source: us\ndate_utc: 2026-11\nusd_per_hour: {l40s: 1.5}\nowned: {l40s: {price_usd: 17532, n_years: 4}}\n"
+        "power: {usd_per_kwh: 0.2, pue_ratio: 1.25}\nused_fraction: 0.5\n"
+        "api: {one: {input_usd_per_million_tokens: 0.1, output_usd_per_million_tokens: 0.4}}\n"
+    )
+    _, said = size("--rate", "2", "--gpus", "l40s", "--prices", str(tmp_path / "prices.yaml"))
+    pick = said["pick"]
+    owned_usd_per_hour = 17532 / (4 * 8766) / 0.5 + 0.35 * 1.25 * 0.2
+    assert pick["usd_per_hour"] == pytest.approx(owned_usd_per_hour * pick["n_devices"])
+    assert pick["owned_break_even_fraction"] == pytest.approx(0.5 / (1.5 - 0.0875))
+    (api,) = pick["costs"]["apis"]
+    assert api["price"]["name"] == "one"
+
+
+def test_a_workload_without_a_rate():
+    with pytest.raises(InferometerError, match="the workload has no rate"):
+        size("--concurrency", "4", "--gpus", "l40s")
+
+
+def test_a_trace_is_sized_for_its_busiest_window_and_followed(fit, tmp_path):
+    """Ten minutes at 2 requests/s, ten at 8, ten at 2, in Azure's format."""
+    gaps_s = np.concatenate([np.full(1200, 0.5), np.full(4800, 0.125), np.full(1200, 0.5)])
+    at = [datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=float(s)) for s in np.cumsum(gaps_s)]
+    rows = [f"{when:%Y-%m-%d %H:%M:%S.%f},{600 + 37 * i % 900},{50 + 13 * i % 200}" for i, when in enumerate(at)]
+    (tmp_path / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    code, said = size("--workload", str(tmp_path / "trace.csv"), "--window", "1min", "--gpus", "l40s", "--fit", str(fit))
+    over = said["over_time"]
+    assert code in {0, 11}
+    assert said["rate_per_s"] == max(over["rates_per_s"]) == pytest.approx(8, rel=0.02)
+    assert len(over["rates_per_s"]) == 30
+    costs = [row["usd"] for row in over["policies"]]
+    assert costs == sorted(costs)
+    by_name = {row["name"]: row for row in over["policies"]}
+    assert set(by_name) == {"static peak", "scheduled", "target utilisation", "target in flight"}
+    assert by_name["scheduled"]["n_replicas"][0] < max(by_name["scheduled"]["n_replicas"]) == by_name["static peak"]["n_replicas"][0]
+    assert by_name["static peak"]["kept_fraction"] == 1.0
