@@ -9,7 +9,7 @@ import click
 
 from inferometer.cli import answer, executor, size_text, sizing_offers, sizing_over_time
 from inferometer.cli.sizing import SizeAnswer, size_answer
-from inferometer.cli.sizing_question import PROMISE_OPTIONS, Asked, asked_of
+from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide import candidates, sizing, sizing_types
 from inferometer.errors import SizingError
@@ -17,13 +17,6 @@ from inferometer.spec import prices, resolve, types
 
 ANSWER = SizeAnswer
 _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
-
-
-def takes_promise(command: Any) -> Any:
-    """Add the flags of what is promised, and of replicas over time."""
-    for option in reversed(PROMISE_OPTIONS):
-        command = option(command)
-    return command
 
 
 @click.command(

@@ -1,6 +1,7 @@
 """What is asked of a sizing: the promise, the requests, and their rate, which of a trace or a day is that of its busiest window?"""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -13,7 +14,7 @@ from inferometer.spec import objectives
 from inferometer.spec.workload import replay, types
 from inferometer.units import parse_duration_s
 
-PROMISE_OPTIONS = (
+_OPTIONS: Final = (
     click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME."),
     click.option("--router", type=click.Choice(ROUTERS), default="least-loaded", show_default=True, help="Who gets a request of several."),
     click.option("--sure", is_flag=True, help="As many replicas as keep the promise at the slow end of the step times too."),
@@ -33,6 +34,13 @@ class Asked(NamedTuple):
     course: Course | None
     start_up_s: float
     target_fraction: float
+
+
+def takes_promise(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the flags of what is promised, and of replicas over time."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 def asked_of(workload: types.WorkloadSpec, flags: dict[str, Any]) -> Asked:
@@ -71,4 +79,4 @@ def _changes(workload: types.WorkloadSpec) -> bool:
     return has_own_instants or is_bent or isinstance(arrivals, types.TraceArrivals)
 
 
-__all__ = ["PROMISE_OPTIONS", "Asked", "asked_of"]
+__all__ = ["Asked", "asked_of", "takes_promise"]
