@@ -16,6 +16,17 @@ _MAX_DIFFERENCES: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SidePromise:
+    """How many runs of a side kept a promise?"""
+
+    side: str
+    objective: str
+    n_met: int
+    n_missed: int
+    n_undecided: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompareAnswer:
     """B against A."""
 
@@ -23,6 +34,8 @@ class CompareAnswer:
     """The runs of A."""
     new: tuple[str, ...]
     comparison: run_comparison.RunComparison
+    promises: tuple[SidePromise, ...] = ()
+    """Of A and of B, where one was named."""
 
 
 def compare_text(answer: CompareAnswer) -> RenderableType:
@@ -31,12 +44,17 @@ def compare_text(answer: CompareAnswer) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(said), style="bold"), Text(f"WHY    {said.answer.why}"), Text(""), _table(said)]
     parts.append(Text(f"the answer at {said.answer.ratio.confidence_fraction:.0%}; " if said.answer.ratio else "", end=""))
     parts.append(Text(f"all others together risk one false alarm as the answer alone does ({said.others_confidence_fraction:.2%} each)"))
+    parts += [Text(_promise_line(one)) for one in answer.promises]
     if said.differences:
         shown = said.differences[:_MAX_DIFFERENCES]
         more = f", and {len(said.differences) - len(shown)} more" if len(said.differences) > len(shown) else ""
         parts.append(Text("DIFFER " + "; ".join(f"{one.what}: {one.old} -> {one.new}" for one in shown) + more))
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in said.cautions]
     return Group(*parts)
+
+
+def _promise_line(one: SidePromise) -> str:
+    return f"PROMISE {one.side}: {one.objective} met in {one.n_met} runs, missed in {one.n_missed}, undecided in {one.n_undecided}"
 
 
 def _headline(said: run_comparison.RunComparison) -> str:
@@ -65,4 +83,4 @@ def _ratio(estimate: Estimate | None) -> str:
     return f"{format_number(estimate.value)} [{format_number(estimate.low)}, {format_number(estimate.high)}]"
 
 
-__all__ = ["CompareAnswer", "compare_text"]
+__all__ = ["CompareAnswer", "SidePromise", "compare_text"]

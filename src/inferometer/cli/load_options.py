@@ -28,7 +28,6 @@ _NAMES: Final = (
 )  # fmt: skip
 
 _OPTIONS: Final = (
-    click.argument("url"),
     click.option("--model", required=True, metavar="NAME", help="What the server calls the model."),
     click.option("--endpoint", type=click.Choice(get_args(Endpoint)), default="chat", show_default=True),
     click.option("--stream/--no-stream", default=True, show_default=True, help="Token by token, or each answer whole."),
@@ -53,6 +52,15 @@ _OPTIONS: Final = (
     click.option("--drain", default="60s", show_default=True, metavar="DURATION", help="After --for, wait so long for what is in flight."),
     click.option("--metrics-url", metavar="URL", help="Where the server's own metrics are. [URL/metrics, where there are any]"),
 )
+_URL: Final = click.argument("url")
+_OTHER: Final = (
+    click.argument("other_url", metavar="[B]", required=False),
+    click.option("--b-model", metavar="NAME", help="What B calls its model. [--model]"),
+    click.option(
+        "--b-header", multiple=True, metavar="'NAME: VALUE'", help="As --header, of B alone; takes the place of A's of that name."
+    ),
+    click.option("--b-body", multiple=True, metavar="KEY=JSON", help="As --body, of B alone; takes the place of A's of that name."),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +81,38 @@ def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
         return command(request=_request(workload, given), **flags)
 
     wrapped = takes_workload(with_load)
-    for option in reversed(_OPTIONS):
+    for option in reversed((_URL, *_OPTIONS)):
         wrapped = option(wrapped)
     return wrapped
+
+
+def takes_two_loads(command: Callable[..., Brought]) -> Callable[..., Brought]:
+    """Add the flags of load tests of two servers, or of one that is asked in two ways; the command gets ``requests``, A's and B's."""
+
+    @functools.wraps(command)
+    def with_loads(workload: types.WorkloadSpec, **flags: Any) -> Brought:
+        given = {name: flags.pop(name) for name in _NAMES}
+        other = given | {
+            "url": flags.pop("other_url") or given["url"],
+            "model": flags.pop("b_model") or given["model"],
+            "header": _overridden(given["header"], flags.pop("b_header"), ":"),
+            "body": _overridden(given["body"], flags.pop("b_body"), "="),
+        }
+        return command(requests=(_request(workload, given), _request(workload, other)), **flags)
+
+    wrapped = takes_workload(with_loads)
+    for option in reversed((_URL, *_OTHER, *_OPTIONS)):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tuple[str, ...]:
+    """The texts, but those of the names that ``own`` has too."""
+
+    def name(text: str) -> str:
+        return text.partition(separator)[0].strip().lower()
+
+    return (*(text for text in texts if name(text) not in {name(one) for one in own}), *own)
 
 
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
@@ -102,7 +139,7 @@ def _without_credentials(url: str) -> str:
     return f"{scheme}{has_scheme}…@{rest.rpartition('@')[2]}" if "@" in rest else url
 
 
-_SECRET: Final[dict[str, Callable[[str], str]]] = {"--header": _valueless, "--proxy": _without_credentials}
+_SECRET: Final[dict[str, Callable[[str], str]]] = {"--header": _valueless, "--b-header": _valueless, "--proxy": _without_credentials}
 
 
 def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest:
@@ -197,4 +234,4 @@ def _maybe_s(text: str | None, where: str) -> float | None:
     return None if text is None else parse_duration_s(text, where=where)
 
 
-__all__ = ["LoadRequest", "redacted", "takes_load"]
+__all__ = ["LoadRequest", "redacted", "takes_load", "takes_two_loads"]

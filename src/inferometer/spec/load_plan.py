@@ -36,6 +36,8 @@ class LoadPlan:
     asked for, whose true length only the server's usage says."""
     tokenizer: str | None = None
     """Folder or file of the local tokenizer."""
+    text_seed: int | None = None
+    """Of the prompts' words and token ids; None: the workload's, of which arrivals and lengths are drawn."""
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
     extra_body: tuple[tuple[str, str], ...] = ()

@@ -26,7 +26,7 @@ class BodyWriter:
     def __init__(self, load: LoadPlan, plan: RequestPlan, vocabulary: tuple[str, ...] = WORDS) -> None:
         self._load = load
         self._plan = plan
-        self._seed = load.workload.seed
+        self._seed = load.workload.seed if load.text_seed is None else load.text_seed
         self._vocabulary = vocabulary
         self._encode = msgspec.json.Encoder().encode
         self._fixed: Body = {"model": load.served_model}

@@ -1,0 +1,171 @@
+"""How are load tests of two servers made in pairs, in drawn order, and gone on with after a crash?
+
+::
+
+    OUT/ab.json            what is asked
+    OUT/a/pair-00, OUT/b/pair-00, …      the runs: `inferometer compare OUT/a OUT/b --paired` compares them again
+    OUT/interrupted/       halves of pairs that were not finished
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from inferometer.cli import answer, load_options, load_running, load_wording
+from inferometer.errors import MeasureError, RecordError
+from inferometer.records import durability, layout, types, validity
+from inferometer.spec import load_plan, objectives
+from inferometer.spec.workload import reading, replay
+from inferometer.units import format_duration
+
+_SIDES: Final = ("a", "b")
+_QUESTION: Final = "ab.json"
+_INTERRUPTED: Final = "interrupted"
+_ORDER_SEED: Final = 0xAB
+"""Beside the workload's: who comes first has nothing to do with what is drawn for the requests."""
+
+
+class _Question(NamedTuple):
+    """What a folder was begun for."""
+
+    loads: tuple[load_plan.LoadPlan, load_plan.LoadPlan]
+    n_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """So many load tests of each side."""
+
+    requests: tuple[load_options.LoadRequest, load_options.LoadRequest]
+    n_pairs: int
+    folder: Path
+    objective: objectives.ObjectiveSpec | None
+
+    @property
+    def loads(self) -> tuple[load_plan.LoadPlan, load_plan.LoadPlan]:
+        """What is asked of each side, with the seed of the first pair."""
+        return self.requests[0].load, self.requests[1].load
+
+    @property
+    def first_sides(self) -> tuple[int, ...]:
+        """Which side comes first in each pair: each in half of them, in an order that is drawn."""
+        rng = np.random.default_rng([_ORDER_SEED, self.loads[0].workload.seed])
+        begins = int(rng.integers(2))
+        return tuple(int(side) for side in rng.permutation([(begins + pair) % 2 for pair in range(self.n_pairs)]))
+
+    @property
+    def sentence(self) -> str:
+        """What will happen, and how long it takes."""
+        for_s = self.loads[0].for_s
+        lasts = "" if for_s is None else f" of {format_duration(for_s)} each, {format_duration(2 * self.n_pairs * for_s)} in all"
+        order = " ".join("BA" if first else "AB" for first in self.first_sides)
+        places = " and ".join(dict.fromkeys(load.url for load in self.loads))
+        return f"{self.n_pairs} pairs of load tests{lasts}, of {places}, in the order {order}; into {self.folder}"
+
+    def folders(self, side: int) -> tuple[Path, ...]:
+        """Where the runs of a side lie."""
+        return tuple(self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs))
+
+    def request(self, side: int, pair: int) -> load_options.LoadRequest:
+        """What is sent: the same arrivals and lengths to both sides of a pair, other ones in each pair."""
+        request = self.requests[side]
+        seed = request.load.workload.seed + pair
+        is_one_server = self.loads[0].url == self.loads[1].url
+        workload = reading.with_changes(request.load.workload, {"seed": seed}, where="the pairs of --ab")
+        text_seed = 2 * seed + side if is_one_server else None
+        return replace(request, load=replace(request.load, workload=workload, text_seed=text_seed))
+
+
+def default_folder(requests: tuple[load_options.LoadRequest, load_options.LoadRequest]) -> Path:
+    """Where pairs go if nobody says: the same question, the same folder."""
+    digest = hashlib.sha256(msgspec.json.encode([request.load for request in requests])).hexdigest()[:6]
+    return Path("runs") / f"ab-{load_wording.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
+
+
+def made(asked: Pairs, *, takes_invalid: bool) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
+    """The runs of A and of B; those that were made before are read.
+
+    Raises
+    ------
+    MeasureError
+        A server is not there, a client process died, or a run is INVALID; the runs before it are kept.
+    RecordError
+        The folder cannot be written, or was begun for another question.
+    KeyboardInterrupt
+        Somebody stopped it.
+    """
+    _open(asked)
+    found: list[tuple[types.Run, types.Run]] = []
+    for pair, first in enumerate(asked.first_sides):
+        _put_aside_half(asked, pair)
+        runs = {side: _run(asked, side, pair, takes_invalid=takes_invalid) for side in (first, 1 - first)}
+        found.append((runs[0], runs[1]))
+    return tuple(old for old, _ in found), tuple(new for _, new in found)
+
+
+def _open(asked: Pairs) -> None:
+    path, question = asked.folder / _QUESTION, _Question(asked.loads, asked.n_pairs)
+    durability.make_folder(asked.folder)
+    if not path.exists():
+        durability.replace_file(path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n")
+        return
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=_Question)
+    except (OSError, msgspec.DecodeError) as error:
+        raise RecordError(f"cannot read what was asked: {error}", where=str(path), try_="another folder with --out") from error
+    if stored != question:
+        raise RecordError(
+            "the folder was begun for another question"
+            + (f": {stored.n_pairs} pairs, not {question.n_pairs}" if stored.n_pairs != question.n_pairs else ""),
+            where=str(path),
+            allowed="the same command, which goes on: more pairs, once the first are seen, would make false alarms",
+            try_="another folder with --out",
+        )
+
+
+def _put_aside_half(asked: Pairs, pair: int) -> None:
+    """What a pair shares is the time at which it was made: half of one, or a run with a seam, is made again."""
+    folders = [asked.folders(side)[pair] for side in range(len(_SIDES))]
+    if all((folder / layout.MANIFEST_NAME).exists() for folder in folders):
+        return
+    for folder in (one for one in folders if one.exists()):
+        aside = asked.folder / _INTERRUPTED
+        durability.make_folder(aside)
+        name = f"{folder.parent.name}-{folder.name}"
+        folder.replace(aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}")
+        answer.talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
+
+
+def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
+    request, folder = asked.request(side, pair), asked.folders(side)[pair]
+    drawn = replay.draw_workload(request.load.workload)
+    load_wording.check_size(request.load)
+    load_wording.check_prompts(request.load, drawn)
+    answer.talk(f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}: {load_wording.what_will_happen(request.load, drawn)}")
+    thresholds = () if asked.objective is None else asked.objective.thresholds
+    percentiles = tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+    loaded = load_running.run_load(request, drawn, folder, percentiles, as_json=False)
+    if loaded.is_interrupted:
+        raise KeyboardInterrupt
+    _require_valid(loaded.run, folder, forced=takes_invalid)
+    return loaded.run
+
+
+def _require_valid(run: types.Run, folder: Path, *, forced: bool) -> None:
+    """An INVALID run ends the pairs at once: later ones would not mend it."""
+    try:
+        validity.require_valid(run, forced=forced)
+    except MeasureError as error:
+        raise MeasureError(
+            error.what,
+            where=str(folder),
+            allowed=error.allowed,
+            try_=f"{error.try_}; without that folder the same command makes the pair again, with --force it goes on",
+        ) from error
+
+
+__all__ = ["Pairs", "default_folder", "made"]

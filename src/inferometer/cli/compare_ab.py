@@ -1,0 +1,94 @@
+"""inferometer compare --ab: is server B better than server A? Load tests of both in turns, made for it, and compared in pairs."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from inferometer.cli import ab_pairs, answer, compare_text
+from inferometer.cli.compare_options import takes_rule
+from inferometer.cli.load_options import LoadRequest, takes_two_loads
+from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
+from inferometer.records import promises, run_comparison, types
+from inferometer.spec.objectives import ObjectiveSpec, parse_objective
+from inferometer.stats.quantiles import min_samples
+
+
+@click.command(
+    "compare",
+    short_help="Is server B better than server A?",
+    epilog="""\b
+Examples (servers must listen there):
+  inferometer compare --ab http://127.0.0.1:8000 http://127.0.0.1:8001 --model NAME --workload chat --rate 5 --for 60s --repeats 8
+  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-model OTHER --rate 5 --for 30s --metric tpot_p50_s --margin 0.05
+  inferometer compare --ab http://127.0.0.1:8000 --model NAME --b-body 'top_k=1' --concurrency 8 --for 30s
+""",
+)
+@click.option("--ab", is_flag=True, required=True, help="A and B are servers, not runs.")
+@takes_two_loads
+@click.option("--repeats", type=click.IntRange(min=1), default=6, show_default=True, help="Pairs; settled before the first is made.")
+@takes_rule
+@click.option("--slo", metavar="TEXT", help="Also say how often each side kept this promise: 'ttft:p95<500ms'.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the runs; the same one resumes.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent.")
+@answer.json_option
+def command(
+    requests: tuple[LoadRequest, LoadRequest],
+    rule: run_comparison.ComparisonRule,
+    repeats: int,
+    slo: str | None,
+    out: Path | None,
+    **flags: Any,
+) -> None:
+    """Is the server at B better than that at URL, worse, equivalent, or is that undecided? Without B, the same URL asked in another way.
+
+    Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is drawn, half of the pairs each. Both
+    sides of a pair get the same texts where the URLs differ, else others (the first would warm the prefix cache for the second).
+    The number of pairs is settled before: to stop when the answer pleases would make false alarms. An interval at 95 % needs 6.
+    The same command goes on after Ctrl-C or a crash; a pair of which one half was cut short is made again, next to each other.
+    Exit 0 decided, 11 undecided.
+    """
+    _check_repeats(repeats, rule.confidence_fraction)
+    objective = None if slo is None else parse_objective(slo)
+    asked = ab_pairs.Pairs(requests=requests, n_pairs=repeats, folder=out or ab_pairs.default_folder(requests), objective=objective)
+    answer.talk(asked.sentence)
+    if flags["dry_run"]:
+        return
+    olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
+    comparison = run_comparison.compare_runs(olds, news, replace(rule, is_paired=True))
+    said = compare_text.CompareAnswer(
+        old=tuple(map(str, asked.folders(0))),
+        new=tuple(map(str, asked.folders(1))),
+        comparison=comparison,
+        promises=() if objective is None else (_promise("A", olds, objective), _promise("B", news, objective)),
+    )
+    answer.give(said, as_json=flags["as_json"], show=compare_text.compare_text)
+    sys.exit(EXIT_UNDECIDED if comparison.answer.verdict == "undecided" else EXIT_ANSWERED)
+
+
+def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
+    """Refuse what cannot be decided, before hours are spent."""
+    enough = min_samples(0.5, confidence_fraction=confidence_fraction)
+    if n_pairs < enough:
+        raise SpecError(
+            f"{n_pairs} pairs carry no interval at {confidence_fraction:.4g}",
+            where="--repeats, --confidence",
+            allowed=f"{enough} pairs or more",
+            try_=f"--repeats {enough}",
+        )
+
+
+def _promise(side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec) -> compare_text.SidePromise:
+    verdicts = [promises.judge_objective(run, objective).verdict for run in runs]
+    return compare_text.SidePromise(
+        side=side,
+        objective=objective.text,
+        n_met=verdicts.count("met"),
+        n_missed=verdicts.count("missed"),
+        n_undecided=verdicts.count("undecided"),
+    )
+
+
+__all__ = ["command"]
