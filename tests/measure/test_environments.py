@@ -10,7 +10,7 @@ from inferometer.errors import EngineError, SpecError
 from inferometer.measure.environments import LIBRARIES, find_environment, install_environment, managed_folder, python_variable
 
 LOCKS = files("inferometer.measure") / "locks"
-HASHED = ("core", "dev", "transformers", "vllm", "openvino", "smollm2")
+HASHED = ("core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray")
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 
 
@@ -40,9 +40,10 @@ def test_locks_name_no_place(name):
     assert not re.search(r"https?:|file:|--(?:extra-)?index|--find-links|/", (LOCKS / f"{name}.lock").read_text())
 
 
-def test_what_is_installed_together_agrees():
+@pytest.mark.parametrize("names", [("core", "dev", "torch", "transformers"), ("core", "ray")])
+def test_what_is_installed_together_agrees(names):
     seen = {}
-    for name in ("core", "dev", "torch", "transformers"):
+    for name in names:
         for package, version in pins(name).items():
             assert seen.setdefault(package, (version, name))[0] == version, f"{package}: {seen[package]} against {name}"
 

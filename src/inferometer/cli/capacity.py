@@ -1,22 +1,21 @@
 """inferometer capacity: what is the highest load at which a promise is kept?"""
 
 import sys
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from inferometer.cli import answer, capacity_live
+from inferometer.cli import answer, capacity_live, executor_options
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
-from inferometer.decide import probing, traffic
+from inferometer.decide import probing, sizing_types, traffic
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.simulate.deployment import Deployment
-from inferometer.spec.objectives import parse_objective
+from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import types
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
-_PACES: Final = ("likely", "fast", "slow")
 _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""
 
@@ -51,9 +50,10 @@ Examples:
     "--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True, help="How closely the load is looked for."
 )
 @click.option("--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short probe; long: 16 times.")
+@executor_options.takes_executor("inline")
 @answer.json_option
 def command(
-    deployment: Deployment, workload: types.WorkloadSpec, *, slo: str, resolution: float, probe_requests: int, as_json: bool
+    deployment: Deployment, workload: types.WorkloadSpec, where: executor_options.ExecutorChoice, *, slo: str, as_json: bool, **flags: Any
 ) -> None:
     """How many requests per second, or users (with --concurrency), does one replica of MODEL carry before the promise breaks?
 
@@ -62,35 +62,54 @@ def command(
     The load that is given is where the search begins. Exit 0 resolved, 11 unresolved (the bracket is printed).
     """
     objective = parse_objective(slo)
-    asked = traffic.Traffic(spec=workload, n_requests=probe_requests)
+    asked = traffic.Traffic(spec=workload, n_requests=flags["probe_requests"])
     answer.talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
-    levels = list[PacedCapacity]()
-    for pace in _PACES:
-        start = (levels[0].capacity.located_load if levels else None) or _start(workload)
-        probe = probing.ReplicaProbe(
-            deployment=deployment, step_times=getattr(deployment.step_times, pace), traffic=asked, objective=objective
-        )
-        question = CapacityQuestion(
-            kind=asked.kind,
-            start_load=start,
-            lowest_load=1.0 if asked.kind == "users" else start / _SPAN_RATIO,
-            highest_load=start * _SPAN_RATIO,
-            resolution_ratio=resolution,
-            proof_effort=2 if pace == "likely" else None,
-        )
-        levels.append(paced(pace, find_capacity(probe, question)))
+    search = _Search(deployment, asked, objective, flags["resolution"])
+    with executor_options.opened(where, "searches") as executor:
+        (likely,) = executor.map(search.at, [_Asked("likely", _start(workload))])
+        start = likely.capacity.located_load or _start(workload)
+        levels = (likely, *executor.map(search.at, [_Asked("fast", start), _Asked("slow", start)]))
     said = CapacityAnswer(
         model_id=deployment.model.model_id,
         workload_name=workload.name,
         objective=objective.text,
         unit=_UNITS[asked.kind],
         is_resolved=levels[0].capacity.is_resolved,
-        levels=tuple(levels),
+        levels=levels,
         engine=deployment.config.engine,
         step_times_from=deployment.step_times.origin,
     )
     answer.give(said, as_json=as_json, show=capacity_text)
     sys.exit(0 if said.is_resolved else 11)
+
+
+class _Search(NamedTuple):
+    """What is asked at each pace of the steps."""
+
+    deployment: Deployment
+    traffic: traffic.Traffic
+    objective: ObjectiveSpec
+    resolution_ratio: float
+
+    def at(self, asked: "_Asked") -> PacedCapacity:
+        """The capacity at this pace, looked for from this load on; only likely step times are asked closely."""
+        pace, start_load = asked
+        question = CapacityQuestion(
+            kind=self.traffic.kind,
+            start_load=start_load,
+            lowest_load=1.0 if self.traffic.kind == "users" else start_load / _SPAN_RATIO,
+            highest_load=start_load * _SPAN_RATIO,
+            resolution_ratio=self.resolution_ratio,
+            proof_effort=2 if pace == "likely" else None,
+        )
+        step_times = getattr(self.deployment.step_times, pace)
+        probe = probing.ReplicaProbe(deployment=self.deployment, step_times=step_times, traffic=self.traffic, objective=self.objective)
+        return paced(pace, find_capacity(probe, question))
+
+
+class _Asked(NamedTuple):
+    pace: sizing_types.Pace
+    start_load: float
 
 
 def _start(workload: types.WorkloadSpec) -> float:

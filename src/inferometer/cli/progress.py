@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from inferometer.measure.executors.parts import OnDone
 from inferometer.measure.sweep import OnProgress
 from inferometer.measure.sweep import Progress as SweepProgress
 
@@ -26,6 +27,18 @@ def shown_progress() -> Generator[OnProgress]:
         yield lambda progress: bar.update(task, completed=progress.n_done, total=progress.n_visits, description=_sentence(progress))
 
 
+@contextmanager
+def shown_parts(what: str) -> Generator[OnDone]:
+    """Draw how many parts of some work are done."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield lambda n_done, n_parts: console.print(f"{n_done}/{n_parts} {what}")
+        return
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda n_done, n_parts: bar.update(task, completed=n_done, total=n_parts)
+
+
 def _sentence(progress: SweepProgress) -> str:
     point = progress.point
     now = f"prompt {point.prompt_tokens} x batch {point.batch_size}" if point is not None else "done"
@@ -38,4 +51,4 @@ def _rough(left_s: float) -> str:
     return f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
 
 
-__all__ = ["shown_progress"]
+__all__ = ["shown_parts", "shown_progress"]

@@ -1,14 +1,14 @@
 """inferometer simulate: what would happen if this server got this traffic?"""
 
 import sys
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from inferometer.cli import cluster_options, gate_options, memory_check, recording_options, simulate_text
+from inferometer.cli import cluster_options, executor_options, gate_options, memory_check, recording_options, simulate_text
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
-from inferometer.cli.simulation import SimulateAnswer, simulate_workload, store
+from inferometer.cli.simulation import SimulateAnswer, Simulator, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
 from inferometer.spec import gate as gates
 from inferometer.spec import objectives
@@ -39,24 +39,23 @@ Examples:
 @click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
 @click.option("--until", metavar="DURATION", help="Stop the clock there; requests not done by then are unfinished.")
 @recording_options.takes_recording
+@executor_options.takes_executor("inline")
 @json_option
 def command(
     servers: cluster_options.Servers,
     workload: types.WorkloadSpec,
     gate: gates.GateSpec | None,
     recording: recording_options.Recording,
-    slo: str | None,
-    until: str | None,
-    *,
-    as_json: bool,
+    where: executor_options.ExecutorChoice,
+    **flags: Any,
 ) -> None:
     """What would happen if MODEL on this server got this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
     The scheduler is the engine's own, step by step; step times are those of a fit (--fit) or of a datasheet (--hardware), and the same
     requests are simulated at both ends of what is known of them.
     """
-    objective = None if slo is None else objectives.parse_objective(slo)
-    until_ns = None if until is None else round(parse_duration_s(until, where="--until") * NS_PER_S)
+    objective = None if flags["slo"] is None else objectives.parse_objective(flags["slo"])
+    until_ns = None if flags["until"] is None else round(parse_duration_s(flags["until"], where="--until") * NS_PER_S)
     memory_check.check_before_drawing(workload)
     drawn = replay.draw_workload(workload)
     has_steps, has_parts = recording.folder is not None, recording.has_parts
@@ -64,12 +63,13 @@ def command(
     engine = servers.deployment.config.engine
     whose = engine if servers.n_replicas == 1 else f"{servers.n_replicas} x {engine}"
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
-    simulated = simulate_workload(
-        servers._replace(seed=workload.seed), drawn, objective, until_ns=until_ns, record_steps=has_steps, record_parts=has_parts, gate=gate
-    )
+    servers = servers._replace(seed=workload.seed)
+    simulator = Simulator(servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate)
+    with executor_options.opened(where, "step times") as executor:
+        simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)
     if recording.folder is not None:
         simulated = store(simulated, recording.folder)
-    give(simulated.answer, as_json=as_json, show=simulate_text.simulate_text)
+    give(simulated.answer, as_json=flags["as_json"], show=simulate_text.simulate_text)
     sys.exit(_EXIT_CODES[simulated.answer.verdict])
 
 

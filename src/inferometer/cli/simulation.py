@@ -8,6 +8,7 @@ import msgspec
 
 from inferometer.cli.cluster_options import Servers
 from inferometer.cli.simulated_record import origin_cautions, run_of
+from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, types, whole_run
 from inferometer.simulate import cluster, cluster_config, demand, gate_config, gate_rules, kernel, outcome, replica_shares, workload_demand
 from inferometer.spec.gate import GateSpec
@@ -88,6 +89,14 @@ class Simulated:
     run: types.Run
 
 
+class Asked(NamedTuple):
+    """Which pace of the steps, and what is to be recorded of them?"""
+
+    pace: Pace
+    record_steps: bool = False
+    record_parts: bool = False
+
+
 class At(NamedTuple):
     """What one pace of the steps gives."""
 
@@ -106,9 +115,10 @@ class Simulator:
     until_ns: int | None
     gate: GateSpec | None
 
-    def at(self, pace: Pace, *, record_steps: bool = False, record_parts: bool = False) -> At:
+    def at(self, asked: Asked) -> At:
         """The run at these step times, and what it says."""
-        simulation = self._simulation(pace, record_steps=record_steps, record_parts=record_parts)
+        pace = asked.pace
+        simulation = self._simulation(pace, record_steps=asked.record_steps, record_parts=asked.record_parts)
         run = run_of(simulation, self.servers, self.gate)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
         level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
@@ -149,34 +159,26 @@ class Simulator:
         )
 
 
-def simulate_workload(
-    servers: Servers,
-    workload: plan.DrawnWorkload,
-    objective: ObjectiveSpec | None,
-    *,
-    until_ns: int | None = None,
-    record_steps: bool = False,
-    record_parts: bool = False,
-    gate: GateSpec | None = None,
-) -> Simulated:
-    """Simulate the same requests at likely, fast and slow step times."""
+def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps: bool = False, record_parts: bool = False) -> Simulated:
+    """Simulate the same requests at likely, fast and slow step times; what is to be recorded is of the likely ones."""
+    workload = simulator.workload
     promised = _promised(workload)
-    simulator = Simulator(servers=servers, workload=workload, objective=objective, until_ns=until_ns, gate=gate)
-    likely = simulator.at("likely", record_steps=record_steps, record_parts=record_parts)
-    paces = (likely, simulator.at("fast"), simulator.at("slow"))
+    asked = (Asked("likely", record_steps, record_parts), Asked("fast"), Asked("slow"))
+    paces = executor.map(simulator.at, asked)
+    likely = paces[0]
     run, levels = likely.run, tuple(pace.level for pace in paces)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
-        deployment=_view(servers),
+        deployment=_view(simulator.servers),
         levels=levels,
         classes=_by_class(run, workload.class_names),
         replicas=likely.replicas,
         promises=_kept(tuple(pace.run for pace in paces), promised),
-        gate=gate,
+        gate=simulator.gate,
         verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
-        cautions=(*origin_cautions(servers.deployment), *said, *run.manifest.cautions),
+        cautions=(*origin_cautions(simulator.servers.deployment), *said, *run.manifest.cautions),
         record=None,
     )
     return Simulated(answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)))
@@ -245,6 +247,7 @@ def _verdict(verdicts: list[Verdict]) -> Verdict | None:
 
 
 __all__ = [
+    "Asked",
     "At",
     "ClassPromise",
     "DeploymentView",

@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from inferometer.cli import answer, executor, size_text, sizing_offers, sizing_over_time
+from inferometer.cli import answer, executor_options, size_text, sizing_offers, sizing_over_time
 from inferometer.cli.sizing import SizeAnswer, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
@@ -54,9 +54,9 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes. [all cores]")
+@executor_options.takes_executor("processes")
 @answer.json_option
-def command(model: str, workload: Any, **flags: Any) -> None:
+def command(model: str, workload: Any, where: executor_options.ExecutorChoice, **flags: Any) -> None:
     """How many replicas of which kind keep the promise for MODEL under this traffic, and what do they cost?
 
     Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer keeps it.
@@ -74,8 +74,8 @@ def command(model: str, workload: Any, **flags: Any) -> None:
             try_="larger devices, more of them (--tp), or fewer bits (--quantization)",
         )
     answer.talk(f"{len(tried.possible)} kinds of replica to try (the engine's rules are compiled once)")
-    in_parts = executor.on_processes(flags["jobs"] or executor.n_cores())
-    found = sizing.size_by_device(asked.question, tried.possible, in_parts)
+    with executor_options.opened(where, "devices") as executor:
+        found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)
     said = replace(said, over_time=_over_time(asked, found, said))
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)

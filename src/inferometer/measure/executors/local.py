@@ -1,0 +1,112 @@
+"""How are parts done on this machine: one after the other, or in processes on all cores?"""
+
+import os
+import signal
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from typing import TypeVar
+
+from inferometer.errors import MeasureError
+from inferometer.measure.executors.parts import TRIES, Answers, OnDone, in_silence
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Inline:
+    """One part after the other, here."""
+
+    def __init__(self, on_done: OnDone = in_silence) -> None:
+        self._on_done = on_done
+
+    def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
+        """What the function says of each part."""
+        listed = tuple(parts)
+        answers = Answers[R](len(listed), self._on_done)
+        for index, part in enumerate(listed):
+            answers.take(index, function(part))
+        return answers.in_order()
+
+
+class Processes:
+    """So many parts at once, each in a process that shares nothing with this one."""
+
+    def __init__(self, n_processes: int, on_done: OnDone = in_silence) -> None:
+        self._n_processes = n_processes
+        self._on_done = on_done
+
+    def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
+        """What the function says of each part; those that were in hand when a process died are done again.
+
+        Raises
+        ------
+        MeasureError
+            Processes died again and again.
+        """
+        listed = tuple(parts)
+        if min(self._n_processes, len(listed)) <= 1:
+            return Inline(self._on_done).map(function, listed)
+        answers = Answers[R](len(listed), self._on_done)
+        for _ in range(TRIES):
+            self._once(function, listed, answers)
+            if not answers.missing:
+                return answers.in_order()
+        raise MeasureError(
+            f"processes died {TRIES} times; {len(answers.missing)} of {len(listed)} parts are not done",
+            where="--executor processes",
+            try_="fewer --jobs, if memory is short",
+        )
+
+    def _once(self, function: Callable[[T], R], parts: Sequence[T], answers: Answers[R]) -> None:
+        with _pool(min(self._n_processes, len(answers.missing))) as pool:
+            with _deaf_to_interrupts():
+                asked: dict[Future[R], int] = {pool.submit(function, parts[index]): index for index in answers.missing}
+            for future in as_completed(asked):
+                error = future.exception()
+                if error is None:
+                    answers.take(asked[future], future.result())
+                elif not isinstance(error, BrokenProcessPool):
+                    answers.fail(asked[future], error)
+
+
+@contextmanager
+def _pool(n_processes: int) -> Generator[ProcessPoolExecutor]:
+    """A pool whose processes end with the block, at once where it is left by an error or Ctrl-C."""
+    before = set(active_children())
+    pool = ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        children = set(active_children()) - before
+        for child in children:
+            child.terminate()
+        for child in children:
+            child.join()
+        raise
+    finally:
+        pool.shutdown()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Generator[None]:
+    """Processes that start in the block never hear the terminal's Ctrl-C: it is ours, and we end them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def n_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+__all__ = ["Inline", "Processes", "n_cores"]

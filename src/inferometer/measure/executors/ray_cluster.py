@@ -1,0 +1,123 @@
+"""How is a Ray cluster joined or started, and which hosts does it have?
+
+Each host must have this very package: what a host runs is compared with what runs here before its answers are taken.
+"""
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Final, NamedTuple
+
+from inferometer.errors import MeasureError, SpecError
+from inferometer.measure.executors.own_code import OwnCode, own_code
+
+_ALONE: Final = "local"
+"""Ray's word for a cluster of this machine alone, which ends with us."""
+_WHERE: Final = "--executor ray"
+_ANSWER_S: Final = 10.0
+
+
+class RayHost(NamedTuple):
+    """One machine of a cluster."""
+
+    node_id: str
+    address: str
+    n_cores: float
+
+
+class RayCluster(NamedTuple):
+    """A cluster that we are part of."""
+
+    ray: ModuleType
+    hosts: tuple[RayHost, ...]
+    """In order of their addresses."""
+
+
+@contextmanager
+def joined(address: str | None) -> Generator[RayCluster]:
+    """The cluster at this address; None: one of this machine alone, on all its cores, for the time of the block.
+
+    Raises
+    ------
+    SpecError
+        Ray is not installed here.
+    MeasureError
+        There is no such cluster, or it runs another Ray or Python.
+    """
+    ray = library()
+    if address is not None:
+        _require_answer(address)
+    own = {"include_dashboard": False} if address is None else {}
+    try:
+        ray.init(address=address or _ALONE, logging_level=logging.ERROR, log_to_driver=False, **own)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(address or _ALONE, str(error).splitlines()[0]) from error
+    try:
+        yield RayCluster(ray, _hosts(ray))
+    finally:
+        ray.shutdown()
+
+
+def library() -> ModuleType:
+    """Ray itself.
+
+    Raises
+    ------
+    SpecError
+        It is not installed here.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody asked us to report to Ray's makers
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default, about which it warns at length
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise SpecError("Ray is not installed in this Python", where=_WHERE, try_="pip install 'inferometer[ray]'") from error
+
+
+def require_same_code(asked: OwnCode) -> None:
+    """Called on a host of the cluster: does it run what the command runs?
+
+    Raises
+    ------
+    MeasureError
+        It does not.
+    """
+    here = own_code()
+    if here != asked:
+        raise MeasureError(
+            f"the host {platform.node()} runs {here.text}",
+            where=_WHERE,
+            allowed=f"what the command runs: {asked.text}",
+            try_="the same installation on every host",
+        )
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself asks for minutes before it says that nobody is there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        raise _no_cluster(address, str(error)) from error
+
+
+def _no_cluster(address: str, why: str) -> MeasureError:
+    return MeasureError(
+        f"the Ray cluster cannot be joined: {why}",
+        where=f"--ray-address {address}",
+        allowed="HOST:PORT as `ray start --head` prints it, on a host that `ray start --address` has joined to it",
+    )
+
+
+def _hosts(ray: ModuleType) -> tuple[RayHost, ...]:
+    alive = (node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
+    found = (RayHost(node["NodeID"], node["NodeManagerAddress"], node["Resources"]["CPU"]) for node in alive)
+    return tuple(sorted(found, key=lambda host: (host.address, host.node_id)))
+
+
+__all__ = ["RayCluster", "RayHost", "joined", "library", "require_same_code"]
