@@ -6,13 +6,12 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from inferometer.cli.cluster_options import Servers
-from inferometer.cli.simulated_record import origin_cautions, run_of
+from inferometer.cli import cluster_options, simulated_record
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, types, whole_run
 from inferometer.simulate import cluster, cluster_config, demand, gate_config, gate_rules, kernel, outcome, replica_shares, workload_demand
-from inferometer.spec.gate import GateSpec
-from inferometer.spec.objectives import ObjectiveSpec, parse_objective
+from inferometer.spec import gate as gates
+from inferometer.spec import objectives
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
 
@@ -74,7 +73,7 @@ class SimulateAnswer:
     """Of the likely run, where there are several."""
     promises: tuple[ClassPromise, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
-    gate: GateSpec | None
+    gate: gates.GateSpec | None
     verdict: Verdict | None
     cautions: tuple[types.Caution, ...]
     record: str | None
@@ -109,17 +108,17 @@ class At(NamedTuple):
 class Simulator:
     """One server or several, the gate before them, their requests, and what is promised."""
 
-    servers: Servers
+    servers: cluster_options.Servers
     workload: plan.DrawnWorkload
-    objective: ObjectiveSpec | None
+    objective: objectives.ObjectiveSpec | None
     until_ns: int | None
-    gate: GateSpec | None
+    gate: gates.GateSpec | None
 
     def at(self, asked: Asked) -> At:
         """The run at these step times, and what it says."""
         pace = asked.pace
         simulation = self._simulation(pace, record_steps=asked.record_steps, record_parts=asked.record_parts)
-        run = run_of(simulation, self.servers, self.gate)
+        run = simulated_record.run_of(simulation, self.servers, self.gate)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
         level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
         return At(run, level, replica_shares.replica_shares(simulation))
@@ -178,7 +177,7 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
         promises=_kept(tuple(pace.run for pace in paces), promised),
         gate=simulator.gate,
         verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
-        cautions=(*origin_cautions(simulator.servers.deployment), *said, *run.manifest.cautions),
+        cautions=(*simulated_record.origin_cautions(simulator.servers.deployment), *said, *run.manifest.cautions),
         record=None,
     )
     return Simulated(answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)))
@@ -196,7 +195,7 @@ def _by_class(run: types.Run, names: tuple[str, ...]) -> tuple[request_summaries
     return request_summaries.summarise_groups(run, run.requests.class_index, names)
 
 
-def _view(servers: Servers) -> DeploymentView:
+def _view(servers: cluster_options.Servers) -> DeploymentView:
     deployment = servers.deployment
     engine, config = deployment.engine, deployment.config
     return DeploymentView(
@@ -218,13 +217,17 @@ def _view(servers: Servers) -> DeploymentView:
 class _Promised(NamedTuple):
     class_index: int
     name: str
-    objective: ObjectiveSpec
+    objective: objectives.ObjectiveSpec
 
 
 def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
     """What does the workload promise to which class?"""
     named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
-    return [_Promised(index, name, parse_objective(slo, where=f"slo of class {name}")) for index, (name, slo) in named if slo is not None]
+    return [
+        _Promised(index, name, objectives.parse_objective(slo, where=f"slo of class {name}"))
+        for index, (name, slo) in named
+        if slo is not None
+    ]
 
 
 def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
