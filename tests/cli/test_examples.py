@@ -22,6 +22,8 @@ MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
 IN_AND_OUT = ("import", "export")
 """Their examples are run by ``test_interchange.py``, which has the files."""
+NEEDS_A_PLAN = ("deploy",)
+"""Its examples are run by ``test_deploy.py``, which sizes one."""
 NEEDS_A_SERVER = ("load",)
 """Its examples are run by ``test_load.py``, against an emulated server."""
 COMPARES_RUNS = ("compare",)
@@ -66,7 +68,12 @@ def check_json(line: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [line for verb in VERBS if verb not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER + IN_AND_OUT for line in examples(verb)],
+    [
+        line
+        for verb in VERBS
+        if verb not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER + NEEDS_A_PLAN + IN_AND_OUT
+        for line in examples(verb)
+    ],
 )
 def test_examples_that_measure_nothing(line, tmp_path):
     check(line, tmp_path)

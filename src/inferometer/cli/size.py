@@ -7,8 +7,8 @@ from typing import Any, Final, get_args
 
 import click
 
-from inferometer.cli import answer, executor_options, size_text, sizing_offers, sizing_over_time
-from inferometer.cli.sizing import SizeAnswer, size_answer
+from inferometer.cli import answer, deployment_folder, executor_options, size_text, sized_folder, sizing_offers, sizing_over_time
+from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide import candidates, sizing, sizing_types
@@ -54,6 +54,8 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the files that run, watch and check the answer.")
+@click.option("--force", is_flag=True, help="Over what is in --out.")
 @executor_options.takes_executor("processes")
 @answer.json_option
 def command(model: str, workload: Any, where: executor_options.ExecutorChoice, **flags: Any) -> None:
@@ -65,7 +67,10 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
     asked = asked_of(workload, flags)
     table = None if flags["price_file"] is None else prices.read_prices(flags["price_file"])
     fits = [sizing_offers.fit_named(text) for text in flags["fits"]]
-    tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), sizing_offers.grid_of(flags))
+    if flags["out"] is not None:
+        deployment_folder.check_free(flags["out"], is_forced=flags["force"])
+    grid = sizing_offers.grid_of(flags)
+    tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), grid)
     if not tried.possible:
         first = tried.refused[0]
         raise SizingError(
@@ -77,16 +82,15 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
     with executor_options.opened(where, "devices") as executor:
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)
-    said = replace(said, over_time=_over_time(asked, found, said))
+    said = replace(said, over_time=_over_time(asked, pick_of(found)))
+    if flags["out"] is not None:
+        sized_folder.write_answer(flags["out"], asked.question, found, grid.utilization_fraction, is_forced=flags["force"])
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)
     sys.exit(_EXIT_CODES[said.verdict])
 
 
-def _over_time(asked: Asked, found: tuple[sizing_types.Done, ...], said: SizeAnswer) -> sizing_over_time.OverTime | None:
+def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_over_time.OverTime | None:
     """The pick with replicas that come and go, where the traffic changes."""
-    pick = next(
-        (done.best for done in found if done.best is not None and said.pick and done.best.hardware_id == said.pick.hardware_id), None
-    )
     if asked.course is None or pick is None:
         return None
     answer.talk(f"{asked.course.n_windows} windows of traffic under each policy")

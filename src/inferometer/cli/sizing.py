@@ -74,8 +74,13 @@ def size_answer(
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
-        cautions=_cautions(best),
+        cautions=cautions_of(best),
     )
+
+
+def pick_of(found: Sequence[Done]) -> SizedKind | None:
+    """The answer: the cheapest of all devices; None where nothing keeps the promise."""
+    return min((done.best for done in found if done.best is not None), key=_rank, default=None)
 
 
 def _rank(kind: SizedKind) -> tuple[float, int]:
@@ -101,7 +106,8 @@ def _distance(impossible: Impossible) -> float:
     return _NEVER if impossible.margin_ratio is None else impossible.margin_ratio
 
 
-def _cautions(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
+def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
+    """What makes these answers less good, and what to do about it."""
     cautions = list[Caution]()
     if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
         text = "step times are those of datasheets: no host time, no front end, likely shares of the peaks"
@@ -114,4 +120,4 @@ def _cautions(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     return tuple(cautions)
 
 
-__all__ = ["Impossible", "SizeAnswer", "size_answer"]
+__all__ = ["Impossible", "SizeAnswer", "cautions_of", "pick_of", "size_answer"]

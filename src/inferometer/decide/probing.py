@@ -42,21 +42,21 @@ class ReplicaProbe:
         n_shares = min(self.n_replicas, _MOST_SHARES)
         return self.run_of(load, self.traffic.n_requests * n_shares * EFFORT_RATIO**effort)
 
-    def run_of(self, load: float, n_requests: int) -> Run:
+    def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
         """The same with so many requests."""
-        return self.run_plan(plan_at(self.traffic.spec, load, n_requests))
+        return self.run_plan(plan_at(self.traffic.spec, load, n_requests), record_steps=record_steps)
 
-    def run_plan(self, plan: RequestPlan, class_replicas: tuple[tuple[int, ...], ...] = ()) -> Run:
+    def run_plan(self, plan: RequestPlan, class_replicas: tuple[tuple[int, ...], ...] = (), *, record_steps: bool = False) -> Run:
         """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
         config = self._config(plan)
         requests = workload_demand.demand_of(plan, config.block_size, has_contents=config.enable_prefix_caching)
         if self.n_replicas == 1:
-            simulation = kernel.simulate(requests, config, self.step_times, record_steps=False)
+            simulation = kernel.simulate(requests, config, self.step_times, record_steps=record_steps)
         else:
             servers = cluster_config.ClusterConfig(
                 engine=config, n_replicas=self.n_replicas, router=self.router, class_replicas=class_replicas
             )
-            simulation = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=False)
+            simulation = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=record_steps)
         return simulated_run.simulated_run(simulation, config, run_id="probe", created_utc="", command=(), tool_version="")
 
     def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:

@@ -207,6 +207,25 @@ _TGI: Final = ServerNames(
 
 SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI)
 
+_REQUEST_S: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_TTFT_S: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
+)
+_ITL_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+
+VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
+    "ttft": _TTFT_S,
+    "itl": _ITL_S,
+    "tpot": _ITL_S,
+    "e2e": _REQUEST_S,
+    "queue": _REQUEST_S,
+    "prefill": _REQUEST_S,
+    "decode": _REQUEST_S,
+    "inference": _REQUEST_S,
+}
+"""The edges of vLLM's histograms, without the infinite one (``vllm/v1/metrics/loggers.py``)."""
+
 START_TIME: Final = "process_start_time_seconds"
 """Another one: the server was started anew."""
 
@@ -264,6 +283,7 @@ _HISTOGRAMS: Final = frozenset(name.family for names in SERVERS for several in n
 __all__ = [
     "SERVERS",
     "START_TIME",
+    "VLLM_EDGES_S",
     "Counter",
     "Gauge",
     "Histogram",

@@ -6,17 +6,12 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from inferometer.records.server_names import VLLM_EDGES_S
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX: Final = "vllm:"
-_REQUEST_S: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_TTFT_S: Final = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
-    *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
-)
-_ITL_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _STEP_TOKENS: Final = (1, *(2**power for power in range(3, 15)))
 FINISH_REASONS: Final = ("stop", "length", "abort", "error", "repetition")
 
@@ -55,14 +50,14 @@ _HISTOGRAMS: Final[dict[str, Sequence[float]]] = {
     "request_prefill_kv_computed_tokens": (),
     "request_params_n": (1, 2, 5, 10, 20),
     "request_num_preemptions": (1, 2, 3, 4, 5, 10, 20),
-    "time_to_first_token_seconds": _TTFT_S,
-    "inter_token_latency_seconds": _ITL_S,
-    "request_time_per_output_token_seconds": _ITL_S,
-    "e2e_request_latency_seconds": _REQUEST_S,
-    "request_queue_time_seconds": _REQUEST_S,
-    "request_inference_time_seconds": _REQUEST_S,
-    "request_prefill_time_seconds": _REQUEST_S,
-    "request_decode_time_seconds": _REQUEST_S,
+    "time_to_first_token_seconds": VLLM_EDGES_S["ttft"],
+    "inter_token_latency_seconds": VLLM_EDGES_S["tpot"],
+    "request_time_per_output_token_seconds": VLLM_EDGES_S["tpot"],
+    "e2e_request_latency_seconds": VLLM_EDGES_S["e2e"],
+    "request_queue_time_seconds": VLLM_EDGES_S["e2e"],
+    "request_inference_time_seconds": VLLM_EDGES_S["e2e"],
+    "request_prefill_time_seconds": VLLM_EDGES_S["e2e"],
+    "request_decode_time_seconds": VLLM_EDGES_S["e2e"],
 }
 """Buckets; () stands for the series 1, 2, 5, 10, ... up to the longest context."""
 

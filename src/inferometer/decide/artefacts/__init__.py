@@ -1,0 +1,1 @@
+"""What a sizing decided, as files that deploy it, watch it and check it."""

@@ -1,0 +1,85 @@
+"""Which files deploy, watch and check a fleet, and what stands in them?"""
+
+import json
+from typing import Final
+
+import msgspec
+import yaml
+
+from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes, router, scraping, vllm_command, words
+from inferometer.decide.artefacts.fleet import Fleet
+from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.errors import SpecError
+
+PLAN_FILE: Final = "plan.json"
+README_FILE: Final = "README.md"
+_WIDTH: Final = 140
+
+
+def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
+    """The text of each file by its name, the README first.
+
+    Raises
+    ------
+    SizingError
+        vLLM cannot be told to run what was simulated.
+    """
+    files = {
+        PLAN_FILE: plan_text(fleet),
+        checking.WORKLOAD_FILE: _json(msgspec.to_builtins(fleet.workload)),
+        "vllm-serve.sh": vllm_command.serve_script(fleet, packaging),
+        "haproxy.cfg": router.haproxy_config(fleet, packaging),
+        "prometheus.yml": _yaml(scraping.prometheus_config(packaging)),
+        scraping.RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
+        "prometheus-adapter.yaml": _yaml(scraping.adapter_config(packaging)),
+        "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
+        "check-promise.sh": checking.check_script(fleet, packaging),
+    }
+    if packaging.image is not None:
+        files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
+    return {README_FILE: words.readme(fleet, packaging, list(files)), **files}
+
+
+def plan_text(fleet: Fleet) -> str:
+    """The fleet as JSON, which ``read_plan`` reads; whole numbers in fields of fractions are written as those."""
+    return _json(msgspec.to_builtins(msgspec.convert(msgspec.to_builtins(fleet), Fleet)))
+
+
+def read_plan(text: str, *, where: str) -> Fleet:
+    """The fleet that ``plan_text`` wrote.
+
+    Raises
+    ------
+    SpecError
+        The text is no plan of this version; ``where`` names it.
+    """
+    try:
+        return msgspec.json.decode(text, type=Fleet)
+    except msgspec.DecodeError as error:
+        raise SpecError(f"this is no plan: {error}", where=where, allowed="the plan.json of inferometer size --out DIR") from error
+
+
+def _yaml(*documents: kubernetes.Manifest) -> str:
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return text
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
+    """Texts of several lines stand as they are, and nothing is said by reference: people read these files."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        del data
+        return True
+
+
+def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block_text)
+
+__all__ = ["PLAN_FILE", "README_FILE", "files_of", "plan_text", "read_plan"]

@@ -1,0 +1,121 @@
+"""How is a fleet called and packed: names, ports, images, spare replicas?"""
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from inferometer.decide.artefacts.fleet import Fleet
+from inferometer.errors import SpecError
+
+VLLM_VERSION: Final = "0.32.0"
+"""Whose command line, images and metrics the files speak of."""
+
+
+class _Platform(NamedTuple):
+    image: str | None
+    """vLLM's own, under its version's name; None: it publishes none for this kind of device."""
+    resource: str | None
+    """What the vendor's device plugin calls one device in Kubernetes; None: a CPU needs none."""
+
+
+_PLATFORMS: Final = {
+    ("nvidia", "gpu"): _Platform(f"vllm/vllm-openai:v{VLLM_VERSION}", "nvidia.com/gpu"),
+    ("amd", "gpu"): _Platform(f"vllm/vllm-openai-rocm:v{VLLM_VERSION}", "amd.com/gpu"),
+    ("intel", "gpu"): _Platform(None, "gpu.intel.com/xe"),
+    ("intel", "asic"): _Platform(None, "habana.ai/gaudi"),
+    ("google", "tpu"): _Platform(None, "google.com/tpu"),
+    ("intel", "cpu"): _Platform(f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None),
+    ("amd", "cpu"): _Platform(f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None),
+}
+_NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
+_LONGEST_NAME: Final = 40
+"""Kubernetes' labels end at 63 letters, and suffixes follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What a sizing does not decide. What is None is the usual."""
+
+    served_name: str | None = None
+    """[what vLLM loads]"""
+    model_source: str | None = None
+    """What vLLM loads: a Hugging Face id or a folder. [the model's id there]"""
+    namespace: str = "default"
+    port: int = 8000
+    image: str | None = None
+    """[vLLM's own for the device]"""
+    n_spare: int = 0
+    """Replicas beyond those that the traffic needs."""
+    n_most: int | None = None
+    """As many as the autoscaler may start. [twice as many as run at least]"""
+    node_labels: tuple[tuple[str, str], ...] = ()
+    """Of the nodes that have the device."""
+    backends: tuple[str, ...] = ()
+    """HOST:PORT of each replica outside Kubernetes; empty: its DNS names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packaging:
+    """The names and numbers that all files share."""
+
+    served_name: str
+    """What clients call the model; ``model_name`` of the metrics."""
+    model_source: str
+    name: str
+    """Of the Kubernetes objects."""
+    namespace: str
+    port: int
+    image: str | None
+    """None: nobody says which."""
+    resource: str | None
+    n_least: int
+    """Replicas that run: those that the traffic needs, and spare ones."""
+    n_spare: int
+    n_most: int
+    node_labels: tuple[tuple[str, str], ...]
+    backends: tuple[str, ...]
+
+
+def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
+    """How the fleet is called and packed.
+
+    Raises
+    ------
+    SpecError
+        A wish that cannot be.
+    """
+    asked = wishes or Wishes()
+    n_least = fleet.n_replicas + asked.n_spare
+    n_most = 2 * n_least if asked.n_most is None else asked.n_most
+    if n_most < n_least:
+        raise SpecError(f"at most {n_most} replicas", where="--most", allowed=f"{n_least} or more, which run at least")
+    platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
+    source = asked.model_source or fleet.model.hf_id or fleet.model.model_id
+    return Packaging(
+        served_name=asked.served_name or source,
+        model_source=source,
+        name=kubernetes_name(fleet.model.model_id),
+        namespace=asked.namespace,
+        port=asked.port,
+        image=asked.image or platform.image,
+        resource=platform.resource,
+        n_least=n_least,
+        n_spare=asked.n_spare,
+        n_most=n_most,
+        node_labels=asked.node_labels,
+        backends=asked.backends,
+    )
+
+
+def kubernetes_name(text: str) -> str:
+    """The text as Kubernetes takes it in names: small letters, digits and hyphens, a letter first.
+
+    Example
+    -------
+    >>> kubernetes_name("meta-llama/Llama-3.1-8B")
+    'vllm-meta-llama-llama-3-1-8b'
+    """
+    return f"vllm-{_NOT_IN_NAMES.sub('-', text.lower()).strip('-')}"[:_LONGEST_NAME].rstrip("-")
+
+
+__all__ = ["VLLM_VERSION", "Packaging", "Wishes", "kubernetes_name", "packaging_of"]

@@ -1,0 +1,143 @@
+"""Which fleet did a sizing decide on, and in which range will it work? It is simulated again, to see how full its replicas run."""
+
+from typing import Final, get_args
+
+import numpy as np
+
+from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
+from inferometer.decide.candidates import Offer
+from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe
+from inferometer.decide.sizing_types import Pace, ServedBy, SizedKind, SizingQuestion
+from inferometer.errors import SizingError
+from inferometer.records.latencies import Latency, end_ns, latency_samples
+from inferometer.records.promises import JudgedThreshold
+from inferometer.records.types import F64, I64, Caution, RequestTable, Run, StepTable
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.units import NS_PER_S
+
+_HIGH_FRACTION: Final = 0.99
+
+
+def fleet_of(
+    question: SizingQuestion, kind: SizedKind, *, utilization_fraction: float, cautions: tuple[Caution, ...], tool_version: str
+) -> Fleet:
+    """The fleet that a sizing picked; it is simulated again to see how full its replicas run.
+
+    Raises
+    ------
+    SizingError
+        The sizing was of an engine that is not vLLM: what follows is made of vLLM's flags and metrics.
+    """
+    deployment, sized = kind.candidate.deployment, kind.sized_at
+    scheduler, served = deployment.config, sized.served
+    if not isinstance(scheduler, SchedulerConfig):
+        raise SizingError(
+            f"files that deploy {scheduler.engine} cannot be written", where="--out", allowed="a sizing of vLLM", try_="--json"
+        )
+    kept, broken = sized.capacity.kept_load or sized.capacity.located_load, sized.capacity.broken_load
+    n_served = max(served.summary.n_requests, 1)
+    e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
+    return Fleet(
+        model=deployment.model,
+        hardware=kind.candidate.offer.hardware,
+        engine=deployment.engine,
+        scheduler=scheduler,
+        utilization_fraction=utilization_fraction,
+        n_replicas=kind.n_replicas,
+        n_replicas_if_one_fails=kind.n_replicas_if_one_fails,
+        workload=question.spec,
+        rate_per_s=question.rate_per_s,
+        objective=question.objective,
+        router=question.router,
+        sized_for=kind.asked_pace,
+        verdict=kind.verdict,
+        promises=tuple(_promise(one) for one in served.judgement.thresholds),
+        weakest=_weakest(served),
+        breaks_first=sized.capacity.weakest,
+        prompt_mean_tokens=served.summary.input_tokens / n_served,
+        output_mean_tokens=served.summary.output_tokens / n_served,
+        e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
+        kept_requests_per_s=None if kept is None else kept / kind.n_replicas,
+        broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
+        planned=tuple(operating_point(question, kind, pace, question.rate_per_s) for pace in get_args(Pace)),
+        fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
+        step_times_from=deployment.step_times.origin,
+        kv_origin=deployment.kv_origin,
+        usd_per_hour=kind.usd_per_hour,
+        price_from=_price_from(kind.candidate.offer),
+        cautions=cautions,
+        tool_version=tool_version,
+    )
+
+
+def operating_point(question: SizingQuestion, kind: SizedKind, pace: Pace, load: float) -> OperatingPoint:
+    """How full does each replica run when all of them together get this load?"""
+    deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
+    probe = ReplicaProbe(
+        deployment=deployment,
+        step_times=getattr(deployment.step_times, pace),
+        traffic=question.traffic,
+        objective=question.objective,
+        n_replicas=n_replicas,
+        router=question.router,
+    )
+    run = probe.run_of(load, question.n_requests * EFFORT_RATIO, record_steps=True)
+    requests, steps = run.requests, run.steps
+    if requests is None or steps is None:
+        raise ValueError("a simulated run has requests and steps")
+    span_ns = max(end_ns(run) - int(requests.intended_send_ns.min()), 1) * n_replicas
+    kv_used = steps.kv_blocks_used / deployment.config.n_kv_blocks
+    n_ended = max(int((requests.finished_ns >= requests.intended_send_ns).sum()), 1)
+    return OperatingPoint(
+        step_times=pace,
+        requests_per_s=load / n_replicas,
+        in_flight_load=float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum()) * NS_PER_S / span_ns,
+        n_waiting_high=round(_high(steps.n_waiting_requests.astype(np.float64), steps, span_ns)),
+        kv_used_mean_fraction=float((kv_used * steps.duration_ns).sum()) / span_ns,
+        kv_used_high_fraction=_high(kv_used, steps, span_ns),
+        preemptions_per_request_ratio=int(steps.n_preempted_requests.sum()) / n_ended,
+        ttft_mean_s=_mean_s(run, requests, "ttft"),
+        tpot_mean_s=_mean_s(run, requests, "tpot"),
+    )
+
+
+def _high(values: F64, steps: StepTable, span_ns: int) -> float:
+    """Below which the values are for 99 % of the time of all replicas (``span_ns``); between steps they are 0."""
+    order = np.argsort(values)
+    lasted_ns: I64 = steps.duration_ns[order]
+    idle_ns = max(span_ns - int(lasted_ns.sum()), 0)
+    reached = np.searchsorted(idle_ns + np.cumsum(lasted_ns), _HIGH_FRACTION * (idle_ns + int(lasted_ns.sum())))
+    return float(values[order][min(int(reached), len(order) - 1)])
+
+
+def _mean_s(run: Run, requests: RequestTable, latency: Latency) -> float | None:
+    samples = latency_samples(requests, latency, at_ns=end_ns(run)).lower_s
+    return float(samples.mean()) if len(samples) else None
+
+
+def _promise(one: JudgedThreshold) -> Promise:
+    seen = None if one.seen is None else one.seen.seconds
+    return Promise(
+        text=one.threshold.text,
+        verdict=one.verdict,
+        seen_s=None if seen is None else seen.value,
+        low_s=None if seen is None else seen.low,
+        high_s=None if seen is None or seen.high == float("inf") else seen.high,
+    )
+
+
+def _weakest(served: ServedBy) -> str | None:
+    weakest = served.judgement.weakest
+    return None if weakest is None else f"{weakest.threshold.text}: {weakest.why}"
+
+
+def _price_from(offer: Offer) -> str | None:
+    """Of the cheaper of rent and ownership, which is the one that counts."""
+    known = [one for one in (offer.price, offer.owned) if one is not None]
+    if not known:
+        return None
+    cheaper = min(known, key=lambda one: one.usd_per_hour)
+    return f"{cheaper.basis}, {cheaper.date_utc or 'undated'} ({cheaper.source.where})"
+
+
+__all__ = ["fleet_of", "operating_point"]

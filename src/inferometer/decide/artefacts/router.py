@@ -1,0 +1,134 @@
+"""Which router stands before the replicas, and how is it set up?
+
+HAProxy, with the rule that was simulated where it has it: ``leastconn`` sends each request to the replica with the fewest in flight. It
+buffers no answer, so that tokens arrive one by one, and asks ``/health``. In Kubernetes it learns the replicas from DNS.
+"""
+
+import math
+from typing import Final
+
+from inferometer.decide.artefacts.fleet import Fleet
+from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_target, metadata, replica_host
+from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.simulate.cluster_config import Router
+
+_BALANCE: Final[dict[Router, str]] = {
+    "least-loaded": "leastconn",
+    "round-robin": "roundrobin",
+    "random": "random(1)",
+    "power-of-two": "random(2)",
+}
+"""HAProxy's names of the simulator's rules; ``random(N)`` draws N and takes the least loaded of them."""
+_IMAGE: Final = "haproxy:3.2-alpine"
+_PORT: Final = 8080
+_STATUS_PORT: Final = 8404
+_N_ROUTERS: Final = 2
+_LEAST_TIMEOUT_S: Final = 600
+_LEAST_CONNECTIONS: Final = 2000
+_CONNECTIONS_RATIO: Final = 8
+_SUFFIX: Final = "-router"
+_FILE: Final = "haproxy.cfg"
+
+
+def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
+    """The configuration: sections, each with its directives."""
+    timeout_s = max(_LEAST_TIMEOUT_S, math.ceil(4 * (fleet.e2e_high_s or 0.0)))
+    sections: dict[str, list[str]] = {
+        "global": ["log stdout format raw local0", f"maxconn {_most_connections(fleet, packaging)}"],
+        "defaults": [
+            "mode http",
+            "log global",
+            "option httplog",
+            "option redispatch",
+            "retries 2",
+            "retry-on conn-failure",
+            "timeout connect 5s",
+            f"timeout client {timeout_s}s",
+            f"timeout server {timeout_s}s",
+            "timeout check 5s",
+        ],
+        **_resolvers(packaging),
+        "frontend openai": [f"bind :{_PORT}", "default_backend replicas"],
+        "backend replicas": [
+            f"balance {_BALANCE.get(fleet.router, _BALANCE['least-loaded'])}",
+            "option httpchk GET /health",
+            "http-check expect status 200",
+            "http-reuse safe",
+            "default-server check inter 2s fall 3 rise 1",
+            *_servers(packaging),
+        ],
+        "frontend status": [
+            f"bind :{_STATUS_PORT}",
+            "http-request use-service prometheus-exporter if { path /metrics }",
+            "http-request return status 200 if { path /health }",
+        ],
+    }
+    return "\n\n".join("\n".join([name, *(f"    {line}" for line in lines)]) for name, lines in sections.items()) + "\n"
+
+
+def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
+    """The router in Kubernetes: its configuration, its pods, and the service that clients speak to."""
+    selector: Manifest = {"app.kubernetes.io/name": "haproxy", "app.kubernetes.io/instance": packaging.name}
+    named = metadata(packaging, _SUFFIX) | {"labels": selector}
+    pod: Manifest = {
+        "containers": [
+            {
+                "name": "haproxy",
+                "image": _IMAGE,
+                "ports": [{"name": "http", "containerPort": _PORT}, {"name": "status", "containerPort": _STATUS_PORT}],
+                "readinessProbe": {"httpGet": {"path": "/health", "port": "status"}},
+                "volumeMounts": [{"name": "configuration", "mountPath": "/usr/local/etc/haproxy", "readOnly": True}],
+                "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 99},
+            }
+        ],
+        "volumes": [{"name": "configuration", "configMap": {"name": packaging.name + _SUFFIX}}],
+    }
+    return [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {_FILE: haproxy_config(fleet, packaging)}},
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": named,
+            "spec": {
+                "replicas": _N_ROUTERS,
+                "selector": {"matchLabels": selector},
+                "template": {"metadata": {"labels": selector}, "spec": pod},
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": named,
+            "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+        },
+    ]
+
+
+def balance_note(fleet: Fleet) -> str | None:
+    """What HAProxy does not do as it was simulated."""
+    if fleet.router in _BALANCE:
+        return None
+    return f"{fleet.router} was simulated, which HAProxy cannot do; haproxy.cfg takes the least loaded replica"
+
+
+def _most_connections(fleet: Fleet, packaging: Packaging) -> int:
+    """More than can be answered in time, so that queues form in the replicas, where they are seen, and not before them."""
+    return max(_LEAST_CONNECTIONS, _CONNECTIONS_RATIO * packaging.n_most * in_flight_target(fleet))
+
+
+def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
+    """Kubernetes' DNS, as the pod is told of it."""
+    if packaging.backends:
+        return {}
+    return {"resolvers kubernetes": ["parse-resolv-conf", "accepted_payload_size 8192", "hold valid 5s", "hold obsolete 10s"]}
+
+
+def _servers(packaging: Packaging) -> list[str]:
+    """Each address, or as many places as there may be replicas, which DNS fills."""
+    if packaging.backends:
+        return [f"server replica{i} {address}" for i, address in enumerate(packaging.backends)]
+    return [f"server-template replica {packaging.n_most} {replica_host(packaging)}:{packaging.port} resolvers kubernetes init-addr none"]
+
+
+__all__ = ["balance_note", "haproxy_config", "router_manifests"]

@@ -1,0 +1,118 @@
+"""With which command line does vLLM run a replica just as it was simulated?
+
+Every flag on which the decision rests is said, also where it is vLLM's default: defaults differ between devices and versions.
+"""
+
+import json
+import shlex
+from typing import Final
+
+from inferometer.decide.artefacts.fleet import Fleet
+from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
+from inferometer.errors import SizingError
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.spec.types import DType
+
+_KV_DTYPES: Final[dict[DType, str]] = {
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float8": "fp8",
+    "int8": "int8_per_token_head",
+    "int4": "int4_per_token_head",
+    "float4": "nvfp4",
+}
+_ONLINE: Final[dict[DType, str]] = {"float8": "fp8", "int8": "int8_per_channel_weight_only"}
+"""Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the checkpoint's own."""
+_SWITCHES: Final = {
+    "enable-prefix-caching": "enable_prefix_caching",
+    "enable-chunked-prefill": "enable_chunked_prefill",
+    "scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
+    "async-scheduling": "async_scheduling",
+}
+
+
+def serve_arguments(fleet: Fleet, packaging: Packaging) -> tuple[str, ...]:
+    """What follows ``vllm serve``: the model, then flags with their values.
+
+    Raises
+    ------
+    SizingError
+        Something was simulated that this vLLM does not have.
+    """
+    _check_vllm_has(fleet.scheduler)
+    return (packaging.model_source, *_flag_words(fleet, packaging))
+
+
+def serve_script(fleet: Fleet, packaging: Packaging) -> str:
+    """A shell script that starts one replica; what follows its name is passed on."""
+    model, *flags = serve_arguments(fleet, packaging)
+    lines: list[str] = []
+    for word in flags:
+        if word.startswith("--"):
+            lines.append(word)
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    called = " \\\n  ".join([f"exec vllm serve {shlex.quote(model)}", *lines, '"$@"'])
+    heading = f"One replica of {packaging.served_name} for vLLM {VLLM_VERSION}: {fleet.n_devices} x {fleet.hardware.name}."
+    return f"#!/bin/sh\n# {heading}\nset -eu\n{called}\n"
+
+
+def checkpoint_note(fleet: Fleet) -> str | None:
+    """What the checkpoint must be, where the command line cannot make it so."""
+    wanted = fleet.engine.quantization
+    if wanted is None or wanted in _ONLINE or wanted == fleet.model.checkpoint_dtype:
+        return None
+    return f"the weights were simulated as {wanted}: name a checkpoint in that format (--model-source); vLLM does not make it of another"
+
+
+def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
+    engine, scheduler = fleet.engine, fleet.scheduler
+    valued = {
+        "served-model-name": packaging.served_name,
+        "host": "0.0.0.0",  # noqa: S104 -- a replica is reached from outside its pod or machine
+        "port": packaging.port,
+        "dtype": engine.dtype,
+        "quantization": None if engine.quantization == fleet.model.checkpoint_dtype else _online(engine.quantization),
+        "kv-cache-dtype": "auto" if engine.kv_cache_dtype in {None, engine.dtype} else _KV_DTYPES.get(engine.kv_cache_dtype or "float16"),
+        "tensor-parallel-size": engine.tensor_parallel_size,
+        "max-model-len": scheduler.max_model_len,
+        "max-num-seqs": scheduler.max_num_seqs,
+        "max-num-batched-tokens": scheduler.max_num_batched_tokens,
+        "max-num-active-seqs": scheduler.max_num_active_seqs,
+        "block-size": scheduler.block_size,
+        "gpu-memory-utilization": f"{fleet.utilization_fraction:g}",
+        "scheduling-policy": scheduler.policy,
+        "long-prefill-token-threshold": scheduler.long_prefill_token_threshold or None,
+        "watermark": f"{scheduler.watermark_fraction:g}" if scheduler.watermark_fraction else None,
+        "speculative-config": _speculation(scheduler),
+    }
+    words = [word for name, value in valued.items() if value is not None for word in (f"--{name}", str(value))]
+    words += [f"--{name}" if getattr(scheduler, field) else f"--no-{name}" for name, field in _SWITCHES.items()]
+    return words + ["--long-prefill-token-threshold-adaptive"] * scheduler.long_prefill_token_threshold_adaptive
+
+
+def _online(quantization: DType | None) -> str | None:
+    return None if quantization is None else _ONLINE.get(quantization)
+
+
+def _speculation(scheduler: SchedulerConfig) -> str | None:
+    if not scheduler.num_speculative_tokens:
+        return None
+    return json.dumps({"method": scheduler.draft_method, "num_speculative_tokens": scheduler.num_speculative_tokens})
+
+
+def _check_vllm_has(scheduler: SchedulerConfig) -> None:
+    problems = {
+        f"the rules of {scheduler.rules}": scheduler.rules != "vllm",
+        "one prefill at a time": scheduler.one_prefill_at_a_time,
+        "a contiguous KV cache": scheduler.is_contiguous,
+        "swapping": scheduler.preemption_mode == "swap",
+        f"drafts of {scheduler.draft_method}, whose model nobody named": scheduler.num_speculative_tokens > 0
+        and scheduler.draft_method != "ngram",
+    }
+    found = [name for name, is_so in problems.items() if is_so]
+    if found:
+        raise SizingError(f"vLLM {VLLM_VERSION} cannot be told to run {', '.join(found)}", where="the sizing", try_="size without it")
+
+
+__all__ = ["checkpoint_note", "serve_arguments", "serve_script"]

@@ -1,0 +1,160 @@
+"""What does the folder of a deployment say in words: what was decided, on which assumptions, and what each file is for?"""
+
+from inferometer.decide.artefacts.checking import duration_s
+from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
+from inferometer.decide.artefacts.kubernetes import in_flight_target
+from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
+from inferometer.decide.artefacts.router import balance_note
+from inferometer.decide.artefacts.vllm_command import checkpoint_note
+from inferometer.units import format_duration, format_number
+
+FILES = {
+    "plan.json": "all that was decided and predicted; `inferometer deploy plan.json --out DIR` writes this folder anew with other names",
+    "workload.json": "the traffic that was simulated",
+    "vllm-serve.sh": f"one replica on one machine, for vLLM {VLLM_VERSION}",
+    "kubernetes.yaml": "replicas, autoscaler, disruption budget, router and services",
+    "haproxy.cfg": "the router alone, for machines without Kubernetes (`inferometer deploy plan.json --backend HOST:PORT …`)",
+    "prometheus.yml": "scrapes the replicas and evaluates the rules",
+    "prometheus-rules.yaml": "recorded series, and alerts from the promise and the predicted range",
+    "prometheus-adapter.yaml": "offers requests in flight to the autoscaler (values of the prometheus-adapter)",
+    "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
+    "check-promise.sh": "a load test that says whether the promise is kept",
+}
+"""Each file of the folder, and what it is for."""
+
+
+def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
+    """The folder's README, in Markdown."""
+    parts = [
+        f"# {packaging.served_name}: {_fleet_of(fleet)}",
+        _decision(fleet),
+        "## What was promised, and what the simulation gives",
+        _promises(fleet),
+        "## What it rests on",
+        "\n".join(f"- {line}" for line in assumptions(fleet, packaging)),
+        "## In which range it should work",
+        _range(fleet),
+        "## Files",
+        "\n".join(f"- `{name}`: {FILES[name]}" for name in FILES if name in names),
+        "## Before it serves",
+        "\n".join(f"- {line}" for line in _before(fleet, packaging, names)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
+    """What was taken for granted, one sentence each."""
+    engine, scheduler = fleet.engine, fleet.scheduler
+    weights = f"{engine.quantization} weights, else {engine.dtype}" if engine.quantization else engine.dtype
+    sizes = (
+        f"{scheduler.max_num_seqs} seats, {scheduler.max_num_batched_tokens} tokens a step, contexts up to {scheduler.max_model_len} tokens"
+    )
+    switches = f"prefix caching {_on(scheduler.enable_prefix_caching)}, chunked prefill {_on(scheduler.enable_chunked_prefill)}"
+    lengths = (
+        f"prompts of {format_number(fleet.prompt_mean_tokens)} and outputs of {format_number(fleet.output_mean_tokens)} tokens in the mean"
+    )
+    spare = f"{packaging.n_spare} of {packaging.n_least} replicas are spare"
+    return [
+        f"Model: {fleet.model.model_id}, {weights}, KV cache in {engine.kv_cache_dtype or engine.dtype}.",
+        f"Engine: {scheduler.engine}, {sizes}; {switches}.",
+        f"KV cache of a replica: {scheduler.n_kv_blocks:,} blocks of {scheduler.block_size} tokens ({fleet.kv_origin}).",
+        f"Traffic: {fleet.rate_per_s:g} requests/s of {fleet.workload.name}, {lengths}; the distributions are in workload.json.",
+        f"Step times: {fleet.step_times_from}.",
+        f"Replicas: {fleet.n_replicas}, simulated together behind a router ({fleet.router}), at {fleet.sized_for} step times.",
+        "Latencies: on the server; network and router are not in them.",
+        f"Redundancy: {spare}; to lose one and keep the promise takes {fleet.n_replicas_if_one_fails}.",
+        f"Price: {fleet.price_from or 'nobody says'}.",
+        *(f"{caution.text[:1].upper()}{caution.text[1:]} ({caution.remedy})." for caution in fleet.cautions),
+    ]
+
+
+def _on(is_on: bool) -> str:  # noqa: FBT001 -- a word for a switch
+    return "on" if is_on else "off"
+
+
+def _decision(fleet: Fleet) -> str:
+    cost = "" if fleet.usd_per_hour is None else f" for ${fleet.usd_per_hour:.2f} an hour"
+    verdict = {"met": "keeps", "missed": "breaks", "undecided": "may or may not keep"}[fleet.verdict]
+    paces = "at fast, likely and slow step times together"
+    lines = [f"{_fleet_of(fleet)}{cost}. In simulation it {verdict} the promise {paces}."]
+    lines += [f"Weakest link: {fleet.weakest}."] if fleet.weakest else []
+    lines += [f"Under more traffic breaks first: {fleet.breaks_first}."] if fleet.breaks_first else []
+    kept = fleet.kept_requests_per_s
+    lines += [] if kept is None else [f"One replica carries up to {kept:.4g} requests/s, all together {kept * fleet.n_replicas:.4g}."]
+    return "\n".join(lines)
+
+
+def _fleet_of(fleet: Fleet) -> str:
+    replicas = "1 replica" if fleet.n_replicas == 1 else f"{fleet.n_replicas} replicas, each"
+    return f"{replicas} of {fleet.n_devices} x {fleet.hardware.name}"
+
+
+def _promises(fleet: Fleet) -> str:
+    rows = [f"| promise | simulated, {fleet.sized_for} step times | interval | verdict |", "|---|---|---|---|"]
+    return "\n".join([*rows, *(_promise_row(promise) for promise in fleet.promises)])
+
+
+def _promise_row(promise: Promise) -> str:
+    seen = "–" if promise.seen_s is None else format_duration(promise.seen_s)
+    is_open = promise.low_s is None
+    interval = "too few requests" if is_open else f"{format_duration(promise.low_s or 0.0)} to {_end(promise.high_s)}"
+    return f"| {promise.text} | {seen} | {interval} | {promise.verdict} |"
+
+
+def _end(high_s: float | None) -> str:
+    return "beyond the run" if high_s is None else format_duration(high_s)
+
+
+def _range(fleet: Fleet) -> str:
+    heads = (
+        "one replica",
+        "requests/s",
+        "in flight",
+        "waiting, 99 % of the time",
+        "KV cache, mean",
+        "KV cache, 99 %",
+        "mean TTFT",
+        "mean TPOT",
+    )
+    points = [(f"planned, {point.step_times} step times", point) for point in fleet.planned] + [
+        (f"at capacity, {fleet.fullest.step_times} step times", fleet.fullest)
+    ]
+    rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    return "\n".join([*rows, *(_point_row(name, point) for name, point in points)])
+
+
+def _point_row(name: str, point: OperatingPoint) -> str:
+    latencies = ("–" if one is None else format_duration(one) for one in (point.ttft_mean_s, point.tpot_mean_s))
+    cells = (
+        name,
+        f"{point.requests_per_s:.4g}",
+        f"{point.in_flight_load:.3g}",
+        str(point.n_waiting_high),
+        f"{point.kv_used_mean_fraction:.0%}",
+        f"{point.kv_used_high_fraction:.0%}",
+        *latencies,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
+    note = checkpoint_note(fleet)
+    lines = [
+        f"vLLM's log says 'GPU KV cache size': it must be at least {fleet.scheduler.n_kv_blocks * fleet.scheduler.block_size:,} tokens.",
+        f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 kept, 10 broken, 11 undecided.",
+    ]
+    if "kubernetes.yaml" in names:
+        known = f"{dict(packaging.node_labels)} does it" if packaging.node_labels else "name their labels with --node-label KEY=VALUE"
+        target = f"more than {in_flight_target(fleet)} requests are in flight in each"
+        lines.append(f"Kubernetes must place the pods on nodes with {fleet.hardware.name}: {known}.")
+        lines.append(
+            f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}; a new one helps once"
+        )
+        lines[-1] += " its model is loaded."
+    else:
+        lines.append(f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name} (--image NAME).")
+    lines += [f"The router: {router_note}."] if (router_note := balance_note(fleet)) else []
+    return [*lines, *([f"The checkpoint: {note}."] if note else [])]
+
+
+__all__ = ["FILES", "assumptions", "readme"]

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0 kept, 10 broken, 11 undecided.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+url=${1:?"the address of the router, such as http://127.0.0.1:8080"}
+shift
+exec inferometer load "$url" --model meta-llama/Llama-3.1-8B --workload "$here/workload.json" --rate 8 --for 250s --slo 'ttft:p95<500ms, tpot:p90<60ms' "$@"

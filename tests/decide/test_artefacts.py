@@ -1,0 +1,304 @@
+"""Are the files of a deployment what Kubernetes, vLLM, Prometheus and Grafana take, and do they say what was decided?
+
+Peers check them for real in ``test_artefacts_peers.py`` (slow).
+"""
+
+import json
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from fleets import fleet, operating_point
+
+from inferometer.decide.artefacts import alerts, dashboard, kubernetes, promql, router, vllm_command, words
+from inferometer.decide.artefacts.folder import files_of, plan_text, read_plan
+from inferometer.decide.artefacts.packaging import Wishes, packaging_of
+from inferometer.decide.artefacts.planning import fleet_of
+from inferometer.decide.candidates import Grid, Offer, candidates_of
+from inferometer.decide.sizing import size_device
+from inferometer.decide.sizing_types import SizingQuestion, Task
+from inferometer.errors import SizingError, SpecError
+from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_families, plain
+from inferometer.spec import catalog
+from inferometer.spec.objectives import parse_objective
+from inferometer.spec.workload.reading import read_workload, resolve_workload
+
+GOLDEN = Path(__file__).parent / "golden" / "deployment"
+KUBERNETES_VERSION = "1.34"
+HELD_STILL = sorted({"README.md"} | set(words.FILES) - {"plan.json", "workload.json"})
+"""Those that the catalogue and the presets do not change."""
+
+
+def of_kind(objects, kind, suffix=""):
+    return next(one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(suffix))
+
+
+def flags_of(text):
+    words = shlex.split(text.replace("\\\n", " "), comments=True)
+    words = words[words.index("serve") + 2 :]
+    return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+
+
+@pytest.mark.parametrize("name", HELD_STILL)
+def test_files_are_held_still(name):
+    text = files_of(fleet(), packaging_of(fleet()))[name]
+    golden = GOLDEN / name
+    if os.environ.get("INFEROMETER_ACCEPT_GOLDEN"):
+        golden.parent.mkdir(parents=True, exist_ok=True)
+        golden.write_text(text)
+    assert golden.exists(), f"no {golden.name}; make golden"
+    assert text == golden.read_text()
+
+
+def test_no_file_is_kept_that_is_no_longer_written():
+    assert {path.name for path in GOLDEN.iterdir()} == set(HELD_STILL)
+
+
+def test_a_plan_comes_back_as_it_went():
+    made = fleet(scheduler={"acceptance_fraction": 0.7, "num_speculative_tokens": 2})
+    assert read_plan(plan_text(made), where="here") == made
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", plan_text(fleet()).replace('"n_replicas": 2', '"n_replicas": "two"')])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(SpecError, match="no plan"):
+        read_plan(text, where="here")
+
+
+def test_the_workload_file_is_one(tmp_path):
+    (tmp_path / "workload.json").write_text(files_of(fleet(), packaging_of(fleet()))["workload.json"])
+    assert read_workload(tmp_path / "workload.json") == fleet().workload
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags"),
+    [
+        ({}, {"--dtype": "bfloat16", "--kv-cache-dtype": "auto", "--tensor-parallel-size": "2", "--gpu-memory-utilization": "0.9"}),
+        ({"engine": {"quantization": "float8", "kv_cache_dtype": "float8"}}, {"--quantization": "fp8", "--kv-cache-dtype": "fp8"}),
+        ({"engine": {"quantization": "int8"}}, {"--quantization": "int8_per_channel_weight_only"}),
+        ({"scheduler": {"max_num_batched_tokens": 512, "block_size": 32}}, {"--max-num-batched-tokens": "512", "--block-size": "32"}),
+        ({"scheduler": {"policy": "priority", "watermark_fraction": 0.01}}, {"--scheduling-policy": "priority", "--watermark": "0.01"}),
+        ({"scheduler": {"long_prefill_token_threshold": 256}}, {"--long-prefill-token-threshold": "256"}),
+        ({"scheduler": {"max_num_active_seqs": 32}}, {"--max-num-active-seqs": "32", "--max-num-seqs": "64"}),
+    ],
+)
+def test_the_command_says_what_was_decided(changes, flags):
+    made = fleet(**changes)
+    said = flags_of(vllm_command.serve_script(made, packaging_of(made)))
+    assert {name: said.get(name) for name in flags} == flags
+    assert said["--max-model-len"] == "8192"
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_switches_are_said_either_way(is_on):
+    made = fleet(scheduler={"enable_prefix_caching": is_on, "async_scheduling": is_on})
+    said = flags_of(vllm_command.serve_script(made, packaging_of(made)))
+    assert ("--enable-prefix-caching" in said) is is_on
+    assert ("--no-enable-prefix-caching" in said) is not is_on
+    assert ("--async-scheduling" in said) is is_on
+
+
+def test_weights_in_a_format_that_vllm_cannot_make_are_the_checkpoints():
+    made = fleet(engine={"quantization": "int4"})
+    assert "--quantization" not in flags_of(vllm_command.serve_script(made, packaging_of(made)))
+    assert "int4" in vllm_command.checkpoint_note(made)
+    assert "--model-source" in files_of(made, packaging_of(made))["README.md"]
+    assert vllm_command.checkpoint_note(fleet(engine={"quantization": "float8"})) is None
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [{"one_prefill_at_a_time": True}, {"kv_allocation": "contiguous", "enable_prefix_caching": False}, {"rules": "sarathi"}],
+)
+def test_what_vllm_cannot_do_is_not_deployed(scheduler):
+    made = fleet(scheduler=scheduler)
+    with pytest.raises(SizingError, match=r"vLLM 0\.32\.0 cannot"):
+        files_of(made, packaging_of(made))
+
+
+@pytest.mark.parametrize("device", ["h100_sxm", "mi300x", "xeon_8480p"])
+@pytest.mark.parametrize("wishes", [Wishes(), Wishes(n_spare=1, node_labels=(("pool", "gpus"),), namespace="llm", port=9000)])
+def test_kubernetes_takes_the_objects(device, wishes):
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup").validate
+    made = fleet(device=device)
+    objects = list(yaml.safe_load_all(files_of(made, packaging_of(made, wishes))["kubernetes.yaml"]))
+    kinds = [one["kind"] for one in objects]
+    assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "ConfigMap"} == set(kinds)
+    for one in objects:
+        validate(one, KUBERNETES_VERSION, strict=True)
+        assert one["metadata"]["namespace"] == wishes.namespace
+
+
+def test_the_schemas_of_kubernetes_refuse_what_is_wrong():
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup")
+    scaler = of_kind(kubernetes.manifests(fleet(), packaging_of(fleet())), "HorizontalPodAutoscaler")
+    scaler["spec"]["minReplica"] = 2
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(scaler, KUBERNETES_VERSION, strict=True)
+
+
+@pytest.mark.parametrize(("device", "resource"), [("h100_sxm", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu")])
+def test_pods_ask_for_as_many_devices_as_a_replica_has(device, resource):
+    made = fleet(device=device)
+    pod = of_kind(kubernetes.manifests(made, packaging_of(made)), "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["resources"]["limits"] == {resource: "2"} == container["resources"]["requests"]
+    assert [container["command"], *container["args"]] == [["vllm", "serve"], *vllm_command.serve_arguments(made, packaging_of(made))]
+    assert pod["tolerations"][0]["key"] == resource
+
+
+def test_spare_replicas_run_and_may_be_taken_away():
+    packaging = packaging_of(fleet(), Wishes(n_spare=1))
+    objects = kubernetes.manifests(fleet(), packaging)
+    scaler = of_kind(objects, "HorizontalPodAutoscaler")["spec"]
+    assert of_kind(objects, "Deployment")["spec"]["replicas"] == 3 == scaler["minReplicas"]
+    assert scaler["maxReplicas"] == 6
+    assert of_kind(objects, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    with pytest.raises(SpecError, match="at most 1"):
+        packaging_of(fleet(), Wishes(n_most=1))
+
+
+def test_services_router_and_prometheus_find_the_replicas():
+    packaging = packaging_of(fleet())
+    objects = [*kubernetes.manifests(fleet(), packaging), *router.router_manifests(fleet(), packaging)]
+    replicas = of_kind(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    headless = of_kind(objects, "Service", "-replicas")
+    assert headless["spec"]["clusterIP"] == "None"
+    assert headless["spec"]["selector"].items() <= replicas.items()
+    host = f"{headless['metadata']['name']}.default.svc.cluster.local"
+    files = files_of(fleet(), packaging)
+    assert f"{host}:8000" in files["haproxy.cfg"]
+    assert f"server-template replica {packaging.n_most} " in files["haproxy.cfg"]
+    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["dns_sd_configs"][0]["names"] == [host]
+    assert of_kind(objects, "ConfigMap")["data"] == {"haproxy.cfg": files["haproxy.cfg"]}
+
+
+@pytest.mark.parametrize(
+    ("rule", "balance"), [("least-loaded", "leastconn"), ("power-of-two", "random(2)"), ("prefix-affine", "leastconn")]
+)
+def test_the_router_does_what_was_simulated_or_the_readme_says_so(rule, balance):
+    made = fleet(router=rule)
+    files = files_of(made, packaging_of(made))
+    assert f"balance {balance}\n" in files["haproxy.cfg"]
+    assert ("HAProxy cannot do" in files["README.md"]) is (rule == "prefix-affine")
+
+
+def test_outside_kubernetes_replicas_are_named():
+    packaging = packaging_of(fleet(), Wishes(backends=("a:1", "b:2")))
+    files = files_of(fleet(), packaging)
+    assert "server replica0 a:1" in files["haproxy.cfg"]
+    assert "resolvers" not in files["haproxy.cfg"]
+    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["static_configs"] == [{"targets": ["a:1", "b:2"]}]
+
+
+def test_the_autoscaler_reads_what_the_adapter_offers():
+    packaging = packaging_of(fleet())
+    metric = of_kind(kubernetes.manifests(fleet(), packaging), "HorizontalPodAutoscaler")["spec"]["metrics"][0]["external"]
+    (rule,) = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])["externalRules"]
+    assert metric["metric"]["name"] == rule["name"]["as"]
+    assert metric["target"] == {"type": "AverageValue", "averageValue": "30"}  # whole ones of the 30.5 in flight at capacity
+
+
+def test_no_image_no_kubernetes():
+    made = fleet(device="tpu_v5e")
+    files = files_of(made, packaging_of(made))
+    assert "kubernetes.yaml" not in files
+    assert "--image" in files["README.md"]
+    named = files_of(made, packaging_of(made, Wishes(image="mine:1")))["kubernetes.yaml"]
+    assert "image: mine:1" in named
+    assert "google.com/tpu: '2'" in named
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "e2e", "queue"])
+def test_limits_lie_between_their_edges(metric):
+    for limit_s in (0.0005, 0.06, 0.5, 3.0, 1e6):
+        (threshold,) = parse_objective(f"{metric}:p95<{limit_s * 1e3:.6f}ms").thresholds
+        below_s, above_s = promql.edges_of(threshold)
+        assert below_s is None or below_s <= limit_s
+        assert above_s is None or above_s >= limit_s
+        assert not any((below_s or 0.0) < edge_s < limit_s for edge_s in VLLM_EDGES_S[metric])
+
+
+def test_a_promise_between_edges_can_be_in_doubt_and_one_at_an_edge_cannot():
+    found = [(alert.name, dict(alert.labels).get("promise")) for alert in alerts.alerts_of(fleet(), packaging_of(fleet()))]
+    assert ("LlmPromiseBroken", "ttft:p95<500ms") in found
+    assert ("LlmPromiseInDoubt", "ttft:p95<500ms") not in found
+    assert ("LlmPromiseBroken", "tpot:p90<60ms") in found
+    assert ("LlmPromiseInDoubt", "tpot:p90<60ms") in found
+
+
+def test_windows_hold_enough_requests():
+    assert promql.window_min(fleet()) == 5
+    slow = fleet(rate_per_s=0.2, slo="ttft:p99<1s")
+    assert promql.window_min(slow) == 60  # 1000 requests take longer; an hour is the most
+    assert promql.window_min(fleet(rate_per_s=0.5)) == 7  # 200 requests
+
+
+def test_only_metrics_that_vllm_has_are_read():
+    vllm = next(server for server in SERVERS if server.kind == "vllm")
+    known = known_families(vllm) | {"vllm_request_prompt_tokens", "vllm_request_generation_tokens"}
+    text = json.dumps([alerts.rules(fleet(), packaging_of(fleet())), dashboard.dashboard(fleet(), packaging_of(fleet()))])
+    read = {word for part in text.split("vllm:")[1:] for word in [part.split("{")[0]]}
+    assert read
+    assert {plain(f"vllm:{name}").removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in read} <= known
+
+
+def test_panels_stand_beside_one_another_and_read_what_is_recorded():
+    packaging = packaging_of(fleet())
+    drawn = dashboard.dashboard(fleet(), packaging)["panels"]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in drawn]
+    assert len(set(places)) == len(places) == len({panel["id"] for panel in drawn})
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in drawn)
+    recorded = {one.name for one in promql.recorded(fleet(), packaging)}
+    used = {word.split("{")[0] for panel in drawn for target in panel["targets"] for word in target["expr"].split() if "llm:" in word[:4]}
+    assert used <= recorded
+    assert used
+
+
+def test_names_with_quotes_do_not_break_queries():
+    packaging = packaging_of(fleet(), Wishes(served_name='a"b'))
+    assert 'model_name="a\\"b"' in promql.recorded(fleet(), packaging)[0].expression
+
+
+def test_the_readme_names_every_file_and_the_assumptions():
+    files = files_of(fleet(), packaging_of(fleet()))
+    assert set(words.FILES) == set(files) - {"README.md"}
+    for name in words.FILES:
+        assert f"`{name}`" in files["README.md"]
+    for said in ("8 requests/s", "10,000 blocks", "Numbers are made up", "ttft:p95<500ms", "undecided", "$10.00"):
+        assert said in files["README.md"], said
+
+
+def test_the_fleet_of_a_sizing_is_what_was_simulated():
+    model = catalog.find_model("llama-3.1-8b")
+    offer = Offer(hardware=catalog.find_hardware("l40s"), price=None)
+    tried = candidates_of(model, [offer], Grid(tensor_parallel_sizes=(1,), max_num_seqs=(64,), max_num_batched_tokens=(2048,)))
+    asked = SizingQuestion(
+        spec=resolve_workload("chat"), rate_per_s=6.0, objective=parse_objective("ttft:p95<1s, tpot:p95<100ms"), n_requests=300
+    )
+    best = size_device(Task(asked, tried.possible)).best
+    made = fleet_of(asked, best, utilization_fraction=0.9, cautions=(), tool_version="0")
+    assert (made.n_replicas, made.verdict) == (best.n_replicas, best.verdict)
+    assert made.likely.requests_per_s == pytest.approx(6.0 / best.n_replicas)
+    assert made.likely.in_flight_load == pytest.approx(best.sized_at.served.in_flight_load, rel=0.2)  # another number of requests
+    assert made.fullest.in_flight_load >= made.likely.in_flight_load * 0.99
+    slow, fast = (next(point for point in made.planned if point.step_times == name) for name in ("slow", "fast"))
+    assert fast.tpot_mean_s < made.likely.tpot_mean_s < slow.tpot_mean_s
+    assert 0 < made.likely.kv_used_mean_fraction <= made.likely.kv_used_high_fraction <= 1
+    assert read_plan(plan_text(made), where="here") == made
+    assert files_of(made, packaging_of(made))
+
+
+def test_a_full_cache_at_capacity_does_not_alarm_by_itself():
+    full = replace(fleet(), fullest=operating_point(kv_used_high_fraction=0.99, preemptions_per_request_ratio=0.2))
+    said = {alert.name: alert.expression for alert in alerts.alerts_of(full, packaging_of(full))}
+    assert said["LlmKvCacheNearFull"].endswith("> 0.995")
+    assert said["LlmPreemptions"].endswith("> 0.4")
+
+
+def test_everything_is_plain_json():
+    assert msgspec.json.decode(files_of(fleet(), packaging_of(fleet()))["plan.json"])["n_replicas"] == 2
