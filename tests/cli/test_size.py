@@ -94,13 +94,16 @@ def test_bought_rented_and_elsewhere(tmp_path):
         "power: {usd_per_kwh: 0.2, pue_ratio: 1.25}\nused_fraction: 0.5\n"
         "api: {one: {input_usd_per_million_tokens: 0.1, output_usd_per_million_tokens: 0.4}}\n"
     )
-    _, said = size("--rate", "2", "--gpus", "l40s", "--prices", str(tmp_path / "prices.yaml"))
+    page = tmp_path / "page.html"
+    _, said = size("--rate", "2", "--gpus", "l40s", "--prices", str(tmp_path / "prices.yaml"), "--report", str(page))
     pick = said["pick"]
     owned_usd_per_hour = 17532 / (4 * 8766) / 0.5 + 0.35 * 1.25 * 0.2
     assert pick["usd_per_hour"] == pytest.approx(owned_usd_per_hour * pick["n_devices"])
     assert pick["owned_break_even_fraction"] == pytest.approx(0.5 / (1.5 - 0.0875))
     (api,) = pick["costs"]["apis"]
     assert api["price"]["name"] == "one"
+    drawn = page.read_text(encoding="utf-8")
+    assert all(f'<figure id="{name}"' in drawn for name in ("pareto", "cost-vs-slo", "goodput-vs-rate"))
 
 
 def test_a_workload_without_a_rate():

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from inferometer.cli import answer, capacity_live, executor_options
+from inferometer.cli import answer, capacity_live, decision_pages, executor_options
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
@@ -45,11 +45,12 @@ Examples:
 )
 @takes_deployment
 @takes_workload
-@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'.")
+@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.")
 @click.option(
     "--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.05, show_default=True, help="How closely the load is looked for."
 )
 @click.option("--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short probe; long: 16 times.")
+@decision_pages.report_option
 @executor_options.takes_executor("inline")
 @answer.json_option
 def command(
@@ -79,6 +80,7 @@ def command(
         engine=deployment.config.engine,
         step_times_from=deployment.step_times.origin,
     )
+    decision_pages.write_capacity_page(said, flags["report"])
     answer.give(said, as_json=as_json, show=capacity_text)
     sys.exit(0 if said.is_resolved else 11)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from inferometer.cli import answer, capacity_text, load_options, load_running, load_wording
+from inferometer.cli import answer, capacity_text, decision_pages, load_options, load_running, load_wording
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.records import promises, validity
@@ -72,13 +72,14 @@ Examples (a server must listen there):
 """,
 )
 @load_options.takes_load
-@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'.")
+@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.")
 @click.option("--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True, help="How closely to look.")
 @click.option("--probe-for", default="30s", show_default=True, metavar="DURATION", help="A short probe; a long one takes twice as long.")
 @click.option("--max-probes", type=click.IntRange(min=1), default=20, show_default=True, help="The search ends with what is known then.")
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the probes; the same one goes on.")
+@decision_pages.report_option
 @answer.json_option
-def command(request: load_options.LoadRequest, *, slo: str, out: Path, as_json: bool, **flags: object) -> None:
+def command(request: load_options.LoadRequest, *, slo: str, out: Path, report: Path | None, as_json: bool, **flags: object) -> None:
     """How many requests per second, or users (with --concurrency), does the server at URL carry before the promise breaks?
 
     The load that is given is where the search begins. A probe that is INVALID, or a server that dies, ends it with the bracket so far.
@@ -111,6 +112,7 @@ def command(request: load_options.LoadRequest, *, slo: str, out: Path, as_json: 
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {out}",
     )
+    decision_pages.write_capacity_page(said, report)
     answer.give(said, as_json=as_json, show=capacity_text.capacity_text)
     sys.exit(0 if said.is_resolved else 11)
 

@@ -98,7 +98,7 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     """The bracket first, then what breaks, then every probe."""
     likely = answer.levels[0]
     found = likely.capacity
-    parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
+    parts: list[RenderableType] = [Text(f"ANSWER {headline(answer)}", style="bold")]
     parts.append(Text(f"WHY    {'resolved' if found.is_resolved else 'unresolved'}: {found.why}"))
     parts += [Text(f"BREAKS {found.weakest}")] if found.weakest else []
     ends = ", ".join(f"{level.step_times} {_number(level.capacity.located_load)}" for level in answer.levels)
@@ -109,11 +109,12 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(answer: CapacityAnswer) -> str:
+def headline(answer: CapacityAnswer) -> str:
+    """The bracket in words."""
     found = answer.levels[0].capacity
     kept = "no load was shown to keep" if found.kept_load is None else f"{format_number(found.kept_load)} {answer.unit} keep"
     broken = "" if found.broken_load is None else f", {format_number(found.broken_load)} break it"
-    return f"ANSWER {answer.model_id}, {answer.workload_name}: {kept} {answer.objective}{broken}"
+    return f"{answer.model_id}, {answer.workload_name}: {kept} {answer.objective}{broken}"
 
 
 def _probes(found: CapacityRow, unit: str) -> RenderableType:
@@ -128,4 +129,4 @@ def _number(value: float | None) -> str:
     return "nowhere" if value is None else format_number(value)
 
 
-__all__ = ["CapacityAnswer", "CapacityRow", "PacedCapacity", "ProbeRow", "capacity_text", "paced"]
+__all__ = ["CapacityAnswer", "CapacityRow", "PacedCapacity", "ProbeRow", "capacity_text", "headline", "paced"]

@@ -7,7 +7,16 @@ from typing import Any, Final, get_args
 
 import click
 
-from inferometer.cli import answer, deployment_folder, executor_options, size_text, sized_folder, sizing_offers, sizing_over_time
+from inferometer.cli import (
+    answer,
+    decision_pages,
+    deployment_folder,
+    executor_options,
+    size_text,
+    sized_folder,
+    sizing_offers,
+    sizing_over_time,
+)
 from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
@@ -54,6 +63,7 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
+@decision_pages.report_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the files that run, watch and check the answer.")
 @click.option("--force", is_flag=True, help="Over what is in --out.")
 @executor_options.takes_executor("processes")
@@ -83,6 +93,7 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)
     said = replace(said, over_time=_over_time(asked, pick_of(found)))
+    decision_pages.write_size_page(said, asked.question, [done.best for done in found if done.best is not None], flags["report"])
     if flags["out"] is not None:
         sized_folder.write_answer(flags["out"], asked.question, found, grid.utilization_fraction, is_forced=flags["force"])
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)

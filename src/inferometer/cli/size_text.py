@@ -6,17 +6,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.cli.size_tables import size_tables, which
 from inferometer.cli.sizing import SizeAnswer
-from inferometer.cli.sizing_over_time import over_time_text
 from inferometer.cli.sizing_rows import KindRow, PaceRow
 from inferometer.records.request_summaries import Percentile
-from inferometer.report.cells import estimate_cell
 from inferometer.report.request_words import percentile_text
-from inferometer.spec.objectives import percentile_name
-from inferometer.units import format_number
+from inferometer.units import format_duration, format_number
 
-_ABSENT: Final = "–"
 _MAX_REFUSED: Final = 3
+_WORDS: Final = ("ANSWER", "WHY", "COST", "OWN")
 
 
 def size_text(answer: SizeAnswer) -> RenderableType:
@@ -25,7 +23,6 @@ def size_text(answer: SizeAnswer) -> RenderableType:
     pick = answer.pick
     if pick is not None:
         parts += [Text(_doubt(pick)), Text(_reserve(pick)), *_tables(answer)]
-        parts += [] if answer.over_time is None else over_time_text(answer.over_time)
         parts.append(Text(f"WHY    {pick.asked.served.weakest or 'nothing was promised of a percentile'}"))
         parts += [Text(f"BREAKS first under more traffic: {pick.asked.breaks_first}")] if pick.asked.breaks_first else []
         parts += [Text(line) for line in _money(pick)]
@@ -36,6 +33,16 @@ def size_text(answer: SizeAnswer) -> RenderableType:
     parts += [Text(line) for line in _origins(answer)]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
     return Group(*parts)
+
+
+def lead_lines(answer: SizeAnswer) -> list[tuple[str, str]]:
+    """The answer, the verdict, the reserve and the weakest link in words, each with its name."""
+    pick = answer.pick
+    lines = [_headline(answer)] + (
+        [] if pick is None else [_doubt(pick), _reserve(pick), f"WHY    {pick.asked.served.weakest}", *_money(pick)]
+    )
+    named = [line.partition(" ") for line in lines]
+    return [(word.capitalize() if word in _WORDS else word, text.strip()) for word, _, text in named]
 
 
 def _headline(answer: SizeAnswer) -> str:
@@ -76,53 +83,21 @@ def _reserve(pick: KindRow) -> str:
 
 
 def _tables(answer: SizeAnswer) -> list[RenderableType]:
-    """How fast, how much, how dear: each device in each."""
-    first = answer.kinds[0].asked.served
-    fast = Table(
-        "device", "layout", f"TTFT {_which(first.ttft)}, ms", f"TPOT {_which(first.tpot)}, ms", "verdict", box=None, pad_edge=False
-    )
-    much = Table(
-        "device", "devices", "in flight each", "req/s each", "req/s/device", "max req/s", "headroom", "N+1", box=None, pad_edge=False
-    )
-    dear = Table("device", "devices", "$/h", "$/1M in", "$/1M out", "$/1M out, all", "J/tok out", box=None, pad_edge=False)
-    for row in answer.kinds:
-        layout = f"{row.n_replicas} x TP{row.tensor_parallel_size} {row.weights_dtype}"
-        fast.add_row(row.hardware_id, layout, _ms(row.asked.served.ttft), _ms(row.asked.served.tpot), row.verdict)
-        much.add_row(
-            row.hardware_id,
-            format_number(row.in_flight_load),
-            _number(row.instance_requests_per_s),
-            _number(row.device_requests_per_s),
-            _capacity(row.asked),
-            _ABSENT if row.headroom_fraction is None else f"{row.headroom_fraction:.0%}",
-            str(row.n_replicas_if_one_fails),
-        )
-        costs = row.costs
-        dear.add_row(
-            row.hardware_id,
-            str(row.n_devices),
-            _usd(row.usd_per_hour),
-            _usd(costs.input_usd_per_million_tokens),
-            _usd(costs.output_usd_per_million_tokens),
-            _usd(costs.usd_per_million_output_tokens),
-            _number(costs.output_joule_per_token),
-        )
-    return [Text(""), fast, Text(""), much, Text(""), dear, Text("")]
-
-
-def _ms(percentile: Percentile | None) -> str:
-    """``444 [290, 783]``"""
-    if percentile is None:
-        return _ABSENT
-    return f"{'≥ ' if percentile.is_lower_bound else ''}{estimate_cell(percentile.seconds, 1e3)}"
-
-
-def _capacity(pace: PaceRow) -> str:
-    """Of all replicas: the highest rate that was shown to keep the promise, and the lowest that was shown to break it."""
-    if pace.kept_requests_per_s is None:
-        return _ABSENT
-    above = "" if pace.broken_requests_per_s is None else f"–{format_number(pace.broken_requests_per_s)}"
-    return f"{format_number(pace.kept_requests_per_s)}{above}"
+    """One under the other; that of the policies with what it is of."""
+    parts: list[RenderableType] = [Text("")]
+    for table in size_tables(answer):
+        drawn = Table(*table.header, box=None, pad_edge=False)
+        for row in table.rows:
+            drawn.add_row(*row)
+        parts += [drawn, Text("")]
+    said = answer.over_time
+    if said is not None:
+        span_s = said.window_s * len(said.rates_per_s)
+        rates = f"{format_number(min(said.rates_per_s))} to {format_number(max(said.rates_per_s))} requests/s"
+        windows = f"{len(said.rates_per_s)} windows of {format_duration(said.window_s)}"
+        how = f"a start takes {format_duration(said.start_up_s)}, policies that react aim at {said.target_fraction:.0%} of what is carried"
+        parts.append(Text(f"OVER   {format_duration(span_s)} at {rates}, {windows}, all requests at their instants; {how}"))
+    return parts
 
 
 def _money(pick: KindRow) -> list[str]:
@@ -162,23 +137,11 @@ def _origins(answer: SizeAnswer) -> list[str]:
 
 
 def _named(percentile: Percentile | None) -> str:
-    return f"{_which(percentile)} {percentile_text(percentile)}".strip()
-
-
-def _which(percentile: Percentile | None) -> str:
-    return "" if percentile is None else percentile_name(percentile.percentile_fraction)
-
-
-def _usd(value: float | None) -> str:
-    return _ABSENT if value is None else f"{value:.2f}"
-
-
-def _number(value: float | None) -> str:
-    return _ABSENT if value is None else format_number(value)
+    return f"{which(percentile)} {percentile_text(percentile)}".strip()
 
 
 def _replicas(n_replicas: int) -> str:
     return f"{n_replicas} replica{'s' if n_replicas > 1 else ''}"
 
 
-__all__ = ["size_text"]
+__all__ = ["lead_lines", "size_text"]

@@ -1,17 +1,11 @@
 """What is said of replicas that come and go with the traffic: each policy, its cost, and how much of the time it keeps the promise?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from inferometer.decide.course import Course, Scaling
 from inferometer.decide.elastic import Elastic, PolicyOutcome, capacities_of
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.stats.estimate import Estimate, Verdict
-from inferometer.units import format_duration, format_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +54,7 @@ def over_time(question: SizingQuestion, kind: SizedKind, course: Course, *, star
         target_fraction=target_fraction,
         rates_per_s=course.rates_per_s,
         capacities_per_s=capacities,
-        policies=tuple(_row(one) for one in sorted(outcomes, key=lambda one: one.replica_s)),
+        policies=tuple(_row(one) for one in sorted(outcomes, key=lambda one: (one.usd or 0.0, one.replica_s))),
     )
 
 
@@ -79,28 +73,4 @@ def _row(outcome: PolicyOutcome) -> PolicyRow:
     )
 
 
-def over_time_text(said: OverTime) -> list[RenderableType]:
-    """The table of policies, and how they were simulated."""
-    span_s = said.window_s * len(said.rates_per_s)
-    rates = f"{format_number(min(said.rates_per_s))} to {format_number(max(said.rates_per_s))} requests/s"
-    head = f"OVER   {format_duration(span_s)} at {rates}, {len(said.rates_per_s)} windows of {format_duration(said.window_s)}"
-    table = Table("policy", "replicas", "$", "kept, time", "requests in limits", "verdict", box=None, pad_edge=False)
-    for row in said.policies:
-        table.add_row(
-            row.name + ("" if row.is_settled else " (not settled)"),
-            _span(row.n_replicas),
-            "–" if row.usd is None else f"{row.usd:.2f}",
-            f"{row.kept_fraction:.1%}",
-            "–" if row.good is None else f"{row.good.value:.2%}",
-            row.verdict,
-        )
-    how = f"a start takes {format_duration(said.start_up_s)}, policies that react aim at {said.target_fraction:.0%} of what replicas carry"
-    return [Text(head), table, Text(f"       all requests at their instants on the replicas that are ready; {how}"), Text("")]
-
-
-def _span(counts: Sequence[int]) -> str:
-    low, high = min(counts), max(counts)
-    return str(low) if low == high else f"{low}–{high}"
-
-
-__all__ = ["OverTime", "PolicyRow", "over_time", "over_time_text"]
+__all__ = ["OverTime", "PolicyRow", "over_time"]

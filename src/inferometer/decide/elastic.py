@@ -94,14 +94,13 @@ class Elastic:
 
     def _outcome(self, name: str, schedule: Schedule, run: Run) -> PolicyOutcome:
         replica_s = _paid_s(run, schedule, self.course)
-        hourly = self.kind.candidate.usd_per_hour
         return PolicyOutcome(
             name=name,
             schedule=schedule,
             judgement=judge_objective(run, self.question.objective),
             kept=_kept(run, self.question, self.course),
             replica_s=replica_s,
-            usd=None if hourly is None else hourly * replica_s / _S_PER_HOUR,
+            usd=_usd(self.kind, max(schedule.paid), replica_s, self.course.span_s),
             is_settled=True,
         )
 
@@ -179,6 +178,18 @@ def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
             busy_until_ns = 0 if requests is None else _last_end_ns(run, requests, replica, edges_ns[first], edges_ns[last + 1])
             total_ns += max(int(edges_ns[last + 1]), busy_until_ns) - int(edges_ns[first])
     return total_ns / NS_PER_S
+
+
+def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float | None:
+    """Rented replicas cost while they are there; bought ones always cost their capital, as many as there ever are, and power while on."""
+    offer, n_devices = kind.candidate.offer, kind.candidate.n_devices
+    if offer.usd_per_hour is None:
+        return None
+    if offer.owned is None or offer.usd_per_hour != offer.owned.usd_per_hour:
+        return offer.usd_per_hour * n_devices * replica_s / _S_PER_HOUR
+    capital_usd_per_hour = offer.owned.usd_per_hour - offer.owned.power_usd_per_hour
+    spent_usd = capital_usd_per_hour * n_most * span_s + offer.owned.power_usd_per_hour * replica_s
+    return n_devices * spent_usd / _S_PER_HOUR
 
 
 def _last_end_ns(run: Run, requests: RequestTable, replica: int, from_ns: int, to_ns: int) -> int:

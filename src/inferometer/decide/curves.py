@@ -1,0 +1,88 @@
+"""What lies around a decision: how do speed, throughput and goodput go with the load, and what does a stricter promise cost?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inferometer.decide.capacity import CapacityQuestion, find_capacity
+from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.records.promises import Judgement, judge_objective
+from inferometer.records.request_summaries import RequestSummary, summarise_requests
+from inferometer.spec.objectives import ObjectiveSpec
+
+LOAD_RATIOS: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
+"""Of the highest load that was shown to keep the promise."""
+LIMIT_RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
+"""Of the limits of the promise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPoint:
+    """All replicas of a kind at one load."""
+
+    offered_requests_per_s: float
+    summary: RequestSummary
+    judgement: Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPoint:
+    """The same traffic under a promise with other limits."""
+
+    limit_ratio: float
+    objective: ObjectiveSpec
+    n_replicas: int | None
+    """By short runs; None where no load keeps it."""
+    usd_per_hour: float | None
+
+
+def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LOAD_RATIOS) -> tuple[LoadPoint, ...]:
+    """The replicas of the answer, from idle to beyond what they carry."""
+    probe = _probe(question, kind, question.objective)
+    full = kind.sized_at.capacity.kept_load or question.rate_per_s
+    points = list[LoadPoint]()
+    for ratio in ratios:
+        run = probe.run(full * ratio, 0)
+        judgement = judge_objective(run, question.objective)
+        points.append(LoadPoint(offered_requests_per_s=full * ratio, summary=summarise_requests(run), judgement=judgement))
+    return tuple(points)
+
+
+def limit_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS) -> tuple[LimitPoint, ...]:
+    """How many replicas of this kind the traffic takes under stricter and laxer limits, from what the present ones carry under them."""
+    points = list[LimitPoint]()
+    for ratio in ratios:
+        objective = _with_limits(question.objective, ratio)
+        load = _located(_probe(question, kind, objective), question.rate_per_s)
+        n_replicas = None if load is None else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
+        each = kind.candidate.usd_per_hour
+        hourly = None if each is None or n_replicas is None else each * n_replicas
+        points.append(LimitPoint(limit_ratio=ratio, objective=objective, n_replicas=n_replicas, usd_per_hour=hourly))
+    return tuple(points)
+
+
+def _probe(question: SizingQuestion, kind: SizedKind, objective: ObjectiveSpec) -> ReplicaProbe:
+    return ReplicaProbe(
+        deployment=kind.candidate.deployment,
+        step_times=getattr(kind.candidate.deployment.step_times, question.pace),
+        traffic=question.traffic,
+        objective=objective,
+        n_replicas=kind.n_replicas,
+        router=question.router,
+    )
+
+
+def _with_limits(objective: ObjectiveSpec, ratio: float) -> ObjectiveSpec:
+    return ObjectiveSpec(thresholds=tuple(replace(one, limit_s=one.limit_s * ratio) for one in objective.thresholds))
+
+
+def _located(probe: ReplicaProbe, start_per_s: float) -> float | None:
+    asked = CapacityQuestion(
+        kind="requests_per_s", start_load=start_per_s, lowest_load=start_per_s / 64, highest_load=start_per_s * 64, proof_effort=None
+    )
+    return find_capacity(probe, asked).located_load
+
+
+__all__ = ["LIMIT_RATIOS", "LOAD_RATIOS", "LimitPoint", "LoadPoint", "limit_curve", "load_curve"]

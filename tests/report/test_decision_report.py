@@ -1,0 +1,142 @@
+"""Does the page of a decision draw what there is: trades, costs, replicas over time, probes; and nothing that there is not?"""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from inferometer.records.types import Caution
+from inferometer.report import decision_views as views
+from inferometer.report.charts.decision import limit_cost_chart, pareto_chart, probes_chart, replicas_chart, traffic_chart
+from inferometer.report.decision_html import render_decision_report, write_decision_report
+from inferometer.report.tables import TextTable
+from inferometer.stats.estimate import Estimate
+
+
+def about(value):
+    return Estimate(value=value, low=value * 0.9, high=value * 1.1, confidence_fraction=0.95, n_samples=400, method="batches")
+
+
+def trade(device, load, per_user, output, verdict):
+    return views.TradePoint(
+        device=device,
+        offered_requests_per_s=load,
+        tokens_per_s_per_user=about(per_user),
+        device_tokens_per_s=about(output),
+        verdict=verdict,
+    )
+
+
+def probe(load, effort, verdict, margin):
+    return views.ProbePoint(offered_load=load, effort=effort, verdict=verdict, margin_ratio=margin, why=f"at {load}")
+
+
+def cost(device, ratio, usd):
+    return views.LimitCost(device=device, limit_ratio=ratio, objective=f"ttft:p95<{ratio:g}s", n_replicas=2, usd_per_hour=usd)
+
+
+@pytest.fixture(scope="module")
+def view():
+    policies = (
+        views.PolicyCourse(name="scheduled", n_replicas=(1, 2, 3), usd=4.0, kept_fraction=1.0),
+        views.PolicyCourse(name="static peak", n_replicas=(3, 3, 3), usd=6.0, kept_fraction=1.0),
+    )
+    return views.DecisionView(
+        title="a model: what chat takes",
+        subtitle="20 requests/s",
+        answers=(("Answer", "2 x A"), ("SLO", "met")),
+        tables=(TextTable(caption="Cost", header=("device", "$/h"), rows=(("a", "2"), ("b", "3"))),),
+        trades=(
+            trade("a", 1.0, 90.0, 100.0, "met"),
+            trade("a", 9.0, 40.0, 800.0, "met"),
+            trade("b", 1.0, 50.0, 90.0, "met"),
+            trade("b", 12.0, 10.0, 900.0, "missed"),
+        ),
+        limit_costs=(cost("a", 0.5, 4.0), cost("a", 2.0, 2.0), cost("b", 1.0, 3.0), cost("b", 2.0, None)),
+        course=views.CourseView(window_s=600.0, rates_per_s=(2.0, 8.0, 4.0), policies=policies),
+        probes=(probe(1.0, 0, "met", 0.2), probe(8.0, 0, "missed", None), probe(4.0, 1, "met", 0.9), probe(4.2, 1, "missed", 1.1)),
+        kept_load=4.0,
+        broken_load=4.2,
+        objective="ttft:p95<1s",
+        facts=(("router", "least-loaded"),),
+        cautions=(Caution(code="DATASHEET", text="step times are those of datasheets", remedy="a fit"),),
+        tool_version="0",
+    )
+
+
+def rows_of(chart):
+    return [row for layer in (chart.spec, *chart.spec["layer"]) for row in layer.get("data", {}).get("values", [])]
+
+
+def test_the_best_trade_is_one_that_keeps_the_promise(view):
+    chart = pareto_chart(view)
+    assert "800 tok/s on a" in chart.finding
+    assert {row["flags"] for row in rows_of(chart)} == {"", "missed"}
+    assert len(chart.rows) == 4
+
+
+def test_costs_without_a_price_are_not_drawn(view):
+    chart = limit_cost_chart(view)
+    assert [row[:2] for row in chart.rows] == [("a", "x 0.5"), ("a", "x 2"), ("b", "x 1")]
+    assert "4.00 $/h at 0.5 times the limits, 2.00 $/h at 2 times" in chart.finding
+
+
+def test_replicas_over_time(view):
+    assert [row["value"] for row in rows_of(traffic_chart(view))] == [2.0, 8.0, 4.0]
+    chart = replicas_chart(view)
+    assert "cheapest policy is scheduled for 4.00 $: it keeps the promise 100.0% of the time" in chart.finding
+    assert chart.rows[0] == ("scheduled", "1 to 3", "4.00", "100.0%")
+
+
+def test_every_probe_and_the_bracket(view):
+    chart = probes_chart(view)
+    drawn = [row for row in rows_of(chart) if "place" in row]
+    assert [row["value"] for row in drawn] == [0.2, 10.0, 0.9, 1.1]
+    assert [row["x"] for row in rows_of(chart) if set(row) == {"x"}] == [4.0, 4.2]
+    assert chart.rows[1][-2] == "–"
+    assert "at the top: 10 or more" in json.dumps(chart.spec)
+    finding = probes_chart(replace(view, kept_load=None, broken_load=None)).finding
+    assert "No load was shown to keep the promise, none was shown to break it" in finding
+
+
+def test_the_page_has_what_there_is(view):
+    page = render_decision_report(view)
+    assert len(page.encode()) <= 1_500_000
+    assert render_decision_report(view) == page
+    for name in ("pareto", "cost-vs-slo", "traffic", "replicas", "probes"):
+        assert f'<figure id="{name}"' in page
+    bare = render_decision_report(views.DecisionView(title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"))
+    assert "<figure" not in bare
+    assert "<script" not in bare
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_browser_draws_all_charts_without_a_word(view, tmp_path, width):
+    write_decision_report(view, tmp_path / "report.html")
+    (tmp_path / "frame.html").write_text(
+        f"""<iframe src="report.html" style="width:{width}px;height:900px;border:0"></iframe><script>setTimeout(function () {{
+        var page = document.querySelector("iframe").contentDocument, root = page.documentElement;
+        var charts = Array.from(page.querySelectorAll("figure")).filter(function (figure) {{
+          var drawn = figure.querySelector(".live svg"); return drawn && drawn.clientWidth > 200; }});
+        document.title = [root.scrollWidth, root.clientWidth, charts.length].join(" "); }}, 8000);</script>""",
+        encoding="utf-8",
+    )
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=20000", "--window-size=1400,1000", "--dump-dom",
+        f"file://{tmp_path / 'frame.html'}",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
+    scroll_width, client_width, n_charts = map(int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split())
+    assert scroll_width <= client_width
+    assert n_charts == 5
