@@ -24,8 +24,8 @@ IN_AND_OUT = ("import", "export")
 """Their examples are run by ``test_interchange.py``, which has the files."""
 NEEDS_A_PLAN = ("deploy",)
 """Its examples are run by ``test_deploy.py``, which sizes one."""
-NEEDS_A_SERVER = ("load",)
-"""Its examples are run by ``test_load.py``, against an emulated server."""
+NEEDS_A_SERVER = ("load", "verify")
+"""Their examples are run by ``test_load.py`` and ``test_verify.py``, against emulated servers."""
 COMPARES_RUNS = ("compare",)
 """Its examples name runs that ``test_compare.py`` makes, and are decided or not: exit codes 0 and 11."""
 

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.cli.ledger import BEGIN, END
+from inferometer.cli.ledger_text import ledger_markdown
 from inferometer.cli.main import VERBS
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.records.store import read_run
 from inferometer.spec.catalog import load_models
+from inferometer.verify.ledger import read_ledger
+from inferometer.verify.score import score_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -39,6 +43,12 @@ def test_every_verb_it_names_exists():
     named = set(re.findall(r"^inferometer (\w+)", README, re.MULTILINE))
     assert named
     assert named <= set(VERBS)
+
+
+def test_the_ledger_is_that_of_the_file():
+    """After new entries: inferometer ledger --into README.md."""
+    said = README.partition(f"{BEGIN}\n")[2].partition(f"\n{END}")[0]
+    assert said == ledger_markdown(score_of(read_ledger(ROOT / "ledger" / "ledger.jsonl")))
 
 
 def test_counts_and_files():

@@ -9,11 +9,11 @@ import click
 
 from inferometer.cli.step_times import asked_fit
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_levels import datasheet_levels, fitted_levels
+from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 from inferometer.spec import catalog, resolve
-from inferometer.spec.types import DType, EngineSpec
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 _COUNT: Final = click.IntRange(min=1)
 _SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
@@ -47,7 +47,7 @@ def takes_deployment(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_deployment(**flags: object) -> None:
         names = ("model", "hardware", "fit_path", "dtype", "kv_dtype", "quantization", "tp", "policy", "gpu_memory_utilization", "own")
-        command(deployment=_deployment({name: flags.pop(name) for name in (*names, *_SHARED)}), **flags)
+        command(deployment=deployment_of({name: flags.pop(name) for name in (*names, *_SHARED)}), **flags)
 
     wrapped: Callable[..., None] = with_deployment
     for option in reversed(_OPTIONS):
@@ -55,28 +55,17 @@ def takes_deployment(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _deployment(flags: Mapping[str, Any]) -> Deployment:
+def deployment_of(flags: Mapping[str, Any]) -> Deployment:
+    """The server that these flags describe, all of which are there, None where nobody gave them.
+
+    Raises
+    ------
+    SpecError, ModelError
+        An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory for a KV cache.
+    """
     model = resolve.resolve_model(flags["model"], load_format="dummy").spec
     hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
-    if flags["fit_path"] is not None:
-        asked = {name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
-        step_times = fitted_levels(asked_fit(flags["fit_path"], model, asked=asked))
-    elif hardware is not None:
-        engine = EngineSpec(
-            dtype=flags["dtype"] or ("float32" if hardware.kind == "cpu" else "bfloat16"),
-            kv_cache_dtype=flags["kv_dtype"],
-            quantization=flags["quantization"],
-            device="cpu" if hardware.kind == "cpu" else "cuda",
-            tensor_parallel_size=flags["tp"] or 1,
-        )
-        step_times = datasheet_levels(model, engine, hardware)
-    else:
-        raise SpecError(
-            "nothing says how long a step takes",
-            where="--hardware, --fit",
-            allowed="a device of the catalogue, or a fit",
-            try_="--hardware h100_sxm",
-        )
+    step_times = step_times_of(flags, model, hardware)
     knobs = Knobs(
         policy=flags["policy"],
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
@@ -86,6 +75,34 @@ def _deployment(flags: Mapping[str, Any]) -> Deployment:
     return deploy(model, step_times.engine, hardware, step_times, knobs)
 
 
+def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: HardwareSpec | None) -> StepTimes:
+    """How long do steps of this model take: as a fit says, else the datasheet of a device?
+
+    Raises
+    ------
+    SpecError, ModelError
+        Neither is named, or the fit is another one's.
+    """
+    if flags["fit_path"] is not None:
+        asked = {name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
+        return fitted_levels(asked_fit(flags["fit_path"], model, asked=asked))
+    if hardware is not None:
+        engine = EngineSpec(
+            dtype=flags["dtype"] or ("float32" if hardware.kind == "cpu" else "bfloat16"),
+            kv_cache_dtype=flags["kv_dtype"],
+            quantization=flags["quantization"],
+            device="cpu" if hardware.kind == "cpu" else "cuda",
+            tensor_parallel_size=flags["tp"] or 1,
+        )
+        return datasheet_levels(model, engine, hardware)
+    raise SpecError(
+        "nothing says how long a step takes",
+        where="--hardware, --fit",
+        allowed="a device of the catalogue, or a fit",
+        try_="--hardware h100_sxm",
+    )
+
+
 def _own_knob(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -93,4 +110,4 @@ def _own_knob(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-__all__ = ["takes_deployment"]
+__all__ = ["deployment_of", "step_times_of", "takes_deployment"]

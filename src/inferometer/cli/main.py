@@ -40,6 +40,8 @@ VERBS: Final[dict[str, Verb]] = {
     "capacity": Verb("inferometer.cli.capacity", "What is the highest load at which a promise is kept?"),
     "size": Verb("inferometer.cli.size", "What must be bought to keep a promise under some traffic?"),
     "deploy": Verb("inferometer.cli.deploy", "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana."),
+    "verify": Verb("inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."),
+    "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
     "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
     "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),

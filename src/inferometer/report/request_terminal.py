@@ -22,8 +22,8 @@ def request_report_text(view: RequestReportView) -> RenderableType:
     parts += [] if view.online is None else [Text(online_tables.validity_line(view.online.validity), style="bold")]
     parts.append(five_lines_text(view.five_lines))
     if view.judgement is not None:
-        parts += [_table(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
-    parts += [_table(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
+        parts += [table_text(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
+    parts += [table_text(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
     parts += [] if view.online is None else _online(view.online)
     parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
@@ -39,7 +39,7 @@ def _online(view: OnlineView) -> list[RenderableType]:
     )
     built = (*server_tables.tables_of(view), tokens, errors, tools)
     shown = [table for table in built if table is not None and table.rows]
-    parts = [part for table in shown for part in (Text(table.caption, style="bold"), _table(online_tables.without_sentences(table)))]
+    parts = [part for table in shown for part in (Text(table.caption, style="bold"), table_text(online_tables.without_sentences(table)))]
     parts += [Text(f"  {one.tool}: {one.definitions}") for one in view.tools[1:]]
     return [
         *parts,
@@ -48,7 +48,8 @@ def _online(view: OnlineView) -> list[RenderableType]:
     ]
 
 
-def _table(table: TextTable) -> RenderableType:
+def table_text(table: TextTable) -> RenderableType:
+    """A table without lines: names to the left, all else to the right."""
     drawn = Table(box=None, pad_edge=False, header_style="bold", title=None, padding=(0, 2, 0, 0))
     for index, name in enumerate(table.header):
         drawn.add_column(name, justify="left" if index == 0 else "right")
@@ -57,4 +58,4 @@ def _table(table: TextTable) -> RenderableType:
     return Padding(drawn, (0, 0, 1, 0))
 
 
-__all__ = ["request_report_text"]
+__all__ = ["request_report_text", "table_text"]

@@ -43,9 +43,17 @@ def predicted_chart(view: SweepReportView) -> ChartSpec | None:
     )
 
 
+def identity_layers(domain: Sequence[float], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """The band of ±10 % around the diagonal, and the diagonal."""
+    ideal: list[Row] = [{"x": at, "value": at, "low": at * (1 - BAND_FRACTION), "high": at * (1 + BAND_FRACTION)} for at in domain]
+    return [
+        alt.Chart(values(ideal)).mark_area(color=MUTED, opacity=0.15).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
+        alt.Chart(values(ideal)).mark_line(color=INK, strokeWidth=1).encode(x=x, y=y),
+    ]
+
+
 def _layers(rows: Sequence[Row], domain: Sequence[float], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Band and diagonal, error bars, points, and the holes of those that the model had seen."""
-    ideal: list[Row] = [{"x": at, "value": at, "low": at * (1 - BAND_FRACTION), "high": at * (1 + BAND_FRACTION)} for at in domain]
     channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
     tooltip = ["series:N", "prompt:Q", "batch:Q", alt.Tooltip("x:Q", title="predicted, ms", format=".3~r")]
     tooltip += [
@@ -53,10 +61,7 @@ def _layers(rows: Sequence[Row], domain: Sequence[float], x: alt.X, y: alt.Y) ->
         alt.Tooltip("error:N"),
         alt.Tooltip("held_out:N", title="held out"),
     ]
-    layers = [
-        alt.Chart(values(ideal)).mark_area(color=MUTED, opacity=0.15).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
-        alt.Chart(values(ideal)).mark_line(color=INK, strokeWidth=1).encode(x=x, y=y),
-    ]
+    layers = identity_layers(domain, x, y)
     bars = [row for row in rows if "low" in row]
     if bars:
         layers.append(alt.Chart(values(bars)).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"]))
@@ -112,4 +117,4 @@ def _cells(point: PredictedPoint, *, has_runs: bool) -> tuple[str, ...]:
     )
 
 
-__all__ = ["BAND_FRACTION", "predicted_chart"]
+__all__ = ["BAND_FRACTION", "identity_layers", "predicted_chart"]

@@ -1,0 +1,86 @@
+"""inferometer ledger: how often were predictions right that were sealed before they were measured?"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.ledger_text import ledger_markdown, ledger_text
+from inferometer.cli.verify import LEDGER
+from inferometer.errors import RecordError
+from inferometer.records.durability import replace_file
+from inferometer.verify.ledger import read_ledger
+from inferometer.verify.score import Score, score_of
+
+BEGIN: Final = "<!-- the ledger: made by `inferometer ledger --into README.md` -->"
+END: Final = "<!-- the end of the ledger -->"
+_BETWEEN: Final = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerAnswer:
+    """The chain is whole, and this is what it says."""
+
+    ledger: str
+    n_entries: int
+    head_sha256: str | None
+    """Of the last line: whoever knows it can tell that nothing before it was changed. None of an empty ledger."""
+    score: Score
+    verdicts: tuple[str, ...]
+    """Of the experiments, in their order."""
+
+
+ANSWER = LedgerAnswer
+
+
+@click.command(
+    "ledger",
+    short_help="How often were sealed predictions right?",
+    epilog="""\b
+Examples:
+  inferometer ledger
+  inferometer ledger --markdown
+""",
+)
+@click.argument("path", metavar="[FILE]", required=False, default=LEDGER, type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--markdown", is_flag=True, help="As it stands in a README.")
+@click.option("--into", type=click.Path(path_type=Path, dir_okay=False, exists=True), help=f"Put it into this file, after {BEGIN}.")
+@json_option
+def command(path: Path, into: Path | None, *, markdown: bool, as_json: bool) -> None:
+    """How often were predictions right that were sealed before they were measured: the misses, and what was never measured, too?
+
+    The chain of sums is checked: a line that was changed, taken out or put in is named (exit 4).
+    """
+    entries = read_ledger(path)
+    score = score_of(entries)
+    said = LedgerAnswer(
+        ledger=str(path),
+        n_entries=len(entries),
+        head_sha256=entries[-1].sha256 if entries else None,
+        score=score,
+        verdicts=tuple(experiment.verdict for experiment in score.experiments),
+    )
+    if into is not None:
+        put_into(into, ledger_markdown(score))
+        talk(f"{into} says what {path} says")
+    give(said, as_json=as_json, show=lambda given: ledger_markdown(given.score) if markdown else ledger_text(given.score, path))
+
+
+def put_into(path: Path, text: str) -> None:
+    """Replace what stands between the marks of a file.
+
+    Raises
+    ------
+    RecordError
+        It has no marks, or cannot be written.
+    """
+    old = path.read_text(encoding="utf-8")
+    if not _BETWEEN.search(old):
+        raise RecordError("the file has no place for the ledger", where=str(path), allowed=f"a line {BEGIN} and a line {END}")
+    replace_file(path, _BETWEEN.sub(lambda _: f"{text}\n", old).encode())
+
+
+__all__ = ["ANSWER", "BEGIN", "END", "LedgerAnswer", "command", "put_into"]

@@ -1,0 +1,46 @@
+"""Which file, or which entries of the catalogue, does a prediction rest on?"""
+
+from pathlib import Path
+
+from inferometer.errors import ModelError
+from inferometer.perfmodel.steptime_file import FIT_NAME
+from inferometer.spec import catalog, resolve
+from inferometer.spec.verify_plan import BelievedServer
+from inferometer.verify.seals import Basis, Belief, sha256_of
+
+
+def belief_of(server: BelievedServer, basis: Basis, rests_on: str) -> Belief:
+    """The belief in this server.
+
+    Raises
+    ------
+    ModelError, SpecError
+        Its fit cannot be read; its model or device is not known.
+    """
+    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware).name
+    n_devices = server.replicas * (server.tp or 1)
+    subject = resolve.resolve_model(server.model, load_format="dummy").spec.model_id
+    subject += "" if hardware is None else f" on {n_devices} x {hardware}" if n_devices > 1 else f" on {hardware}"
+    return Belief(basis=basis, subject=subject, rests_on=rests_on, sha256=belief_sha256(server))
+
+
+def belief_sha256(server: BelievedServer) -> str:
+    """Of the fit's file; without one, of model and device as they are in the catalogue, or in the model's own files.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The same.
+    """
+    if server.fit is None:
+        hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
+        return sha256_of((resolve.resolve_model(server.model, load_format="dummy").spec, hardware))
+    path = Path(server.fit)
+    path = path / FIT_NAME if path.is_dir() else path
+    try:
+        return sha256_of(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"cannot read the fit: {error.strerror or error}", where=str(path), try_="inferometer fit RUN") from error
+
+
+__all__ = ["belief_of", "belief_sha256"]

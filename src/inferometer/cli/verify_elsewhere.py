@@ -1,0 +1,110 @@
+"""What was measured elsewhere, and is it an answer to what was sealed: our own runs, sweeps, and other tools' results?
+
+A load test of ours tells its workload, which must be the sealed one, request by request. Another tool's result does not: it must have as
+many requests of the same mean lengths, and come at the same rate.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer.cli import step_times, verify_loads, verify_sealing
+from inferometer.errors import RecordError
+from inferometer.records.imports.detection import read_results
+from inferometer.records.reading import read_run
+from inferometer.records.types import RequestTable, Run
+from inferometer.spec import resolve
+from inferometer.spec.workload import replay
+from inferometer.verify import checking, measurements, seals
+
+_TOLERANCE_FRACTION: Final = 0.05
+"""Of mean lengths and of the time between first and last request, where another tool sent requests of its own making."""
+
+
+def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> tuple[checking.Measurement, ...]:
+    """What these runs say of the seal's questions.
+
+    Raises
+    ------
+    RecordError
+        A run cannot be read, or is none of what was sealed; two of them are of the same load.
+    """
+    found = [one for path in paths for run in _runs_of(path) for one in _of_run(sealed, run)]
+    asked = [one.measured.at for one in found]
+    twice = next((at for at in asked if asked.count(at) > 1), None)
+    if twice is not None:
+        raise RecordError(f"{twice} was measured by two of these runs", where="--check", allowed="one run for each")
+    return tuple(found)
+
+
+def _runs_of(path: Path) -> tuple[Run, ...]:
+    if path.is_dir() or path.name == "manifest.json":
+        return (read_run(path),)
+    runs = read_results(path).runs
+    if not runs:
+        raise RecordError(
+            "the file has statistics but no requests: nobody can tell what was asked, when, and how sure they are",
+            where=str(path),
+            allowed="results with every request, such as vllm bench serve --save-detailed",
+        )
+    return runs
+
+
+def _of_run(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measurement, ...]:
+    if run.manifest.origin == "simulated":
+        raise _other(run, "it was simulated", "a measured run")
+    if sealed.points:
+        return _of_sweep(sealed, run)
+    if run.requests is None:
+        raise _other(run, "it is no run of requests", "inferometer load, or another tool's results with every request")
+    asked, asked_as = _asked_by(sealed, run, run.requests)
+    return (measurements.load_measurement(sealed.seal, asked.question.at, run, asked_as),)
+
+
+def _of_sweep(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measurement, ...]:
+    plan, server = run.manifest.plan, sealed.plan.server
+    if run.manifest.model is None or plan is None:
+        raise _other(run, "it is no sweep that says which model and engine it measured", "inferometer sweep or quick")
+    believed, seen = resolve.resolve_model(server.model, load_format="dummy").spec, run.manifest.model
+    if (believed.n_layers, believed.hidden_size) != (seen.n_layers, seen.hidden_size):
+        raise _other(run, f"it measured {seen.model_id!r}", believed.model_id)
+    if server.fit is not None:
+        engine = step_times.asked_fit(Path(server.fit), believed, asked={}).engine
+        if engine != plan.engine:
+            raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
+    return measurements.point_measurements(run, {one.question.at: one.point for one in sealed.points})
+
+
+def _asked_by(sealed: verify_sealing.Sealed, run: Run, requests: RequestTable) -> tuple[verify_loads.AskedLoad, str]:
+    """Which of the loads was this, and how is that known?"""
+    load = run.manifest.load
+    if load is not None:
+        sha256 = seals.requests_sha256(replay.draw_workload(load.workload).plan)
+        same = next((one for one in sealed.loads if one.question.sha256 == sha256), None)
+        if same is None:
+            raise _other(run, "its requests are not those that were sealed", "; ".join(one.question.asks for one in sealed.loads))
+        return same, "the very requests"
+    alike = next((one for one in sealed.loads if _is_alike(one, requests)), None)
+    if alike is None:
+        wanted = "; ".join(f"{one.question.at}: {one.question.asks}" for one in sealed.loads)
+        raise _other(run, "its requests are not like those that were sealed", f"as many, of the same mean lengths and rate: {wanted}")
+    return alike, f"as many requests of the same mean lengths and rate, within {_TOLERANCE_FRACTION * 100:g} %"
+
+
+def _is_alike(asked: verify_loads.AskedLoad, requests: RequestTable) -> bool:
+    plan = asked.drawn.plan
+    if plan.n_requests != len(requests.status):
+        return False
+    pairs = [(requests.prompt_tokens.mean(), plan.prompt_tokens.mean()), (requests.output_tokens.mean(), plan.output_tokens.mean())]
+    if (plan.follows == -1).all():
+        pairs.append((np.ptp(requests.intended_send_ns), np.ptp(plan.arrival_ns)))
+    return all(abs(seen - wanted) <= _TOLERANCE_FRACTION * wanted for seen, wanted in pairs)
+
+
+def _other(run: Run, what: str, allowed: str) -> RecordError:
+    return RecordError(f"run {run.manifest.run_id} is no check of these predictions: {what}", where="--check", allowed=allowed)
+
+
+__all__ = ["measured_elsewhere"]

@@ -1,0 +1,92 @@
+"""Which points of a sweep does a plan ask about, and what does the step-time model commit itself to?"""
+
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from inferometer.cli import deployment, step_times, verify_belief
+from inferometer.perfmodel import steptime_arrays, types
+from inferometer.spec import catalog, resolve
+from inferometer.spec.types import ModelSpec, SweepPoint
+from inferometer.spec.verify_plan import BelievedServer, Points
+from inferometer.stats.estimate import Estimate
+from inferometer.verify import claims, seals
+
+
+class AskedPoint(NamedTuple):
+    """A point of a sweep."""
+
+    question: seals.Question
+    point: SweepPoint
+
+
+class _Step(NamedTuple):
+    at: str
+    metric: seals.Metric
+    shape: types.BatchShape
+
+
+def asked_points(points: Points) -> tuple[AskedPoint, ...]:
+    """Each batch size at each prompt length."""
+    grid = [
+        SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=points.gen_tokens)
+        for prompt in points.prompt_tokens
+        for batch in points.batch_sizes
+    ]
+    return tuple(
+        AskedPoint(
+            seals.Question(
+                at=f"prompt {point.prompt_tokens}, batch {point.batch_size}",
+                asks=f"prefill, then {point.gen_tokens} tokens for each sequence",
+                sha256=seals.sha256_of(point),
+            ),
+            point,
+        )
+        for point in grid
+    )
+
+
+def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> claims.Commitment:
+    """What the fit, or the datasheet, says of the prefill and the median decode step of these points.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The model or the device is not known, or the fit is another one's.
+    """
+    model = resolve.resolve_model(server.model, load_format="dummy").spec
+    hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
+    steps = [step for asked in points for step in _steps(asked)]
+    flags = msgspec.structs.asdict(server) | {"fit_path": None if server.fit is None else Path(server.fit)}
+    levels = deployment.step_times_of(flags, model, hardware)
+    if server.fit is not None:
+        said = _fitted(server, model, steps)
+    else:
+        paces = (levels.likely, levels.fast, levels.slow)
+        each = ([steptime_arrays.step_duration_s(pace, *astuple(step.shape)) for pace in paces] for step in steps)
+        said = [claims.spanned(value, ends) for value, *ends in each]
+    return claims.Commitment(
+        verify_belief.belief_of(server, levels.basis, levels.origin),
+        tuple(seals.Claim(at=step.at, metric=step.metric, predicted=duration) for step, duration in zip(steps, said, strict=True)),
+    )
+
+
+def _fitted(server: BelievedServer, model: ModelSpec, steps: Sequence[_Step]) -> list[Estimate]:
+    fit = step_times.asked_fit(Path(server.fit or ""), model, asked=msgspec.structs.asdict(server))
+    return [said.duration_s for said in fit.predict_all([step.shape for step in steps])]
+
+
+def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:
+    """The prefill, and the decode step in the middle of the generation."""
+    point = asked.point
+    middle = point.prompt_tokens + round(point.gen_tokens / 2)
+    return (
+        _Step(asked.question.at, "prefill_s", types.prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens)),
+        _Step(asked.question.at, "decode_step_s", types.decode_shape(batch_size=point.batch_size, context_tokens=middle)),
+    )
+
+
+__all__ = ["AskedPoint", "asked_points", "predict_points"]

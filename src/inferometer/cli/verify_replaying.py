@@ -1,0 +1,83 @@
+"""How are a sealed plan's loads replayed against a server, and what came of it?"""
+
+from pathlib import Path
+
+from inferometer.cli import load_options, load_running, load_wording
+from inferometer.cli.answer import talk
+from inferometer.cli.verify_loads import AskedLoad
+from inferometer.cli.verify_sealing import Sealed
+from inferometer.measure.load import messages, target
+from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.objectives import parse_objective
+from inferometer.verify import checking, measurements
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that is none, before anything is sealed.
+
+    Raises
+    ------
+    SpecError
+        It is none.
+    """
+    target.proxy_for(url, None, target.environment())
+
+
+def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking.Measurement:
+    """Send the very requests of this load to the server, into a folder; what was begun there goes on.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there, or a client process died.
+    RecordError
+        The folder holds another run.
+    KeyboardInterrupt
+        Somebody stopped it; the same command goes on.
+    """
+    request = load_request(sealed, url, asked)
+    load_wording.check_prompts(request.load, asked.drawn)
+    talk(f"{asked.question.at}: {load_wording.what_will_happen(request.load, asked.drawn)}")
+    loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed), as_json=False)
+    if loaded.is_interrupted:
+        raise KeyboardInterrupt
+    return measurements.load_measurement(sealed.seal, asked.question.at, loaded.run, "the very requests, replayed")
+
+
+def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.LoadRequest:
+    """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
+
+    Raises
+    ------
+    SpecError
+        The URL is none.
+    """
+    client, variables = sealed.plan.client, target.environment()
+    token = target.bearer_token(variables)
+    proxy, authorization = target.proxy_for(url, None, variables)
+    load = LoadPlan(
+        url=url.rstrip("/"),
+        served_model=client.served_model or Path(sealed.plan.server.model).name,
+        endpoint=client.endpoint,
+        workload=asked.spec,
+        for_s=asked.spec.duration_s,
+        drain_s=client.drain_s,
+        timeout_s=client.timeout_s,
+        n_processes=client.processes,
+        prompt_form=client.prompts,
+        tokenizer=client.tokenizer,
+        sends_bearer_token=token is not None,
+        proxy=proxy,
+    )
+    headers = (("Authorization", f"Bearer {token}"),) if token is not None else ()
+    secrets = target.Secrets(headers=headers, proxy_authorization=authorization)
+    return load_options.LoadRequest(load=load, secrets=secrets, limits=messages.ClientLimits())
+
+
+def _percentiles(sealed: Sealed) -> tuple[float, ...]:
+    traffic = sealed.plan.traffic
+    thresholds = () if traffic is None or traffic.slo is None else parse_objective(traffic.slo).thresholds
+    return tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+
+
+__all__ = ["check_url", "load_request", "replay"]

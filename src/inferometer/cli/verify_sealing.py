@@ -1,0 +1,119 @@
+"""How are a plan's predictions sealed, or found as they were sealed before?
+
+The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder is a copy for whoever measures elsewhere.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferometer import __version__
+from inferometer.cli import verify_belief, verify_loads, verify_points
+from inferometer.errors import RecordError
+from inferometer.measure.code_version import git_commit
+from inferometer.measure.run_names import now_utc
+from inferometer.spec.verify_plan import VerifyPlan
+from inferometer.verify import checking, ledger, score, seal_file, seals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    """A plan whose predictions are sealed, in this ledger."""
+
+    plan: VerifyPlan
+    ledger: Path
+    folder: Path
+    seal: seals.Seal
+    seal_sha256: str
+    loads: tuple[verify_loads.AskedLoad, ...]
+    points: tuple[verify_points.AskedPoint, ...]
+
+    def standing(self) -> score.Experiment:
+        """Where the predictions stand, by the ledger.
+
+        Raises
+        ------
+        RecordError
+            The ledger was tampered with.
+        """
+        entries = ledger.read_ledger(self.ledger)
+        return next(
+            score.experiment_of(entries, entry) for entry in entries if entry.seal is not None and entry.seal_sha256 == self.seal_sha256
+        )
+
+    def record(self, measurements: Sequence[checking.Measurement]) -> None:
+        """Put into the ledger what came of these measurements, those that it has left out.
+
+        Raises
+        ------
+        RecordError
+            One was made before the seal, or answers what another run answered before; the ledger cannot be written.
+        """
+        ledger.append(self.ledger, at_utc=now_utc(), add=lambda entries: score.check_of(entries, self.seal_sha256, measurements))
+
+
+def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
+    """Seal what the plan predicts; where that was done before, in this folder, check that nothing changed since.
+
+    Raises
+    ------
+    RecordError
+        The folder holds another plan's seal, or one that was edited; the ledger was tampered with, or cannot be written.
+    SpecError, ModelError
+        The plan cannot be predicted.
+    """
+    loads = () if plan.traffic is None else verify_loads.asked_loads(plan.traffic)
+    points = () if plan.points is None else verify_points.asked_points(plan.points)
+    asked = (*(load.question for load in loads), *(point.question for point in points))
+    ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
+    seal = seal_file.read_seal(folder)
+    if seal is None:
+        seal = _new(plan, asked, loads, points)
+        seal_file.write_seal(folder, seal)
+    else:
+        _refuse_changed(plan, asked, seal, folder)
+    sha256 = seals.sha256_of(seal)
+    ledger.append(ledger_path, at_utc=now_utc(), add=lambda entries: None if ledger.sealed_entry(entries, sha256) else seal)
+    return Sealed(plan=plan, ledger=ledger_path, folder=folder, seal=seal, seal_sha256=sha256, loads=loads, points=points)
+
+
+def _new(
+    plan: VerifyPlan,
+    asked: tuple[seals.Question, ...],
+    loads: tuple[verify_loads.AskedLoad, ...],
+    points: tuple[verify_points.AskedPoint, ...],
+) -> seals.Seal:
+    if plan.traffic is not None:
+        committed = verify_loads.predict_loads(plan.server, plan.traffic, loads)
+    else:
+        committed = verify_points.predict_points(plan.server, points)
+    return seals.Seal(
+        experiment=plan.name,
+        kind=plan.kind,
+        sealed_utc=now_utc(),
+        code=seals.CodeVersion(version=__version__, git_commit=git_commit()),
+        plan_sha256=seals.plan_sha256(plan),
+        belief=committed.belief,
+        questions=asked,
+        claims=committed.claims,
+        promises=committed.promises,
+    )
+
+
+def _refuse_changed(plan: VerifyPlan, asked: tuple[seals.Question, ...], seal: seals.Seal, folder: Path) -> None:
+    unchanged = {
+        "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
+        "the workload, or its points": asked == seal.questions,
+        "the fit, or the model and its device,": verify_belief.belief_sha256(plan.server) == seal.belief.sha256,
+    }
+    changed = [name for name, is_same in unchanged.items() if not is_same]
+    if changed:
+        raise RecordError(
+            f"{' and '.join(changed)} changed since {seal.sealed_utc}, when the predictions were sealed",
+            where=str(folder),
+            allowed="what was sealed",
+            try_="another folder with --out, for predictions of their own",
+        )
+
+
+__all__ = ["Sealed", "sealed"]

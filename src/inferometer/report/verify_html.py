@@ -1,0 +1,46 @@
+"""What do sealed predictions and their measurement look like as one file that opens anywhere?"""
+
+from pathlib import Path
+
+from inferometer.report.charts.verified import verified_charts
+from inferometer.report.figure import figure_of
+from inferometer.report.html import render_page, write_page
+from inferometer.report.sections import Page, Section
+from inferometer.report.verify_tables import DEFINITIONS, claims_table, promises_table
+from inferometer.report.verify_views import VerifyView
+
+
+def write_verify_report(view: VerifyView, path: Path) -> None:
+    """Write the report of this view: all of it or nothing.
+
+    Raises
+    ------
+    RecordError
+        The folder or the file cannot be written.
+    """
+    write_page(verify_page_of(view), path)
+
+
+def render_verify_report(view: VerifyView) -> str:
+    """The page as text."""
+    return render_page(verify_page_of(view))
+
+
+def verify_page_of(view: VerifyView) -> Page:
+    """Predicted against measured, then every number, then what was sealed when."""
+    tables = tuple(table for table in (claims_table(view), promises_table(view)) if table is not None)
+    figures = tuple(figure_of(chart) for chart in verified_charts(view))
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=tuple((name, text) for name, text in (("Answer", view.answer), ("Why", view.why), ("Trust", view.trust)) if text),
+        sections=(
+            Section(id="predicted", title="Predicted vs measured", nav="Predicted vs measured", figures=figures, tables=tables),
+            Section(id="method", title="Method and definitions", nav="Method", definitions=DEFINITIONS),
+            Section(id="provenance", title="What was sealed, and what was measured", nav="Provenance", groups=view.facts),
+        ),
+    )
+
+
+__all__ = ["render_verify_report", "verify_page_of", "write_verify_report"]

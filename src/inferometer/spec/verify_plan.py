@@ -1,0 +1,217 @@
+"""What is to be proved: which server is believed, what will be asked of it, and what is promised?
+
+These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one. A plan has either ``[traffic]``, loads
+that are replayed against a server, or ``[points]``, prefills and decodes of a sweep. Its server is told in the words of
+``inferometer simulate``. The answer of ``inferometer size --json`` is a plan too: its pick, under the traffic that it was picked for.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from inferometer.errors import SpecError
+from inferometer.spec.file_tables import table_from, table_from_text, text_of
+from inferometer.spec.load_plan import Endpoint, PromptForm
+from inferometer.spec.types import DType
+from inferometer.spec.workload.distributions import Natural
+
+PlanKind: TypeAlias = Literal["load", "sweep"]
+Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+_RATE: Final = "rate_per_s"
+_SIZED_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+
+
+class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server that is believed: the flags of ``inferometer simulate``, and what they mean there where a key is left out.
+
+    Step times come from ``fit``, a file of ``inferometer fit``, else from the datasheet of ``hardware``. ``own`` are the engine's other
+    knobs under its own names, as with ``--set``.
+    """
+
+    model: str
+    hardware: str | None = None
+    fit: str | None = None
+    dtype: DType | None = None
+    kv_dtype: DType | None = None
+    quantization: DType | None = None
+    tp: Natural | None = None
+    policy: str = "vllm"
+    max_num_seqs: Natural | None = None
+    max_num_batched_tokens: Natural | None = None
+    max_model_len: Natural | None = None
+    block_size: Natural | None = None
+    num_blocks: Natural | None = None
+    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    own: dict[str, str | bool | int | float] = msgspec.field(default_factory=dict[str, str | bool | int | float])
+    replicas: Natural = 1
+    router: str = "least-loaded"
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Loads: a workload at some rates or numbers of users, the same requests for the simulator and for the server.
+
+    ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the last request within ``duration_s`` (open
+    loops alone: how many a closed one sends in a time depends on the server). A trace comes at its own instants where nothing is asked.
+    """
+
+    workload: str = "chat"
+    rates_per_s: tuple[Positive, ...] = ()
+    concurrencies: tuple[Natural, ...] = ()
+    n_requests: Natural | None = None
+    duration_s: Positive | None = None
+    seed: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    slo: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrencies and self.n_requests is None:
+            raise ValueError("a closed loop needs n_requests: how many come in a time depends on the server")
+        if self.concurrencies and self.duration_s is not None:
+            raise ValueError("a closed loop ends after n_requests, not after a duration_s")
+        for name in ("rates_per_s", "concurrencies"):
+            loads = getattr(self, name)
+            if len(set(loads)) < len(loads):
+                raise ValueError(f"the same load twice in {name}")
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How requests are sent: the flags of ``inferometer load``. ``served_model`` is the model's id where nobody says."""
+
+    served_model: str | None = None
+    endpoint: Endpoint = "completions"
+    prompts: PromptForm = "words"
+    tokenizer: str | None = None
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    drain_s: Positive = 60.0
+    timeout_s: Positive = 600.0
+
+
+class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Points of a sweep: each batch size at each prompt length."""
+
+    prompt_tokens: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
+    batch_sizes: Annotated[tuple[Natural, ...], msgspec.Meta(min_length=1)]
+    gen_tokens: Annotated[int, msgspec.Meta(ge=2)] = 32
+
+
+class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan: either ``traffic`` or ``points`` of the ``server`` that is believed. ``name`` is the experiment's in the ledger."""
+
+    name: str
+    server: BelievedServer
+    traffic: Traffic | None = None
+    points: Points | None = None
+    client: Client = msgspec.field(default_factory=Client)
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ValueError("the experiment has no name")
+        if (self.traffic is None) == (self.points is None):
+            raise ValueError("a plan has either [traffic] or [points]")
+
+    @property
+    def kind(self) -> PlanKind:
+        """Is a server loaded, or are points of a sweep measured?"""
+        return "load" if self.traffic is not None else "sweep"
+
+
+def read_plan(path: Path) -> VerifyPlan:
+    """The plan of a TOML file, or of the answer of ``inferometer size --json``; the paths in it are relative to its folder.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
+    """
+    text, where = text_of(path, noun="plan", endings=".toml, or size --json's .json"), str(path)
+    if path.suffix.lower() != ".json":
+        return _rooted(plan_from_text(text, where=where), path.parent)
+    try:
+        answer = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise SpecError(f"this is no JSON: {error}", where=where) from error
+    return _rooted(table_from(_sized(answer, where, path.stem), VerifyPlan, where=where), path.parent)
+
+
+def plan_from_text(text: str, *, where: str) -> VerifyPlan:
+    """The plan that this TOML describes.
+
+    Raises
+    ------
+    SpecError
+        A key or value that cannot be; ``where`` names the text.
+
+    Example
+    -------
+    >>> points = "points = {prompt_tokens = [8], batch_sizes = [1]}"
+    >>> plan_from_text(f"name = 'x'; server = {{model = 'm'}}; {points}".replace("; ", chr(10)), where="here").kind
+    'sweep'
+    """
+    return table_from_text(text, VerifyPlan, where=where)
+
+
+def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
+    """The same plan with paths that hold from here; presets and names are no paths."""
+    replace = msgspec.structs.replace
+    server, client, traffic = plan.server, plan.client, plan.traffic
+    if server.fit is not None:
+        server = replace(server, fit=str(folder / server.fit))
+    if (folder / server.model).exists():
+        server = replace(server, model=str(folder / server.model))
+    if client.tokenizer is not None:
+        client = replace(client, tokenizer=str(folder / client.tokenizer))
+    if traffic is not None and (folder / traffic.workload).is_file():
+        traffic = replace(traffic, workload=str(folder / traffic.workload))
+    return replace(plan, server=server, client=client, traffic=traffic)
+
+
+def _sized(answer: dict[str, Any], where: str, name: str) -> dict[str, Any]:
+    """The plan that checks a sizing's pick."""
+    pick = answer.get("pick")
+    if not isinstance(pick, dict) or _RATE not in answer:
+        raise SpecError(
+            "the answer has no pick",
+            where=where,
+            allowed="the answer of inferometer size --json that picked something, or a plan as TOML",
+            try_="inferometer size … --json > sized.json",
+        )
+    knobs = {str(key): value for key, value in pick["knobs"]}
+    return {
+        "name": name,
+        "server": {
+            "model": answer["model_id"],
+            "hardware": pick["hardware_id"],
+            "tp": knobs["tensor_parallel_size"],
+            "replicas": pick["n_replicas"],
+            "num_blocks": pick["n_kv_blocks"],
+        }
+        | {key: knobs[key] for key in _SIZED_KNOBS if key in knobs}
+        | _sized_formats(str(pick["layout"])),
+        "traffic": {
+            "workload": answer["workload_name"],
+            "rates_per_s": [answer[_RATE]],
+            "slo": answer["objective"],
+        },
+    }
+
+
+def _sized_formats(layout: str) -> dict[str, str]:
+    """The number formats in a pick's layout, such as ``TP1 int4 weights, float8 KV, 64 seats``."""
+    weights, *others = layout.partition(" ")[2].split(", ")
+    formats = {"quantization": weights.removesuffix(" weights")} if weights.endswith(" weights") else {"dtype": weights}
+    kv = next((part.removesuffix(" KV") for part in others if part.endswith(" KV")), None)
+    return formats if kv is None else formats | {"kv_dtype": kv}
+
+
+__all__ = [
+    "BelievedServer",
+    "Client",
+    "PlanKind",
+    "Points",
+    "Positive",
+    "Traffic",
+    "VerifyPlan",
+    "plan_from_text",
+    "read_plan",
+]

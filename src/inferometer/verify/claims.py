@@ -1,0 +1,109 @@
+"""Which numbers does a simulation, or a step-time model, commit itself to, and how far may they be off?
+
+Latencies and rates of a load are those of its simulated run; their interval reaches over the runs of the same requests at the fast and the
+slow end of what step times may be. A step's interval is the fit's own, or reaches over the shares of its peaks that a device may reach.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from inferometer.records.latencies import Latency
+from inferometer.records.request_summaries import RequestSummary
+from inferometer.records.summaries import PointSummary
+from inferometer.stats.estimate import Estimate
+from inferometer.verify.seals import Belief, Claim, Metric, PromiseClaim
+
+CONFIDENCE_FRACTION: Final = 0.9
+LEAST_DOUBT_FRACTION: Final = 0.01
+"""No claim is narrower to either side: replayed on an emulated server of exactly these step times, numbers come out as far off."""
+
+
+class Commitment(NamedTuple):
+    """What is claimed, and what that rests on."""
+
+    belief: Belief
+    claims: tuple[Claim, ...]
+    promises: tuple[PromiseClaim, ...] = ()
+
+
+class _Percentile(NamedTuple):
+    latency: Latency
+    fraction: float
+
+
+_PERCENTILES: Final[Mapping[Metric, _Percentile]] = {
+    "ttft_p50_s": _Percentile("ttft", 0.5),
+    "ttft_p95_s": _Percentile("ttft", 0.95),
+    "tpot_p50_s": _Percentile("tpot", 0.5),
+    "tpot_p95_s": _Percentile("tpot", 0.95),
+    "e2e_p50_s": _Percentile("e2e", 0.5),
+    "e2e_p95_s": _Percentile("e2e", 0.95),
+}
+
+
+def values_of_requests(summary: RequestSummary) -> dict[Metric, Estimate]:
+    """What a run of requests says of each metric that it can say something about."""
+    said: dict[Metric, Estimate] = {}
+    for metric, (latency, fraction) in _PERCENTILES.items():
+        found = summary.latency(latency).percentile(fraction)
+        if found is not None:
+            said[metric] = found.seconds
+    if summary.output_tokens_per_s is not None:
+        said["output_tokens_per_s"] = summary.output_tokens_per_s
+    if summary.completed_requests_per_s is not None:
+        said["completed_requests_per_s"] = summary.completed_requests_per_s
+    return said
+
+
+def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
+    """The same of a point of a sweep."""
+    said: dict[Metric, Estimate] = {}
+    if summary.prefill_s is not None:
+        said["prefill_s"] = summary.prefill_s
+    if summary.decode_step_s is not None:
+        said["decode_step_s"] = summary.decode_step_s
+    return said
+
+
+def load_claims(at: str, likely: RequestSummary, ends: Sequence[RequestSummary]) -> tuple[Claim, ...]:
+    """What is claimed of a load: the likely run's numbers, and as far as the same requests go at both ends of the step times."""
+    others = [values_of_requests(summary) for summary in ends]
+    return tuple(
+        Claim(
+            at=at,
+            metric=metric,
+            predicted=spanned(said.value, [other[metric].value for other in others if metric in other], n_samples=said.n_samples),
+        )
+        for metric, said in values_of_requests(likely).items()
+        if said.value > 0
+    )
+
+
+def spanned(value: float, ends: Sequence[float], *, n_samples: int = 1) -> Estimate:
+    """A claim of this value, as far as these ends go.
+
+    Example
+    -------
+    >>> claim = spanned(2.0, [1.5, 1.999])
+    >>> claim.low, claim.high
+    (1.5, 2.02)
+    """
+    return Estimate(
+        value=value,
+        low=min(*ends, value * (1 - LEAST_DOUBT_FRACTION)),
+        high=max(*ends, value * (1 + LEAST_DOUBT_FRACTION)),
+        confidence_fraction=CONFIDENCE_FRACTION,
+        n_samples=n_samples,
+        method="over fast and slow step times",
+    )
+
+
+__all__ = [
+    "CONFIDENCE_FRACTION",
+    "LEAST_DOUBT_FRACTION",
+    "Commitment",
+    "load_claims",
+    "spanned",
+    "values_of_point",
+    "values_of_requests",
+]

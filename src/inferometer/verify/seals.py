@@ -1,0 +1,159 @@
+"""What was predicted, of which questions, by what, and when: a prediction that nobody can change unnoticed?
+
+A seal is put into canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is its name. All times are UTC.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from inferometer.spec.verify_plan import PlanKind, VerifyPlan
+from inferometer.spec.workload.plan import I32, I64, RequestPlan
+from inferometer.stats.estimate import Estimate, Verdict
+
+Basis: TypeAlias = Literal["fitted", "datasheet"]
+Metric: TypeAlias = Literal[
+    "ttft_p50_s",
+    "ttft_p95_s",
+    "tpot_p50_s",
+    "tpot_p95_s",
+    "e2e_p50_s",
+    "e2e_p95_s",
+    "output_tokens_per_s",
+    "completed_requests_per_s",
+    "prefill_s",
+    "decode_step_s",
+]
+"""What can be predicted; the unit is in the name."""
+
+SEAL_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One load of a server, or one point of a sweep."""
+
+    at: str
+    """What it is called: ``2 requests/s``, ``4 users``, ``prompt 64, batch 1``."""
+    asks: str
+    """What exactly is asked, in words."""
+    sha256: str
+    """Of all its requests, or of the point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One number that is predicted. ``predicted`` has a 90 % interval; its unit is that of the metric."""
+
+    at: str
+    metric: Metric
+    predicted: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromiseClaim:
+    """Will the promise be kept at this load? *undecided* claims nothing."""
+
+    at: str
+    objective: str
+    predicted: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeVersion:
+    """Which code predicted?"""
+
+    version: str
+    git_commit: str | None
+    """With ``+changes`` where files differed from it; None outside a repository."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What do the predictions rest on?"""
+
+    basis: Basis
+    subject: str
+    """Which model on what."""
+    rests_on: str
+    """Where its step times, KV cache and rules are from, in words."""
+    sha256: str
+    """Of the fit's file; where step times are those of a datasheet, of the model and the device as the catalogue had them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """All predictions of an experiment."""
+
+    experiment: str
+    kind: PlanKind
+    sealed_utc: str
+    code: CodeVersion
+    plan_sha256: str
+    belief: Belief
+    questions: tuple[Question, ...]
+    claims: tuple[Claim, ...]
+    promises: tuple[PromiseClaim, ...]
+    seal_version: int = SEAL_VERSION
+
+
+def canonical(value: object) -> bytes:
+    """The one way in which these facts are written.
+
+    Example
+    -------
+    >>> canonical({"b": 1, "a": [0.1]})
+    b'{"a":[0.1],"b":1}'
+    """
+    return msgspec.json.encode(value, order="sorted")
+
+
+def sha256_of(value: object) -> str:
+    """The SHA-256 of facts, by their canonical JSON; of bytes as they are."""
+    return hashlib.sha256(value if isinstance(value, bytes) else canonical(value)).hexdigest()
+
+
+def plan_sha256(plan: VerifyPlan) -> str:
+    """Of a plan as it was understood: comments and the order of its keys do not matter, nor in which folder its files lie.
+
+    What is in the fit's file and in the workload's has sums of its own.
+    """
+    replace = msgspec.structs.replace
+    server = replace(plan.server, fit=_name_of(plan.server.fit), model=Path(plan.server.model).name)
+    traffic = None if plan.traffic is None else replace(plan.traffic, workload=Path(plan.traffic.workload).name)
+    client = replace(plan.client, tokenizer=_name_of(plan.client.tokenizer))
+    return sha256_of(replace(plan, server=server, traffic=traffic, client=client))
+
+
+def requests_sha256(requests: RequestPlan) -> str:
+    """Of every request: its instant, its lengths, whom it follows, with whom it shares a prefix."""
+    digest = hashlib.sha256()
+    for name in requests._fields:
+        column: I32 | I64 = getattr(requests, name)
+        digest.update(f"{name} {len(column)} {column.dtype.str} ".encode())
+        digest.update(column.tobytes())
+    return digest.hexdigest()
+
+
+def _name_of(path: str | None) -> str | None:
+    return None if path is None else Path(path).name
+
+
+__all__ = [
+    "SEAL_VERSION",
+    "Basis",
+    "Belief",
+    "Claim",
+    "CodeVersion",
+    "Metric",
+    "PromiseClaim",
+    "Question",
+    "Seal",
+    "canonical",
+    "plan_sha256",
+    "requests_sha256",
+    "sha256_of",
+]
