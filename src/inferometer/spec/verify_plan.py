@@ -13,13 +13,15 @@ import msgspec
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
 from inferometer.spec.load_plan import Endpoint, PromptForm
-from inferometer.spec.types import DType
+from inferometer.spec.types import DTYPE_BITS, DType
 from inferometer.spec.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 _RATE: Final = "rate_per_s"
+_COMPUTED_BITS: Final = 16
+"""Weights in fewer are a quantization."""
 _SIZED_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 
 
@@ -176,32 +178,28 @@ def _sized(answer: dict[str, Any], where: str, name: str) -> dict[str, Any]:
             allowed="the answer of inferometer size --json that picked something, or a plan as TOML",
             try_="inferometer size … --json > sized.json",
         )
-    knobs = {str(key): value for key, value in pick["knobs"]}
+    if str(pick["step_times_from"]).startswith("fitted"):
+        raise SpecError(
+            "the sizing rests on a fit, whose file the answer does not have",
+            where=where,
+            allowed="a sizing by datasheets, or a plan as TOML",
+            try_="a plan with the pick's numbers, and fit = 'FILE'",
+        )
+    weights, knobs = pick["weights_dtype"], {str(key): value for key, value in pick["knobs"]}
+    server: dict[str, Any] = {
+        "model": answer["model_id"],
+        "hardware": pick["hardware_id"],
+        "kv_dtype": pick["kv_cache_dtype"],
+        "tp": pick["tensor_parallel_size"],
+        "replicas": pick["n_replicas"],
+        "router": answer["router"],
+        "quantization" if DTYPE_BITS[weights] < _COMPUTED_BITS else "dtype": weights,
+    }
     return {
         "name": name,
-        "server": {
-            "model": answer["model_id"],
-            "hardware": pick["hardware_id"],
-            "tp": knobs["tensor_parallel_size"],
-            "replicas": pick["n_replicas"],
-            "num_blocks": pick["n_kv_blocks"],
-        }
-        | {key: knobs[key] for key in _SIZED_KNOBS if key in knobs}
-        | _sized_formats(str(pick["layout"])),
-        "traffic": {
-            "workload": answer["workload_name"],
-            "rates_per_s": [answer[_RATE]],
-            "slo": answer["objective"],
-        },
+        "server": server | {key: knobs[key] for key in _SIZED_KNOBS if key in knobs},
+        "traffic": {"workload": answer["workload_name"], "rates_per_s": [answer[_RATE]], "slo": answer["objective"]},
     }
-
-
-def _sized_formats(layout: str) -> dict[str, str]:
-    """The number formats in a pick's layout, such as ``TP1 int4 weights, float8 KV, 64 seats``."""
-    weights, *others = layout.partition(" ")[2].split(", ")
-    formats = {"quantization": weights.removesuffix(" weights")} if weights.endswith(" weights") else {"dtype": weights}
-    kv = next((part.removesuffix(" KV") for part in others if part.endswith(" KV")), None)
-    return formats if kv is None else formats | {"kv_dtype": kv}
 
 
 __all__ = [
