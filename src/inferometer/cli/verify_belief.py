@@ -9,7 +9,7 @@ from inferometer.spec.verify_plan import BelievedServer
 from inferometer.verify.seals import Basis, Belief, sha256_of
 
 
-def belief_of(server: BelievedServer, basis: Basis, rests_on: str) -> Belief:
+def belief_of(server: BelievedServer, basis: Basis, rests_on: str, *, model_id: str) -> Belief:
     """The belief in this server.
 
     Raises
@@ -19,9 +19,8 @@ def belief_of(server: BelievedServer, basis: Basis, rests_on: str) -> Belief:
     """
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware).name
     n_devices = server.replicas * (server.tp or 1)
-    subject = resolve.resolve_model(server.model, load_format="dummy").spec.model_id
-    subject += "" if hardware is None else f" on {n_devices} x {hardware}" if n_devices > 1 else f" on {hardware}"
-    return Belief(basis=basis, subject=subject, rests_on=rests_on, sha256=belief_sha256(server))
+    where = "" if hardware is None else f" on {n_devices} x {hardware}" if n_devices > 1 else f" on {hardware}"
+    return Belief(basis=basis, subject=f"{model_id}{where}", rests_on=rests_on, sha256=belief_sha256(server))
 
 
 def belief_sha256(server: BelievedServer) -> str:

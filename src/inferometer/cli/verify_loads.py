@@ -5,9 +5,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from inferometer.cli import answer, cluster_options, deployment, memory_check, simulation, verify_belief
-from inferometer.cli.workload_options import N_REQUESTS
+from inferometer.cli import answer, cluster_options, deployment, memory_check, simulation, verify_belief, workload_options
 from inferometer.errors import SpecError
+from inferometer.measure.executors.local import Inline
 from inferometer.simulate.cluster_config import ROUTERS
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.verify_plan import BelievedServer, Traffic
@@ -55,7 +55,10 @@ def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLo
     for asked in loads:
         memory_check.check_drawn(asked.drawn.plan, servers.cluster, record_steps=False)
         answer.talk(f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are compiled once)")
-        said = simulation.simulate_workload(servers._replace(seed=asked.spec.seed), asked.drawn, objective).answer
+        simulator = simulation.Simulator(
+            servers=servers._replace(seed=asked.spec.seed), workload=asked.drawn, objective=objective, until_ns=None, gate=None
+        )
+        said = simulation.simulate_workload(simulator, Inline()).answer
         likely, *ends = (level.summary for level in said.levels)
         made += claims.load_claims(asked.question.at, likely, ends)
         if objective is not None and said.verdict is not None:
@@ -64,7 +67,7 @@ def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLo
     n_replicas = f"{servers.n_replicas} replicas ({servers.router}), " if servers.n_replicas > 1 else ""
     rests_on = f"{n_replicas}rules of {deployed.config.engine}; step times: {deployed.step_times.origin}; "
     rests_on += f"{deployed.config.n_kv_blocks} KV blocks, {deployed.kv_origin}"
-    belief = verify_belief.belief_of(server, deployed.step_times.basis, rests_on)
+    belief = verify_belief.belief_of(server, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id)
     return claims.Commitment(belief, tuple(made), tuple(promises))
 
 
@@ -88,7 +91,7 @@ def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:
     if traffic.n_requests is not None or traffic.duration_s is not None:
         changes |= {"n_requests": traffic.n_requests, "duration_s": traffic.duration_s}
     elif spec.classes and spec.n_requests is None and spec.duration_s is None:
-        changes["n_requests"] = N_REQUESTS
+        changes["n_requests"] = workload_options.N_REQUESTS
     return reading.with_changes(spec, changes, where="the plan's traffic")
 
 

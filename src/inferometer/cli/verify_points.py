@@ -69,7 +69,7 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
         each = ([steptime_arrays.step_duration_s(pace, *astuple(step.shape)) for pace in paces] for step in steps)
         said = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
-        verify_belief.belief_of(server, levels.basis, levels.origin),
+        verify_belief.belief_of(server, levels.basis, levels.origin, model_id=model.model_id),
         tuple(seals.Claim(at=step.at, metric=step.metric, predicted=duration) for step, duration in zip(steps, said, strict=True)),
     )
 
