@@ -1,0 +1,198 @@
+"""Which steps does a closed loop make, whatever they take, and what do its users see once it is known how long they take?
+
+A user who sends as soon as the answer has ended comes at the end of a step, however long that was: which requests share a step follows from
+the lengths and the scheduler alone. So the scheduler is simulated once, with steps of equal length, and first tokens, gaps and
+totals become sums of step times. Steps of nearly equal shape are counted together.
+Letters of shapes: S steps, B kinds of steps, R requests that are looked at, K sets of parameters.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.perfmodel.types import BatchShape
+from inferometer.records.types import F64, I64, StepTable
+from inferometer.simulate.demand import Demand, demand
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.outcome import Simulation
+
+Statistic: TypeAlias = Literal["mean", "median"]
+
+_STEP_NS: Final = 1_000_000
+_PAUSE_NS: Final = _STEP_NS // 2
+"""From the end of an answer until the engine knows the next request: it misses the step that starts at once, and sees the next."""
+_KINDS_PER_DOUBLING: Final = 4
+_MOST_REQUESTS: Final = 120
+_SEED: Final = 20261121
+_TINY_S: Final = 1e-15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedLoad:
+    """As many users as ``concurrency``; lengths are drawn evenly from ``least_share_ratio`` of the nominal up to it."""
+
+    concurrency: int
+    prompt_tokens: int
+    output_tokens: int
+    least_share_ratio: float = 1.0
+    n_rounds: int = 10
+    """Requests of each user."""
+
+
+class LoopSeen(NamedTuple):
+    """What a client's report says (K each)."""
+
+    ttft_s: F64
+    tpot_s: F64
+    output_tokens_per_s: F64
+    """Of the whole deployment, from the first sending to the last token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSchedule:
+    """The steps of a closed loop: ``shapes`` (B), and how often each is in what is waited for."""
+
+    load: ClosedLoad
+    shapes: tuple[BatchShape, ...]
+    until_first: F64
+    """(R, B)"""
+    until_last: F64
+    """(R, B) From the first token."""
+    n_gaps: F64
+    """(R)"""
+    whole: F64
+    """(B)"""
+    n_output_tokens: int
+    n_preempted: int
+
+    def seen(self, step_s: F64, front_end_s: F64, statistic: Statistic) -> LoopSeen:
+        """What is seen when the kinds of steps take ``step_s`` (K, B) and the way to the engine and back ``front_end_s`` (K)."""
+        middle = np.median if statistic == "median" else np.mean
+        ttft_s = middle(step_s @ self.until_first.T, axis=1) + front_end_s
+        tpot_s = middle(step_s @ self.until_last.T / self.n_gaps, axis=1)
+        whole_s = step_s @ self.whole + self.load.n_rounds * front_end_s
+        return LoopSeen(ttft_s, tpot_s, self.n_output_tokens / whole_s)
+
+
+def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
+    """Simulate the loop once.
+
+    Raises
+    ------
+    SpecError
+        The engine cannot hold such a request.
+    """
+    done = simulate(loop_demand(load), config, _EQUAL_STEPS)
+    steps = done.steps
+    if steps is None:  # pragma: no cover -- they were asked for
+        raise AssertionError("a simulation without steps")
+    kinds, shapes = _kinds(steps)
+    ends_ns = steps.start_ns + steps.duration_ns
+    looked_at = _looked_at(done)
+    table = done.requests
+    sent, first, last = (np.searchsorted(ends_ns, times[looked_at], side="right") for times in _instants(done))
+
+    def counted(begin: I64, end: I64) -> F64:
+        rows = [np.bincount(kinds[low:high], minlength=len(shapes)) for low, high in zip(begin, end, strict=True)]
+        return np.array(rows, dtype=np.float64)
+
+    return LoopSchedule(
+        load=load,
+        shapes=shapes,
+        until_first=counted(sent, first),
+        until_last=counted(first, last),
+        n_gaps=np.maximum(table.output_tokens[looked_at] - 1.0, 1.0),
+        whole=np.bincount(kinds, minlength=len(shapes)).astype(np.float64),
+        n_output_tokens=int(table.output_tokens.sum()),
+        n_preempted=int(steps.n_preempted_requests.sum()),
+    )
+
+
+def loop_demand(load: ClosedLoad, pause_ns: int = _PAUSE_NS) -> Demand:
+    """The requests of the loop, each user's after one another."""
+    n_requests = load.concurrency * load.n_rounds
+    rng = np.random.default_rng(_SEED)
+
+    def lengths(nominal: int) -> I64:
+        return rng.integers(max(1, round(load.least_share_ratio * nominal)), nominal, n_requests, endpoint=True)
+
+    index = np.arange(n_requests)
+    return demand(
+        np.zeros(n_requests, np.int64),
+        lengths(load.prompt_tokens),
+        lengths(load.output_tokens),
+        follows=np.where(index < load.concurrency, -1, index - load.concurrency),
+        think_ns=np.full(n_requests, pause_ns),
+    )
+
+
+def _instants(done: Simulation) -> tuple[I64, I64, I64]:
+    return done.requests.sent_ns, done.requests.first_token_ns, done.requests.finished_ns
+
+
+def _looked_at(done: Simulation) -> I64:
+    """Evenly spread over the run, as many as tell a median."""
+    n_requests = len(done.requests.sent_ns)
+    return np.unique(np.linspace(0, n_requests - 1, min(n_requests, _MOST_REQUESTS)).round().astype(np.int64))
+
+
+def _kinds(steps: StepTable) -> tuple[I64, tuple[BatchShape, ...]]:
+    """Which kind is each step of, and which mean shape has each kind?"""
+    columns = np.column_stack(
+        [
+            steps.n_prefill_requests,
+            steps.n_decode_requests,
+            steps.prefill_tokens,
+            steps.prefill_context_product_tokens2,
+            steps.decode_context_tokens,
+        ]
+    ).astype(np.float64)
+    key = np.round(np.log2(1.0 + columns) * _KINDS_PER_DOUBLING).astype(np.int64)
+    _, kinds = np.unique(key, axis=0, return_inverse=True)
+    kinds = kinds.reshape(-1).astype(np.int64)
+    number = np.bincount(kinds)
+    means = np.stack([np.bincount(kinds, weights=column) / number for column in columns.T], axis=1)
+    return kinds, tuple(_shape(row) for row in np.round(means).astype(np.int64).tolist())
+
+
+def _shape(row: list[int]) -> BatchShape:
+    n_prefill, n_decode, prefill_tokens, product, context_tokens = row
+    return BatchShape(
+        n_prefill_requests=n_prefill,
+        n_decode_requests=n_decode,
+        prefill_tokens=prefill_tokens,
+        prefill_context_product_tokens2=product,
+        decode_context_tokens=context_tokens,
+        n_logit_positions=n_prefill + n_decode,
+    )
+
+
+_NOTHING: Final = np.full(1, _TINY_S)
+_EQUAL_STEPS: Final = StepTimeArrays(
+    launch_s=_STEP_NS / 1e9,
+    prefill_launch_s=_STEP_NS / 1e9,
+    overlap_ratio=64.0,
+    blend_ratio=1.0,
+    sag_ratio=0.0,
+    per_sequence_s=0.0,
+    read_log_rows=np.zeros(1),
+    read_s=_NOTHING,
+    matmul_row_s=_TINY_S,
+    head_read_s=_TINY_S,
+    head_row_s=_TINY_S,
+    kv_token_s=0.0,
+    attention_pair_s=0.0,
+    message_s=0.0,
+    link_row_s=0.0,
+    link_logit_s=0.0,
+    window_tokens=np.inf,
+    full_share_ratio=1.0,
+    staircase_log_rows=np.zeros(1),
+    staircase_log_ratio=np.zeros(1),
+    computes_all_logits=False,
+)
+
+__all__ = ["ClosedLoad", "LoopSchedule", "LoopSeen", "Statistic", "loop_demand", "loop_schedule"]

@@ -1,0 +1,59 @@
+"""Does a published table become step times that other verbs take, and is it said which of its rows are meant?"""
+
+import json
+
+import numpy as np
+import pytest
+from command_line import check_refused, run
+
+from inferometer.fit.from_published import simulated
+from inferometer.fit.published_loads import published_loads
+from inferometer.perfmodel.scenario import LIKELY
+from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_file import load_step_time_model
+from inferometer.records.imports.inferencex import read_inferencex
+
+
+def row(hardware, concurrency, ttft_s=1.0, tpot_s=1.0):
+    told = {"hw": hardware, "model": "meta-llama/Llama-3.1-8B", "framework": "vllm", "precision": "bf16", "tp": 1, "conc": concurrency}
+    rates = dict.fromkeys(("tput_per_gpu", "output_tput_per_gpu", "input_tput_per_gpu"), 100.0)
+    return told | rates | {"isl": 300, "osl": 50, "median_ttft": ttft_s, "median_tpot": tpot_s}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Four loads on each of two devices, as their datasheets let expect."""
+    path = tmp_path / "agg_made.json"
+    path.write_text(json.dumps([row(hardware, concurrency) for hardware in ("h100", "h200") for concurrency in (1, 4, 16, 64)]))
+    rows = []
+    for load in published_loads(read_inferencex(path)).loads:
+        steps = simulated(load)
+        model = datasheet_step_time(load.model, load.engine, load.hardware, LIKELY)
+        seen = steps.schedule.seen(model.terms(steps.work).total_s[None], np.full(1, 5e-3), "median")
+        rows.append(row(load.hardware.hardware_id, load.load.concurrency, float(seen.ttft_s[0]), float(seen.tpot_s[0])))
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
+    outcome = run("fit", table, "--hardware", "h200_sxm", "--out", "made.json", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "4 published loads" in outcome.stderr
+    model = load_step_time_model(tmp_path / "made.json")
+    assert model.trained_on.hardware == "NVIDIA H200 SXM 141GB (vllm)"
+    assert {error.n_points for error in model.held_out} == {4}
+    asked = ("--fit", "made.json", "--hardware", "h200_sxm", "--concurrency", 16, "--requests", 100, "--json")
+    simulated_run = run("simulate", "llama-3.1-8b", *asked, folder=tmp_path)
+    assert simulated_run.returncode == 0, simulated_run.stderr
+    other = run("fit", table, "--hardware", "h200_sxm", "--tp", 2, "--out", "two.json", "--json", folder=tmp_path)
+    assert json.loads(other.stdout)["model"]["engine"]["tensor_parallel_size"] == 2
+
+
+def test_several_kinds_of_rows_are_named(table, tmp_path):
+    check_refused(run("fit", table, folder=tmp_path), 2, "several kinds", "--hardware h100_sxm", "--hardware h200_sxm")
+    check_refused(run("fit", table, "--framework", "sglang", folder=tmp_path), 2, "no such rows", "--framework vllm")
+
+
+def test_a_file_without_points_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text("{}")
+    check_refused(run("fit", "other.json", folder=tmp_path), 4, "no format that is known")

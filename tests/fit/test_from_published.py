@@ -1,0 +1,108 @@
+"""Are loads foretold from others: where the truth is known, and on the published tables where they are at hand?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferometer.errors import ModelError
+from inferometer.fit.closed_loop import ClosedLoad
+from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
+from inferometer.fit.from_published import fit_published, simulated
+from inferometer.fit.published_loads import PublishedLoad, published_loads
+from inferometer.fit.published_model import published_step_time
+from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
+from inferometer.perfmodel.types import decode_shape
+from inferometer.records.imports.inferencex import read_inferencex
+from inferometer.spec.catalog import find_hardware, find_model
+from inferometer.spec.types import EngineSpec
+
+TABLE = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11" / "agg_gptoss_1k1k.json"
+MODEL, ENGINE = find_model("llama-3.1-8b"), EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
+
+
+def asked(concurrency, hardware="h100_sxm", prompt_tokens=256, n_tensor=1):
+    return PublishedLoad(
+        label="made",
+        hardware=find_hardware(hardware),
+        model=MODEL,
+        engine=replace(ENGINE, tensor_parallel_size=n_tensor),
+        framework="vllm",
+        framework_version="1",
+        precision="bf16",
+        load=ClosedLoad(concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=64, least_share_ratio=0.8, n_rounds=4),
+        statistic="median",
+    )
+
+
+def measured(load, away):
+    """The load as a device would be seen to serve it whose parameters lie ``away`` from what is believed."""
+    centre = device_belief(MODEL, load.engine, load.hardware).centre + away
+    steps = simulated(load)
+    step_s = term_columns(centre[: len(PARAMETERS)], NO_STAIRCASE, steps.work).total_s
+    front_end_s = np.exp(centre[-2:]) @ [1.0, load.load.prompt_tokens]
+    seen = steps.schedule.seen(step_s[None], np.full(1, front_end_s), load.statistic)
+    known = replace(load, ttft_s=float(seen.ttft_s[0]), tpot_s=float(seen.tpot_s[0]))
+    return replace(steps, published=known)
+
+
+def away_from(seed):
+    deviation = device_belief(MODEL, ENGINE, find_hardware("h100_sxm")).deviation
+    return 0.7 * deviation * np.random.default_rng(seed).standard_normal(len(UNKNOWNS))
+
+
+def errors(fit, loads):
+    told = np.stack([fit.foretold.log_tpot, fit.foretold.log_ttft], axis=1)
+    true = np.log([(one.published.tpot_s, one.published.ttft_s) for one in loads])
+    half = np.stack([fit.foretold.half_tpot, fit.foretold.half_ttft], axis=1)
+    return np.abs(told - true), half
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_other_concurrencies_and_lengths_of_a_known_device(seed):
+    away = away_from(seed)
+    seen = [measured(asked(concurrency), away) for concurrency in (1, 4, 16, 64)]
+    held = [measured(asked(8), away), measured(asked(32), away), measured(asked(16, prompt_tokens=1024), away)]
+    misses, half = errors(fit_published(seen, held), held)
+    assert misses[:2, 0].max() < 0.04
+    assert misses[:2, 1].max() < 0.12
+    assert misses[2].max() < 0.25
+    assert np.mean(misses <= half) >= 5 / 6
+
+
+def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
+    away = away_from(4)
+    seen = [measured(asked(concurrency), away) for concurrency in (1, 8, 32)]
+    held = [measured(asked(concurrency, hardware="h200_sxm"), away) for concurrency in (1, 8, 32)]
+    misses, half = errors(fit_published(seen, held), held)
+    assert misses.max() < 0.15
+    assert (misses <= half).all()
+    own = fit_published([*seen, *held[:2]], held[2:])
+    assert own.devices == ("h100_sxm", "h200_sxm")
+    assert own.foretold.half_tpot[0] < half[2, 0]
+
+
+def test_a_step_time_model_with_its_errors():
+    seen = [measured(asked(concurrency), away_from(5)).published for concurrency in (1, 4, 16, 64)]
+    model, front_end_s = published_step_time(seen, n_tensor=2)
+    assert model.engine.tensor_parallel_size == 2
+    assert {error.phase for error in model.held_out} == {"prefill", "decode"}
+    assert max(error.median_fraction for error in model.held_out) < 0.3
+    assert front_end_s.low < front_end_s.value < front_end_s.high
+    assert model.predict(decode_shape(batch_size=4, context_tokens=300)).duration_s.value < seen[1].tpot_s
+    with pytest.raises(ModelError, match="3 loads"):
+        published_step_time(seen[:3], n_tensor=1)
+    with pytest.raises(ModelError, match="several kinds"):
+        published_step_time([*seen, replace(seen[0], hardware=find_hardware("h200_sxm"))], n_tensor=1)
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="the published tables are not at hand")
+def test_half_of_a_published_table_from_the_other_half():
+    loads = [one for one in published_loads(read_inferencex(TABLE)).loads if one.hardware.hardware_id == "h100_sxm"]
+    steps = [simulated(one) for one in sorted(loads, key=lambda one: (one.engine.tensor_parallel_size, one.load.concurrency))]
+    seen, held = steps[::2], steps[1::2]
+    misses, half = errors(fit_published(seen, held), held)
+    assert np.median(misses[:, 0]) < 0.05
+    assert np.median(misses[:, 1]) < 0.12
+    assert np.mean(misses <= half) >= 0.7
