@@ -88,6 +88,7 @@ def check_pairs(folder, stderr):
         for column in ("intended_send_ns", "prompt_tokens", "output_tokens"):
             assert (getattr(one.requests, column) == getattr(other.requests, column)).all()
         assert one.manifest.load.text_seed is None
+        assert one.manifest.load.repeats_prompts
     announced = next(line for line in stderr.splitlines() if "in the order" in line).split("in the order ")[1].split(";")[0].split()
     begun = sorted(plans, key=lambda key: plans[key].manifest.created_utc + plans[key].manifest.ended_utc)
     assert "".join(announced).lower() == "".join(side for side, _ in begun)

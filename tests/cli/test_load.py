@@ -118,7 +118,12 @@ def test_users_who_ran_out_of_requests_are_named(url, folder):
 
 @pytest.mark.parametrize(
     ("flags", "n_requests"),
-    [(("--ramp", "10:50:1s", "--for", "1s"), (10, 60)), (("--trace", "short.jsonl"), (2, 2)), (("--rate", 80), (40, 40))],
+    [
+        (("--ramp", "10:50:1s", "--for", "1s"), (10, 60)),
+        (("--trace", "short.jsonl"), (2, 2)),
+        (("--trace", "short.jsonl", "--speed-up", 2, "--trace-format", "mooncake"), (2, 2)),
+        (("--rate", 80), (40, 40)),
+    ],
 )
 def test_kinds_of_arrivals(flags, n_requests, url, folder):
     (folder / "short.jsonl").write_text(
@@ -131,7 +136,28 @@ def test_kinds_of_arrivals(flags, n_requests, url, folder):
     requests = read_run(folder / "run").requests
     assert n_requests[0] <= len(requests.sent_ns) <= n_requests[1]
     if "--trace" in flags:
-        assert requests.intended_send_ns.tolist() == [0, 250_000_000]
+        assert requests.intended_send_ns.tolist() == [0, 125_000_000 if "--speed-up" in flags else 250_000_000]
+
+
+def test_what_the_server_says_of_a_wrong_model_is_shown(url, folder):
+    outcome = run("load", url, "--model", "other", "--workload", "short.toml", "--requests", 3, "--out", "run", folder=folder)
+    assert outcome.returncode == 3
+    (caution,) = [one for one in read_run(folder / "run").manifest.cautions if one.code == "ERROR_SAID"]
+    assert "other" in caution.text
+    assert "http_error" in caution.text
+    assert "--model" in caution.remedy
+    assert "other" in outcome.stdout.partition("CAUTION http_error")[2]
+
+
+def test_a_second_run_is_not_served_from_the_prefix_cache_of_the_first(folder):
+    with start(PLAN) as emulator:
+        for name in ("first", "second"):
+            load(emulator.url, "--out", name, folder=folder)
+        for name in ("third", "fourth"):
+            load(emulator.url, "--out", name, "--seed", 1, folder=folder)
+    cached = {name: int(read_run(folder / name).exchanges.usage_cached_tokens.sum()) for name in ("first", "second", "third", "fourth")}
+    assert cached["first"] == cached["second"] == cached["third"] == 0
+    assert cached["fourth"] > 0, "the same seed, the same words"
 
 
 def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):

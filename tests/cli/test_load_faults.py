@@ -25,7 +25,7 @@ EXPECTED = {
     "redirect-loop": {"redirected"},
     "gzip-bomb": {"compressed", "body_too_long"},
     "never-answers": {"head_timeout"},
-    "endless-headers": {"head_too_long"},
+    "endless-headers": {"head_too_long", "head_timeout"},
     "slow-headers": {"", "head_timeout"},
     "stall": {"read_timeout"},
     "reset": {"reset", "truncated"},

@@ -77,7 +77,7 @@ class Pairs:
         is_one_server = self.loads[0].url == self.loads[1].url
         workload = reading.with_changes(request.load.workload, {"seed": seed}, where="the pairs of --ab")
         text_seed = 2 * seed + side if is_one_server else None
-        return replace(request, load=replace(request.load, workload=workload, text_seed=text_seed))
+        return replace(request, load=replace(request.load, workload=workload, text_seed=text_seed, repeats_prompts=True))
 
 
 def default_folder(requests: tuple[load_options.LoadRequest, load_options.LoadRequest]) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, get_args
 import click
 import msgspec
 
-from inferometer.cli.workload_options import takes_workload
+from inferometer.cli.workload_options import replay_changes, takes_workload
 from inferometer.errors import SpecError
 from inferometer.measure.load import messages, target
 from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
@@ -168,6 +168,7 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         verifies_tls=not flags["insecure"],
         proxy=proxy,
         metrics_url=flags["metrics_url"],
+        repeats_prompts=click.get_current_context().params.get("seed") is not None,
     )
     target.target_of(load)  # a URL that is none is refused before anything is drawn
     bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
@@ -193,7 +194,8 @@ def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.Work
     if flags["ramp"] is not None:
         return reading.with_changes(workload, {"arrivals": _ramp(flags["ramp"])}, where="--ramp")
     if flags["trace"] is not None:
-        return reading.with_changes(workload, {"arrivals": {"kind": "trace", "path": flags["trace"]}}, where="--trace")
+        arrivals = {"kind": "trace", "path": flags["trace"], **replay_changes(asked)}
+        return reading.with_changes(workload, {"arrivals": arrivals}, where="--trace")
     return workload
 
 

@@ -8,7 +8,7 @@ from inferometer.cli.load_record import OpenLoad
 from inferometer.measure.host import host_facts
 from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.run_names import now_utc
-from inferometer.records import load_decoding, types, validity
+from inferometer.records import exchange_errors, load_decoding, types, validity
 from inferometer.spec.workload.plan import DrawnWorkload
 from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import NS_PER_S
@@ -37,7 +37,7 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
         source=None,
         ended_utc=now_utc(),
-        cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload)),
+        cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload), *_told(decoded)),
         load=asked.load,
     )
     run = types.Run(
@@ -52,6 +52,15 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
     )
     judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
     return replace(run, manifest=replace(manifest, validity=judged))
+
+
+def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+    """What the server, or the way to it, said of requests that went wrong."""
+    return tuple(
+        types.Caution(code="ERROR_SAID", text=f"{code}: {words}", remedy=exchange_errors.EXCHANGE_ERRORS[code].remedy)
+        for code, words in decoded.error_words.items()
+        if code in exchange_errors.EXCHANGE_ERRORS
+    )
 
 
 def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:

@@ -36,12 +36,18 @@ def takes_workload(command: Callable[..., Brought]) -> Callable[..., Brought]:
 
     @functools.wraps(command)
     def with_workload(**flags: object) -> Brought:
-        return command(workload=_workload({name: flags.pop(name) for name in _NAMES}), **flags)
+        asked = {"trace": flags.get("trace")} | {name: flags.pop(name) for name in _NAMES}
+        return command(workload=_workload(asked), **flags)
 
     wrapped: Callable[..., Brought] = with_workload
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
+
+
+def replay_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """How is a trace read: the keys that ``--trace-format`` and ``--speed-up`` change."""
+    return {key: flags[name] for name, key in (("trace_format", "format"), ("speed_up", "speed_up_ratio")) if flags[name] is not None}
 
 
 def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
@@ -53,8 +59,8 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
         changes["arrivals"] = _open(flags)
     if flags["concurrency"] is not None:
         changes["arrivals"] = {"kind": "closed", "concurrency": flags["concurrency"]}
-    replay = {key: flags[name] for name, key in (("trace_format", "format"), ("speed_up", "speed_up_ratio")) if flags[name] is not None}
-    if replay:
+    replay = replay_changes(flags)
+    if replay and flags["trace"] is None:
         if not isinstance(spec.replay, types.TraceSource):
             raise SpecError(f"workload {spec.name!r} replays no trace", where="--trace-format, --speed-up", try_="--workload TRACE")
         changes["replay"] = replay
@@ -79,4 +85,4 @@ def _open(flags: Mapping[str, Any]) -> dict[str, Any]:
     return opened
 
 
-__all__ = ["N_REQUESTS", "takes_workload"]
+__all__ = ["N_REQUESTS", "replay_changes", "takes_workload"]

@@ -52,7 +52,10 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "redirected": ExchangeError(meaning="the server points elsewhere; it was not followed", remedy="give the final URL"),
     "rate_limited": ExchangeError(meaning="the server asks for fewer requests (429)", remedy=_LESS, status=RequestStatus.REJECTED),
     "overloaded": ExchangeError(meaning="the server cannot serve now (503)", remedy=_LESS, status=RequestStatus.REJECTED),
-    "http_error": ExchangeError(meaning="the server answered with an error's status", remedy="read the answer's body"),
+    "http_error": ExchangeError(
+        meaning="the server answered with an error's status",
+        remedy="check --model, --endpoint and the token; what the server said stands with the cautions",
+    ),
     # the answer's content, found when it is decoded
     "invalid_utf8": ExchangeError(meaning="the answer's text is no UTF-8", remedy=_SERVER_LOG),
     "bad_event": ExchangeError(meaning="an event of the answer is no JSON of the API's form", remedy=_SERVER_LOG),

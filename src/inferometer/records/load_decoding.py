@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records import exchange_errors, raw_log, tables
+from inferometer.records import error_words, exchange_errors, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable
 from inferometer.records.types import ABSENT, I32, RequestStatus, RequestTable
@@ -33,11 +33,14 @@ class DecodedLoad(NamedTuple):
     """Fewer than there are sessions' processes where one was killed."""
     n_left_bytes: int
     """Of frames that were cut."""
+    error_words: dict[str, str]
+    """By code of what went wrong: what was said most often."""
 
 
 class _Row(NamedTuple):
     frame: raw_log.RequestFrame
     answer: Answer
+    error_words: str
 
 
 def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
@@ -82,16 +85,18 @@ def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends
         sessions=tuple(sessions),
         ends=tuple(ends),
         n_left_bytes=0,
+        error_words=error_words.most_said((row.answer.error, row.error_words) for row in ordered),
     )
 
 
 def _row(frame: raw_log.RequestFrame, token_ends: TokenEnds | None) -> _Row:
     # The body is many times as large as all that is known of it.
-    return _Row(msgspec.structs.replace(frame, body=b"", read_bytes=b""), answer_of(frame, token_ends))
+    answer = answer_of(frame, token_ends)
+    return _Row(msgspec.structs.replace(frame, body=b"", read_bytes=b""), answer, error_words.error_words(frame) if answer.error else "")
 
 
 def _status(row: _Row) -> RequestStatus:
-    frame, answer = row
+    frame, answer = row.frame, row.answer
     if answer.error:
         known = exchange_errors.EXCHANGE_ERRORS.get(answer.error)
         return RequestStatus.FAILED if known is None else known.status

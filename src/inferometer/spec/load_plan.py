@@ -38,6 +38,8 @@ class LoadPlan:
     """Folder or file of the local tokenizer."""
     text_seed: int | None = None
     """Of the prompts' words and token ids; None: the workload's, of which arrivals and lengths are drawn."""
+    repeats_prompts: bool = True
+    """Prompts hold the same words in each run; else new ones, which no server's prefix cache remembers from an earlier run."""
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
     extra_body: tuple[tuple[str, str], ...] = ()

@@ -66,6 +66,22 @@ def test_other_requests_and_seeds_have_other_tokens():
     assert len(set(first)) > 180
 
 
+def test_words_are_new_in_each_run_unless_they_are_to_repeat():
+    plan = a_plan(3, prompt_tokens=[50, 60, 70], prefix_request=[-1, 0, 1], prefix_tokens=[0, 50, 60])
+    prompts = {
+        (repeats, name): [json.loads(body_writer(load_plan(repeats_prompts=repeats), plan, name).body(row))["prompt"] for row in range(3)]
+        for repeats in (True, False)
+        for name in ("one run", "another run")
+    }
+    assert prompts[True, "one run"] == prompts[True, "another run"]
+    one, other = prompts[False, "one run"], prompts[False, "another run"]
+    assert sum(a == b for a, b in zip(one[2].split(), other[2].split(), strict=True)) < 5
+    for first, second, third in (one, other):
+        assert second.startswith(first), "what prompts share they share in every run"
+        assert third.startswith(second)
+    assert json.loads(body_writer(load_plan(repeats_prompts=False), plan, "one run").body(0))["prompt"] == one[0], "and after a resume"
+
+
 def test_words_are_one_for_each_token():
     plan = a_plan(1, prompt_tokens=[37])
     assert len(words(0, stretches(plan, 0)).split()) == 37

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from arrival_tests import ARRIVALS, check_dispersion, check_gaps, plan_of
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_server import a_plan, frames_of, load, silent_inside
@@ -45,6 +46,17 @@ def test_what_would_come_after_the_end_is_not_sent():
     past = Past(n_sessions=1, done=frozenset({0, 1}), ended_ns=700_000_000)
     later = session_after(past, plan, for_s=0.45, n_processes=1)
     assert rows_of(later) == [2, 3, 4], "the pause in between is not counted"
+
+
+@pytest.mark.parametrize("n_processes", [1, 4])
+@pytest.mark.parametrize("process", ARRIVALS)
+def test_the_schedule_of_all_processes_together_is_the_asked_process(process, n_processes):
+    plan = plan_of(process)
+    session = session_after(Past(), plan, for_s=None, n_processes=n_processes)
+    due_ns = np.sort(np.concatenate([share.due_ns for share in session.shares]))
+    assert (due_ns == np.sort(plan.arrival_ns)).all()
+    check_dispersion(process, due_ns)
+    check_gaps(process, due_ns, 0.0)
 
 
 @given(data=st.data(), n_requests=st.integers(1, 60), n_processes=st.integers(1, 5))

@@ -38,6 +38,13 @@ def test_urls_that_are_none(url):
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/prefix/v1/completions/", "/completions"])
+def test_urls_of_an_endpoint_are_told_apart_from_those_of_a_server(path):
+    with pytest.raises(SpecError, match="--endpoint " + ("chat" if "chat" in path else "completions")) as raised:
+        target_of(plan_of("http://host" + path))
+    assert "http://host/prefix --endpoint" in str(raised.value) or "http://host --endpoint" in str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("url", "asked", "variables", "proxy"),
     [

@@ -4,6 +4,7 @@ In a chat a session's turns become a growing list of messages: what was asked an
 the beginning of one user message.
 """
 
+import zlib
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -23,10 +24,10 @@ _FEWEST_WORDS: Final = 64
 class BodyWriter:
     """Writes the bodies of a plan's requests, each the same whenever it is written."""
 
-    def __init__(self, load: LoadPlan, plan: RequestPlan, vocabulary: tuple[str, ...] = WORDS) -> None:
+    def __init__(self, load: LoadPlan, plan: RequestPlan, seed: int, vocabulary: tuple[str, ...]) -> None:
         self._load = load
         self._plan = plan
-        self._seed = load.workload.seed if load.text_seed is None else load.text_seed
+        self._seed = seed
         self._vocabulary = vocabulary
         self._encode = msgspec.json.Encoder().encode
         self._fixed: Body = {"model": load.served_model}
@@ -81,8 +82,8 @@ class BodyWriter:
         return words(self._seed, parts, self._vocabulary)
 
 
-def body_writer(load: LoadPlan, plan: RequestPlan) -> BodyWriter:
-    """The writer that the plan's prompt form needs.
+def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWriter:
+    """The writer that the plan's prompt form needs. Where prompts are new in each run, ``run_name`` makes them so.
 
     Raises
     ------
@@ -93,7 +94,13 @@ def body_writer(load: LoadPlan, plan: RequestPlan) -> BodyWriter:
         raise SpecError(
             "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
         )
-    return BodyWriter(load, plan, _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS)
+    vocabulary = _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS
+    return BodyWriter(load, plan, _seed(load, run_name), vocabulary)
+
+
+def _seed(load: LoadPlan, run_name: str) -> int:
+    seed = load.workload.seed if load.text_seed is None else load.text_seed
+    return seed if load.repeats_prompts else zlib.crc32(f"{seed} {run_name}".encode())
 
 
 def _between(parts: tuple[Stretch, ...], begin: int, end: int) -> tuple[Stretch, ...]:

@@ -89,6 +89,7 @@ def target_of(plan: LoadPlan) -> Target:
     """
     parts, server = _place(plan.url, "URL")
     prefix = parts.path.rstrip("/")
+    _refuse_endpoint(plan.url, prefix)
     path = (prefix if prefix.endswith("/v1") else prefix + "/v1") + _PATHS[plan.endpoint]
     proxy = None if plan.proxy is None else _place(plan.proxy, "--proxy")[1]
     return Target(server=server, path=path, proxy=proxy, verifies_tls=plan.verifies_tls)
@@ -189,6 +190,13 @@ def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) 
         return None
     names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
     return next((variables[name] for name in names if variables.get(name)), None)
+
+
+def _refuse_endpoint(url: str, path: str) -> None:
+    for endpoint, ending in _PATHS.items():
+        if path.endswith(ending):
+            allowed, base = "the address before /v1", url.rstrip("/").removesuffix(ending).removesuffix("/v1")
+            raise SpecError(f"the URL names the endpoint: {ending}", where="URL", allowed=allowed, try_=f"{base} --endpoint {endpoint}")
 
 
 def _place(url: str, where: str) -> tuple[SplitResult, Place]:

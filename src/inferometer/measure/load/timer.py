@@ -82,12 +82,14 @@ class _TimerFile:
         self._descriptor = _libc().timerfd_create(time.CLOCK_MONOTONIC, _TFD_FLAGS)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._spec = _TimerSpec()
+        self._spec_there = ctypes.byref(self._spec)
         loop.add_reader(self._descriptor, self._on_readable)
 
     def set(self, due_ns: int) -> None:
-        seconds, rest_ns = divmod(max(due_ns, 1), NS_PER_S)  # 0 would disarm it
-        spec = _TimerSpec(_TimeSpec(0, 0), _TimeSpec(seconds, rest_ns))
-        self._settime(self._descriptor, _TFD_TIMER_ABSTIME, ctypes.byref(spec), None)
+        value = self._spec.it_value
+        value.tv_sec, value.tv_nsec = divmod(max(due_ns, 1), NS_PER_S)  # 0 would disarm it
+        self._settime(self._descriptor, _TFD_TIMER_ABSTIME, self._spec_there, None)
 
     def close(self) -> None:
         self._loop.remove_reader(self._descriptor)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from inferometer.errors import InferometerError, MeasureError
-from inferometer.measure.load import messages
+from inferometer.measure.load import messages, scheduling
 from inferometer.measure.load.client import LoadClient
 from inferometer.measure.load.raw_writer import RawLogWriter
 
@@ -31,6 +31,7 @@ def main() -> NoReturn:
     """Do one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when to stop
     _allow_many_files()
+    scheduling.wake_at_once()
     job = messages.read_message(_STDIN)
     if not isinstance(job, messages.Job):
         sys.exit(MeasureError.exit_code)

@@ -1,0 +1,62 @@
+"""What did the server, or the way to it, say when a request went wrong, in its own words?"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from inferometer.records.raw_log import RequestFrame
+
+_MOST_LETTERS: Final = 200
+_NO_WORDS: Final = re.compile(r"[\x00-\x20\x7f-\x9f]+")
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Body(msgspec.Struct):
+    """OpenAI's protocol has an object with a message; others a text under one of these names."""
+
+    error: _Error | str | None = None
+    message: str | None = None
+    detail: str | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Body)
+
+
+def error_words(frame: RequestFrame) -> str:
+    """The client's own note of what happened, else what the body says; '' where neither says anything.
+
+    Example
+    -------
+    >>> _of_body(b'{"error": {"message": "no model m", "code": 404}}')
+    'no model m'
+    """
+    text = frame.detail or _of_body(frame.body)
+    one_line = _NO_WORDS.sub(" ", text).strip()
+    return one_line if len(one_line) <= _MOST_LETTERS else one_line[:_MOST_LETTERS] + " …"
+
+
+def most_said(words: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """By code, of (code, words): the words that came most often with it, and of these the first that came."""
+    counts = Counter(one for one in words if one[1])
+    said: dict[str, str] = {}
+    for (code, text), _ in counts.most_common():
+        said.setdefault(code, text)
+    return said
+
+
+def _of_body(body: bytes) -> str:
+    try:
+        said = _decoder.decode(body.removeprefix(b"data:").split(b"\n\n", 1)[0])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return body[: 4 * _MOST_LETTERS].decode("utf-8", "replace")
+    told = said.error.message if isinstance(said.error, _Error) else said.error
+    return told or said.message or said.detail or body.decode("utf-8", "replace")
+
+
+__all__ = ["error_words", "most_said"]
