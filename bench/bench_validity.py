@@ -163,6 +163,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20, help="of each kind")
     parser.add_argument("--rate", type=float, default=40.0)
     parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--first-seed", type=int, default=0)
     options = parser.parse_args()
     if (os.cpu_count() or 1) < 2:
         raise SystemExit("needs two cores: one for the server, one for the client")
@@ -172,7 +173,7 @@ def main():
         with server(log) as url:
             for i in range(2 * options.runs):
                 overload = OVERLOADS[i // 2 % len(OVERLOADS)] if i % 2 else (0, 0.0)
-                outcomes.append(one_run(url, log, Path(scratch) / f"run-{i}", overload, options, i))
+                outcomes.append(one_run(url, log, Path(scratch) / f"run-{i}", overload, options, options.first_seed + i))
                 print(outcomes[-1], flush=True)
     is_clean = [one.n_busy == 0 and one.stopped_s == 0 for one in outcomes]
     clean = [one for one, is_it in zip(outcomes, is_clean, strict=True) if is_it]
