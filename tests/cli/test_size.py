@@ -3,18 +3,23 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from inferometer.cli.main import app
+from inferometer.cli.sizing_offers import Fit, offers_of
 from inferometer.errors import InferometerError
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.records.store import read_run
+from inferometer.records.whole_run import write_run
 from inferometer.spec import catalog
 from inferometer.spec.types import EngineSpec
 
+SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 SMALL = ("--tp", "1", "--max-num-seqs", "256", "--max-num-batched-tokens", "2048", "--probe-requests", "200", "--jobs", "1")
 EASY = "ttft:p95<4s, tpot:p95<200ms"
 
@@ -86,6 +91,18 @@ def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
 def test_fits_that_cannot_be_used(fit, named, words):
     with pytest.raises(InferometerError, match=words):
         size("--rate", "1", "--gpus", "l40s,a100_80gb_sxm", "--fit", named.format(fit))
+
+
+def test_power_that_was_measured_beside_the_fit_is_what_counts(fit, tmp_path):
+    run = read_run(SMOLLM2)
+    watt = np.full(len(run.sweep.power_watt), np.nan)
+    watt[3], watt[7] = 180.0, 250.0
+    write_run(tmp_path / "run", replace(run, sweep=run.sweep._replace(power_watt=watt)))
+    (tmp_path / "run" / "step_time.json").write_bytes(fit.read_bytes())
+    model = catalog.find_model("llama-3.1-8b")
+    beside, alone = (offers_of("l40s", None, [Fit(None, path)], model)[0] for path in (tmp_path / "run", fit))
+    assert (beside.power.value, beside.power.source.kind) == (250.0, "measured")
+    assert alone.power is None
 
 
 def test_bought_rented_and_elsewhere(tmp_path):

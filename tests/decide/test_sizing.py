@@ -52,8 +52,9 @@ def test_one_replica_less_is_not_enough_in_short_runs(candidates):
 
 def test_nothing_that_was_not_searched_is_cheaper(candidates):
     tried = candidates[1:3]
-    done = size_device(Task(question(), tried))
-    alone = [size_device(Task(question(), (candidate,))).best for candidate in tried]
+    asked = question(n_requests=150)
+    done = size_device(Task(asked, tried))
+    alone = [size_device(Task(asked, (candidate,))).best for candidate in tried]
     cheapest = min(kind.usd_per_hour for kind in alone if kind is not None)
     assert done.best.usd_per_hour == pytest.approx(cheapest)
 
@@ -153,9 +154,10 @@ def test_a_promise_that_idle_replicas_break_says_so(candidates):
 
 def test_devices_are_answered_in_order_and_by_any_map():
     offers = [offer("h100_sxm", 3.0), offer("l40s", 1.0)]
-    possible = candidates_of(MODEL, offers, replace(GRID, tensor_parallel_sizes=(1,))).possible
-    here = size_by_device(question(), possible)
-    backwards = size_by_device(question(), possible, lambda function, parts: [function(part) for part in list(parts)[::-1]][::-1])
+    possible = candidates_of(MODEL, offers, replace(GRID, tensor_parallel_sizes=(1,), max_num_seqs=(256,))).possible
+    asked = question(n_requests=150)
+    here = size_by_device(asked, possible)
+    backwards = size_by_device(asked, possible, lambda function, parts: [function(part) for part in list(parts)[::-1]][::-1])
     assert [done.best.hardware_id for done in here] == ["h100_sxm", "l40s"]
     assert [(d.best.layout, d.best.n_replicas) for d in here] == [(d.best.layout, d.best.n_replicas) for d in backwards]
 
@@ -166,6 +168,15 @@ def test_what_does_not_fit_is_refused_with_the_reason():
     assert made.possible == ()
     assert any("no memory" in one.why for one in made.refused)
     assert any("64 heads are not divided by 3" in one.why for one in made.refused)
+
+
+def test_other_knobs_are_tried_and_named():
+    grid = replace(GRID, tensor_parallel_sizes=(1,), max_num_seqs=(256,), own=(("enable_prefix_caching", ("true", "false")),))
+    made = candidates_of(MODEL, [offer("l40s")], grid).possible
+    assert [candidate.deployment.config.enable_prefix_caching for candidate in made] == [True, False]
+    assert made[1].layout == "TP1 bfloat16, 256 seats, enable_prefix_caching false"
+    wrong = candidates_of(MODEL, [offer("l40s")], replace(grid, own=(("enable_magic", ("true",)),)))
+    assert "vllm has no enable_magic" in wrong.refused[0].why
 
 
 def test_traffic_turns_faster_with_the_same_requests():

@@ -61,6 +61,9 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option("--max-num-seqs", "seats", default="64,256", show_default=True, help="Seats to try.")
 @click.option("--max-num-batched-tokens", "step_tokens", default="2048,8192", show_default=True, help="Step budgets to try.")
 @click.option(
+    "--set", "own", multiple=True, metavar="NAME=VALUES", help="Values to try of another knob of vLLM: enable_chunked_prefill=true,false."
+)
+@click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
 @decision_pages.report_option

@@ -87,7 +87,16 @@ def grid_of(flags: dict[str, Any]) -> Grid:
         quantizations=(None, *_quantizations(flags["quantization"])),
         max_num_seqs=parse_counts(flags["seats"], where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(flags["step_tokens"], where="--max-num-batched-tokens"),
+        own=tuple(_values(text) for text in flags["own"]),
     )
+
+
+def _values(text: str) -> tuple[str, tuple[str, ...]]:
+    """``enable_chunked_prefill=true,false``"""
+    name, equals, values = text.partition("=")
+    if not equals or not all(value.strip() for value in values.split(",")):
+        raise SpecError(f"{text!r} sets nothing", where="--set", allowed="NAME=VALUE,VALUE", try_="--set enable_chunked_prefill=true,false")
+    return name.strip(), tuple(value.strip() for value in values.split(","))
 
 
 def _quantizations(text: str | None) -> tuple[types.DType, ...]:

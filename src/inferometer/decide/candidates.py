@@ -44,8 +44,8 @@ class Grid:
     max_num_seqs: tuple[int, ...] = (256,)
     max_num_batched_tokens: tuple[int, ...] = (2048, 8192)
     policy: str = "vllm"
-    own: tuple[tuple[str, str], ...] = ()
-    """The engine's other knobs, the same for all."""
+    own: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Other knobs under the engine's own names, with the values to try of each."""
     utilization_fraction: float = 0.9
 
 
@@ -55,6 +55,8 @@ class Candidate:
 
     offer: Offer
     deployment: Deployment
+    own: tuple[tuple[str, str], ...] = ()
+    """The engine's other knobs that were set."""
 
     @property
     def n_devices(self) -> int:
@@ -72,7 +74,8 @@ class Candidate:
         engine, config = self.deployment.engine, self.deployment.config
         formats = [engine.dtype if engine.quantization is None else f"{engine.quantization} weights"]
         formats += [f"{engine.kv_cache_dtype} KV"] if engine.kv_cache_dtype is not None else []
-        return f"TP{engine.tensor_parallel_size} {', '.join(formats)}, {config.max_num_active} seats"
+        others = "".join(f", {name} {value}" for name, value in self.own)
+        return f"TP{engine.tensor_parallel_size} {', '.join(formats)}, {config.max_num_active} seats{others}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +101,8 @@ def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Cand
     possible, refused = list[Candidate](), list[Refusal]()
     for offer in offers:
         for engine in _engines(offer, grid):
-            for seats, step_tokens in product(grid.max_num_seqs, grid.max_num_batched_tokens):
-                made = _candidate(model, offer, engine, _knobs(grid, seats, step_tokens))
+            for knobs in _knobs(grid):
+                made = _candidate(model, offer, engine, knobs)
                 if isinstance(made, Candidate):
                     possible.append(made)
                 elif made not in refused:
@@ -123,9 +126,17 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
     ]
 
 
-def _knobs(grid: Grid, seats: int, step_tokens: int) -> Knobs:
-    shared = {"max_num_seqs": seats, "max_num_batched_tokens": max(step_tokens, seats)}
-    return Knobs(policy=grid.policy, shared=shared, own=dict(grid.own), utilization_fraction=grid.utilization_fraction)
+def _knobs(grid: Grid) -> list[Knobs]:
+    others = [dict(zip((name for name, _ in grid.own), chosen, strict=True)) for chosen in product(*(values for _, values in grid.own))]
+    return [
+        Knobs(
+            policy=grid.policy,
+            shared={"max_num_seqs": seats, "max_num_batched_tokens": max(step_tokens, seats)},
+            own=own,
+            utilization_fraction=grid.utilization_fraction,
+        )
+        for seats, step_tokens, own in product(grid.max_num_seqs, grid.max_num_batched_tokens, others)
+    ]
 
 
 def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs) -> Candidate | Refusal:
@@ -138,7 +149,8 @@ def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs)
         )
     try:
         step_times = offer.step_times or datasheet_levels(model, engine, offer.hardware)
-        return Candidate(offer=offer, deployment=deploy(model, engine, offer.hardware, step_times, knobs))
+        deployment = deploy(model, engine, offer.hardware, step_times, knobs)
+        return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
     except SpecError as error:
         return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=error.what)
 
