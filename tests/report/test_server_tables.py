@@ -12,9 +12,12 @@ from tests.report.test_online_report import text_of
 
 from inferometer.cli.answer import json_schema
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
+from inferometer.cli.request_options import question_of
 from inferometer.cli.request_view import request_view
+from inferometer.errors import SpecError
 from inferometer.report.request_html import render_request_report
 from inferometer.report.server_tables import limit_sentence, server_table, tables_of
+from inferometer.spec.catalog import find_hardware
 
 
 def scraped(*pages):
@@ -58,6 +61,44 @@ def test_json_holds_them_and_obeys_the_schema(vllm):
     jsonschema.validate(answer, json_schema(RequestRunAnswer))
     assert answer["online"]["server"]["output_tokens"] == 149
     assert {time["name"] for time in answer["online"]["server"]["times"]} >= {"ttft", "queue", "prefill"}
+
+
+def test_levels_say_what_they_count(vllm):
+    server = json.loads(msgspec.json.encode(answer_of(vllm)))["online"]["server"]
+    assert set(server["running"]) == {"mean_load", "highest_load"}
+    assert set(server["kv_usage"]) == {"mean_fraction", "highest_fraction"}
+    assert 0 <= server["kv_usage"]["mean_fraction"] <= server["kv_usage"]["highest_fraction"] <= 1
+
+
+def test_what_the_server_estimates_of_its_work_is_shown(vllm):
+    rows = rows_of(server_table(vllm.online.server))
+    assert rows["computed, each accelerator"] == "261 MFLOP/s"
+    assert rows["moved in memory, each accelerator"] == "68.8 MB/s"
+    assert answer_of(vllm).online.server.use is None
+
+
+def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
+    run = scraped(page("vllm-0.32-before"), page("vllm-0.32-after"))
+    view = request_view(run, question_of(None, "l40s:float8"))
+    use, l40s = answer_of(view).online.server.use, find_hardware("l40s")
+    assert use.flop_utilisation_fraction == pytest.approx(2.60836608e08 / l40s.peak_flop_per_s("float8").value)
+    assert use.bandwidth_utilisation_fraction == pytest.approx(6.8807252e07 / l40s.memory_bytes_per_s.value)
+    rows = rows_of(server_table(view.online.server, view.online.server_use))
+    assert rows["computed, each accelerator"].endswith(f"of the peak of {l40s.name}")
+    assert f"of the peak of {l40s.name}" in render_request_report(view)
+
+
+@pytest.mark.parametrize("text", ["l40", "l40s:float7", "nothing"])
+def test_a_device_or_format_that_is_none_is_refused(text):
+    with pytest.raises(SpecError):
+        question_of(None, text)
+
+
+def test_a_device_says_nothing_of_a_server_that_estimates_nothing():
+    view = request_view(scraped(zeroed(page("tgi")), page("tgi")), question_of(None, "h100_sxm"))
+    use = answer_of(view).online.server.use
+    assert (use.flop_utilisation_fraction, use.bandwidth_utilisation_fraction) == (None, None)
+    assert "computed, each accelerator" not in rows_of(server_table(view.online.server, view.online.server_use))
 
 
 def test_what_a_server_does_not_say_is_left_out():

@@ -29,7 +29,7 @@ def online_answer(online: OnlineView) -> OnlineAnswer:
         inter_token=online.inter_token,
         errors=online.errors,
         tools=online.tools,
-        server=None if online.server is None else server_answer.server_answer(online.server),
+        server=None if online.server is None else server_answer.server_answer(online.server, online.server_use),
         ttft_parts=online.ttft_parts,
     )
 

@@ -1,6 +1,7 @@
 """What is shown of a load test beside its requests?"""
 
 from inferometer.cli.request_chart_views import requests_of
+from inferometer.cli.server_device import ServerDevice, use_of
 from inferometer.errors import RecordError
 from inferometer.records import load_series, server_summaries, tokens, tool_views, ttft_parts
 from inferometer.records.inter_token import inter_token_summary
@@ -13,7 +14,7 @@ from inferometer.records.validity import validity_of
 from inferometer.report.online_views import OnlineView
 
 
-def online_view(run: Run) -> OnlineView | None:
+def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | None:
     """All that is shown of a load test beside its requests; None for a run that is none."""
     validity = run.manifest.validity or validity_of(run)
     if validity is None or run.exchanges is None or run.chunks is None:
@@ -30,6 +31,7 @@ def online_view(run: Run) -> OnlineView | None:
         in_flight=load_series.in_flight(requests, run.exchanges, at_ns=end_ns(run)),
         lateness=load_series.lateness(requests, run.lags),
         server=server,
+        server_use=use_of(server, device),
         ttft_parts=None if server is None else ttft_parts.ttft_parts(requests, server),
     )
 

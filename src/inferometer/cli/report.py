@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 from rich.text import Text
 
+from inferometer.cli import request_answer, request_options, request_view
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.request_answer import are_of_requests, slo_option
 from inferometer.cli.request_pages import write_request_page
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
@@ -40,16 +40,16 @@ Examples:
 @takes_runs
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. Default: report.html in the first run's folder.")
 @click.option("--export", type=click.Path(path_type=Path, file_okay=False), help="Folder for each chart as SVG, PNG and CSV.")
-@slo_option
+@request_options.takes_question
 @json_option
-def command(request: RunRequest, *, out: Path | None, export: Path | None, slo: str | None, as_json: bool) -> None:
+def command(request: RunRequest, *, out: Path | None, export: Path | None, question: request_view.RequestQuestion, as_json: bool) -> None:
     """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side, several runs of requests by rate."""
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
     runs = load_runs(request)
     exported: tuple[str, ...] = ()
-    if are_of_requests(runs):
-        write_request_page(runs, request.paths, slo, path, export=export)
+    if request_answer.are_of_requests(runs):
+        write_request_page(runs, request.paths, question, path, export=export)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_report(view, path)

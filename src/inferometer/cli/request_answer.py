@@ -1,10 +1,8 @@
 """What do show and report say of runs of requests, simulated or measured?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import click
 
 from inferometer.cli.online_answer import OnlineAnswer, online_answer
 from inferometer.cli.request_view import RequestQuestion, request_view
@@ -13,7 +11,6 @@ from inferometer.records import promises, request_summaries
 from inferometer.records.types import Caution, Run
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
-from inferometer.spec.objectives import parse_objective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +42,10 @@ def are_of_requests(runs: Sequence[Run]) -> bool:
     return kinds == {True}
 
 
-def views_of(runs: Sequence[Run], paths: Sequence[Path], slo: str | None, report_path: Path | None = None) -> tuple[RequestReportView, ...]:
+def views_of(
+    runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, report_path: Path | None = None
+) -> tuple[RequestReportView, ...]:
     """All that is to be shown of each run."""
-    question = RequestQuestion(objective=None if slo is None else parse_objective(slo))
     return tuple(request_view(run, question, path=path, report_path=report_path) for run, path in zip(runs, paths, strict=True))
 
 
@@ -63,8 +61,4 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
     )
 
 
-slo_option: Callable[..., Callable[..., None]] = click.option(
-    "--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."
-)
-
-__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "slo_option", "views_of"]
+__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "views_of"]

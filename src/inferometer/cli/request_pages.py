@@ -5,12 +5,13 @@ from pathlib import Path
 
 from inferometer.cli.rate_view import rate_view
 from inferometer.cli.request_answer import views_of
+from inferometer.cli.request_view import RequestQuestion
 from inferometer.errors import SpecError
 from inferometer.records.types import Run
 from inferometer.report import rate_html, request_html
 
 
-def write_request_page(runs: Sequence[Run], paths: Sequence[Path], slo: str | None, path: Path, *, export: Path | None) -> None:
+def write_request_page(runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path, *, export: Path | None) -> None:
     """The page of a run, or of several by their rate.
 
     Raises
@@ -22,7 +23,7 @@ def write_request_page(runs: Sequence[Run], paths: Sequence[Path], slo: str | No
     """
     if export is not None:
         raise SpecError("charts of runs of requests are not exported", where="--export", try_="the page itself, without --export")
-    views = views_of(runs, paths, slo, path)
+    views = views_of(runs, paths, question, path)
     if len(runs) > 1:
         rate_html.write_rate_report(rate_view(runs, views, [str(one) for one in paths]), path)
     else:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from inferometer import __version__
-from inferometer.cli import online_view, provenance, request_chart_views
+from inferometer.cli import online_view, provenance, request_chart_views, server_device
 from inferometer.records import promises, request_summaries, run_series, slot_timeline, types
 from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
@@ -33,6 +33,8 @@ class RequestQuestion:
     first_step: int = 0
     """Where the slot timeline begins."""
     n_steps: int = TIMELINE_STEPS
+    device: server_device.ServerDevice | None = None
+    """Of the server that was loaded."""
 
 
 def request_view(
@@ -48,7 +50,7 @@ def request_view(
     asked = RequestQuestion() if question is None else question
     whole = request_summaries.summarise_requests(run)
     judgement = None if asked.objective is None else promises.judge_objective(run, asked.objective)
-    online = online_view.online_view(run)
+    online = online_view.online_view(run, asked.device)
     steady = None if online is None else online.steady
     load = None if run.steps is None or not len(run.steps.start_ns) else run_series.step_series(run.steps)
     order = {code: rank for rank, code in enumerate(LEAD_CODES)}

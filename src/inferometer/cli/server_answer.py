@@ -4,14 +4,23 @@ import math
 from dataclasses import dataclass
 
 from inferometer.records.server_summaries import Level, ServerSummary, ServerTime
+from inferometer.report.online_views import ServerUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLevel:
-    """A gauge over the run: requests, or a share from 0 to 1."""
+class RequestsLevel:
+    """How many requests, over the run."""
 
-    mean_ratio: float
-    highest_ratio: float
+    mean_load: float
+    highest_load: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareLevel:
+    """Which share, over the run."""
+
+    mean_fraction: float
+    highest_fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,29 +43,32 @@ class ServerAnswer:
     n_scrapes: int
     n_failed_scrapes: int
     n_restarts: int
-    running: ServerLevel | None
-    waiting: ServerLevel | None
-    kv_usage: ServerLevel | None
+    running: RequestsLevel | None
+    waiting: RequestsLevel | None
+    kv_usage: ShareLevel | None
     n_preemptions: int | None
     n_rejected: int | None
     prompt_tokens: int | None
     output_tokens: int | None
     prefix_hit_fraction: float | None
     flop_per_s: float | None
+    """Per accelerator, as the server estimates."""
     moved_bytes_per_s: float | None
+    use: ServerUse | None
+    """Shares of the device's peaks, where somebody named it (--server-hardware)."""
     times: tuple[ServerTimeRow, ...]
 
 
-def server_answer(server: ServerSummary) -> ServerAnswer:
+def server_answer(server: ServerSummary, use: ServerUse | None) -> ServerAnswer:
     """The summary as an answer holds it."""
     return ServerAnswer(
         kind=server.kind,
         n_scrapes=server.n_scrapes,
         n_failed_scrapes=server.n_failed_scrapes,
         n_restarts=server.n_restarts,
-        running=_level(server.running),
-        waiting=_level(server.waiting),
-        kv_usage=_level(server.kv_usage),
+        running=_requests(server.running),
+        waiting=_requests(server.waiting),
+        kv_usage=_share(server.kv_usage),
         n_preemptions=server.n_preemptions,
         n_rejected=server.n_rejected,
         prompt_tokens=server.prompt_tokens,
@@ -64,12 +76,17 @@ def server_answer(server: ServerSummary) -> ServerAnswer:
         prefix_hit_fraction=server.prefix_hit_fraction,
         flop_per_s=server.flop_per_s,
         moved_bytes_per_s=server.moved_bytes_per_s,
+        use=use,
         times=tuple(_time(time) for time in server.times),
     )
 
 
-def _level(level: Level | None) -> ServerLevel | None:
-    return None if level is None else ServerLevel(mean_ratio=level.mean, highest_ratio=level.highest)
+def _requests(level: Level | None) -> RequestsLevel | None:
+    return None if level is None else RequestsLevel(mean_load=level.mean, highest_load=level.highest)
+
+
+def _share(level: Level | None) -> ShareLevel | None:
+    return None if level is None else ShareLevel(mean_fraction=level.mean, highest_fraction=level.highest)
 
 
 def _time(time: ServerTime) -> ServerTimeRow:
@@ -83,4 +100,4 @@ def _time(time: ServerTime) -> ServerTimeRow:
     )
 
 
-__all__ = ["ServerAnswer", "ServerLevel", "ServerTimeRow", "server_answer"]
+__all__ = ["RequestsLevel", "ServerAnswer", "ServerTimeRow", "ShareLevel", "server_answer"]

@@ -6,7 +6,9 @@ import click
 from rich.console import Group, RenderableType
 
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.request_answer import RequestRunAnswer, answer_of, are_of_requests, slo_option, views_of
+from inferometer.cli.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
+from inferometer.cli.request_options import takes_question
+from inferometer.cli.request_view import RequestQuestion
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import sweep_view
 from inferometer.report.request_terminal import request_report_text
@@ -37,14 +39,14 @@ Example:
 """,
 )
 @takes_runs
-@slo_option
+@takes_question
 @json_option
-def command(request: RunRequest, *, slo: str | None, as_json: bool) -> None:
+def command(request: RunRequest, *, question: RequestQuestion, as_json: bool) -> None:
     """What does a run say? Several sweeps are shown side by side, runs of requests one after the other."""
     runs = load_runs(request)
     names = tuple(str(path) for path in request.paths)
     if are_of_requests(runs):
-        views = views_of(runs, request.paths, slo)
+        views = views_of(runs, request.paths, question)
         shown: RenderableType = Group(*(request_report_text(view) for view in views))
         answer = ShowAnswer(runs=names, view=None, requests=tuple(answer_of(view) for view in views))
     else:

@@ -10,6 +10,19 @@ from inferometer.records.server_summaries import ServerSummary
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.tool_views import ToolView
 from inferometer.records.ttft_parts import TtftParts
+from inferometer.spec.types import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerUse:
+    """How much of one accelerator the server says that it uses, of the datasheet's peaks. None: it does not estimate it."""
+
+    device: str
+    dtype: DType
+    flop_utilisation_fraction: float | None
+    """MFU"""
+    bandwidth_utilisation_fraction: float | None
+    """MBU"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +40,9 @@ class OnlineView:
     lateness: Lateness | None = None
     server: ServerSummary | None = None
     """None where its metrics were not scraped, or too seldom."""
+    server_use: ServerUse | None = None
+    """None where nobody said what it runs on."""
     ttft_parts: TtftParts | None = None
 
 
-__all__ = ["OnlineView"]
+__all__ = ["OnlineView", "ServerUse"]

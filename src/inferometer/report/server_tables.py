@@ -3,9 +3,9 @@
 from inferometer.records.server_summaries import Level, ServerSummary
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.online_views import OnlineView
+from inferometer.report.online_views import OnlineView, ServerUse
 from inferometer.report.tables import TextTable
-from inferometer.units import format_duration, format_fraction, format_number
+from inferometer.units import format_duration, format_fraction, format_number, format_rate
 
 SERVER_DEFINITIONS = (
     (
@@ -19,7 +19,7 @@ SERVER_DEFINITIONS = (
 def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
     """Both tables, as far as the server told."""
     parts = () if view.ttft_parts is None else (ttft_parts_table(view.ttft_parts),)
-    return parts if view.server is None else (*parts, server_table(view.server))
+    return parts if view.server is None else (*parts, server_table(view.server, view.server_use))
 
 
 def ttft_parts_table(parts: TtftParts) -> TextTable:
@@ -38,7 +38,7 @@ def ttft_parts_table(parts: TtftParts) -> TextTable:
     return TextTable(caption=caption, header=("part", "mean", "share"), rows=rows)
 
 
-def server_table(server: ServerSummary) -> TextTable:
+def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTable:
     """How full the server was, what it found in its cache, and what it counted; what it did not say is left out."""
     levels = (("running", server.running), ("waiting", server.waiting))
     rows = [(name, _requests(level)) for name, level in levels if level is not None]
@@ -48,6 +48,7 @@ def server_table(server: ServerSummary) -> TextTable:
     rows += [] if hit is None else [("prompt tokens found in the prefix cache", format_fraction(hit))]
     rows += [] if server.output_tokens is None else [("output tokens", f"{server.output_tokens:,}")]
     rows += [] if server.n_rejected is None else [("requests turned away", f"{server.n_rejected:,}")]
+    rows += _work(server, use)
     failed = f", {server.n_failed_scrapes:,} failed" if server.n_failed_scrapes else ""
     restarts = f"; it restarted {server.n_restarts} times" if server.n_restarts else ""
     caption = f"What the server says ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
@@ -78,6 +79,23 @@ def _duration(value_s: float | None) -> str:
 
 def _share(value_s: float | None, total_s: float) -> str:
     return ABSENT_TEXT if value_s is None or total_s <= 0 else format_fraction(value_s / total_s)
+
+
+def _work(server: ServerSummary, use: ServerUse | None) -> list[tuple[str, str]]:
+    """What each accelerator did, as the server estimates, and which share of its peak that is."""
+    of, flop_share, bytes_share = "", None, None
+    if use is not None:
+        of = f"of the peak of {use.device}"
+        flop_share, bytes_share = use.flop_utilisation_fraction, use.bandwidth_utilisation_fraction
+    known = (
+        ("computed", server.flop_per_s, "FLOP/s", flop_share),
+        ("moved in memory", server.moved_bytes_per_s, "B/s", bytes_share),
+    )
+    return [
+        (f"{what}, each accelerator", format_rate(per_s, unit) + ("" if share is None else f", {format_fraction(share)} {of}"))
+        for what, per_s, unit, share in known
+        if per_s is not None
+    ]
 
 
 def _requests(level: Level) -> str:
