@@ -2,7 +2,8 @@
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one. A plan has either ``[traffic]``, loads
 that are replayed against a server, or ``[points]``, prefills and decodes of a sweep. Its server is told in the words of
-``inferometer simulate``. The answer of ``inferometer size --json`` is a plan too: its pick, under the traffic that it was picked for.
+``inferometer simulate``. The ``plan.json`` of ``inferometer size --out`` is a plan too, and so is the
+answer of ``inferometer size --json``: the pick, under the traffic that it was picked for.
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
 from inferometer.spec.load_plan import Endpoint, PromptForm
+from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.types import DTYPE_BITS, DType
 from inferometer.spec.workload.distributions import Natural
 
@@ -20,6 +22,8 @@ PlanKind: TypeAlias = Literal["load", "sweep"]
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 _RATE: Final = "rate_per_s"
+_WORKLOAD: Final = "workload"
+_SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill")
 _COMPUTED_BITS: Final = 16
 """Weights in fewer are a quantization."""
 _SIZED_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
@@ -119,21 +123,24 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_plan(path: Path) -> VerifyPlan:
-    """The plan of a TOML file, or of the answer of ``inferometer size --json``; the paths in it are relative to its folder.
+    """The plan of a TOML file, of the ``plan.json`` of ``inferometer size --out``, or of the answer of ``inferometer size --json``.
+
+    The paths in it are relative to its folder.
 
     Raises
     ------
     SpecError
         The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
     """
-    text, where = text_of(path, noun="plan", endings=".toml, or size --json's .json"), str(path)
+    text, where = text_of(path, noun="plan", endings=".toml, or a sizing's .json"), str(path)
     if path.suffix.lower() != ".json":
         return _rooted(plan_from_text(text, where=where), path.parent)
     try:
         answer = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise SpecError(f"this is no JSON: {error}", where=where) from error
-    return _rooted(table_from(_sized(answer, where, path.stem), VerifyPlan, where=where), path.parent)
+    said = _decided(answer, where) if _WORKLOAD in answer else _sized(answer, where)
+    return _rooted(table_from({"name": path.stem} | said, VerifyPlan, where=where), path.parent)
 
 
 def plan_from_text(text: str, *, where: str) -> VerifyPlan:
@@ -168,23 +175,39 @@ def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
     return replace(plan, server=server, client=client, traffic=traffic)
 
 
-def _sized(answer: dict[str, Any], where: str, name: str) -> dict[str, Any]:
-    """The plan that checks a sizing's pick."""
+def _decided(fleet: dict[str, Any], where: str) -> dict[str, Any]:
+    """The plan that checks the fleet of a ``plan.json``; its workload lies beside it."""
+    _refuse_fitted(fleet, where)
+    engine, scheduler = fleet["engine"], fleet["scheduler"]
+    server = {
+        "model": fleet["model"]["model_id"],
+        "hardware": fleet["hardware"]["hardware_id"],
+        "dtype": engine["dtype"],
+        "kv_dtype": engine["kv_cache_dtype"],
+        "quantization": engine["quantization"],
+        "tp": engine["tensor_parallel_size"],
+        "replicas": fleet["n_replicas"],
+        "router": fleet["router"],
+        "own": {name: scheduler[name] for name in _SWITCHES},
+    }
+    objective = msgspec.convert(fleet["objective"], ObjectiveSpec).text
+    return {
+        "server": server | {name: scheduler[name] for name in (*_SIZED_KNOBS, "block_size", "num_blocks")},
+        "traffic": {"workload": f"{_WORKLOAD}.json", "rates_per_s": [fleet[_RATE]], "slo": objective},
+    }
+
+
+def _sized(answer: dict[str, Any], where: str) -> dict[str, Any]:
+    """The plan that checks a sizing's pick, under a preset's traffic."""
     pick = answer.get("pick")
     if not isinstance(pick, dict) or _RATE not in answer:
         raise SpecError(
             "the answer has no pick",
             where=where,
-            allowed="the answer of inferometer size --json that picked something, or a plan as TOML",
-            try_="inferometer size … --json > sized.json",
+            allowed="a sizing that picked something, or a plan as TOML",
+            try_="inferometer size … --out DIR, then DIR/plan.json",
         )
-    if str(pick["step_times_from"]).startswith("fitted"):
-        raise SpecError(
-            "the sizing rests on a fit, whose file the answer does not have",
-            where=where,
-            allowed="a sizing by datasheets, or a plan as TOML",
-            try_="a plan with the pick's numbers, and fit = 'FILE'",
-        )
+    _refuse_fitted(pick, where)
     weights, knobs = pick["weights_dtype"], {str(key): value for key, value in pick["knobs"]}
     server: dict[str, Any] = {
         "model": answer["model_id"],
@@ -196,10 +219,19 @@ def _sized(answer: dict[str, Any], where: str, name: str) -> dict[str, Any]:
         "quantization" if DTYPE_BITS[weights] < _COMPUTED_BITS else "dtype": weights,
     }
     return {
-        "name": name,
         "server": server | {key: knobs[key] for key in _SIZED_KNOBS if key in knobs},
         "traffic": {"workload": answer["workload_name"], "rates_per_s": [answer[_RATE]], "slo": answer["objective"]},
     }
+
+
+def _refuse_fitted(decided: dict[str, Any], where: str) -> None:
+    if str(decided["step_times_from"]).startswith("fitted"):
+        raise SpecError(
+            "the sizing rests on a fit, whose file it does not have",
+            where=where,
+            allowed="a sizing by datasheets, or a plan as TOML",
+            try_="a plan with the pick's numbers, and fit = 'FILE'",
+        )
 
 
 __all__ = [
