@@ -5,7 +5,7 @@ from statistics import median
 
 import altair as alt
 
-from inferometer.report.cells import estimate_cell
+from inferometer.report.cells import estimate_cell, notes_text
 from inferometer.report.charts.frame import POINT_SIZE, ChartSpec, Row, finished, log_axis_domain, series_channels, values, y_axis
 from inferometer.report.charts.predicted import BAND_FRACTION, identity_layers
 from inferometer.report.verify_tables import error_cell
@@ -23,7 +23,8 @@ def _chart(unit: str, claims: Sequence[ClaimRow]) -> ChartSpec:
     """Measured against predicted, both with their intervals, with y = x and a band of ±10 %."""
     rows = [_row(claim) for claim in claims]
     domain = log_axis_domain([row[key] for row in rows for key in ("x", "x_low", "x_high", "value", "low", "high") if key in row])
-    title = (f"measured, {unit} (log scale)", "line: measured = predicted · band: ±10 % · bars: 95 % measured, 90 % predicted")
+    words = ("line: measured = predicted · band: ±10 % · bars: 95 % measured, 90 % predicted", notes_text(one.measured for one in claims))
+    title = (f"measured, {unit} (log scale)", " · ".join(text for text in words if text))
     x_axis = alt.Axis(title=f"predicted, {unit} (log scale)", format=",~r", tickCount=5, grid=False)
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=x_axis)
     y_domain = [domain[0] * (1 - BAND_FRACTION), domain[1] * (1 + BAND_FRACTION)]

@@ -1,0 +1,88 @@
+"""Does the page of sealed predictions draw both intervals, and say what was not measured?"""
+
+from dataclasses import replace
+
+import pytest
+
+from inferometer.report.charts.frame import PALETTE
+from inferometer.report.charts.verified import verified_charts
+from inferometer.report.verify_html import render_verify_report
+from inferometer.report.verify_views import ClaimRow, PromiseRow, VerifyView
+from inferometer.stats.estimate import Estimate
+
+
+def estimate(value, low=None, high=None):
+    return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=60, method="")
+
+
+def claim(name, predicted, measured, verdict, *, unit="ms"):
+    return ClaimRow(
+        at="2 requests/s",
+        series=name.partition(" ")[0],
+        metric=name,
+        unit=unit,
+        predicted=predicted,
+        measured=measured,
+        error_fraction=None if measured is None else predicted.value / measured.value - 1,
+        verdict=verdict,
+    )
+
+
+CLAIMS = (
+    claim("TTFT p50", estimate(100.0, 90.0, 110.0), estimate(104.0, 99.0, 120.0), "held"),
+    claim("TTFT p95", estimate(200.0, 180.0, 220.0), estimate(260.0), "undecided"),
+    claim("TPOT p50", estimate(20.0, 19.0, 21.0), estimate(30.0, 28.0, 31.0), "wrong"),
+    claim("TPOT p95", estimate(25.0, 24.0, 26.0), None, "open"),
+    claim("output", estimate(50.0, 49.0, 51.0), estimate(50.5, 0.0, 60.0), "held", unit="tok/s"),
+)
+VIEW = VerifyView(
+    title="<b>an experiment</b>",
+    subtitle="m on a device",
+    answer="not all was right",
+    why="",
+    trust="fitted",
+    seal="",
+    measured="",
+    next="",
+    claims=CLAIMS,
+    promises=(PromiseRow(at="2 requests/s", objective="ttft:p95<500ms", predicted="met", measured="met", verdict="held"),),
+    facts=(),
+    tool_version="0",
+)
+
+
+def drawn(chart):
+    """All rows of the chart's data that are points of it."""
+    return [row for layer in chart.spec["layer"] for row in layer.get("data", {}).get("values", ()) if "metric" in row]
+
+
+def test_each_unit_has_its_chart_of_what_was_measured():
+    ms, rate = verified_charts(VIEW)
+    assert (ms.chart_id, rate.chart_id) == ("verified-ms", "verified-tok-per-s")
+    assert {row["metric"] for row in drawn(ms)} == {"TTFT p50", "TTFT p95", "TPOT p50"}
+    assert ms.finding == "1 of 3 held, 1 lie within ±10 %; the median error is 23.1 % in size."
+    assert [row[0:2] + row[-2:] for row in ms.rows][2] == ("2 requests/s", "TPOT p50", "-33.3%", "wrong")
+
+
+def test_both_intervals_are_drawn_where_they_are_known():
+    ms, rate = verified_charts(VIEW)
+    rows = {row["metric"]: row for row in drawn(ms)}
+    assert (rows["TTFT p50"]["x_low"], rows["TTFT p50"]["x_high"]) == (90.0, 110.0)
+    assert (rows["TTFT p50"]["low"], rows["TTFT p50"]["high"]) == (99.0, 120.0)
+    assert "low" not in rows["TTFT p95"]
+    assert not any("low" in row for row in drawn(rate)), "an end at 0 has no place on a logarithmic axis"
+    assert "no bar: n too small" in str(ms.spec)
+    colours = {colour for layer in ms.spec["layer"] for colour in layer["encoding"].get("color", {}).get("scale", {}).get("range", ())}
+    assert colours <= set(PALETTE)
+
+
+def test_the_page_says_all_of_it_and_lets_no_name_in():
+    page = render_verify_report(VIEW)
+    for word in ("Predicted vs measured", "ttft:p95&lt;500ms", "undecided", "open", "TPOT p95"):
+        assert word in page
+    assert "<b>an experiment" not in page
+
+
+@pytest.mark.parametrize("claims", [(), CLAIMS[3:4]])
+def test_nothing_measured_is_no_chart(claims):
+    assert verified_charts(replace(VIEW, claims=claims)) == ()
