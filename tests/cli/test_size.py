@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from inferometer.cli.main import app
 from inferometer.cli.sizing_offers import Fit, offers_of
 from inferometer.errors import InferometerError
+from inferometer.perfmodel.steptime_box import BoxRange
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.steptime_limits import PhaseDoubt
 from inferometer.records.store import read_run
 from inferometer.records.whole_run import write_run
@@ -53,7 +55,7 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
 
 
 def test_a_model_that_fits_nowhere():
-    with pytest.raises(InferometerError, match=r"'llama-3\.1-405b' fits on nothing that is on offer") as caught:
+    with pytest.raises(InferometerError, match=r"nothing that is on offer can serve 'llama-3\.1-405b'") as caught:
         size("--rate", "1", "--gpus", "l4", model="llama-3.1-405b")
     assert caught.value.exit_code == 6
 
@@ -82,6 +84,15 @@ def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
     for latency in ("ttft", "tpot"):
         seconds = pick["paces"][2]["served"][latency]["seconds"]
         assert seconds["low"] <= seconds["value"] <= seconds["high"]
+
+
+def test_lengths_that_a_fit_was_not_checked_on_are_named(fit, tmp_path):
+    narrow, path = load_step_time_model(fit), tmp_path / "narrow.json"
+    replace(narrow, box=(BoxRange(quantity="prompt tokens per request", low=32, high=256),)).save(path)
+    (said, narrowly) = (size("--rate", "2", "--gpus", "l40s", "--fit", str(one))[1] for one in (fit, path))
+    assert "FIT_BOX" not in {caution["code"] for caution in said["cautions"]}
+    texts = {caution["code"]: caution["text"] for caution in narrowly["cautions"]}
+    assert "outside 32 to 256" in texts["FIT_BOX"]
 
 
 @pytest.mark.parametrize(

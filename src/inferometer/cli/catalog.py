@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
@@ -138,7 +138,7 @@ def _device_list(answer: CatalogAnswer) -> RenderableType:
 
 
 def _slo_list(answer: CatalogAnswer) -> RenderableType:
-    table = Table("--slo", "promises", "of", box=None, pad_edge=False)
+    table = Table(Column("--slo", no_wrap=True), Column("promises", no_wrap=True), "of", box=None, pad_edge=False)
     for preset in answer.slos:
         table.add_row(preset.name, preset.text, preset.what)
     sources = dict.fromkeys(f"{preset.source.where}, read {preset.source.checked_utc}" for preset in answer.slos)

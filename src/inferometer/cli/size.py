@@ -87,7 +87,7 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
     if not tried.possible:
         first = tried.refused[0]
         raise SizingError(
-            f"{spec.model_id!r} fits on nothing that is on offer: {first.what}: {first.why}",
+            f"nothing that is on offer can serve {spec.model_id!r}: {first.what}: {first.why}",
             where="--gpus, --tp",
             try_="larger devices, more of them (--tp), or fewer bits (--quantization)",
         )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.cli.sizing_boxes import box_cautions
 from inferometer.cli.sizing_over_time import OverTime
 from inferometer.cli.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
@@ -74,7 +75,7 @@ def size_answer(
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
-        cautions=cautions_of(best),
+        cautions=(*cautions_of(best), *box_cautions(question, candidates)),
     )
 
 

@@ -7,6 +7,7 @@ from inferometer.perfmodel import steptime_datasheet
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
+from inferometer.perfmodel.steptime_box import BoxRange
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -24,6 +25,8 @@ class StepTimes:
     likely: StepTimeArrays
     fast: StepTimeArrays
     slow: StepTimeArrays
+    box: tuple[BoxRange, ...] = ()
+    """In which a fit was checked; empty for a datasheet."""
 
 
 def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
@@ -59,6 +62,7 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
         likely=likely,
         fast=slowed(likely, 1 / doubt_ratio),
         slow=slowed(likely, doubt_ratio),
+        box=fit.box,
     )
 
 
