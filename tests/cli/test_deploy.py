@@ -46,6 +46,13 @@ def test_deploy_writes_the_same_folder_from_the_plan(sized):
         assert (sized / "again" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+def test_the_prediction_can_be_sealed(sized):
+    outcome = run("verify", "plan/verify.toml", "--seal-only", "--out", "proof", "--ledger", "ledger.jsonl", folder=sized)
+    assert outcome.returncode in {0, 11}, outcome.stderr
+    assert (sized / "proof" / "seal.json").exists()
+    assert (sized / "ledger.jsonl").read_text().count("\n") == 1
+
+
 def test_wishes_are_in_the_files(sized):
     wishes = "--namespace llm --spare 1 --node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
     outcome = run("deploy", "plan/plan.json", "--out", "wishes", *shlex.split(wishes), folder=sized)

@@ -23,7 +23,7 @@ from inferometer.decide.sizing import size_device
 from inferometer.decide.sizing_types import SizingQuestion, Task
 from inferometer.errors import SizingError, SpecError
 from inferometer.records.server_names import SERVERS, VLLM_EDGES_S, known_families, plain
-from inferometer.spec import catalog
+from inferometer.spec import catalog, verify_plan
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload.reading import read_workload, resolve_workload
 
@@ -257,6 +257,26 @@ def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     used = {word.split("{")[0] for panel in drawn for target in panel["targets"] for word in target["expr"].split() if "llm:" in word[:4]}
     assert used <= recorded
     assert used
+
+
+def test_what_is_verified_is_what_was_decided(tmp_path):
+    made = fleet(scheduler={"policy": "priority", "watermark_fraction": 0.01}, engine={"kv_cache_dtype": "float8"})
+    for name, text in files_of(made, packaging_of(made)).items():
+        (tmp_path / name).write_text(text)
+    plan = verify_plan.read_plan(tmp_path / "verify.toml")
+    assert (plan.server.model, plan.server.hardware, plan.server.tp, plan.server.replicas) == ("llama-3.1-8b", "h100_sxm", 2, 2)
+    assert (plan.server.num_blocks, plan.server.max_num_seqs, plan.server.kv_dtype) == (10_001, 64, "float8")
+    assert plan.server.own == {"policy": "priority", "watermark_fraction": 0.01}
+    assert plan.traffic.rates_per_s == (8.0,)
+    assert plan.traffic.slo == made.objective.text
+    assert read_workload(Path(plan.traffic.workload)) == made.workload
+
+
+def test_a_fit_whose_file_is_not_known_is_not_verified():
+    made = fleet(step_times_basis="fitted")
+    files = files_of(made, packaging_of(made))
+    assert "verify.toml" not in files
+    assert "verify.toml" not in files["README.md"]
 
 
 def test_names_with_quotes_do_not_break_queries():

@@ -1,6 +1,7 @@
 """What is to run, and what was predicted of it? All that the files of a deployment are made of: their plan."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from inferometer.decide.sizing_types import Pace
 from inferometer.records.types import Caution
@@ -76,6 +77,7 @@ class Fleet:
     """Under its part of the traffic, at likely, fast and slow step times."""
     fullest: OperatingPoint
     """At the highest rate that keeps the promise; under its part of the traffic where none is known."""
+    step_times_basis: Literal["fitted", "datasheet"]
     step_times_from: str
     kv_origin: str
     usd_per_hour: float | None

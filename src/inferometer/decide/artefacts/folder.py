@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import yaml
 
-from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes, router, scraping, vllm_command, words
+from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes, proving, router, scraping, vllm_command, words
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.errors import SpecError
@@ -35,6 +35,8 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
         "check-promise.sh": checking.check_script(fleet, packaging),
     }
+    if (plan := proving.verify_plan(fleet, packaging)) is not None:
+        files["verify.toml"] = plan
     if packaging.image is not None:
         files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
     return {README_FILE: words.readme(fleet, packaging, list(files)), **files}

@@ -61,6 +61,7 @@ def fleet_of(
         broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
         planned=tuple(operating_point(question, kind, pace, question.rate_per_s) for pace in get_args(Pace)),
         fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
+        step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
         kv_origin=deployment.kv_origin,
         usd_per_hour=kind.usd_per_hour,

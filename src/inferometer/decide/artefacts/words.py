@@ -19,6 +19,7 @@ FILES = {
     "prometheus-adapter.yaml": "offers requests in flight to the autoscaler (values of the prometheus-adapter)",
     "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
     "check-promise.sh": "a load test that says whether the promise is kept",
+    "verify.toml": "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures the same requests",
 }
 """Each file of the folder, and what it is for."""
 
