@@ -54,6 +54,7 @@ _BYTES: Final = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
+_BITS: Final = {"Mbit": 1.25e5, "Gbit": 1.25e8, "Tbit": 1.25e11}
 _QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 
@@ -97,6 +98,25 @@ def parse_bytes(text: str, *, where: str | None = None) -> int:
     85899345920
     """
     return round(_parse_quantity(text, _BYTES, kind="size", example="80GiB", where=where))
+
+
+def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
+    """How many bytes per second does text such as ``50GB/s`` or ``400Gbit/s`` say?
+
+    Raises
+    ------
+    SpecError
+        No number, or a unit that is missing or unknown.
+
+    Example
+    -------
+    >>> parse_bytes_per_s("400Gbit/s")
+    50000000000.0
+    """
+    amount, per, unit = text.strip().rpartition("/")
+    if not per or unit != "s":
+        raise SpecError(f"{text!r} is not a speed", where=where, allowed="a size per second, such as GB/s or Gbit/s", try_="50GB/s")
+    return _parse_quantity(amount, {**_BYTES, **_BITS}, kind="speed", example="50GB/s", where=where)
 
 
 def format_duration(duration_s: float) -> str:
@@ -210,6 +230,7 @@ __all__ = [
     "format_rate",
     "ns_from_s",
     "parse_bytes",
+    "parse_bytes_per_s",
     "parse_duration_s",
     "s_from_ns",
 ]

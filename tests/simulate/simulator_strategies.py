@@ -16,8 +16,8 @@ BATCH_SCALE = 25
 
 @st.composite
 def configs(draw, **fixed):
-    block_size = draw(st.sampled_from([1, 2, 4, 16]))
-    max_model_len = draw(st.integers(2, 60))
+    block_size = fixed.get("block_size") or draw(st.sampled_from([1, 2, 4, 16]))
+    max_model_len = fixed.get("max_model_len") or draw(st.integers(2, 60))
     max_num_seqs = draw(st.integers(1, 12))
     is_chunked = draw(st.booleans())
     batched = max(draw(st.sampled_from([4, 16, 64, 256])), max_num_seqs, 0 if is_chunked else max_model_len)
@@ -43,7 +43,7 @@ def configs(draw, **fixed):
 
 
 @st.composite
-def speculating_configs(draw):
+def speculating_configs(draw, **fixed):
     """With drafts, and a threshold that vLLM bears with so many."""
     n_drafts = draw(st.integers(1, 4))
     fraction = st.sampled_from([0.0, 0.4, 0.8, 1.0])
@@ -54,6 +54,7 @@ def speculating_configs(draw):
             acceptance_fraction=draw(fraction | st.tuples(*[fraction] * n_drafts)),
             draft_cost_ratio=draw(st.sampled_from([0.0, 0.07, 1.0])),
             long_prefill_token_threshold=0,
+            **fixed,
         )
     )
 
@@ -187,8 +188,12 @@ def assert_equal(one, other):
     """Two simulations say the same, cell by cell and type by type."""
     assert (one.outcome, one.end_ns, one.n_never_sent) == (other.outcome, other.end_ns, other.n_never_sent)
     assert np.array_equal(one.busy_ns, other.busy_ns)
-    for table, expected in zip((*one[2:5], one.holes, one.visits), (*other[2:5], other.holes, other.visits), strict=True):
+    for table, expected in zip(_tables(one), _tables(other), strict=True):
         assert (table is None) == (expected is None)
         for name, column, right in zip(table._fields, table, expected, strict=True) if table is not None else ():
             assert np.array_equal(column, right), name
             assert column.dtype == right.dtype, name
+
+
+def _tables(simulation):
+    return (*simulation[2:5], simulation.holes, simulation.visits, simulation.transfers)

@@ -69,7 +69,7 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     knobs = Knobs(
         policy=flags["policy"],
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
-        own=dict(_own_knob(text) for text in flags["own"]),
+        own=dict(own_knob(text, where="--set") for text in flags["own"]),
         utilization_fraction=flags["gpu_memory_utilization"],
     )
     return deploy(model, step_times.engine, hardware, step_times, knobs)
@@ -103,11 +103,18 @@ def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: Hardware
     )
 
 
-def _own_knob(text: str) -> tuple[str, str]:
+def own_knob(text: str, *, where: str) -> tuple[str, str]:
+    """A knob and its value, of ``NAME=VALUE``.
+
+    Raises
+    ------
+    SpecError
+        It is not of that form.
+    """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise SpecError(f"{text!r} sets nothing", where="--set", allowed="NAME=VALUE", try_="--set policy=priority")
+        raise SpecError(f"{text!r} sets nothing", where=where, allowed="NAME=VALUE", try_=f"{where} policy=priority")
     return name.strip(), value.strip()
 
 
-__all__ = ["deployment_of", "step_times_of", "takes_deployment"]
+__all__ = ["deployment_of", "own_knob", "step_times_of", "takes_deployment"]

@@ -24,7 +24,7 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
         _refuse_beyond(memory_need(n_requests=min(counts)), min(counts))
 
 
-def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool) -> None:
+def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int) -> None:
     """Refuse requests for whose simulation there is certainly too little memory.
 
     Raises
@@ -38,8 +38,8 @@ def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool
         n_requests=plan.n_requests,
         n_blocks=n_tokens // config.block_size if config.enable_prefix_caching else 0,
         n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
-        max_num_active=config.max_num_active * cluster.n_replicas,
-        n_replicas=cluster.n_replicas,
+        max_num_active=config.max_num_active * n_replicas,
+        n_replicas=n_replicas,
     )
     _refuse_beyond(need, plan.n_requests)
 

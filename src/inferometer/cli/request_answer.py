@@ -8,6 +8,8 @@ from inferometer.cli.online_answer import OnlineAnswer, online_answer
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
 from inferometer.records import promises, request_summaries
+from inferometer.records.handovers import HandoverSummary
+from inferometer.records.step_memory import StepMemorySummary
 from inferometer.records.types import Caution, Run
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
@@ -21,6 +23,10 @@ class RequestRunAnswer:
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
     judgement: promises.Judgement | None
+    handovers: HandoverSummary | None
+    """Where requests went from one server to another: the time between."""
+    memory: StepMemorySummary | None
+    """Where the run has steps: what was used of the KV cache, which holes it had, what was swapped."""
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None
     """Of load tests."""
@@ -56,6 +62,8 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         five_lines=view.five_lines,
         summaries=view.summaries,
         judgement=view.judgement,
+        handovers=view.handovers,
+        memory=view.memory,
         cautions=(*view.lead_cautions, *view.cautions),
         online=None if view.online is None else online_answer(view.online),
     )

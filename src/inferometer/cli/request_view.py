@@ -10,7 +10,7 @@ import numpy as np
 
 from inferometer import __version__
 from inferometer.cli import online_view, provenance, request_chart_views, server_device
-from inferometer.records import promises, request_summaries, run_series, slot_timeline, types
+from inferometer.records import handovers, promises, request_summaries, run_series, slot_timeline, step_memory, types
 from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
@@ -67,10 +67,14 @@ def request_view(
         ),
         summaries=(whole, *online_view.steady_summaries(run, online), *_classes(run, asked.class_names)),
         judgement=judgement,
+        handovers=handovers.summarise_handovers(run),
         tails=request_chart_views.tails(run),
         history=request_chart_views.history(run, steady=steady),
         tpot_history=None if online is None else request_chart_views.history(run, "tpot", steady=steady),
         load=load,
+        memory=step_memory.summarise_memory(run),
+        holes=step_memory.hole_series(run),
+        swapped_blocks=step_memory.swap_series(run),
         online=online,
         n_kv_blocks=_n_kv_blocks(run, asked),
         timeline=None

@@ -5,7 +5,15 @@ from typing import Any, Final
 
 import click
 
-from inferometer.cli import cluster_options, executor_options, gate_options, memory_check, recording_options, simulate_text
+from inferometer.cli import (
+    cluster_options,
+    disaggregation_options,
+    executor_options,
+    gate_options,
+    memory_check,
+    recording_options,
+    simulate_text,
+)
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.simulation import SimulateAnswer, Simulator, simulate_workload, store
@@ -28,12 +36,14 @@ Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
+  inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --prefill-replicas 2 --replicas 2 --kv-link 50GB/s
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --order shortest-remaining
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'
 """,
 )
 @takes_deployment
 @cluster_options.takes_replicas
+@disaggregation_options.takes_prefill_pool
 @takes_workload
 @gate_options.takes_gate
 @click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
@@ -59,11 +69,11 @@ def command(
     memory_check.check_before_drawing(workload)
     drawn = replay.draw_workload(workload)
     has_steps, has_parts = recording.folder is not None, recording.has_parts
-    memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=has_steps or has_parts)
+    servers = servers._replace(seed=workload.seed, class_replicas=servers.rules.replicas_of(drawn.class_names))
+    memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=has_steps or has_parts, n_replicas=servers.n_in_all)
     engine = servers.deployment.config.engine
-    whose = engine if servers.n_replicas == 1 else f"{servers.n_replicas} x {engine}"
+    whose = engine if servers.n_in_all == 1 else f"{servers.n_in_all} x {engine}"
     talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
-    servers = servers._replace(seed=workload.seed)
     simulator = Simulator(servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate)
     with executor_options.opened(where, "step times") as executor:
         simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)

@@ -7,19 +7,20 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli import gate_options, simulation
-from inferometer.records.latencies import Latency
-from inferometer.records.request_summaries import RequestSummary
+from inferometer.cli import deployment_view, gate_options, simulation
+from inferometer.records import latencies, request_summaries, step_memory
 from inferometer.report import request_tables
 from inferometer.report.request_words import percentile_text, rate_text
+from inferometer.simulate.replica_shares import Role
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_number
+from inferometer.units import format_bytes, format_duration, format_number
 
-_SHOWN: Final[tuple[tuple[Latency, str], ...]] = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue"))
+_SHOWN: Final[tuple[tuple[latencies.Latency, str], ...]] = (("ttft", "TTFT"), ("tpot", "TPOT"), ("e2e", "E2E"), ("queue", "queue"))
 _FRACTIONS: Final = (0.5, 0.95, 0.99)
-_HEADLINE: Final[tuple[Latency, ...]] = ("ttft", "tpot")
-_OF_CLASSES: Final[tuple[Latency, ...]] = ("ttft", "tpot", "e2e")
+_HEADLINE: Final[tuple[latencies.Latency, ...]] = ("ttft", "tpot")
+_OF_CLASSES: Final[tuple[latencies.Latency, ...]] = ("ttft", "tpot", "e2e")
 _ABSENT: Final = "–"
+_ROLES: Final[dict[Role, str]] = {"both": "all", "prefill": "prompts", "decode": "answers"}
 
 
 def simulate_text(answer: simulation.SimulateAnswer) -> RenderableType:
@@ -32,6 +33,10 @@ def simulate_text(answer: simulation.SimulateAnswer) -> RenderableType:
         parts += [Text(""), _classes(answer.classes)]
     if answer.replicas:
         parts += [Text(""), _replicas(answer)]
+    if answer.disaggregation is not None:
+        parts += [Text(""), *(Text(line) for line in _transfer_lines(answer.disaggregation))]
+    if answer.memory is not None:
+        parts += [Text(""), Text(_memory_line(answer.memory, answer.deployment.n_kv_blocks))]
     parts += [Text(line) for line in _promise_lines(answer)]
     parts += [Text(""), *(Text(line) for line in _origins(answer))]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
@@ -49,7 +54,9 @@ def _headline(answer: simulation.SimulateAnswer) -> str:
     rate = f": {rate_text(likely.completed_requests_per_s, 'requests/s')}"
     offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
     ttft, tpot = (percentile_text(likely.latency(name).percentile(0.95)) for name in _HEADLINE)
-    if where.n_replicas > 1:
+    if answer.disaggregation is not None:
+        on += f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and {where.n_replicas} for answers"
+    elif where.n_replicas > 1:
         on += f", {where.n_replicas} replicas behind {where.router}"
     return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 
@@ -78,7 +85,7 @@ def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
 def _rates(answer: simulation.SimulateAnswer) -> RenderableType:
     table = Table("throughput", "likely", "fast … slow", box=None, pad_edge=False)
 
-    def row(label: str, unit: str, of: Callable[[RequestSummary], Estimate | None]) -> None:
+    def row(label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]) -> None:
         first, *ends = (of(level.summary) for level in answer.levels)
         table.add_row(label, rate_text(first, unit), " … ".join(_shown(end) for end in ends))
 
@@ -89,7 +96,7 @@ def _rates(answer: simulation.SimulateAnswer) -> RenderableType:
     return table
 
 
-def _classes(classes: tuple[RequestSummary, ...]) -> RenderableType:
+def _classes(classes: tuple[request_summaries.RequestSummary, ...]) -> RenderableType:
     table = Table("class", "requests", "p95 TTFT", "p95 TPOT", "p95 E2E", "output", box=None, pad_edge=False)
     for one in classes:
         latencies = [percentile_text(one.latency(name).percentile(0.95)) for name in _OF_CLASSES]
@@ -108,12 +115,39 @@ def _promise_lines(answer: simulation.SimulateAnswer) -> list[str]:
 
 
 def _replicas(answer: simulation.SimulateAnswer) -> RenderableType:
-    table = Table("replica", "requests", "input tok", "cached", "output tok", "preempted", "busy", box=None, pad_edge=False)
+    table = Table("replica", "for", "requests", "input tok", "cached", "output tok", "preempted", "busy", box=None, pad_edge=False)
     for one in answer.replicas:
         cached = f"{one.cached_tokens / one.prompt_tokens:.0%}" if one.prompt_tokens else _ABSENT
         counts = (f"{one.n_requests:,}", f"{one.prompt_tokens:,}", cached, f"{one.output_tokens:,}", f"{one.n_preemptions:,}")
-        table.add_row(str(one.replica), *counts, f"{one.busy_fraction:.0%}")
+        table.add_row(str(one.replica), _ROLES[one.role], *counts, f"{one.busy_fraction:.0%}")
     return table
+
+
+def _memory_line(memory: step_memory.StepMemorySummary, n_kv_blocks: int) -> str:
+    """How well was the KV cache used?"""
+    line = (
+        f"MEMORY {format_number(memory.mean_used_blocks)} of {n_kv_blocks:,} KV blocks used on average, {memory.peak_used_blocks:,} at most"
+    )
+    if memory.mean_fragmented_fraction is not None and memory.waits_for_compaction_fraction is not None:
+        line += f"; {memory.mean_fragmented_fraction:.0%} of what was free lay outside the largest hole, "
+        line += f"and for {memory.waits_for_compaction_fraction:.0%} of the time somebody waited whom moving pieces would have let in"
+    return line if memory.swapped_blocks is None else f"{line}; {memory.swapped_blocks:,} blocks swapped"
+
+
+def _transfer_lines(view: deployment_view.DisaggregationView) -> list[str]:
+    """How did the KV caches travel?"""
+    moved, link = view.transfers, f"{format_number(view.link_bytes_per_s / 1e9)} GB/s, {view.link_from}"
+    means = ((moved.mean_room_wait_s, "for room"), (moved.mean_link_wait_s, "for the link"), (moved.mean_moving_s, "moving"))
+    waits = ", ".join(f"{format_duration(seconds)} {what}" for seconds, what in means if seconds is not None)
+    percentiles = () if view.handovers is None else view.handovers.percentiles
+    spread = ", ".join(f"p{one.percentile_fraction * 100:g} {format_duration(one.seconds.value)}" for one in percentiles)
+    prefill = f"prompts on {view.prefill.tensor_parallel_size} devices each, {view.prefill.n_kv_blocks:,} KV blocks"
+    return [
+        f"MOVED  {moved.n_received:,} of {moved.n_transfers:,} KV caches, {format_bytes(moved.moved_bytes)}; in the mean {waits}",
+        f"       from the prefill's end to the arrival {spread}; the busiest port was taken {moved.busiest_port_fraction:.0%} of the time",
+        f"LINK   {link}{' shared by all' if view.link_shape == 'shared' else ' at each replica'}",
+        f"FIRST  token given by {view.answer_begins_at}; {prefill}, {view.prefill.kv_blocks_from}",
+    ]
 
 
 def _origins(answer: simulation.SimulateAnswer) -> list[str]:
@@ -133,7 +167,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     ]
 
 
-def _p95(level: simulation.Level, name: Latency) -> str:
+def _p95(level: simulation.Level, name: latencies.Latency) -> str:
     found = level.summary.latency(name).percentile(0.95)
     return _ABSENT if found is None else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
 

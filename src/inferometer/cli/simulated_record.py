@@ -9,10 +9,12 @@ from inferometer.cli.gate_options import gate_text
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
 from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.spec.gate import GateSpec
 from inferometer.spec.types import Source
+from inferometer.units import format_duration, format_number
 
 
 def run_of(simulation: Simulation, servers: Servers, gate: GateSpec | None = None) -> Run:
@@ -31,10 +33,24 @@ def run_of(simulation: Simulation, servers: Servers, gate: GateSpec | None = Non
     rests_on = (
         f"rules of {config.engine}; step times: {deployment.step_times.origin}; {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
     )
-    if servers.n_replicas > 1:
-        rests_on = f"{servers.n_replicas} replicas behind a {servers.router} router, each with {rests_on}"
+    if servers.n_replicas > 1 or servers.prefill is not None:
+        rests_on = f"{servers.n_replicas} replicas behind a {servers.rules.router} router, each with {rests_on}"
+    if servers.prefill is not None:
+        rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
     rests_on += "" if gate is None else f"; behind a gate: {gate_text(gate)}"
     return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
+
+
+def prefill_text(pool: PrefillPool) -> str:
+    """Who computes the prompts, and how KV caches come from there?"""
+    config, link = pool.deployment.config, pool.link
+    way = "one link" if link.shape == "shared" else "a port of each replica"
+    latency = f" and {format_duration(link.latency_s)}" if link.latency_s else ""
+    return (
+        f"{pool.cluster.n_replicas} replicas of {pool.deployment.engine.tensor_parallel_size} devices with {config.n_kv_blocks} KV blocks, "
+        f"{pool.deployment.kv_origin}; KV caches travel by {way} with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} "
+        f"({pool.link_origin}); the first token is given by {pool.answer_begins_at}"
+    )
 
 
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
@@ -50,4 +66,4 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     )
 
 
-__all__ = ["origin_cautions", "run_of"]
+__all__ = ["origin_cautions", "prefill_text", "run_of"]

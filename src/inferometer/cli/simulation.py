@@ -1,41 +1,23 @@
 """What does a simulation answer: the likely run, both ends of what step times may be, and whether the objective is met?"""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-import msgspec
-
-from inferometer.cli import cluster_options, simulated_record
+from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.measure.executors.parts import Executor
-from inferometer.records import promises, request_summaries, types, whole_run
-from inferometer.simulate import cluster, cluster_config, demand, gate_config, gate_rules, kernel, outcome, replica_shares, workload_demand
+from inferometer.records import promises, request_summaries, step_memory, types, whole_run
+from inferometer.simulate import cluster, demand, disaggregated, gate_config, gate_rules, kernel, outcome, replica_shares, transfer_shares
+from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates
 from inferometer.spec import objectives
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
 
+_MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
+"""Of the engine: whoever says one of them wants to know what comes of it."""
+
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeploymentView:
-    """The server that was simulated, and where its numbers are from."""
-
-    model_id: str
-    hardware: str | None
-    dtype: str
-    tensor_parallel_size: int
-    engine: str
-    knobs: dict[str, bool | int | float | str | None]
-    """Of the engine's scheduler, under its own names."""
-    n_kv_blocks: int
-    kv_blocks_from: str
-    step_times_basis: Literal["fitted", "datasheet"]
-    step_times_from: str
-    n_replicas: int
-    router: cluster_config.Router | None
-    """None where there is one replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +47,16 @@ class SimulateAnswer:
 
     workload_name: str
     workload: description.PlanDescription
-    deployment: DeploymentView
+    deployment: deployment_view.DeploymentView
     levels: tuple[Level, ...]
     classes: tuple[request_summaries.RequestSummary, ...]
     """Of the likely run, where the workload has several."""
     replicas: tuple[replica_shares.ReplicaShare, ...]
     """Of the likely run, where there are several."""
+    disaggregation: deployment_view.DisaggregationView | None
+    """None where each replica computes prompts and answers."""
+    memory: step_memory.StepMemorySummary | None
+    """Of the likely run, where its steps were kept: for --out, and where --set says how memory is given or taken back."""
     promises: tuple[ClassPromise, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
@@ -102,6 +88,7 @@ class At(NamedTuple):
     run: types.Run
     level: Level
     replicas: tuple[replica_shares.ReplicaShare, ...]
+    transfers: transfer_shares.TransferShares | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,33 +108,24 @@ class Simulator:
         run = simulated_record.run_of(simulation, self.servers, self.gate)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
         level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
-        return At(run, level, replica_shares.replica_shares(simulation))
+        moved = None if self.servers.prefill is None else transfer_shares.transfer_shares(simulation, self.servers.prefill.link)
+        return At(run, level, replica_shares.replica_shares(simulation, self.servers.pools), moved)
 
     def _simulation(self, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        requests, cost, gate = self._requests(), getattr(self.servers.deployment.step_times, pace), self._gate_rules()
-        if self.servers.n_replicas == 1:
-            return kernel.simulate(
-                requests,
-                self.servers.deployment.config,
-                cost,
-                until_ns=self.until_ns,
-                record_steps=record_steps,
-                record_parts=record_parts,
-                gate=gate,
-            )
-        return cluster.simulate_cluster(
-            requests,
-            self.servers.cluster,
-            cost,
-            until_ns=self.until_ns,
-            record_steps=record_steps,
-            record_parts=record_parts,
-            gate=gate,
-        )
+        servers, requests, until_ns, gate = self.servers, self._requests(), self.until_ns, self._gate_rules()
+        cost = getattr(servers.deployment.step_times, pace)
+        kept = {"record_steps": record_steps, "record_parts": record_parts}
+        if servers.prefill is not None:
+            pools, costs = servers.prefill.before(servers.cluster), servers.prefill.costs(servers.deployment, pace)
+            return disaggregated.simulate_disaggregated(requests, pools, costs, gate=gate, until_ns=until_ns, **kept)
+        if servers.n_replicas == 1:
+            return kernel.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
+        return cluster.simulate_cluster(requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept)
 
     def _requests(self) -> demand.Demand:
-        config = self.servers.deployment.config
-        return workload_demand.demand_of(self.workload.plan, config.block_size, has_contents=config.enable_prefix_caching)
+        config, prefill = self.servers.deployment.config, self.servers.prefill
+        has_contents = config.enable_prefix_caching or (prefill is not None and prefill.deployment.config.enable_prefix_caching)
+        return demand_of(self.workload.plan, config.block_size, has_contents=has_contents)
 
     def _gate_rules(self) -> gate_config.GateConfig | None:
         """What the gate predicts rests on the likely step times, whatever steps then take."""
@@ -162,7 +140,8 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
     """Simulate the same requests at likely, fast and slow step times; what is to be recorded is of the likely ones."""
     workload = simulator.workload
     promised = _promised(workload)
-    asked = (Asked("likely", record_steps, record_parts), Asked("fast"), Asked("slow"))
+    has_steps = record_steps or not _MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
+    asked = (Asked("likely", has_steps, record_parts), Asked("fast"), Asked("slow"))
     paces = executor.map(simulator.at, asked)
     likely = paces[0]
     run, levels = likely.run, tuple(pace.level for pace in paces)
@@ -170,10 +149,12 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
-        deployment=_view(simulator.servers),
+        deployment=deployment_view.deployment_view(simulator.servers.deployment, simulator.servers.cluster),
         levels=levels,
         classes=_by_class(run, workload.class_names),
         replicas=likely.replicas,
+        disaggregation=deployment_view.disaggregation_view(simulator.servers.prefill, likely.transfers, run),
+        memory=step_memory.summarise_memory(run),
         promises=_kept(tuple(pace.run for pace in paces), promised),
         gate=simulator.gate,
         verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
@@ -193,25 +174,6 @@ def _by_class(run: types.Run, names: tuple[str, ...]) -> tuple[request_summaries
     if run.requests is None or len(names) < 2:
         return ()
     return request_summaries.summarise_groups(run, run.requests.class_index, names)
-
-
-def _view(servers: cluster_options.Servers) -> DeploymentView:
-    deployment = servers.deployment
-    engine, config = deployment.engine, deployment.config
-    return DeploymentView(
-        model_id=deployment.model.model_id,
-        hardware=None if deployment.hardware is None else deployment.hardware.name,
-        dtype=engine.dtype,
-        tensor_parallel_size=engine.tensor_parallel_size,
-        engine=config.engine,
-        knobs=msgspec.to_builtins(asdict(config)),
-        n_kv_blocks=config.n_kv_blocks,
-        kv_blocks_from=deployment.kv_origin,
-        step_times_basis=deployment.step_times.basis,
-        step_times_from=deployment.step_times.origin,
-        n_replicas=servers.n_replicas,
-        router=servers.router if servers.n_replicas > 1 else None,
-    )
 
 
 class _Promised(NamedTuple):
@@ -253,7 +215,6 @@ __all__ = [
     "Asked",
     "At",
     "ClassPromise",
-    "DeploymentView",
     "Level",
     "Pace",
     "SimulateAnswer",

@@ -8,6 +8,7 @@
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
     requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
     visits.parquet                 and which of several servers had which request
+    step_memory.parquet            and what is known of holes and swaps at each step
     chunks.parquet, exchanges.parquet, lags.parquet, server.parquet and those of a load test
 """
 
@@ -28,6 +29,7 @@ EXCHANGES_NAME: Final = "exchanges.parquet"
 LAGS_NAME: Final = "lags.parquet"
 SERVER_NAME: Final = "server.parquet"
 VISITS_NAME: Final = "visits.parquet"
+STEP_MEMORY_NAME: Final = "step_memory.parquet"
 TABLE_NAMES: Final = (SWEEP_NAME, STEPS_NAME, CEILINGS_NAME)
 """The tables of a sweep, which has all of them."""
 TABLE_FILES: Final = {
@@ -41,6 +43,7 @@ TABLE_FILES: Final = {
     "lags": LAGS_NAME,
     "server": SERVER_NAME,
     "visits": VISITS_NAME,
+    "step_memory": STEP_MEMORY_NAME,
 }
 """Field of a ``Run`` -> the file that holds it."""
 
@@ -78,6 +81,7 @@ __all__ = [
     "REQUESTS_NAME",
     "SERVER_NAME",
     "STEPS_NAME",
+    "STEP_MEMORY_NAME",
     "STEP_PARTS_NAME",
     "SWEEP_NAME",
     "TABLE_FILES",

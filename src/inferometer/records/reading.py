@@ -17,6 +17,7 @@ from inferometer.records.types import (
     RequestTable,
     Run,
     RunManifest,
+    StepMemoryTable,
     StepPartTable,
     StepTable,
     SweepTable,
@@ -58,6 +59,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     lags = stored.table("lags", LagTable)
     server = stored.table("server", ServerSampleTable)
     visits = stored.table("visits", VisitTable)
+    step_memory = stored.table("step_memory", StepMemoryTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
         return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
@@ -78,6 +80,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         lags=lags,
         server=server,
         visits=visits,
+        step_memory=step_memory,
     )
 
 

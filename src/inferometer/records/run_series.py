@@ -49,9 +49,7 @@ class LatencyWindows(NamedTuple):
 
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
     """How did the steps change over the time of the run? Of all replicas together; their highest values need not be of one instant."""
-    start_ns, end_ns = int(steps.start_ns.min()), int((steps.start_ns + steps.duration_ns).max())
-    n_windows = max(1, min(n_windows, len(steps.start_ns)))
-    windows = _Windows(start_ns, max((end_ns - start_ns) / n_windows, 1.0), n_windows)
+    windows = _windows(steps, n_windows)
     each = [_replica_series(tables.select(steps, steps.replica == replica), windows) for replica in np.unique(steps.replica).tolist()]
     first = each[0]
     if len(each) == 1:
@@ -60,34 +58,61 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
     return first._replace(**summed, n_steps=np.sum([one.n_steps for one in each], axis=0))
 
 
+class ValueSeries(NamedTuple):
+    """One value of the steps in W windows: its mean over time and its most, NaN where no step ran or nobody could tell."""
+
+    mean: F64
+    most: F64
+
+
+def value_series(steps: StepTable, column: I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
+    """How did this column (S) of the steps change, in the windows of ``step_series``? Of several replicas the sum."""
+    windows = _windows(steps, n_windows)
+    known = np.where(column == ABSENT, np.nan, column.astype(np.float64))
+    rows = [steps.replica == replica for replica in np.unique(steps.replica).tolist()]
+    each = [_value_series(tables.select(steps, own), known[own], windows) for own in rows]
+    return ValueSeries(_sum([one.mean for one in each]), _sum([one.most for one in each]))
+
+
 class _Windows(NamedTuple):
     start_ns: int
     width_ns: float
     n_windows: int
 
 
-def _replica_series(steps: StepTable, windows: _Windows) -> StepSeries:
+def _windows(steps: StepTable, n_windows: int) -> _Windows:
+    start_ns, end_ns = int(steps.start_ns.min()), int((steps.start_ns + steps.duration_ns).max())
+    n_windows = max(1, min(n_windows, len(steps.start_ns)))
+    return _Windows(start_ns, max((end_ns - start_ns) / n_windows, 1.0), n_windows)
+
+
+def _value_series(steps: StepTable, values: F64, windows: _Windows) -> ValueSeries:
     start_ns, width_ns, n_windows = windows
     window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
     weights = np.maximum(steps.duration_ns, 1).astype(np.float64)
+    total = np.bincount(window, weights, n_windows)
+    with np.errstate(invalid="ignore"):
+        mean = np.bincount(window, weights * values, n_windows) / np.where(total > 0, total, np.nan)
+    return ValueSeries(mean, _largest(window, values, n_windows))
+
+
+def _replica_series(steps: StepTable, windows: _Windows) -> StepSeries:
+    start_ns, width_ns, n_windows = windows
+    window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
     running = (steps.n_prefill_requests + steps.n_decode_requests).astype(np.float64)
     waiting = steps.n_waiting_requests.astype(np.float64)
     blocks = np.where(steps.kv_blocks_used == ABSENT, np.nan, steps.kv_blocks_used.astype(np.float64))
 
-    def mean(values: F64) -> F64:
-        total = np.bincount(window, weights, n_windows)
-        with np.errstate(invalid="ignore"):
-            return np.bincount(window, weights * values, n_windows) / np.where(total > 0, total, np.nan)
-
+    running_series, waiting_series, blocks_series = (_value_series(steps, values, windows) for values in (running, waiting, blocks))
     return StepSeries(
         start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
         width_s=width_ns / NS_PER_S,
-        n_running_mean=mean(running),
-        n_running_max=_largest(window, running, n_windows),
-        n_waiting_mean=mean(waiting),
-        n_waiting_max=_largest(window, waiting, n_windows),
-        kv_blocks_mean=mean(blocks),
-        kv_blocks_max=_largest(window, blocks, n_windows),
+        n_running_mean=running_series.mean,
+        n_running_max=running_series.most,
+        n_waiting_mean=waiting_series.mean,
+        n_waiting_max=waiting_series.most,
+        kv_blocks_mean=blocks_series.mean,
+        kv_blocks_max=blocks_series.most,
         n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
         n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
     )
@@ -131,4 +156,4 @@ def _largest(window: NDArray[np.intp], values: F64, n_windows: int) -> F64:
     return np.where(np.isinf(found), np.nan, found)
 
 
-__all__ = ["MIN_OF_A_WINDOW", "N_WINDOWS", "LatencyWindows", "StepSeries", "latency_windows", "step_series"]
+__all__ = ["MIN_OF_A_WINDOW", "N_WINDOWS", "LatencyWindows", "StepSeries", "ValueSeries", "latency_windows", "step_series", "value_series"]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
-from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepPartTable, StepTable, SweepTable, VisitTable
+from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepMemoryTable, StepPartTable, StepTable, SweepTable, VisitTable
 
 Table = TypeVar(
     "Table",
@@ -25,6 +25,7 @@ Table = TypeVar(
     LagTable,
     ServerSampleTable,
     VisitTable,
+    StepMemoryTable,
 )
 AnyTable: TypeAlias = (
     SweepTable
@@ -37,6 +38,7 @@ AnyTable: TypeAlias = (
     | LagTable
     | ServerSampleTable
     | VisitTable
+    | StepMemoryTable
 )
 Column: TypeAlias = NDArray[Any]
 

@@ -164,6 +164,18 @@ class StepTable(NamedTuple):
     """Which of several servers made it; ABSENT where nobody could tell."""
 
 
+class StepMemoryTable(NamedTuple):
+    """One row per row of the ``StepTable`` (S rows) of servers that swap, or whose KV cache is not paged; ABSENT where that is not so."""
+
+    free_blocks: I64
+    """With the next two, of a cache in which each request has one piece, after the step's admissions."""
+    largest_hole_blocks: I64
+    compaction_debt_blocks: I64
+    """The fewest blocks to move so that the largest request that waits fits. 0: nobody waits or it fits; -1: moving does not help."""
+    swapped_blocks: I64
+    """Copied to the host or back before the step."""
+
+
 class StepPartTable(NamedTuple):
     """One row per request in a step that was done (P rows), in order of steps and, in a step, of the batch."""
 
@@ -308,6 +320,8 @@ class Run:
     server: ServerSampleTable | None = None
     visits: VisitTable | None = None
     """Which request was where; None where there is one server, or nobody could tell."""
+    step_memory: StepMemoryTable | None = None
+    """None where the KV cache is paged and nothing is swapped, or nobody could tell."""
 
 
 __all__ = [
@@ -331,6 +345,7 @@ __all__ = [
     "RequestTable",
     "Run",
     "RunManifest",
+    "StepMemoryTable",
     "StepPartTable",
     "StepTable",
     "SweepTable",

@@ -37,7 +37,7 @@ def request_page_of(view: RequestReportView) -> Page:
     def drawn(*names: str) -> tuple[Figure, ...]:
         return tuple(figures[name] for name in names if name in figures)
 
-    online = view.online
+    online, handovers = view.online, request_tables.handovers_table(view)
     sections = (
         _promises(view.judgement),
         Section(
@@ -45,7 +45,12 @@ def request_page_of(view: RequestReportView) -> Page:
             title="Throughput and latency",
             nav="Throughput and latency",
             statements=view.statements,
-            tables=(request_tables.rates_table(view), request_tables.latency_table(view), request_tables.counts_table(view)),
+            tables=(
+                request_tables.rates_table(view),
+                request_tables.latency_table(view),
+                request_tables.counts_table(view),
+                *([handovers] if handovers else ()),
+            ),
             figures=drawn("latency-tails", "ttft-over-time", "tpot-over-time"),
         ),
         *online_sections(online, drawn),
@@ -53,7 +58,7 @@ def request_page_of(view: RequestReportView) -> Page:
             id="load",
             title="Seats, queue and KV cache over time",
             nav="Queue and KV",
-            figures=drawn("load-queue", "load-kv", "load-preemptions"),
+            figures=drawn("load-queue", "load-kv", "load-holes", "load-swaps", "load-preemptions"),
         ),
         Section(id="slots", title="Who sits where", nav="Slots", figures=drawn("slot-timeline")),
         Section(

@@ -7,7 +7,7 @@ from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import RequestReportView
-from inferometer.report.request_words import LATENCY_NAMES, percentile_text, rate_text
+from inferometer.report.request_words import LATENCY_NAMES, duration_cell, percentile_text, rate_text
 from inferometer.report.tables import TextTable
 from inferometer.spec.objectives import percentile_name
 from inferometer.stats.estimate import Estimate
@@ -60,6 +60,16 @@ def latency_table(view: RequestReportView) -> TextTable:
     header = ("requests of", "latency", "n", "not done", *(percentile_name(fraction) for fraction in fractions))
     present = _without_empty(header, rows, keep={"not done"} if any(row[3] for row in rows) else set())
     return TextTable(caption="Latency: percentile [95 % interval]", header=present[0], rows=present[1])
+
+
+def handovers_table(view: RequestReportView) -> TextTable | None:
+    """How long were requests on their way from one server to the next? None where none was."""
+    if view.handovers is None:
+        return None
+    cells = tuple(duration_cell(one.seconds) for one in view.handovers.percentiles)
+    header = ("between servers", "n", "never arrived", *(percentile_name(one.percentile_fraction) for one in view.handovers.percentiles))
+    row = ("KV transfer", f"{view.handovers.n_requests:,}", f"{view.handovers.n_never_arrived:,}", *cells)
+    return TextTable(caption="From the end of the prefill to the KV cache's arrival [95 % interval]", header=header, rows=(row,))
 
 
 def rates_table(view: RequestReportView) -> TextTable:
@@ -143,6 +153,7 @@ __all__ = [
     "DEFINITIONS",
     "counts_table",
     "goodput_text",
+    "handovers_table",
     "latency_table",
     "promises_table",
     "rates_table",

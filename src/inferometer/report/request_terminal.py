@@ -24,6 +24,8 @@ def request_report_text(view: RequestReportView) -> RenderableType:
     if view.judgement is not None:
         parts += [table_text(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
     parts += [table_text(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
+    handovers = request_tables.handovers_table(view)
+    parts += [] if handovers is None else [table_text(handovers)]
     parts += [] if view.online is None else _online(view.online)
     parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from inferometer.records.handovers import HandoverSummary
 from inferometer.records.latencies import Latency
 from inferometer.records.latency_tails import Tail
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import RequestSummary
-from inferometer.records.run_series import LatencyWindows, StepSeries
+from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeries
 from inferometer.records.slot_timeline import SlotTimeline
+from inferometer.records.step_memory import HoleSeries, StepMemorySummary
 from inferometer.records.types import F64, Bools, Caution
 from inferometer.report.online_views import OnlineView
 from inferometer.report.views import FactGroup, FiveLines, Statement
@@ -46,11 +48,18 @@ class RequestReportView:
     five_lines: FiveLines
     summaries: tuple[RequestSummary, ...]
     judgement: Judgement | None = None
+    handovers: HandoverSummary | None = None
+    """Where requests went from one server to another."""
     tails: tuple[LatencyTail, ...] = ()
     history: LatencyHistory | None = None
     tpot_history: LatencyHistory | None = None
     """Of load tests."""
     load: StepSeries | None = None
+    memory: StepMemorySummary | None = None
+    holes: HoleSeries | None = None
+    """Where each request has one piece of the KV cache."""
+    swapped_blocks: ValueSeries | None = None
+    """Where blocks are swapped."""
     online: OnlineView | None = None
     """Of load tests."""
     n_kv_blocks: int | None = None

@@ -75,7 +75,7 @@ class LiveEngine:
     @property
     def n_running(self) -> int:
         """How many requests have a seat?"""
-        return max(self.n_unfinished - len(self.scheduler.waiting), 0)
+        return max(self.n_unfinished - self.scheduler.n_waiting, 0)
 
     def submit(self, request: Request) -> None:
         """A request comes at its ``arrival_ns``, which is not before that of any other so far."""

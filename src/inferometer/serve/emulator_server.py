@@ -163,7 +163,7 @@ class EmulatorServer:
 
     def _now(self) -> emulator_metrics.Now:
         n_blocks = max(self._plan.config.n_kv_blocks, 1)
-        n_waiting = len(self._engine.scheduler.waiting)
+        n_waiting = self._engine.scheduler.n_waiting
         return emulator_metrics.Now(self._engine.n_running, n_waiting, self._engine.scheduler.n_kv_blocks_used / n_blocks)
 
     # the clock

@@ -34,8 +34,8 @@ def simulate_cluster(
     requests = contents_checked(requests if gate is None else cut_answers(requests, gate), engine)
     states = new_states(requests, engine, n_replicas)
     if gate is not None:
-        states = behind_gate(states, cluster, gate)
-    front = new_front(requests, cluster, gate)
+        states = behind_gate(states, gate)
+    front = new_front(requests, cluster, gate, cost)
     run = cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=gate is not None)
     wanted = Wanted(record_steps, record_parts, n_replicas * engine.depth, n_replicas * engine.max_num_active)
     limit_ns = FAR_NS if until_ns is None else until_ns

@@ -17,19 +17,6 @@ _DEFAULT_STEP_TOKENS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
-    """One replica, and where its numbers are from."""
-
-    model: ModelSpec
-    engine: EngineSpec
-    hardware: HardwareSpec | None
-    config: engine_config.EngineConfig
-    step_times: StepTimes
-    kv_origin: str
-    """Where the number of KV blocks is from."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """What is asked of the engine. What is not said is the engine's default, or what fits."""
 
@@ -41,6 +28,21 @@ class Knobs:
     """The engine's other knobs, under its own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One replica, and where its numbers are from."""
+
+    model: ModelSpec
+    engine: EngineSpec
+    hardware: HardwareSpec | None
+    config: engine_config.EngineConfig
+    step_times: StepTimes
+    kv_origin: str
+    """Where the number of KV blocks is from."""
+    knobs: Knobs
+    """What was asked of it."""
 
 
 class _KvBlocks(NamedTuple):
@@ -66,7 +68,7 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
-    return Deployment(model=model, engine=engine, hardware=hardware, config=config, step_times=step_times, kv_origin=kv_origin)
+    return Deployment(model=model, engine=engine, hardware=hardware, config=config, step_times=step_times, kv_origin=kv_origin, knobs=knobs)
 
 
 def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs) -> _KvBlocks:

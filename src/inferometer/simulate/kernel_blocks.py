@@ -27,15 +27,11 @@ def find_hits(state: State, index: int) -> int:
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     """Seat a waiting request with its hits and room for its next tokens; False, and nothing changed, where there is none."""
-    config, counters, request = state.config[0], state.counters[0], state.requests[index]
+    config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return kernel_holes.admit(state, index)
-    row = state.block_table[kernel_seats.lowest(state)]
-    n_spare = counters.n_free
-    for i_block in range(n_hits):
-        n_spare -= state.blocks[row[i_block]].ref_count == 0
-    if counters.n_running > 0:
-        n_spare -= config.watermark_blocks
+    seat = kernel_seats.lowest(state)
+    n_spare = spare_blocks(state, seat, n_hits)
     if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
         return False
     num_done = request.num_computed_tokens + n_hits * config.block_size
@@ -43,12 +39,11 @@ def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
     n_needed = _n_blocks(max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, config.block_size)
     if max(n_needed - n_hits, 0) > n_spare:
         return False
-    for i_block in range(n_hits):
-        _touch(state.blocks, counters, row[i_block])
+    touch(state, seat, n_hits)
     kernel_seats.take(state, index)
-    request.num_blocks = n_hits
     request.num_cached_blocks = n_hits
-    _take(state, index, n_needed)
+    take(state, seat, n_hits, n_needed)
+    request.num_blocks = max(n_hits, n_needed)
     cache_blocks(state, index, min(num_done + num_new_tokens, request.num_tokens))
     return True
 
@@ -65,7 +60,8 @@ def extend(state: State, index: int, num_new_tokens: int) -> bool:
         n_needed = _n_blocks(num_reserved, config.block_size)
         if n_needed - request.num_blocks > state.counters[0].n_free:
             return False
-        _take(state, index, n_needed)
+        take(state, request.seat, request.num_blocks, n_needed)
+        request.num_blocks = n_needed
     cache_blocks(state, index, min(num_slots, request.num_tokens))
     return True
 
@@ -84,28 +80,70 @@ def cache_blocks(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def free(state: State, index: int) -> None:
-    """Take all blocks and the seat: blocks without content to the front of the queue (last one first), the others to its end."""
-    counters, request, blocks = state.counters[0], state.requests[index], state.blocks
-    drop_host_blocks(counters, request)
+    """Take all blocks and the seat."""
+    request = state.requests[index]
+    drop_host_blocks(state.counters[0], request)
     if state.config[0].is_contiguous:
         kernel_holes.free(state, index)
         return
     if request.seat == NOTHING:
         return
-    after = 0
-    for i_block in range(request.num_blocks - 1, -1, -1):
-        block = state.block_table[request.seat, i_block]
+    give_back(state, request.seat, request.num_blocks)
+    kernel_seats.release(state, index)
+    request.num_blocks = 0
+    request.num_cached_blocks = 0
+
+
+@compiled
+def spare_blocks(state: State, row: int, n_hits: int) -> int:
+    """How many blocks may an admission take beside its hits, which are the first blocks of a row?"""
+    n_spare: int = state.counters[0].n_free
+    for i_block in range(n_hits):
+        n_spare -= state.blocks[state.block_table[row, i_block]].ref_count == 0
+    if state.counters[0].n_running > 0:
+        n_spare -= state.config[0].watermark_blocks
+    return n_spare
+
+
+@compiled
+def touch(state: State, row: int, n_hits: int) -> None:
+    """Reference the first blocks of a row, which hold a wanted prefix; a free one leaves the queue."""
+    for i_block in range(n_hits):
+        block = state.block_table[row, i_block]
+        if state.blocks[block].ref_count == 0:
+            _unlink(state.blocks, block)
+            state.counters[0].n_free -= 1
+        state.blocks[block].ref_count += 1
+
+
+@compiled
+def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
+    """Take blocks from the front of the queue until a row has as many; what they held is forgotten."""
+    blocks = state.blocks
+    for i_block in range(n_owned, n_needed):
+        block = blocks[0].next
+        _unlink(blocks, block)
+        if blocks[block].content != NOTHING:
+            _forget(state, block)
+        blocks[block].ref_count = 1
+        state.block_table[row, i_block] = block
+        state.counters[0].n_free -= 1
+
+
+@compiled
+def give_back(state: State, row: int, n_blocks: int) -> None:
+    """Give up the blocks of a row: those without content to the front of the queue (last one first), the others to its end."""
+    blocks, after = state.blocks, 0
+    for i_block in range(n_blocks - 1, -1, -1):
+        block = state.block_table[row, i_block]
         blocks[block].ref_count -= 1
         if blocks[block].ref_count == 0:
-            counters.n_free += 1
+            state.counters[0].n_free += 1
             if blocks[block].content != NOTHING:
                 _insert(blocks, block, blocks[0].previous)
             else:
                 _insert(blocks, block, after)
                 after = block
-    kernel_seats.release(state, index)
-    request.num_blocks = 0
-    request.num_cached_blocks = 0
 
 
 @compiled
@@ -118,30 +156,6 @@ def drop_host_blocks(counters: Record, request: Record) -> None:
 @compiled
 def _n_blocks(num_tokens: int, block_size: int) -> int:
     return (num_tokens + block_size - 1) // block_size
-
-
-@compiled
-def _take(state: State, index: int, n_needed: int) -> None:
-    """Take blocks from the front of the queue until the request has as many; what they held is forgotten."""
-    request, blocks = state.requests[index], state.blocks
-    row = state.block_table[request.seat]
-    for i_block in range(request.num_blocks, n_needed):
-        block = blocks[0].next
-        _unlink(blocks, block)
-        if blocks[block].content != NOTHING:
-            _forget(state, block)
-        blocks[block].ref_count = 1
-        row[i_block] = block
-        state.counters[0].n_free -= 1
-    request.num_blocks = max(n_needed, request.num_blocks)
-
-
-@compiled
-def _touch(blocks: Records, counters: Record, block: int) -> None:
-    if blocks[block].ref_count == 0:
-        _unlink(blocks, block)
-        counters.n_free -= 1
-    blocks[block].ref_count += 1
 
 
 @compiled
@@ -191,4 +205,15 @@ def _forget(state: State, block: int) -> None:
     blocks[block].content = NOTHING
 
 
-__all__ = ["admit", "cache_blocks", "drop_host_blocks", "extend", "find_hits", "free"]
+__all__ = [
+    "admit",
+    "cache_blocks",
+    "drop_host_blocks",
+    "extend",
+    "find_hits",
+    "free",
+    "give_back",
+    "spare_blocks",
+    "take",
+    "touch",
+]

@@ -5,12 +5,16 @@ client goes away, by that; then steps that are done, by replica, each with its t
 (followers of those that just ended too), to be routed at once; then each replica that has something to decide, by number, launches.
 One replica alone does what ``kernel_run`` does, to the nanosecond. Where a gate stands before the router it is told of ends before
 arrivals, whoever comes is offered to it (but prompts too long for the model), and whom it lets in is routed in that order.
+
+Where prompts and answers are computed by two pools: behind the steps that are done the KV caches that arrive, by index, then whose
+prompts are computed, in that order, to be routed to decode replicas; behind each replica's launch the KV caches that it asked for go on
+their way.
 """
 
 from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import kernel_arrivals, kernel_gate, kernel_router, kernel_steps
+from inferometer.simulate import kernel_arrivals, kernel_gate, kernel_handover, kernel_link, kernel_router, kernel_steps
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_front import Front
 from inferometer.simulate.kernel_gate_state import GateState
@@ -18,14 +22,17 @@ from inferometer.simulate.kernel_replicas import state_of
 from inferometer.simulate.kernel_router_state import RouterState
 from inferometer.simulate.kernel_state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
-from inferometer.simulate.reference_request import Status
+from inferometer.simulate.reference_request import Stage, Status
 
-_UNSEEN, _ABORTED, _REJECTED = int(Status.UNSEEN), int(Status.ABORTED), int(Status.REJECTED)
+_UNSEEN, _STOPPED, _ABORTED, _REJECTED = int(Status.UNSEEN), int(Status.STOPPED), int(Status.ABORTED), int(Status.REJECTED)
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
 _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
+_FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stage.RECEIVED)
 
 
 HAS_GATE: Final = False
+IS_SPLIT: Final = False
+"""Are prompts computed by other replicas than answers?"""
 
 
 @compiled
@@ -40,18 +47,21 @@ def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_lo
         _let_go(states, front.gate)
         if not _complete(states, part_log):
             return _LIVELOCK
+        _hand_over(states, front)
         _let_come(states, front)
-        _launch(states, cost, log)
+        _launch(states, front, cost, log)
     return _LOG_FULL
 
 
 @inlined
 def _next_event_ns(states: State, gate: GateState) -> int:
     """When does a request come or go away, a step end, or a wait?"""
-    has_gate, world = HAS_GATE, states.world[0]
+    has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
     when_ns = min(kernel_arrivals.next_ns(states), kernel_arrivals.next_abort_ns(states))
     for replica in range(len(states.counters)):
         when_ns = min(when_ns, states.counters[replica, 0].ready_ns)
+    if is_split:
+        when_ns = min(when_ns, kernel_link.next_ns(states))
     if has_gate:
         when_ns = min(when_ns, gate.counters[0].wake_ns)
         if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
@@ -62,7 +72,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
 @inlined
 def _let_go(states: State, gate: GateState) -> None:
     """Whose client goes away now?"""
-    has_gate, now_ns = HAS_GATE, states.world[0].now_ns
+    has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
     while kernel_arrivals.next_abort_ns(states) <= now_ns:
         index = kernel_arrivals.take_next_abort(states)
         request = states.requests[index]
@@ -73,8 +83,26 @@ def _let_go(states: State, gate: GateState) -> None:
             for replica in range(len(states.counters)):
                 _touch(states, replica)
         else:
-            kernel_steps.drop(state_of(states, request.replica), index)
+            if not is_split or _give_up(states, index):
+                kernel_steps.drop(state_of(states, request.replica), index)
             _touch(states, request.replica)
+
+
+@compiled
+def _give_up(states: State, index: int) -> bool:
+    """The client of a request with a KV cache between two replicas goes: is there more to drop? What travels takes its time."""
+    transfer, request = states.transfers[index], states.requests[index]
+    if request.status >= _STOPPED:
+        return False
+    if transfer.stage == _MOVING:
+        kernel_arrivals.end(state_of(states, request.replica), index, _ABORTED, states.abort_ns[index])
+        return False
+    if transfer.stage == _FOR_ROOM:
+        kernel_handover.give_back_source(state_of(states, transfer.source), index)
+        _touch(states, transfer.source)
+    elif transfer.stage == _RECEIVED:
+        kernel_handover.give_back(state_of(states, request.replica), index)
+    return True
 
 
 @inlined
@@ -90,6 +118,27 @@ def _complete(states: State, part_log: PartLog) -> bool:
         if counters.n_in_flight > 0 and not kernel_steps.complete_oldest(state_of(states, replica), part_log):
             return False
     return True
+
+
+@inlined
+def _hand_over(states: State, front: Front) -> None:
+    """Whose KV cache arrives now, and whose prompt is computed?"""
+    is_split, world = IS_SPLIT, states.world[0]
+    if not is_split:
+        return
+    while kernel_link.next_ns(states) <= world.now_ns:
+        index = kernel_link.take_next(states)
+        source, replica = states.transfers[index].source, states.requests[index].replica
+        kernel_handover.give_back_source(state_of(states, source), index)
+        kernel_handover.receive(state_of(states, replica), index)
+        _touch(states, source)
+        _touch(states, replica)
+    while world.n_joined < world.n_handed:
+        index = states.transfers[world.n_joined].nth_handed
+        replica = kernel_router.choose(states, front.decode_router, index)
+        kernel_handover.join(state_of(states, replica), index)
+        _touch(states, replica)
+        world.n_joined += 1
 
 
 @inlined
@@ -150,7 +199,10 @@ def _open_gate(states: State, front: Front) -> None:
 @compiled
 def _send(states: State, router: RouterState, index: int) -> None:
     """A request goes to the replica that the router says."""
+    is_split = IS_SPLIT
     replica = kernel_router.choose(states, router, index)
+    if is_split:
+        kernel_handover.shorten(state_of(states, replica), index)
     kernel_steps.take(state_of(states, replica), index)
     _touch(states, replica)
 
@@ -164,22 +216,31 @@ def _touch(states: State, replica: int) -> None:
 
 
 @inlined
-def _launch(states: State, cost: StepTimeArrays, log: StepLog) -> None:
+def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
+    is_split, world = IS_SPLIT, states.world[0]
     for replica in range(len(states.counters)):
         counters = states.counters[replica, 0]
         if counters.is_due:
             counters.is_due = 0
-            counters.now_ns = states.world[0].now_ns
+            counters.now_ns = world.now_ns
             state = state_of(states, replica)
-            kernel_steps.fill(state, cost, log)
+            if is_split and state.config[0].is_decode_pool:
+                kernel_steps.fill(state, front.decode_cost, log)
+            else:
+                kernel_steps.fill(state, cost, log)
             counters.ready_ns = kernel_steps.ready_ns(state)
+        while world.n_begun < world.n_asked:
+            kernel_link.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
+            world.n_begun += 1
 
 
 @compiled
 def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
     """Nothing will happen any more, or not in time: how did it end?"""
-    has_gate = HAS_GATE
+    has_gate, is_split = HAS_GATE, IS_SPLIT
+    if is_split and states.world[0].n_arriving > 0:
+        return _HORIZON
     if has_gate and gate.counters[0].n_waiting > 0:
         return _STUCK if when_ns == FAR_NS else _HORIZON
     for replica in range(len(states.counters)):
@@ -189,4 +250,4 @@ def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
     return _FINISHED if kernel_arrivals.next_ns(states) == FAR_NS else _HORIZON
 
 
-__all__ = ["HAS_GATE", "run"]
+__all__ = ["HAS_GATE", "IS_SPLIT", "run"]

@@ -64,6 +64,9 @@ CONFIG: Final = np.dtype(
             "is_streaming",
             "largest",
             "replica",
+            "is_prefill_pool",
+            "is_decode_pool",
+            "gives_first_token",
         )
     ],
     align=True,

@@ -23,10 +23,11 @@ def loop_of(kind: Kind) -> Callable[..., int]:
 
 
 @cache
-def cluster_loop_of(kind: Kind, *, has_gate: bool) -> Callable[..., int]:
-    """``kernel_cluster_run.run`` for the rules of this kind only, and without a gate where there is none."""
-    name = f"{kind.name}_GATE" if has_gate else kind.name
-    run: Callable[..., int] = _compiled_again(kernel_cluster_run, name, {"kernel_steps": _steps_of(kind), "HAS_GATE": has_gate}).run
+def cluster_loop_of(kind: Kind, *, has_gate: bool, is_split: bool = False) -> Callable[..., int]:
+    """``kernel_cluster_run.run`` for the rules of this kind only, and without a gate or a link where there is none."""
+    name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split
+    changes = {"kernel_steps": _steps_of(kind), "HAS_GATE": has_gate, "IS_SPLIT": is_split}
+    run: Callable[..., int] = _compiled_again(kernel_cluster_run, name, changes).run
     return run
 
 

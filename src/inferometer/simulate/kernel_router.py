@@ -18,10 +18,10 @@ def choose(states: State, router: RouterState, index: int) -> int:
         chosen: int = router.draws[index, 0]
     elif rules.kind == _POWER_OF_TWO:
         chosen, other = router.draws[index, 0], router.draws[index, 1]
-        if load(states, other) < load(states, chosen):
+        if _load(states, router, other) < _load(states, router, chosen):
             chosen = other
     elif rules.kind == _ROUND_ROBIN:
-        chosen = (rules.last + 1) % len(states.counters)
+        chosen = (rules.last + 1) % len(router.n_known)
     elif rules.kind == _CLASS_AWARE:
         chosen = _least_loaded(states, router, router.class_index[index])
     elif rules.kind == _PREFIX_AFFINE and not _is_uneven(states, router):
@@ -31,7 +31,8 @@ def choose(states: State, router: RouterState, index: int) -> int:
     rules.last = chosen
     if rules.kind == _PREFIX_AFFINE:
         _remember(states, router, index, chosen)
-    return chosen
+    replica: int = rules.first + chosen
+    return replica
 
 
 @compiled
@@ -43,14 +44,19 @@ def load(states: State, replica: int) -> int:
 
 
 @compiled
+def _load(states: State, router: RouterState, replica: int) -> int:
+    return load(states, router.rules[0].first + replica)
+
+
+@compiled
 def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
     """The first of the least loaded replicas of this class, counted from the last one chosen."""
-    n_replicas, chosen, least = len(states.counters), -1, 0
+    n_replicas, chosen, least = len(router.n_known), -1, 0
     for step in range(1, n_replicas + 1):
         replica = (router.rules[0].last + step) % n_replicas
         if i_class != _ANY_CLASS and not router.is_own[i_class, replica]:
             continue
-        n_requests = load(states, replica)
+        n_requests = _load(states, router, replica)
         if chosen < 0 or n_requests < least:
             chosen, least = replica, n_requests
     return chosen
@@ -59,10 +65,10 @@ def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
 @compiled
 def _is_uneven(states: State, router: RouterState) -> bool:
     """Have some replicas too much to do, beside others?"""
-    rules, least = router.rules[0], load(states, 0)
+    rules, least = router.rules[0], _load(states, router, 0)
     most = least
-    for replica in range(1, len(states.counters)):
-        n_requests = load(states, replica)
+    for replica in range(1, len(router.n_known)):
+        n_requests = _load(states, router, replica)
         least, most = min(least, n_requests), max(most, n_requests)
     is_uneven: bool = most - least > rules.balance_abs_threshold and most > rules.balance_rel_threshold_ratio * least
     return is_uneven
@@ -72,9 +78,9 @@ def _is_uneven(states: State, router: RouterState) -> bool:
 def _with_prefix(states: State, router: RouterState, index: int) -> int:
     """Where most of the prompt is known, if that is enough; else where the least is known at all."""
     best, n_best, emptiest = 0, -1, 0
-    for replica in range(len(states.counters)):
+    for replica in range(len(router.n_known)):
         n_blocks = _n_known_blocks(states, router, index, replica)
-        if n_blocks > n_best or (n_blocks == n_best and load(states, replica) < load(states, best)):
+        if n_blocks > n_best or (n_blocks == n_best and _load(states, router, replica) < _load(states, router, best)):
             best, n_best = replica, n_blocks
         if router.n_known[replica] < router.n_known[emptiest]:
             emptiest = replica

@@ -11,13 +11,13 @@ from inferometer.simulate.router_draws import router_draws
 
 RULES: Final = np.dtype(
     [
-        *((name, np.int64) for name in ("kind", "last", "balance_abs_threshold")),
+        *((name, np.int64) for name in ("kind", "first", "last", "balance_abs_threshold")),
         ("cache_threshold_fraction", np.float64),
         ("balance_rel_threshold_ratio", np.float64),
     ],
     align=True,
 )
-"""``kind`` is the place in ``ROUTERS``; ``last`` the replica chosen last."""
+"""``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it counts; ``last`` the one chosen last."""
 
 
 class RouterState(NamedTuple):
@@ -37,10 +37,10 @@ class RouterState(NamedTuple):
     """(R) How many contents?"""
 
 
-def new_router_state(requests: Demand, config: ClusterConfig) -> RouterState:
-    """A router that has sent nothing yet."""
+def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
+    """A router that has sent nothing yet, to replicas from ``first`` on."""
     rules = np.zeros(1, RULES)
-    rules["kind"], rules["last"] = ROUTERS.index(config.router), config.n_replicas - 1
+    rules["kind"], rules["first"], rules["last"] = ROUTERS.index(config.router), first, config.n_replicas - 1
     for name in ("balance_abs_threshold", "cache_threshold_fraction", "balance_rel_threshold_ratio"):
         rules[name] = getattr(config, name)
     is_drawing = config.router in {"random", "power-of-two"}

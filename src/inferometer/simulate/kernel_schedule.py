@@ -4,7 +4,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched
 """
 
 from inferometer.records.types import PartKind
-from inferometer.simulate import kernel_blocks, kernel_queue
+from inferometer.simulate import kernel_blocks, kernel_handover, kernel_queue
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import NOTHING, Record, State
 from inferometer.simulate.reference_request import Status
@@ -188,6 +188,8 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
     config, counters = state.config[0], state.counters[0]
     n_skipped, n_scheduled = 0, state.batches[slot].n_parts
     is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, slot)
+    if config.is_decode_pool:
+        budget = _admit_received(state, slot, budget, threshold, n_scheduled if is_padding else NOTHING)
     while counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
         input_budget = _input_budget(state, slot, budget)
         if input_budget <= 0:
@@ -201,12 +203,32 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
             state.skipped[n_skipped] = index
             n_skipped += 1
             continue
+        if kernel_handover.is_for_room(state, index):
+            if not kernel_handover.fetch(state, index):
+                break
+            kernel_queue.pop(state)
+            continue
         n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING)
         if n_tokens == 0:
             break
         budget -= n_tokens
     for i_skipped in range(n_skipped - 1, -1, -1):
         kernel_queue.put_back(state, state.skipped[i_skipped])
+
+
+@compiled
+def _admit_received(state: State, slot: int, budget: int, threshold: int, n_scheduled: int) -> int:
+    """Those whose KV cache has come, before all others. Returns the budget left, 0 where one of them does not fit."""
+    counters = state.counters[0]
+    while counters.n_running < state.config[0].max_num_active:
+        index, input_budget = kernel_handover.peek_received(state), _input_budget(state, slot, budget)
+        if index == NOTHING or input_budget <= 0:
+            return budget
+        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled)
+        if n_tokens == 0:
+            return 0
+        budget -= n_tokens
+    return budget
 
 
 @compiled
@@ -225,8 +247,8 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_s
     ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody is padded with drafts.
     """
     config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
-    is_swapped = request.num_host_blocks > 0
-    n_hits = kernel_blocks.find_hits(state, index) if config.is_caching and not is_swapped else 0
+    is_swapped, is_received = request.num_host_blocks > 0, kernel_handover.is_received(state, index)
+    n_hits = kernel_blocks.find_hits(state, index) if config.is_caching and not (is_swapped or is_received) else 0
     num_cached = request.num_computed_tokens + n_hits * config.block_size
     n_padding = 0
     if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
@@ -237,9 +259,13 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_s
     if n_tokens > budget and (n_padding > 0 or not config.is_chunked):
         return 0
     n_tokens = min(n_tokens, budget)
-    if not kernel_blocks.admit(state, index, n_tokens, n_hits):
+    if is_received:
+        if not kernel_handover.adopt(state, index, n_tokens):
+            return 0
+    elif kernel_blocks.admit(state, index, n_tokens, n_hits):
+        kernel_queue.pop(state)
+    else:
         return 0
-    kernel_queue.pop(state)
     request.num_spec_tokens = n_padding
     request.has_padded_drafts = n_padding > 0
     state.running[counters.n_running] = index
@@ -252,7 +278,7 @@ def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_s
     if is_swapped:
         batch.num_swapped_blocks += request.num_host_blocks
         kernel_blocks.drop_host_blocks(counters, request)
-    else:
+    elif not is_received:
         request.is_prefill_chunk = 1
     part = state.parts[slot, batch.n_parts]
     part.request = index

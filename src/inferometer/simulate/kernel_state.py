@@ -70,6 +70,32 @@ BLOCK: Final = np.dtype(
 """Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null block, 0.
 Blocks of equal content form a list in order of registration."""
 
+TRANSFER: Final = np.dtype(
+    [
+        (name, np.int32)
+        for name in (
+            "stop_tokens",
+            "max_tokens",
+            "source",
+            "source_row",
+            "num_source_blocks",
+            "stage",
+            "row",
+            "num_blocks",
+            "num_hits",
+            "num_moved_blocks",
+            "next_received",
+            "nth_handed",
+            "nth_asked",
+            "nth_arriving",
+        )
+    ]
+    + [(name, np.int64) for name in ("arrived_ns", "prefilled_ns", "asked_ns", "begun_ns", "received_ns")],
+    align=True,
+)
+"""Of a request whose prompt another replica computes. ``source_row`` and ``row`` are those of the block table where its blocks are noted
+at both ends. The i-th record also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what travels."""
+
 PART: Final = np.dtype(
     [
         (name, np.int32)
@@ -136,18 +162,41 @@ COUNTERS: Final = np.dtype(
             "busy_ns",
             "ready_ns",
             "is_due",
+            "n_rows",
+            "first_free_row",
+            "first_received",
+            "last_received",
         )
     ],
     align=True,
 )
 """``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done; ``ready_ns`` is
-when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now?"""
+when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now? ``n_rows`` of the block table
+behind the seats were ever used."""
 
 WORLD: Final = np.dtype(
-    [(name, np.int64) for name in ("now_ns", "next_arrival", "next_abort", "n_due", "n_steps", "n_ended", "n_told", "max_in_flight")],
+    [
+        (name, np.int64)
+        for name in (
+            "now_ns",
+            "next_arrival",
+            "next_abort",
+            "n_due",
+            "n_steps",
+            "n_ended",
+            "n_told",
+            "max_in_flight",
+            "n_handed",
+            "n_joined",
+            "n_asked",
+            "n_begun",
+            "n_arriving",
+        )
+    ],
     align=True,
 )
-"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``."""
+"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``. Of
+``n_handed`` whose prompts are computed ``n_joined`` were sent on, of ``n_asked`` KV caches ``n_begun`` were given a place on the link."""
 
 
 class State(NamedTuple):
@@ -169,7 +218,7 @@ class State(NamedTuple):
     """(contents) The first block registered with each content."""
     last_equal: Whole
     block_table: Whole
-    """(M, blocks of the longest request) The blocks of whoever has the seat, in order."""
+    """(M, blocks of the longest request) The blocks of whoever has the seat, in order; in a pool also rows of those that have none."""
     by_address: Whole
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
     free_seats: Whole
@@ -214,6 +263,8 @@ class State(NamedTuple):
     """(as follower)"""
     ended: Whole
     """(N, or 0 where nobody asks) Who has ended, in order of that."""
+    transfers: Records
+    """(N, or 0 where prompts and answers are computed by the same replicas) ``TRANSFER``"""
 
 
 SHARED: Final = frozenset(
@@ -231,6 +282,7 @@ SHARED: Final = frozenset(
         "think_ns",
         "earliest_ns",
         "ended",
+        "transfers",
     }
 )
 
@@ -250,6 +302,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     config_columns = config_record(config)
     counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
     counters["ready_ns"] = FAR_NS
+    counters["first_free_row"] = counters["first_received"] = NOTHING
     return State(
         config=config_columns,
         counters=counters,
@@ -282,6 +335,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         think_ns=requests.think_ns[: len(follower)],
         earliest_ns=requests.arrival_ns[: len(follower)],
         ended=np.empty(0, np.int32),
+        transfers=np.zeros(0, TRANSFER),
     )
 
 
@@ -317,4 +371,19 @@ def _block_records(num_blocks: int) -> Records:
     return blocks
 
 
-__all__ = ["BATCH", "BLOCK", "COUNTERS", "NOTHING", "PART", "REQUEST", "SHARED", "WORLD", "Record", "Records", "State", "new_state"]
+__all__ = [
+    "BATCH",
+    "BLOCK",
+    "COUNTERS",
+    "NOTHING",
+    "PART",
+    "REQUEST",
+    "SHARED",
+    "TRANSFER",
+    "WORLD",
+    "Record",
+    "Records",
+    "State",
+    "Whole",
+    "new_state",
+]

@@ -83,7 +83,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
 @compiled
 def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> bool:
     """Can all replicas note what they may do at one instant?"""
-    n_steps, n_parts = n_replicas * state.config[0].depth, n_replicas * state.parts.shape[1]
+    n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
     has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
     return has_rows and (len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat))
 
@@ -118,6 +118,7 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.free_blocks[row] = log.largest_hole_blocks[row] = log.compaction_debt_blocks[row] = ABSENT
     if state.config[0].is_contiguous:
         kernel_holes.note(state, log, row)
+    log.swapped_blocks[row] = batch.num_swapped_blocks if state.config[0].n_host_blocks > 0 else ABSENT
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1

@@ -4,14 +4,14 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 """
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate import kernel_arrivals, kernel_blocks
+from inferometer.simulate import kernel_arrivals, kernel_blocks, kernel_handover
 from inferometer.simulate.acceptance import compiled_n_accepted
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel_state import State
 from inferometer.simulate.reference_request import Status
 
 _RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
-_LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
+_LENGTH, _ABORTED, _PREFILLED = int(Status.LENGTH), int(Status.ABORTED), int(Status.PREFILLED)
 
 
 @inlined
@@ -28,7 +28,7 @@ def update(state: State, slot: int) -> int:
         if is_stale:
             request.num_stale_output_tokens -= part.num_tokens
         part.n_delivered = 0
-        if request.status >= _STOPPED or not part.yields_token:
+        if request.status >= _STOPPED or not part.yields_token or (is_stale and state.config[0].is_prefill_pool):
             continue
         num_tokens_before, num_accepted = request.num_tokens, 0
         if part.num_spec_tokens > 0:
@@ -99,8 +99,14 @@ def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -
 def _finish(state: State, index: int, status: int) -> int:
     """A request is done; returns 1 where it runs."""
     was_running = state.requests[index].status == _RUNNING
-    kernel_arrivals.end(state, index, status, state.counters[0].now_ns)
-    kernel_blocks.free(state, index)
+    if state.config[0].is_prefill_pool:
+        status = kernel_handover.status_after_prefill(state, index)
+    if status == _PREFILLED:
+        state.requests[index].status = _PREFILLED
+        kernel_handover.leave(state, index)
+    else:
+        kernel_arrivals.end(state, index, status, state.counters[0].now_ns)
+        kernel_blocks.free(state, index)
     if was_running:
         return 1
     state.counters[0].n_waiting -= 1

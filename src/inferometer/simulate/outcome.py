@@ -63,6 +63,8 @@ class StepLog(NamedTuple):
     """With the next two, the columns of a ``HoleTable``; ABSENT where the KV cache is paged."""
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
+    swapped_blocks: I64
+    """Copied to the host or back before the step; ABSENT where nothing is swapped."""
     n_filled: I64
     """(1) How many rows are filled."""
 
@@ -115,6 +117,24 @@ class HoleTable(NamedTuple):
         return 1 - self.largest_hole_blocks / free
 
 
+class TransferTable(NamedTuple):
+    """One row per request whose prompt was computed by one replica and whose answer was for another (T rows), in the workload's order."""
+
+    request_index: I32
+    source: I32
+    """The replica that computed the prompt."""
+    replica: I32
+    """The one that was to generate the answer."""
+    n_blocks: I64
+    """That travel, without those that were in the cache there; ABSENT where there was no room yet."""
+    prefilled_ns: I64
+    asked_ns: I64
+    """When there was room for it; with the next two, ABSENT where that was not to be."""
+    begun_ns: I64
+    """When the link was free for it."""
+    received_ns: I64
+
+
 class Simulation(NamedTuple):
     """What happened, and why it ended."""
 
@@ -138,6 +158,10 @@ class Simulation(NamedTuple):
     """(N) Why the gate turned a request away, a ``gate_config.Reason``, in the workload's order; None where there is no gate."""
     gate_classes: tuple[str, ...] = ()
     """The names of the classes, as the gate knows them."""
+    swapped_blocks: I64 | None = None
+    """(S) Copied to the host or back before each step; None where nothing is swapped."""
+    transfers: TransferTable | None = None
+    """None where prompts and answers are computed by the same replicas."""
 
 
 @compiled
@@ -185,6 +209,7 @@ def simulation(
         holes=None if logs is None else _hole_table(logs),
         busy_ns=busy_ns,
         visits=None if len(busy_ns) == 1 else _visit_table(facts),
+        swapped_blocks=None if logs is None else _swapped_blocks(logs),
     )
 
 
@@ -238,6 +263,11 @@ def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
     return None if np.all(columns[0] == ABSENT) else HoleTable._make(columns)
 
 
+def _swapped_blocks(logs: Sequence[StepLog]) -> I64 | None:
+    swapped = np.concatenate([log.swapped_blocks[: log.n_filled[0]] for log in logs])
+    return None if np.all(swapped == ABSENT) else swapped
+
+
 def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
     filled = [[column[: log.n_filled[0]] for column in log[:-1]] for log in logs]
     table = StepPartTable._make(np.concatenate(parts) for parts in zip(*filled, strict=True))
@@ -283,6 +313,7 @@ __all__ = [
     "RequestFacts",
     "Simulation",
     "StepLog",
+    "TransferTable",
     "max_barren_steps",
     "new_log",
     "new_part_log",

@@ -76,6 +76,11 @@ class Scheduler:
         return bool(self.running or len(self.waiting))
 
     @property
+    def n_waiting(self) -> int:
+        """How many wait?"""
+        return len(self.waiting)
+
+    @property
     def n_kv_blocks_used(self) -> int:
         """How many blocks do requests hold?"""
         return self._config.n_kv_blocks - self.kv_cache.n_free
@@ -106,7 +111,7 @@ class Scheduler:
             request.num_in_flight_tokens -= part.num_tokens
             if is_stale:
                 request.num_stale_output_tokens -= part.num_tokens
-            if request.status.is_finished or not part.yields_token:
+            if not self._is_delivering(part, is_stale=is_stale):
                 continue
             num_tokens_before, num_accepted = request.num_tokens, self._verify(part, is_stale=is_stale)
             if self._deliver_tokens(request, 1 + num_accepted, is_stale=is_stale):
@@ -239,40 +244,65 @@ class Scheduler:
     def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
         """Those that wait, strictly in order: the first that does not fit ends it."""
         skipped = list[Request]()
-        is_prefilling = any(request.is_prefill_chunk for request in chosen)
-        n_scheduled = len(chosen)
+        is_padding, n_scheduled = not any(request.is_prefill_chunk for request in chosen), len(chosen)
+        budget = self._admit_fetched(budget, threshold, chosen, is_padding=is_padding)
         while len(self.waiting) and len(self.running) < self._config.max_num_active and not self._is_prefill_full(chosen):
             if (input_budget := self._input_budget(budget, chosen)) <= 0:
                 break
             request = self.waiting.peek()
-            is_swapped = request.num_host_blocks > 0
-            if request.num_stale_output_tokens > 0 or (is_swapped and request.num_in_flight_tokens > 0):
+            if request.num_stale_output_tokens > 0 or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0):
                 skipped.append(self.waiting.pop())
                 continue
-            hits = [] if is_swapped else self.kv_cache.computed_blocks(request)
-            num_cached = request.num_computed_tokens + len(hits) * self._config.block_size
-            n_padding = 0 if is_prefilling or num_cached + n_scheduled == 0 else self._num_padded_drafts(request, num_cached)
-            n_tokens = request.num_tokens - num_cached + n_padding
-            if 0 < threshold < n_tokens:
-                n_tokens = threshold
-            if n_tokens > input_budget and (n_padding or not self._config.enable_chunked_prefill):
+            if self._is_elsewhere(request):
+                if not self._fetch(request):
+                    break
+                self.waiting.pop()
+                continue
+            n_tokens = self._admit(request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding)
+            if n_tokens == 0:
                 break
-            n_tokens = min(n_tokens, input_budget)
-            if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=True, has_running=bool(self.running)):
-                break
-            self.running.append(self.waiting.pop())
-            request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
-            self._seats.take(request)
-            if request.status is Status.WAITING:
-                request.num_cached_tokens = num_cached
-            request.status = Status.RUNNING
-            request.num_computed_tokens = num_cached
-            request.is_prefill_chunk = request.is_prefill_chunk or not is_swapped
-            self._swap_in(request)
+            self.waiting.pop()
             chosen[request] = n_tokens
             budget -= n_tokens
         for request in reversed(skipped):
             self.waiting.put_back(request)
+
+    def _admit_fetched(self, budget: int, threshold: int, chosen: dict[Request, int], *, is_padding: bool) -> int:  # noqa: ARG002
+        """Those whose KV cache was computed elsewhere and is here, before all others. Returns the budget left."""
+        return budget
+
+    def _is_elsewhere(self, request: Request) -> bool:  # noqa: ARG002 -- others fetch what they compute on
+        """Is the KV cache of a request that waits still to be fetched from where its prompt was computed?"""
+        return False
+
+    def _fetch(self, request: Request) -> bool:  # noqa: ARG002
+        """Ask for it, if there is room."""
+        return False
+
+    def _admit(self, request: Request, budget: int, threshold: int, *, n_scheduled: int, is_padding: bool) -> int:
+        """Seat the next one, whose blocks may be here already; returns the tokens that it computes, 0 where it does not fit."""
+        is_swapped, is_here = request.num_host_blocks > 0, bool(request.blocks)
+        hits = [] if is_swapped or is_here else self.kv_cache.computed_blocks(request)
+        num_cached = request.num_computed_tokens + len(hits) * self._config.block_size
+        n_padding = self._num_padded_drafts(request, num_cached) if is_padding and num_cached + n_scheduled > 0 else 0
+        n_tokens = request.num_tokens - num_cached + n_padding
+        if 0 < threshold < n_tokens:
+            n_tokens = threshold
+        if n_tokens > budget and (n_padding or not self._config.enable_chunked_prefill):
+            return 0
+        n_tokens = min(n_tokens, budget)
+        if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=not is_here, has_running=bool(self.running)):
+            return 0
+        self.running.append(request)
+        request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
+        self._seats.take(request)
+        if request.status is Status.WAITING:
+            request.num_cached_tokens = num_cached
+        request.status = Status.RUNNING
+        request.num_computed_tokens = num_cached
+        request.is_prefill_chunk = request.is_prefill_chunk or not (is_swapped or is_here)
+        self._swap_in(request)
+        return n_tokens
 
     def _num_padded_drafts(self, request: Request, num_computed_tokens: int) -> int:
         """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
@@ -283,6 +313,10 @@ class Scheduler:
     def _is_prefill_full(self, chosen: dict[Request, int]) -> bool:
         """May nobody begin his prefill in this step?"""
         return self._config.one_prefill_at_a_time and any(request.is_prefill_chunk for request in chosen)
+
+    def _is_delivering(self, part: Scheduled, *, is_stale: bool) -> bool:  # noqa: ARG002 -- a prefill replica asks
+        """Does this part yield something for its request?"""
+        return part.yields_token and not part.request.status.is_finished
 
     def _verify(self, part: Scheduled, *, is_stale: bool) -> int:
         """How many drafts were accepted? The others were computed for nothing, and are taken back."""
@@ -314,8 +348,12 @@ class Scheduler:
             return False
         if not was_running:
             self.waiting.remove(request)
-        self._leave(request)
+        self._end(request)
         return was_running
+
+    def _end(self, request: Request) -> None:
+        """A request has all its tokens."""
+        self._leave(request)
 
     def _leave(self, request: Request) -> None:
         """A request gives up its blocks and its seat."""

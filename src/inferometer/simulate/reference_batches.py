@@ -38,6 +38,11 @@ class BatchScheduler:
         self.n_kv_blocks_used = 0
 
     @property
+    def n_waiting(self) -> int:
+        """How many wait?"""
+        return len(self.waiting)
+
+    @property
     def has_unfinished(self) -> bool:
         """Is anyone running or waiting?"""
         return bool(self.running or self.waiting)

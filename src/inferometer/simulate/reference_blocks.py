@@ -126,6 +126,17 @@ class KvCache:
         self.cache_blocks(request, min(num_done + num_new_tokens, request.num_tokens))
         return True
 
+    def reserve(self, request: Request, hits: Sequence[int], *, has_running: bool) -> bool:
+        """Find room for all tokens of a request, on top of hits, whose contents are still to come; False where there is none."""
+        n_new_blocks = _n_blocks(request.num_tokens, self._config.block_size) - len(hits)
+        n_spare = self.pool.n_free - sum(self.pool.ref_count[block] == 0 for block in hits)
+        if n_new_blocks > n_spare - (self._config.watermark_blocks if has_running else 0):
+            return False
+        self.pool.touch(hits)
+        request.blocks = [*hits, *self.pool.take(n_new_blocks)]
+        request.num_cached_blocks = len(hits)
+        return True
+
     def cache_blocks(self, request: Request, num_tokens: int) -> None:
         """Register the blocks that these first tokens fill."""
         if not self._config.enable_prefix_caching:
@@ -137,9 +148,13 @@ class KvCache:
 
     def free(self, request: Request) -> None:
         """Take all blocks from a request."""
-        self.pool.free(request.blocks)
+        self.give_back(request.blocks)
         request.blocks = []
         request.num_cached_blocks = 0
+
+    def give_back(self, blocks: Sequence[int]) -> None:
+        """Give up blocks that a request had."""
+        self.pool.free(blocks)
 
 
 def _n_blocks(num_tokens: int, block_size: int) -> int:

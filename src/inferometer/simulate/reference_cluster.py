@@ -43,6 +43,7 @@ class Cluster:
             self._let_go()
             if not self._complete():
                 return Outcome.LIVELOCK
+            self._hand_over()
             self._let_come()
             self._launch()
 
@@ -64,9 +65,13 @@ class Cluster:
                 for replica in self._replicas:
                     self._touch(replica)
             else:
-                replica = self._replicas[self._clients.replica[request.index]]
-                replica.drop(request, self.now_ns)
-                self._touch(replica)
+                self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        """The client of a request goes away that a replica has."""
+        replica = self._replicas[self._clients.replica[request.index]]
+        replica.drop(request, self.now_ns)
+        self._touch(replica)
 
     def _complete(self) -> bool:
         """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
@@ -78,6 +83,9 @@ class Cluster:
             if replica.is_computing and not replica.complete_oldest():
                 return False
         return True
+
+    def _hand_over(self) -> None:
+        """What goes from one replica to another? Nothing, where each does all."""
 
     def _let_come(self) -> None:
         """Who comes now, and who goes in, and where to?"""
@@ -114,9 +122,12 @@ class Cluster:
 
     def _send(self, request: Request) -> None:
         """A request goes to the replica that the router says."""
-        replica = self._replicas[self._router.choose(request, [replica.n_inside for replica in self._replicas])]
+        replica = self._route(request)
         replica.take(request)
         self._touch(replica)
+
+    def _route(self, request: Request) -> Replica:
+        return self._replicas[self._router.choose(request, [replica.n_inside for replica in self._replicas])]
 
     def _end_outside(self, request: Request, status: Status) -> None:
         """A request ends that no replica has."""
@@ -134,7 +145,11 @@ class Cluster:
             if replica.number in self._due:
                 replica.now_ns = self.now_ns
                 replica.fill()
+                self._fetch(replica)
         self._due.clear()
+
+    def _fetch(self, replica: Replica) -> None:
+        """What has this replica asked for that others have? Nothing, where each does all."""
 
     def _end_of_run(self, when_ns: int) -> Outcome:
         """Nothing will happen any more, or not in time: how did it end?"""

@@ -1,6 +1,5 @@
 """What must an engine's rules be able to do, and which are these? In plain Python; ``engine_config`` tells how to add some."""
 
-from collections.abc import Sized
 from typing import Protocol
 
 from inferometer.simulate.engine_config import EngineConfig
@@ -19,8 +18,8 @@ class Policy(Protocol):
     """Call ``schedule``, compute, ``update``; with a depth of 2 ``schedule`` the next step before ``update`` of the last."""
 
     @property
-    def waiting(self) -> Sized:
-        """Who waits?"""
+    def n_waiting(self) -> int:
+        """How many wait?"""
         ...
 
     @property

@@ -14,8 +14,9 @@ from inferometer.simulate.outcome import FAR_NS, max_barren_steps
 from inferometer.simulate.reference_batch import Batch
 from inferometer.simulate.reference_clients import Clients
 from inferometer.simulate.reference_log import Log
-from inferometer.simulate.reference_policy import policy_of
+from inferometer.simulate.reference_policy import Policy, policy_of
 from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.scheduler_config import SchedulerConfig
 
 
 class _InFlight(NamedTuple):
@@ -28,8 +29,10 @@ class _InFlight(NamedTuple):
 class Replica:
     """One engine: its clock, its device, and what is in flight."""
 
-    def __init__(self, config: EngineConfig, cost: StepTimeArrays, clients: Clients, log: Log, number: int = 0) -> None:
-        self.scheduler = policy_of(config)
+    def __init__(
+        self, config: EngineConfig, cost: StepTimeArrays, clients: Clients, log: Log, number: int = 0, scheduler: Policy | None = None
+    ) -> None:
+        self.scheduler = policy_of(config) if scheduler is None else scheduler
         self.now_ns = 0
         self.busy_ns = 0
         """The time of steps that are done."""
@@ -38,6 +41,8 @@ class Replica:
         self.number = number
         self.ended: list[Request] = []
         """Who has ended here, until somebody takes them out."""
+        self.prefilled: list[Request] = []
+        """Whose prompt is computed here, and whose answer is not for here."""
         self._config = config
         self._cost = cost
         self._clients = clients
@@ -95,11 +100,14 @@ class Replica:
         for part in oldest.batch.scheduled:
             row = (part.request.index, part.seat, part.kind, part.num_tokens, delivered.get(part.request.index, 0))
             self._log.parts.append((oldest.step_index, *row))
-        for request, _ in served:
+        for request, num_tokens in served:
             self._n_barren_steps = 0
-            if self._clients.first_token_ns[request.index] == ABSENT:
+            if num_tokens > 0 and self._clients.first_token_ns[request.index] == ABSENT:
                 self._clients.first_token_ns[request.index] = self.now_ns
-            if request.status.is_finished:
+            if request.status is Status.PREFILLED:
+                self.n_inside -= 1
+                self.prefilled.append(request)
+            elif request.status.is_finished:
                 self._end(request, self.now_ns)
         return self._n_barren_steps <= max_barren_steps(self._config.max_model_len)
 
@@ -118,10 +126,14 @@ class Replica:
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
             duration = self._device_free_ns - start_ns
-            counts = (step.n_prefill_requests, step.n_decode_requests, len(self.scheduler.waiting), len(batch.preempted))
-            memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)))
+            counts = (step.n_prefill_requests, step.n_decode_requests, self.scheduler.n_waiting, len(batch.preempted))
+            memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)), self._swapped_blocks(batch))
             self._log.steps.append((start_ns, duration, *counts, *step[2:], *memory))
         return _InFlight(batch, start_ns, self._device_free_ns, len(self._log.steps) - 1)
+
+    def _swapped_blocks(self, batch: Batch) -> int:
+        config = self._config
+        return batch.num_swapped_blocks if isinstance(config, SchedulerConfig) and config.n_host_blocks > 0 else ABSENT
 
     def _end(self, request: Request, when_ns: int) -> None:
         self.n_inside -= 1

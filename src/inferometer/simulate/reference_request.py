@@ -15,11 +15,26 @@ class Status(IntEnum):
     LENGTH = 5
     ABORTED = 6
     REJECTED = 7
+    PREFILLED = 8
+    """Done where it was, to go on at a decode replica."""
 
     @property
     def is_finished(self) -> bool:
         """Will nothing happen to it any more?"""
         return self >= Status.STOPPED
+
+
+class Stage(IntEnum):
+    """Where is the KV cache of a request whose prompt another replica computes?"""
+
+    ABSENT = 0
+    FOR_ROOM = 1
+    """It waits where it was computed, until there are blocks for it."""
+    MOVING = 2
+    RECEIVED = 3
+    """It is there, and the request waits for a seat."""
+    OVER = 4
+    """The request has gone on, or away."""
 
 
 class Request:
@@ -99,4 +114,4 @@ class Request:
         return (self.priority, self.arrival_ns, self.index)
 
 
-__all__ = ["Request", "Status"]
+__all__ = ["Request", "Stage", "Status"]

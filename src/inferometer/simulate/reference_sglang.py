@@ -39,6 +39,11 @@ class SglangScheduler:
         return bool(self.waiting or self.cache.rows)
 
     @property
+    def n_waiting(self) -> int:
+        """How many wait?"""
+        return len(self.waiting)
+
+    @property
     def n_kv_blocks_used(self) -> int:
         """How many pages do requests hold? What only the tree holds can go at any time."""
         return self._config.n_kv_blocks - self.cache.n_free_pages - self.cache.tree.n_evictable_pages

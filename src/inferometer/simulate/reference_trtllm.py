@@ -37,6 +37,11 @@ class TrtllmScheduler:
         return bool(self.active or self._queue)
 
     @property
+    def n_waiting(self) -> int:
+        """How many wait?"""
+        return len(self.waiting)
+
+    @property
     def n_kv_blocks_used(self) -> int:
         """How many blocks are taken?"""
         return self._config.num_blocks - self.n_free_blocks

@@ -1,11 +1,15 @@
 """Which part of the work did each replica of a cluster do, and does the queue of one of them grow while others are idle?"""
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from inferometer.records.types import RequestTable, VisitTable
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.outcome import Simulation
+
+Role: TypeAlias = Literal["both", "prefill", "decode"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,6 +17,8 @@ class ReplicaShare:
     """What one replica got and did; tokens are of the requests that it was sent."""
 
     replica: int
+    role: Role
+    """Does it compute prompts, generate answers, or both? Tokens of the other part are not its own: 0."""
     n_requests: int
     prompt_tokens: int
     cached_tokens: int
@@ -23,25 +29,32 @@ class ReplicaShare:
     """Of the time from 0 to the end: how much of it was in steps that were done?"""
 
 
-def replica_shares(simulation: Simulation) -> tuple[ReplicaShare, ...]:
-    """The shares of all replicas; none where there is one replica."""
+def replica_shares(simulation: Simulation, pools: DisaggregatedConfig | None = None) -> tuple[ReplicaShare, ...]:
+    """The shares of all replicas; none where there is one replica. ``pools`` where some compute prompts alone."""
     if simulation.visits is None:
         return ()
     shares = list[ReplicaShare]()
     for replica, busy_ns in enumerate(simulation.busy_ns.tolist()):
-        own = requests_of(simulation.requests, simulation.visits, replica)
+        own, role = requests_of(simulation.requests, simulation.visits, replica), _role(replica, pools)
         shares.append(
             ReplicaShare(
                 replica=replica,
+                role=role,
                 n_requests=len(own.request_index),
-                prompt_tokens=int(own.prompt_tokens.sum()),
-                cached_tokens=int(own.cached_tokens.sum()),
-                output_tokens=int(own.output_tokens.sum()),
+                prompt_tokens=int(own.prompt_tokens.sum()) * (role != "decode"),
+                cached_tokens=int(own.cached_tokens.sum()) * (role != "decode"),
+                output_tokens=int(own.output_tokens.sum()) * (role != "prefill"),
                 n_preemptions=int(own.n_preemptions.sum()),
                 busy_fraction=busy_ns / simulation.end_ns if simulation.end_ns else 0.0,
             )
         )
     return tuple(shares)
+
+
+def _role(replica: int, pools: DisaggregatedConfig | None) -> Role:
+    if pools is None:
+        return "both"
+    return "prefill" if replica < pools.prefill.n_replicas else "decode"
 
 
 def requests_of(requests: RequestTable, visits: VisitTable, replica: int) -> RequestTable:
@@ -50,4 +63,4 @@ def requests_of(requests: RequestTable, visits: VisitTable, replica: int) -> Req
     return RequestTable._make(column[is_own] for column in requests)
 
 
-__all__ = ["ReplicaShare", "replica_shares", "requests_of"]
+__all__ = ["ReplicaShare", "Role", "replica_shares", "requests_of"]

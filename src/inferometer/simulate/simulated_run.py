@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import I32, Caution, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import ABSENT, I32, Caution, RequestStatus, RequestTable, Run, RunManifest, StepMemoryTable
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import Reason
 from inferometer.simulate.gate_outcome import shed_cautions
@@ -51,7 +51,19 @@ def simulated_run(
         requests=simulation.requests,
         parts=simulation.parts,
         visits=simulation.visits,
+        step_memory=_step_memory(simulation),
     )
+
+
+def _step_memory(simulation: Simulation) -> StepMemoryTable | None:
+    holes, swapped = simulation.holes, simulation.swapped_blocks
+    if simulation.steps is None or (holes is None and swapped is None):
+        return None
+    unknown = np.full(len(simulation.steps.start_ns), ABSENT)
+    swapped = unknown if swapped is None else swapped
+    if holes is None:
+        return StepMemoryTable(unknown, unknown, unknown, swapped)
+    return StepMemoryTable(holes.free_blocks, holes.largest_hole_blocks, holes.compaction_debt_blocks, swapped)
 
 
 def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:

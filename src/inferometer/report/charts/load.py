@@ -62,6 +62,41 @@ def kv_chart(view: RequestReportView) -> ChartSpec | None:
     )
 
 
+def holes_chart(view: RequestReportView) -> ChartSpec | None:
+    """Where each request has one piece of the KV cache: what is free, and how much of it lies in one piece."""
+    load, holes = view.load, view.holes
+    if load is None or holes is None:
+        return None
+    lines = {"free": (holes.free.mean, holes.free.most), "in the largest hole": (holes.largest.mean, holes.largest.most)}
+    free, largest = (sum(value for value in column.mean.tolist() if not math.isnan(value)) for column in holes[:2])
+    share = f"{format_fraction(1 - largest / free)} of the free blocks" if free else "None of the free blocks"
+    debt = int(_peak(holes.debt.most))
+    return ChartSpec(
+        chart_id="load-holes",
+        title="Free KV blocks, and the largest hole",
+        finding=f"{share} lay outside the largest hole on average; at most {debt:,} had to be moved for the largest request that waited.",
+        spec=finished(_layers(load, lines, "KV blocks"), height=150),
+        header=("from, s", "steps", "free, mean", "free, most", "largest hole, mean", "largest hole, most"),
+        rows=_table(load, lines),
+    )
+
+
+def swap_chart(view: RequestReportView) -> ChartSpec | None:
+    """Where blocks are swapped: how many before a step."""
+    load, swapped = view.load, view.swapped_blocks
+    if load is None or swapped is None:
+        return None
+    lines = {"swapped": (swapped.mean, swapped.most)}
+    return ChartSpec(
+        chart_id="load-swaps",
+        title="KV blocks swapped before a step",
+        finding=f"At most {int(_peak(swapped.most)):,} blocks were copied to the host or back before one step.",
+        spec=finished(_layers(load, lines, "KV blocks a step"), height=110),
+        header=("from, s", "steps", "swapped, mean", "swapped, most"),
+        rows=_table(load, lines),
+    )
+
+
 def preemption_chart(view: RequestReportView) -> ChartSpec | None:
     """Preemptions in each window of time."""
     load = view.load
@@ -143,4 +178,4 @@ def _table(load: StepSeries, lines: Mapping[str, tuple[F64, F64]]) -> tuple[tupl
     return tuple(rows)
 
 
-__all__ = ["kv_chart", "preemption_chart", "queue_chart"]
+__all__ = ["holes_chart", "kv_chart", "preemption_chart", "queue_chart", "swap_chart"]

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.history import history_chart, tpot_history_chart
-from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
+from inferometer.report.charts.load import holes_chart, kv_chart, preemption_chart, queue_chart, swap_chart
 from inferometer.report.charts.online import gap_chart, in_flight_chart, lateness_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
@@ -18,6 +18,8 @@ REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     history_chart,
     queue_chart,
     kv_chart,
+    holes_chart,
+    swap_chart,
     preemption_chart,
     slots_chart,
 )

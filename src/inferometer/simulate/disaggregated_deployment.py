@@ -1,0 +1,81 @@
+"""Which two pools of replicas compute prompts and answers, and how fast is the way between them, where the catalogue knows?"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel import kv_cache
+from inferometer.perfmodel.work import kv_dtype
+from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.disaggregated import PoolCosts
+from inferometer.simulate.disaggregation_config import AnswerBeginsAt, DisaggregatedConfig, KvLink, LinkShape
+from inferometer.simulate.serving_config import default_block_size
+
+_WHERE: Final = "--kv-link"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkAsked:
+    """What is asked of the link. Without a speed: that of the scale-up links of the pool that has fewer devices in a replica."""
+
+    bytes_per_s: float | None = None
+    latency_s: float = 0.0
+    shape: LinkShape = "ports"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillPool:
+    """The replicas that compute prompts for those of a deployment, and how KV caches come from the ones to the others."""
+
+    deployment: Deployment
+    cluster: ClusterConfig
+    link: KvLink
+    link_origin: str
+    """Where its speed is from."""
+    answer_begins_at: AnswerBeginsAt = "decode"
+
+    def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
+        """The rules of both pools."""
+        return DisaggregatedConfig(prefill=self.cluster, decode=decode, link=self.link, answer_begins_at=self.answer_begins_at)
+
+    def costs(self, decode: Deployment, pace: str) -> PoolCosts:
+        """How long do steps take in each pool: likely, fast or slow?"""
+        return PoolCosts(getattr(self.deployment.step_times, pace), getattr(decode.step_times, pace))
+
+
+def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[KvLink, str]:
+    """The link between replicas of these deployments, and where its speed is from.
+
+    Raises
+    ------
+    SpecError
+        Nobody says how fast it is; the two keep different KV caches.
+    """
+    block_bytes, other_bytes = (_block_bytes(deployment) for deployment in (decode, prefill))
+    if block_bytes != other_bytes:
+        raise SpecError(f"KV blocks of {other_bytes} bytes for {block_bytes}", where="--kv-dtype", allowed="the same on both sides")
+    link = KvLink(block_bytes=block_bytes, latency_s=asked.latency_s, shape=asked.shape)
+    if asked.bytes_per_s is not None:
+        return replace(link, bytes_per_s=asked.bytes_per_s), "given"
+    ends = [(one.hardware, one.engine.tensor_parallel_size) for one in (prefill, decode)]
+    known = [(hardware.link_bytes_per_s.value * n, hardware, n) for hardware, n in ends if hardware and hardware.link_bytes_per_s]
+    if len(known) < len(ends):
+        raise SpecError(
+            "nothing says how fast KV caches travel",
+            where=_WHERE,
+            allowed="a device whose links the catalogue knows, or a speed",
+            try_="--kv-link 50GB/s (a network card of 400 Gbit/s)",
+        )
+    speed_bytes_per_s, hardware, n_devices = min(known, key=lambda one: one[0])
+    return replace(link, bytes_per_s=speed_bytes_per_s), f"the scale-up links of {n_devices} x {hardware.name}"
+
+
+def _block_bytes(deployment: Deployment) -> int:
+    """All devices together: what travels is split as the cache is, each part by a link of its own."""
+    config = deployment.config
+    block_tokens = getattr(config, "block_size", default_block_size("vllm"))
+    return kv_cache.kv_bytes_per_token(deployment.model, kv_dtype(deployment.engine)) * block_tokens
+
+
+__all__ = ["LinkAsked", "PrefillPool", "kv_link"]

@@ -1,0 +1,61 @@
+"""What did KV caches wait for on their way from prefill to decode replicas, and how busy was the link?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.records.types import ABSENT, I64, Bools
+from inferometer.simulate.disaggregation_config import KvLink
+from inferometer.simulate.outcome import Simulation
+from inferometer.units import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferShares:
+    """All transfers of a run together. Means are those of this run, without an interval."""
+
+    n_transfers: int
+    """Prompts that were to go on elsewhere."""
+    n_received: int
+    moved_bytes: int
+    """Of those received."""
+    mean_room_wait_s: float | None
+    """For blocks in the decode replica; with the next two, None where nobody got so far."""
+    mean_link_wait_s: float | None
+    mean_moving_s: float | None
+    """The latency included."""
+    busiest_port_fraction: float
+    """Of the time from 0 to the end: how much of it was the busiest port, or the shared link, taken?"""
+
+
+def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
+    """The transfers of a run on prefill and decode replicas.
+
+    Raises
+    ------
+    ValueError
+        Each replica of this run computed prompts and answers.
+    """
+    moves = simulation.transfers
+    if moves is None:
+        raise ValueError("no transfers")
+    asked, begun, came = (column != ABSENT for column in (moves.asked_ns, moves.begun_ns, moves.received_ns))
+    taken_ns = np.where(came, moves.received_ns - link.latency_ns - moves.begun_ns, 0)
+    ports = [np.zeros(len(came), np.int64)] if link.shape == "shared" else [moves.source, moves.replica]
+    busiest_ns = max((int(np.bincount(port, weights=taken_ns).max(initial=0)) for port in ports), default=0)
+    return TransferShares(
+        n_transfers=len(came),
+        n_received=int(came.sum()),
+        moved_bytes=int(moves.n_blocks[came].sum()) * link.block_bytes,
+        mean_room_wait_s=_mean_s(moves.asked_ns - moves.prefilled_ns, asked),
+        mean_link_wait_s=_mean_s(moves.begun_ns - moves.asked_ns, begun),
+        mean_moving_s=_mean_s(moves.received_ns - moves.begun_ns, came),
+        busiest_port_fraction=busiest_ns / simulation.end_ns if simulation.end_ns else 0.0,
+    )
+
+
+def _mean_s(durations_ns: I64, has_it: Bools) -> float | None:
+    return float(durations_ns[has_it].mean()) / NS_PER_S if has_it.any() else None
+
+
+__all__ = ["TransferShares", "transfer_shares"]

@@ -1,0 +1,100 @@
+"""Does ``inferometer simulate`` answer for prefill and decode pools, for routers with rules of their own, and for memory with holes?"""
+
+import json
+
+import pytest
+from command_line import check_refused, run
+
+from inferometer.records.store import read_run
+
+LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 200, "--rate", 10)
+POOLS = ("--prefill-replicas", 1, "--replicas", 2)
+
+
+def answered(*arguments, folder, exit_code=0):
+    outcome = run(*arguments, "--json", folder=folder)
+    assert outcome.returncode == exit_code, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def test_who_did_what_and_what_the_transfers_waited_for(tmp_path):
+    answer = answered(*LLAMA, *POOLS, "--kv-link", "400Gbit/s", "--kv-link-latency", "20us", "--out", "run", folder=tmp_path)
+    said = answer["disaggregation"]
+    assert (said["link_bytes_per_s"], said["link_latency_s"], said["kv_block_bytes"]) == (50e9, 20e-6, 16 * 131072)
+    assert said["transfers"]["n_received"] == 200
+    assert said["transfers"]["mean_moving_s"] > 20e-6
+    assert said["handovers"]["n_never_arrived"] == 0
+    assert [one["role"] for one in answer["replicas"]] == ["prefill", "decode", "decode"]
+    assert sum(one["n_requests"] for one in answer["replicas"]) == 400
+    stored = read_run(tmp_path / "run")
+    assert len(stored.visits.replica) == 400
+    assert "prompts computed by 1 replicas" in stored.manifest.source.where
+    shown = json.loads(run("show", "run", "--json", folder=tmp_path).stdout)
+    assert shown["requests"][0]["handovers"] == said["handovers"]
+    text = run("show", "run", folder=tmp_path).stdout
+    assert "KV transfer" in text
+
+
+def test_the_link_is_that_of_the_catalogue_and_the_pools_may_differ(tmp_path):
+    answer = answered(*LLAMA, *POOLS, "--prefill-tp", 2, "--prefill-set", "max_num_batched_tokens=8192", folder=tmp_path)
+    said = answer["disaggregation"]
+    assert said["link_from"].startswith("the scale-up links of 1 x ")
+    assert said["prefill"]["tensor_parallel_size"] == 2
+    assert said["prefill"]["knobs"]["max_num_batched_tokens"] == 8192
+    assert answer["deployment"]["tensor_parallel_size"] == 1
+    assert said["prefill"]["n_kv_blocks"] > answer["deployment"]["n_kv_blocks"]
+
+
+def test_the_terminal_says_it_in_words(tmp_path):
+    outcome = run(*LLAMA, *POOLS, "--first-token-from", "prefill", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    for words in ("1 replicas for prompts and 2 for answers", "MOVED  200 of 200 KV caches", "token given by prefill"):
+        assert words in outcome.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--prefill-tp", 2), "no replicas that compute prompts alone"),
+        ((*POOLS, "--policy", "sglang"), "vLLM's rules"),
+        ((*POOLS, "--kv-link", "50"), "'50' is not a speed"),
+        ((*POOLS, "--set", "kv_allocation=contiguous", "--set", "enable_prefix_caching=false"), "paged KV cache"),
+        (("--class-replicas", "chat=0"), "class-aware"),
+        (("--router", "class-aware", "--replicas", 2, "--class-replicas", "nobody=0"), "each class of the workload once"),
+        (("--router", "class-aware", "--class-replicas", "chat"), "CLASS=N,..."),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, problem, tmp_path):
+    check_refused(run(*LLAMA, *arguments, folder=tmp_path), 2, problem)
+
+
+def test_a_router_has_its_thresholds(tmp_path):
+    """Whoever evens out every difference of loads sends otherwise than whoever never does."""
+    shares = []
+    for threshold in (0, 10_000):
+        answer = answered(
+            *LLAMA, "--workload", "chat", "--replicas", 3, "--router", "prefix-affine", "--balance-abs", threshold, folder=tmp_path
+        )
+        shares.append([one["n_requests"] for one in answer["replicas"]])
+    assert shares[0] != shares[1]
+    assert max(shares[0]) < max(shares[1])
+
+
+def test_paged_and_contiguous_memory_can_be_compared(tmp_path):
+    knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "enable_prefix_caching=false")
+    paged, whole = (
+        answered(*LLAMA, *knobs, "--set", f"kv_allocation={kind}", *recorded, folder=tmp_path)["memory"]
+        for kind, recorded in (("paged", ()), ("contiguous", ("--out", "run")))
+    )
+    assert paged["mean_fragmented_fraction"] is None
+    assert 0 < whole["mean_fragmented_fraction"] < 1
+    assert whole["peak_used_blocks"] <= 1499
+    assert read_run(tmp_path / "run").step_memory is not None
+    assert run("report", "run", "--out", "report.html", folder=tmp_path).returncode == 0
+    assert "Free KV blocks, and the largest hole" in (tmp_path / "report.html").read_text()
+
+
+def test_swapping_is_seen(tmp_path):
+    knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "preemption_mode=swap")
+    answer = answered(*LLAMA, "--rate", 30, *knobs, folder=tmp_path)
+    assert answer["memory"]["swapped_blocks"] > 0
