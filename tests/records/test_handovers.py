@@ -71,7 +71,7 @@ def run_with_holes(make_manifest) -> Run:
 
 def test_memory_by_hand(run_with_holes):
     found = summarise_memory(run_with_holes)
-    assert found.mean_used_blocks == (4 * 10 + 8 * 10 + 6 * 20) / 40
+    assert found.mean_used_blocks == (4 * 10 + 8 * 10 + 6 * 20) // 40
     assert (found.peak_used_blocks, found.peak_compaction_debt_blocks, found.swapped_blocks) == (8, 3, 5)
     assert found.mean_fragmented_fraction == pytest.approx((0 * 10 + 1 / 2 * 10 + 1 / 4 * 20) / 40)
     assert found.waits_for_compaction_fraction == 10 / 40

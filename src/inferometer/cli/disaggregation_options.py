@@ -7,12 +7,11 @@ from typing import Any, Final
 
 import click
 
-from inferometer.cli.cluster_options import Servers
-from inferometer.cli.deployment import own_knob
+from inferometer.cli import cluster_options, deployment
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.simulate import disaggregated_deployment as pools
 from inferometer.simulate.deployment import Deployment, deploy
-from inferometer.simulate.disaggregated_deployment import LinkAsked, PrefillPool, kv_link
 from inferometer.simulate.disaggregation_config import BEGINNINGS, LINK_SHAPES
 from inferometer.units import parse_bytes_per_s, parse_duration_s
 
@@ -20,7 +19,7 @@ _OPTIONS: Final = (
     click.option(
         "--prefill-replicas",
         type=click.IntRange(min=1),
-        help="Servers that compute prompts alone; --replicas then are those that generate answers. [none]",
+        help="cluster_options.Servers that compute prompts alone; --replicas then are those that generate answers. [none]",
     ),
     click.option("--prefill-tp", type=click.IntRange(min=1), help="Tensor-parallel devices of each of them. [as --tp]"),
     click.option(
@@ -51,7 +50,7 @@ def takes_prefill_pool(command: Callable[..., None]) -> Callable[..., None]:
     """Add the flags of a prefill pool before the ``servers`` of ``takes_replicas``; the command gets them with it."""
 
     @functools.wraps(command)
-    def with_pool(servers: Servers, **flags: Any) -> None:
+    def with_pool(servers: cluster_options.Servers, **flags: Any) -> None:
         asked = {name: flags.pop(name) for name in _FLAGS}
         command(servers=with_prefill_pool(servers, asked), **flags)
 
@@ -61,7 +60,7 @@ def takes_prefill_pool(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def with_prefill_pool(servers: Servers, flags: Mapping[str, Any]) -> Servers:
+def with_prefill_pool(servers: cluster_options.Servers, flags: Mapping[str, Any]) -> cluster_options.Servers:
     """The servers, and those that compute their prompts where some are asked for.
 
     Raises
@@ -77,42 +76,42 @@ def with_prefill_pool(servers: Servers, flags: Mapping[str, Any]) -> Servers:
     if servers.rules.class_replicas:
         raise SpecError("replicas by class in two pools", where="--class-replicas", allowed="one pool", try_="no --class-replicas")
     decode, prefill = _pair(servers.deployment, flags)
-    asked = LinkAsked(
+    asked = pools.LinkAsked(
         bytes_per_s=None if flags["kv_link"] is None else parse_bytes_per_s(flags["kv_link"], where="--kv-link"),
         latency_s=parse_duration_s(flags["kv_link_latency"], where="--kv-link-latency"),
         shape=flags["kv_link_shape"],
     )
-    link, origin = kv_link(prefill, decode, asked)
+    link, origin = pools.kv_link(prefill, decode, asked)
     cluster = replace(servers.cluster, engine=prefill.config, n_replicas=flags["prefill_replicas"])
-    pool = PrefillPool(deployment=prefill, cluster=cluster, link=link, link_origin=origin, answer_begins_at=flags["answer_begins_at"])
+    pool = pools.PrefillPool(deployment=prefill, cluster=cluster, link=link, link_origin=origin, answer_begins_at=flags["answer_begins_at"])
     found = servers._replace(deployment=decode, prefill=pool)
     pool.before(found.cluster)  # refuses what does not go together
     return found
 
 
-def _pair(deployment: Deployment, flags: Mapping[str, Any]) -> tuple[Deployment, Deployment]:
+def _pair(server: Deployment, flags: Mapping[str, Any]) -> tuple[Deployment, Deployment]:
     """Those that generate answers and those that compute prompts, for sequences that both can hold."""
-    prefill = _changed(deployment, flags["prefill_tp"], flags["prefill_own"])
-    longest = min(deployment.config.max_model_len, prefill.config.max_model_len)
-    return _limited(deployment, longest), _limited(prefill, longest)
+    prefill = _changed(server, flags["prefill_tp"], flags["prefill_own"])
+    longest = min(server.config.max_model_len, prefill.config.max_model_len)
+    return _limited(server, longest), _limited(prefill, longest)
 
 
-def _changed(deployment: Deployment, n_devices: int | None, own: tuple[str, ...]) -> Deployment:
-    engine, step_times, knobs = deployment.engine, deployment.step_times, deployment.knobs
+def _changed(server: Deployment, n_devices: int | None, own: tuple[str, ...]) -> Deployment:
+    engine, step_times, knobs = server.engine, server.step_times, server.knobs
     if n_devices is not None and n_devices != engine.tensor_parallel_size:
-        if deployment.hardware is None or step_times.basis != "datasheet":
+        if server.hardware is None or step_times.basis != "datasheet":
             raise SpecError(f"{n_devices} devices", where="--prefill-tp", allowed="those of --fit", try_="--hardware ID without --fit")
         engine = replace(engine, tensor_parallel_size=n_devices)
-        step_times = datasheet_levels(deployment.model, engine, deployment.hardware)
-    named = dict(own_knob(text, where="--prefill-set") for text in own)
-    return deploy(deployment.model, engine, deployment.hardware, step_times, replace(knobs, own={**knobs.own, **named}))
+        step_times = datasheet_levels(server.model, engine, server.hardware)
+    named = dict(deployment.own_knob(text, where="--prefill-set") for text in own)
+    return deploy(server.model, engine, server.hardware, step_times, replace(knobs, own={**knobs.own, **named}))
 
 
-def _limited(deployment: Deployment, max_model_len: int) -> Deployment:
-    if deployment.config.max_model_len == max_model_len:
-        return deployment
-    knobs = replace(deployment.knobs, shared={**deployment.knobs.shared, "max_model_len": max_model_len})
-    return deploy(deployment.model, deployment.engine, deployment.hardware, deployment.step_times, knobs)
+def _limited(server: Deployment, max_model_len: int) -> Deployment:
+    if server.config.max_model_len == max_model_len:
+        return server
+    knobs = replace(server.knobs, shared={**server.knobs.shared, "max_model_len": max_model_len})
+    return deploy(server.model, server.engine, server.hardware, server.step_times, knobs)
 
 
 __all__ = ["takes_prefill_pool", "with_prefill_pool"]

@@ -7,9 +7,7 @@ from pathlib import Path
 from inferometer.cli.online_answer import OnlineAnswer, online_answer
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import SpecError
-from inferometer.records import promises, request_summaries
-from inferometer.records.handovers import HandoverSummary
-from inferometer.records.step_memory import StepMemorySummary
+from inferometer.records import handovers, promises, request_summaries, step_memory
 from inferometer.records.types import Caution, Run
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.views import FiveLines
@@ -23,9 +21,9 @@ class RequestRunAnswer:
     five_lines: FiveLines
     summaries: tuple[request_summaries.RequestSummary, ...]
     judgement: promises.Judgement | None
-    handovers: HandoverSummary | None
+    handovers: handovers.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
-    memory: StepMemorySummary | None
+    memory: step_memory.StepMemorySummary | None
     """Where the run has steps: what was used of the KV cache, which holes it had, what was swapped."""
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None

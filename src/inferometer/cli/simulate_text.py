@@ -125,9 +125,7 @@ def _replicas(answer: simulation.SimulateAnswer) -> RenderableType:
 
 def _memory_line(memory: step_memory.StepMemorySummary, n_kv_blocks: int) -> str:
     """How well was the KV cache used?"""
-    line = (
-        f"MEMORY {format_number(memory.mean_used_blocks)} of {n_kv_blocks:,} KV blocks used on average, {memory.peak_used_blocks:,} at most"
-    )
+    line = f"MEMORY {memory.mean_used_blocks:,} of {n_kv_blocks:,} KV blocks used on average, {memory.peak_used_blocks:,} at most"
     if memory.mean_fragmented_fraction is not None and memory.waits_for_compaction_fraction is not None:
         line += f"; {memory.mean_fragmented_fraction:.0%} of what was free lay outside the largest hole, "
         line += f"and for {memory.waits_for_compaction_fraction:.0%} of the time somebody waited whom moving pieces would have let in"

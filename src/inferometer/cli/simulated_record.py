@@ -4,23 +4,21 @@ import sys
 from dataclasses import replace
 
 from inferometer import __version__
-from inferometer.cli.cluster_options import Servers
-from inferometer.cli.gate_options import gate_text
+from inferometer.cli import cluster_options, gate_options
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
+from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
-from inferometer.simulate.outcome import Simulation
-from inferometer.simulate.simulated_run import simulated_run
 from inferometer.spec.gate import GateSpec
 from inferometer.spec.types import Source
 from inferometer.units import format_duration, format_number
 
 
-def run_of(simulation: Simulation, servers: Servers, gate: GateSpec | None = None) -> Run:
+def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None = None) -> Run:
     """The run behind a simulation that was made now, by this command."""
     created_utc, deployment = now_utc(), servers.deployment
-    run = simulated_run(
+    run = simulated_run.simulated_run(
         simulation,
         deployment.config,
         run_id=new_run_id(created_utc),
@@ -37,7 +35,7 @@ def run_of(simulation: Simulation, servers: Servers, gate: GateSpec | None = Non
         rests_on = f"{servers.n_replicas} replicas behind a {servers.rules.router} router, each with {rests_on}"
     if servers.prefill is not None:
         rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
-    rests_on += "" if gate is None else f"; behind a gate: {gate_text(gate)}"
+    rests_on += "" if gate is None else f"; behind a gate: {gate_options.gate_text(gate)}"
     return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
 
 

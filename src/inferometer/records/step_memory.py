@@ -21,7 +21,7 @@ class HoleSeries(NamedTuple):
 class StepMemorySummary:
     """The memory of all steps of a run; means are over the time of the steps, of this run alone, without an interval."""
 
-    mean_used_blocks: float  # a count; blocks of each replica
+    mean_used_blocks: int
     peak_used_blocks: int
     mean_fragmented_fraction: float | None
     """Of what was free, outside the largest hole; with the next two, None where the cache is paged."""
@@ -41,7 +41,7 @@ def summarise_memory(run: Run) -> StepMemorySummary | None:
     has_holes = memory is not None and bool(np.any(memory.free_blocks != ABSENT))
     has_swaps = memory is not None and bool(np.any(memory.swapped_blocks != ABSENT))
     return StepMemorySummary(
-        mean_used_blocks=_mean(steps.kv_blocks_used.astype(np.float64), weights),
+        mean_used_blocks=round(_mean(steps.kv_blocks_used.astype(np.float64), weights)),
         peak_used_blocks=int(steps.kv_blocks_used.max()),
         mean_fragmented_fraction=_fragmented_fraction(memory.free_blocks, memory.largest_hole_blocks, weights)
         if memory is not None and has_holes

@@ -5,17 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate import kernel_front, kernel_logs, kernel_loop, kernel_replicas
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
 from inferometer.simulate.kernel_config import Kind
-from inferometer.simulate.kernel_front import behind_gate, new_split_front
-from inferometer.simulate.kernel_logs import Wanted, facts_of, run_logged
-from inferometer.simulate.kernel_loop import cluster_loop_of
-from inferometer.simulate.kernel_replicas import new_pools
 from inferometer.simulate.kernel_state import Records
-from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Simulation, StepLog, seats_numbered_through, simulation
 
 
 class PoolCosts(NamedTuple):
@@ -41,19 +38,23 @@ def simulate_disaggregated(
     numbered through, those that prefill first; the other keywords are those of ``cluster.simulate_cluster``.
     """
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
-    states = new_pools(requests, config)
+    states = kernel_replicas.new_pools(requests, config)
     if gate is not None:
-        states = behind_gate(states, gate)
-    front = new_split_front(requests, config, gate, costs.decode)
-    run = cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True)
+        states = kernel_front.behind_gate(states, gate)
+    front = kernel_front.new_split_front(requests, config, gate, costs.decode)
+    run = kernel_loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True)
     depth, n_seats = (max(getattr(engine, name) for engine in config.engines) for name in ("depth", "max_num_active"))
-    wanted = Wanted(record_steps, record_parts, config.n_replicas * depth, config.n_replicas * n_seats)
+    wanted = kernel_logs.Wanted(record_steps, record_parts, config.n_replicas * depth, config.n_replicas * n_seats)
     limit_ns = FAR_NS if until_ns is None else until_ns
-    outcome, logs, part_logs = run_logged(lambda log, part_log: run(states, front, costs.prefill, log, part_log, limit_ns), wanted)
+
+    def until_full(log: StepLog, part_log: PartLog) -> int:
+        return run(states, front, costs.prefill, log, part_log, limit_ns)
+
+    outcome, logs, part_logs = kernel_logs.run_logged(until_full, wanted)
     end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(states.world["now_ns"][0])
     found = simulation(
         requests,
-        facts_of(states),
+        kernel_logs.facts_of(states),
         logs,
         part_logs,
         outcome=outcome,

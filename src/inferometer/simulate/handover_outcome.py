@@ -3,15 +3,14 @@
 Letters of shapes: N requests.
 """
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inferometer.records.types import ABSENT, I32, I64, VisitTable
+from inferometer.records.types import ABSENT, I64, VisitTable
 from inferometer.simulate.outcome import Simulation, TransferTable
 from inferometer.simulate.reference_request import Stage
-
-Column = TypeVar("Column", I32, I64)
 
 
 class HandoverFacts(NamedTuple):
@@ -73,7 +72,7 @@ def _visits(simulation: Simulation, facts: HandoverFacts) -> VisitTable | None:
     return VisitTable._make(column[order] for column in visits)
 
 
-def _both(first: Column, second: Column, again: I64) -> Column:
+def _both(first: NDArray[Any], second: NDArray[Any], again: NDArray[np.intp]) -> NDArray[Any]:
     return np.concatenate([first, second[again]])
 
 

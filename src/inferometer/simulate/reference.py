@@ -150,7 +150,7 @@ class Scheduler:
 
     def _long_prefill_threshold(self) -> int:
         """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
-        n_eligible = len(self.running) + len(self.waiting)
+        n_eligible = len(self.running) + self.n_waiting
         threshold = self._config.long_prefill_token_threshold if n_eligible > 1 else 0
         if threshold > 0 and self._config.long_prefill_token_threshold_adaptive:
             threshold = max(threshold, self._config.step_budget_tokens // n_eligible)

@@ -2,21 +2,17 @@
 
 import numpy as np
 
+from inferometer.simulate import handover_outcome, reference_gate, reference_log, reference_replica, reference_router
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.disaggregated import PoolCosts, contents_of_pools
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
 from inferometer.simulate.reference_clients import Clients
 from inferometer.simulate.reference_cluster import Entry
 from inferometer.simulate.reference_disaggregated import Pools, SplitCluster
-from inferometer.simulate.reference_gate import Gate
 from inferometer.simulate.reference_handover import DecodeScheduler, PrefillScheduler, Transfers
-from inferometer.simulate.reference_log import Log
-from inferometer.simulate.reference_replica import Replica
 from inferometer.simulate.reference_request import Request, Stage
-from inferometer.simulate.reference_router import RouterRule
 
 
 def simulate_disaggregated_plainly(
@@ -30,12 +26,12 @@ def simulate_disaggregated_plainly(
 ) -> Simulation:
     """What becomes of these requests? The same as ``disaggregated.simulate_disaggregated``, some hundred times slower."""
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
-    clients, log = Clients(requests), Log([], [])
+    clients, log = Clients(requests), reference_log.Log([], [])
     pools = _pools(requests, config, costs, clients, log)
     n_most = sum(
         pool.n_replicas * ((gate.max_in_flight if gate else 0) or pool.engine.max_num_active) for pool in (config.prefill, config.decode)
     )
-    entry = None if gate is None else Entry(Gate(requests, gate), n_most)
+    entry = None if gate is None else Entry(reference_gate.Gate(requests, gate), n_most)
     cluster = SplitCluster(clients, pools, config, entry)
     outcome = cluster.run(FAR_NS if until_ns is None else until_ns)
     found = simulation(
@@ -48,28 +44,30 @@ def simulate_disaggregated_plainly(
         busy_ns=np.array([replica.busy_ns for replica in pools.replicas]),
     )
     numbered = seats_numbered_through(found, max(engine.max_num_active for engine in config.engines))
-    made = with_handovers(numbered, _facts(clients, pools.transfers))
+    made = handover_outcome.with_handovers(numbered, _facts(clients, pools.transfers))
     if gate is None or entry is None:
         return made
     return made._replace(shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names)
 
 
-def _pools(requests: Demand, config: DisaggregatedConfig, costs: PoolCosts, clients: Clients, log: Log) -> Pools:
+def _pools(requests: Demand, config: DisaggregatedConfig, costs: PoolCosts, clients: Clients, log: reference_log.Log) -> Pools:
     transfers, (prefill, decode) = Transfers(), config.engines
     gives_first_token = config.answer_begins_at == "prefill"
+    replica_of = reference_replica.Replica
     prefilling = [PrefillScheduler(prefill, transfers, gives_first_token=gives_first_token) for _ in range(config.prefill.n_replicas)]
     decoding = [DecodeScheduler(decode, transfers) for _ in range(config.decode.n_replicas)]
-    replicas = [Replica(prefill, costs.prefill, clients, log, number, scheduler) for number, scheduler in enumerate(prefilling)]
+    replicas = [replica_of(prefill, costs.prefill, clients, log, number, scheduler) for number, scheduler in enumerate(prefilling)]
     replicas += [
-        Replica(decode, costs.decode, clients, log, number, scheduler) for number, scheduler in enumerate(decoding, start=len(prefilling))
+        replica_of(decode, costs.decode, clients, log, number, scheduler)
+        for number, scheduler in enumerate(decoding, start=len(prefilling))
     ]
-    routers = (RouterRule(requests, config.prefill), RouterRule(requests, config.decode))
+    routers = (reference_router.RouterRule(requests, config.prefill), reference_router.RouterRule(requests, config.decode))
     return Pools(prefilling, decoding, replicas, transfers, routers)
 
 
-def _facts(clients: Clients, transfers: Transfers) -> HandoverFacts:
+def _facts(clients: Clients, transfers: Transfers) -> handover_outcome.HandoverFacts:
     rows = [_row(request, clients.replica[request.index], transfers) for request in clients.requests]
-    return HandoverFacts._make(np.array(rows, np.int64).T)
+    return handover_outcome.HandoverFacts._make(np.array(rows, np.int64).T)
 
 
 def _row(request: Request, replica: int, transfers: Transfers) -> tuple[int, ...]:

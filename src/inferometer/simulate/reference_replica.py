@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
-from inferometer.simulate import reference_price, step_statistics
+from inferometer.simulate import reference_price, scheduler_config, step_statistics
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS, max_barren_steps
 from inferometer.simulate.reference_batch import Batch
@@ -16,7 +16,6 @@ from inferometer.simulate.reference_clients import Clients
 from inferometer.simulate.reference_log import Log
 from inferometer.simulate.reference_policy import Policy, policy_of
 from inferometer.simulate.reference_request import Request, Status
-from inferometer.simulate.scheduler_config import SchedulerConfig
 
 
 class _InFlight(NamedTuple):
@@ -133,7 +132,7 @@ class Replica:
 
     def _swapped_blocks(self, batch: Batch) -> int:
         config = self._config
-        return batch.num_swapped_blocks if isinstance(config, SchedulerConfig) and config.n_host_blocks > 0 else ABSENT
+        return batch.num_swapped_blocks if isinstance(config, scheduler_config.SchedulerConfig) and config.n_host_blocks > 0 else ABSENT
 
     def _end(self, request: Request, when_ns: int) -> None:
         self.n_inside -= 1

@@ -18,18 +18,19 @@ REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     history_chart,
     queue_chart,
     kv_chart,
-    holes_chart,
-    swap_chart,
     preemption_chart,
     slots_chart,
 )
 ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (tpot_history_chart, gap_chart, in_flight_chart, lateness_chart)
 """Of load tests beside."""
 
+MEMORY_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (holes_chart, swap_chart)
+"""Of runs whose KV cache is not paged, or that swap."""
+
 
 def request_charts_of(view: RequestReportView) -> tuple[ChartSpec, ...]:
     """The charts that this view has data for, in the order of the report."""
-    return tuple(chart for build in (*REQUEST_CHARTS, *ONLINE_CHARTS) if (chart := build(view)) is not None)
+    return tuple(chart for build in (*REQUEST_CHARTS, *MEMORY_CHARTS, *ONLINE_CHARTS) if (chart := build(view)) is not None)
 
 
-__all__ = ["ONLINE_CHARTS", "REQUEST_CHARTS", "RequestChartBuilder", "request_charts_of"]
+__all__ = ["MEMORY_CHARTS", "ONLINE_CHARTS", "REQUEST_CHARTS", "RequestChartBuilder", "request_charts_of"]
