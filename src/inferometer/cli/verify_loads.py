@@ -53,7 +53,7 @@ def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLo
     made = list[seals.Claim]()
     promises = list[seals.PromiseClaim]()
     for asked in loads:
-        memory_check.check_drawn(asked.drawn.plan, servers.cluster, record_steps=False)
+        memory_check.check_drawn(asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all)
         answer.talk(f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are compiled once)")
         simulator = simulation.Simulator(
             servers=servers._replace(seed=asked.spec.seed), workload=asked.drawn, objective=objective, until_ns=None, gate=None
@@ -64,7 +64,7 @@ def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLo
         if objective is not None and said.verdict is not None:
             promises.append(seals.PromiseClaim(at=asked.question.at, objective=objective.text, predicted=said.verdict))
     deployed = servers.deployment
-    n_replicas = f"{servers.n_replicas} replicas ({servers.router}), " if servers.n_replicas > 1 else ""
+    n_replicas = f"{servers.n_replicas} replicas ({servers.rules.router}), " if servers.n_replicas > 1 else ""
     rests_on = f"{n_replicas}rules of {deployed.config.engine}; step times: {deployed.step_times.origin}; "
     rests_on += f"{deployed.config.n_kv_blocks} KV blocks, {deployed.kv_origin}"
     belief = verify_belief.belief_of(server, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id)
@@ -77,7 +77,7 @@ def _servers(server: BelievedServer) -> cluster_options.Servers:
     flags = {name: value for name, value in msgspec.structs.asdict(server).items() if name not in _NOT_DEPLOYED}
     own = tuple(f"{name}={_knob(value)}" for name, value in server.own.items())
     deployed = deployment.deployment_of(flags | {"fit_path": None if server.fit is None else Path(server.fit), "own": own})
-    return cluster_options.Servers(deployed, server.replicas, server.router)
+    return cluster_options.Servers(deployed, server.replicas, cluster_options.RouterRules(router=server.router))
 
 
 def _knob(value: object) -> str:
