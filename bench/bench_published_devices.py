@@ -15,6 +15,7 @@ import os
 import pickle
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,8 @@ class Loads:
         if one.key not in self.known:
             path = self.cache and self.cache / hashlib.sha256(repr((one.load, *one.key)).encode()).hexdigest()
             if path and path.exists():
-                self.known[one.key] = pickle.loads(path.read_bytes())  # noqa: S301 -- written by this program
+                kept = pickle.loads(path.read_bytes())  # noqa: S301 -- written by this program
+                self.known[one.key] = replace(kept, published=one)
             else:
                 self.known[one.key] = simulated(one)
                 if path:
@@ -111,7 +113,7 @@ def roofline(asked):
     return np.array(found).T
 
 
-def asked_about(name, data, cache):
+def asked_about(name, data, cache, only):
     """(question, half, table, group, n seen) with errors, insides and the roofline's errors of each row asked about."""
     public = published_loads(tables(data, name))
     print(f"{name}: {len(public.loads)} closed loops; left out: {dict(public.left_out)}")
@@ -119,7 +121,7 @@ def asked_about(name, data, cache):
     for key, rows in sorted(groups.items()):
         others = [one for other, theirs in groups.items() if other[0] == key[0] and other[2:] == key[2:] and other != key for one in theirs]
         for question, seen, asked in questions(rows, others):
-            if len(seen) < 4 or not asked:
+            if len(seen) < 4 or not asked or only not in {None, question}:
                 continue
             start_s = time.process_time()
             try:
@@ -170,13 +172,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA))
     parser.add_argument("--table", action="append", choices=("inferencemax-official-2025-11", "inferencex-silicon"))
+    parser.add_argument("--question", choices=("concurrency", "degree", "lengths", "batches", "device"))
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     parser.add_argument("--keep", type=Path, help="Keep the errors here, to be summed up with another run's.")
     arguments = parser.parse_args()
     if arguments.cache:
         arguments.cache.mkdir(parents=True, exist_ok=True)
     names = arguments.table or ["inferencemax-official-2025-11", "inferencex-silicon"]
-    rows = [row for name in names for row in asked_about(name, Path(arguments.data), arguments.cache)]
+    rows = [row for name in names for row in asked_about(name, Path(arguments.data), arguments.cache, arguments.question)]
     if arguments.keep:
         arguments.keep.write_bytes(pickle.dumps(rows))
     summary(rows)

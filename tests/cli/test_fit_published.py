@@ -49,6 +49,13 @@ def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
     assert json.loads(other.stdout)["model"]["engine"]["tensor_parallel_size"] == 2
 
 
+def test_a_device_without_rows_is_told_by_others(table, tmp_path):
+    outcome = run("fit", table, "--hardware", "b200_sxm", "--out", "other.json", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    model = load_step_time_model(tmp_path / "other.json")
+    assert model.trained_on.hardware == "NVIDIA B200 SXM (HGX/DGX) (vllm, told by NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
+
+
 def test_several_kinds_of_rows_are_named(table, tmp_path):
     check_refused(run("fit", table, folder=tmp_path), 2, "several kinds", "--hardware h100_sxm", "--hardware h200_sxm")
     check_refused(run("fit", table, "--framework", "sglang", folder=tmp_path), 2, "no such rows", "--framework vllm")

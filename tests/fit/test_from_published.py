@@ -76,7 +76,8 @@ def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
     seen = [measured(asked(concurrency), away) for concurrency in (1, 8, 32)]
     held = [measured(asked(concurrency, hardware="h200_sxm"), away) for concurrency in (1, 8, 32)]
     misses, half = errors(fit_published(seen, held), held)
-    assert misses.max() < 0.15
+    assert misses[:, 0].max() < 0.1
+    assert misses[:, 1].max() < 0.25
     assert (misses <= half).all()
     own = fit_published([*seen, *held[:2]], held[2:])
     assert own.devices == ("h100_sxm", "h200_sxm")
@@ -85,16 +86,20 @@ def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
 
 def test_a_step_time_model_with_its_errors():
     seen = [measured(asked(concurrency), away_from(5)).published for concurrency in (1, 4, 16, 64)]
-    model, front_end_s = published_step_time(seen, n_tensor=2)
+    model, front_end_s = published_step_time(seen, seen[0].hardware, n_tensor=2)
     assert model.engine.tensor_parallel_size == 2
     assert {error.phase for error in model.held_out} == {"prefill", "decode"}
     assert max(error.median_fraction for error in model.held_out) < 0.3
     assert front_end_s.low < front_end_s.value < front_end_s.high
     assert model.predict(decode_shape(batch_size=4, context_tokens=300)).duration_s.value < seen[1].tpot_s
+    other, _ = published_step_time(seen, find_hardware("h200_sxm"), n_tensor=2)
+    assert "told by NVIDIA H100" in other.trained_on.hardware
+    ratio = other.physical().weight_bytes_per_s / model.physical().weight_bytes_per_s
+    assert ratio == pytest.approx(4.8 / 3.35, rel=0.1)
     with pytest.raises(ModelError, match="3 loads"):
-        published_step_time(seen[:3], n_tensor=1)
+        published_step_time(seen[:3], seen[0].hardware, n_tensor=1)
     with pytest.raises(ModelError, match="several kinds"):
-        published_step_time([*seen, replace(seen[0], hardware=find_hardware("h200_sxm"))], n_tensor=1)
+        published_step_time([*seen, replace(seen[0], precision="fp8")], seen[0].hardware, n_tensor=1)
 
 
 @pytest.mark.skipif(not TABLE.is_file(), reason="the published tables are not at hand")

@@ -7,14 +7,13 @@ import click
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.fit_text import fit_text
-from inferometer.cli.published_tables import TableChoice, are_published, chosen_loads, takes_table_choice
+from inferometer.cli.published_fit import published_fit
+from inferometer.cli.published_tables import TableChoice, are_published, takes_table_choice
 from inferometer.cli.runs import RunRequest, load_run, takes_runs
 from inferometer.errors import RecordError
-from inferometer.fit.published_model import published_step_time
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_file import FIT_NAME
-from inferometer.units import format_duration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ def command(request: RunRequest, *, choice: TableChoice, out: Path | None, as_js
 
     Parameters come with intervals, the model with its error on points held out and the box of shapes in which it was checked.
     """
-    model = _published(request, choice) if are_published(request.paths) else _measured(request)
+    model = published_fit(request, choice) if are_published(request.paths) else _measured(request)
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / FIT_NAME
     try:
@@ -61,14 +60,6 @@ def command(request: RunRequest, *, choice: TableChoice, out: Path | None, as_js
 
 def _measured(request: RunRequest) -> StepTimeModel:
     return fit_step_time([load_run(path, request) for path in request.paths], hardware=request.hardware)
-
-
-def _published(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    loads, n_tensor = chosen_loads(request, choice)
-    model, front_end_s = published_step_time(loads, n_tensor=n_tensor)
-    outside = f"{format_duration(front_end_s.value)} ({format_duration(front_end_s.low or 0)} to {format_duration(front_end_s.high or 0)})"
-    click.echo(f"{len(loads)} published loads; a request spends {outside} outside of the engine, which the model leaves out", err=True)
-    return model
 
 
 __all__ = ["ANSWER", "FitAnswer", "command"]

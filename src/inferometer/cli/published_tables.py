@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
@@ -12,6 +13,7 @@ from inferometer.errors import SpecError
 from inferometer.fit.published_loads import BUDGETS, PublishedLoad, published_loads
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.inferencex import is_silicon
+from inferometer.spec.types import HardwareSpec
 
 _WHERE = "the published tables"
 
@@ -23,6 +25,14 @@ class TableChoice:
     framework: str | None
     precision: str | None
     n_tensor: int | None
+
+
+class ChosenLoads(NamedTuple):
+    """Rows of one model, engine and precision, and of which device and how many of them step times are asked."""
+
+    loads: tuple[PublishedLoad, ...]
+    hardware: HardwareSpec
+    n_tensor: int
 
 
 _OPTIONS = (
@@ -50,8 +60,8 @@ def are_published(paths: Sequence[Path]) -> bool:
     return all(path.is_file() and (path.suffix.lower() == ".json" or _is_collected(path)) for path in paths)
 
 
-def chosen_loads(request: RunRequest, choice: TableChoice) -> tuple[tuple[PublishedLoad, ...], int]:
-    """The rows that were meant, all of one kind, and the number of devices of an instance.
+def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
+    """The rows that were meant. Where a device was named that has none, those of all others, which tell of it.
 
     Raises
     ------
@@ -64,30 +74,32 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> tuple[tuple[Publis
         if points is None:
             raise SpecError("no published table", where=str(path), allowed="InferenceX's agg_*.json, AIConfigurator's silicon_sample.csv")
         loads += published_loads(points).loads
-    chosen = tuple(one for one in loads if _is_meant(one, request, choice))
-    kinds = sorted({_flags_of(one) for one in chosen})
+    meant = [one for one in loads if _is_meant(one, request, choice)]
+    own = [one for one in meant if request.hardware is None or request.hardware.hardware_id == one.hardware.hardware_id]
+    chosen = own or meant
+    kinds = sorted({_flags_of(one, has_device=bool(own)) for one in chosen})
     if len(kinds) != 1:
         what = "several kinds of rows" if kinds else "no such rows"
-        raise SpecError(what, where=_WHERE, allowed="; ".join(kinds or sorted({_flags_of(one) for one in loads})), try_="one of these")
+        known = kinds or sorted({_flags_of(one, has_device=True) for one in loads})
+        raise SpecError(what, where=_WHERE, allowed="; ".join(known), try_="one of these")
     degrees = sorted({one.engine.tensor_parallel_size for one in chosen})
     if choice.n_tensor is None and len(degrees) > 1:
         raise SpecError("of how many devices?", where="--tp", allowed=", ".join(map(str, degrees)) + ", or another")
-    return chosen, choice.n_tensor or degrees[0]
+    return ChosenLoads(tuple(chosen), request.hardware or chosen[0].hardware, choice.n_tensor or degrees[0])
 
 
 def _is_meant(one: PublishedLoad, request: RunRequest, choice: TableChoice) -> bool:
-    model, hardware = request.table.model, request.hardware
+    model = request.table.model
     return (
         (model is None or model.model_id == one.model.model_id)
-        and (hardware is None or hardware.hardware_id == one.hardware.hardware_id)
         and choice.framework in {None, one.framework}
         and choice.precision in {None, one.precision or "bf16"}
     )
 
 
-def _flags_of(one: PublishedLoad) -> str:
-    kind = f"--model {one.model.model_id} --hardware {one.hardware.hardware_id}"
-    return f"{kind} --framework {one.framework} --precision {one.precision or 'bf16'}"
+def _flags_of(one: PublishedLoad, *, has_device: bool) -> str:
+    device = f" --hardware {one.hardware.hardware_id}" if has_device else ""
+    return f"--model {one.model.model_id}{device} --framework {one.framework} --precision {one.precision or 'bf16'}"
 
 
 def _is_collected(path: Path) -> bool:
@@ -95,4 +107,4 @@ def _is_collected(path: Path) -> bool:
         return is_silicon(file.readline().strip().split(","))
 
 
-__all__ = ["TableChoice", "are_published", "chosen_loads", "takes_table_choice"]
+__all__ = ["ChosenLoads", "TableChoice", "are_published", "chosen_loads", "takes_table_choice"]

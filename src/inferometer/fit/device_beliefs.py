@@ -4,6 +4,7 @@ Shares are what other devices reach, so that two devices' parameters are compare
 Letters of shapes: P unknowns, D devices.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
 
 _BETWEEN: Final = 0.4
 """Deviation of one device from what it shares with others, in the deviation of what is believed of all."""
+_BETWEEN_VENDORS: Final = 0.5
+"""Correlation of what devices of two vendors share, chosen with the sizes in ``discrepancy``: their kernels are written by others."""
 _SMALL_KERNELS_S: Final = 2.8e-5
 """Ten small kernels of a layer at 2.8 µs; ``priors`` has the source."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
@@ -64,12 +67,11 @@ def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) 
     )
 
 
-def joint_covariance(deviation: F64, n_devices: int) -> F64:
-    """(D·P, D·P) Of the distances from the centres: a part that all devices share, a part that is each one's own."""
-    if n_devices == 1:
-        return np.diag(deviation**2)
-    own = np.eye(n_devices) * _BETWEEN**2
-    return np.asarray(np.kron(np.ones((n_devices, n_devices)) * (1 - _BETWEEN**2) + own, np.diag(deviation**2)), dtype=np.float64)
+def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
+    """(D·P, D·P) Of the distances from the centres: what all devices share, what those of one vendor share, and each one's own."""
+    is_same = np.array([[one == other for other in vendors] for one in vendors])
+    shared = (1 - _BETWEEN**2) * np.where(is_same, 1.0, _BETWEEN_VENDORS) + np.eye(len(vendors)) * _BETWEEN**2
+    return np.asarray(np.kron(shared, np.diag(deviation**2)), dtype=np.float64)
 
 
 __all__ = ["UNKNOWNS", "DeviceBelief", "device_belief", "joint_covariance"]

@@ -27,7 +27,7 @@ class Discrepancy(NamedTuple):
 
 
 TPOT: Final = Discrepancy(amplitude_ratio=0.24, reaches_ratio=(4.5, 7.0, 6.5, 5.5, 0.65), between_devices_ratio=0.5, noise_ratio=0.008)
-TTFT: Final = Discrepancy(amplitude_ratio=0.58, reaches_ratio=(8.5, 3.6, 14.0, 7.5, 0.4), between_devices_ratio=0.5, noise_ratio=0.08)
+TTFT: Final = Discrepancy(amplitude_ratio=0.58, reaches_ratio=(8.5, 3.6, 14.0, 7.5, 0.4), between_devices_ratio=0.1, noise_ratio=0.08)
 
 
 class Places(NamedTuple):

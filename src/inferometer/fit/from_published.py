@@ -152,7 +152,7 @@ def _problem(loads: Sequence[SimulatedLoad]) -> _Problem:
         beliefs=beliefs,
         members=tuple(np.flatnonzero(np.array(names) == name) for name in devices),
         log_seen=np.log(np.array(seen)).reshape(-1),
-        believed=joint_covariance(beliefs[0].deviation, len(devices)),
+        believed=joint_covariance(beliefs[0].deviation, [one.hardware.vendor for one in first]),
         missed=missed,
         noise=np.tile([size.noise_ratio**2 for size in _SIZES], len(loads)),
     )
