@@ -4,9 +4,10 @@ InferenceMAX's tables of November 2025 and AIConfigurator's collection of Infere
 model and precision of one table. Asked of each: other *concurrency* (half of the rows foretell the other half, by hash of what a row asks),
 another *degree* of tensor parallelism (each left out in turn), other *lengths* (1k in, 1k out foretell the rest), larger *batches*
 (up to 16 users foretell more), another *device* (the others of that table foretell it from its datasheet).
-Families (engine, model, precision) are halved by hash: on the *learned* half the sizes in ``fit.discrepancy`` were chosen, the
-*reported* half had no part in any choice. ``roofline`` is the same schedule at the datasheet's peaks. AIConfigurator's own predictions
-are not in these files; somebody counted 17.7 % (TPOT) and 60 % (TTFT) as its median errors on 48 of its rows.
+Families (engine, model, precision) are halved by hash. Sizes and shares in ``fit.discrepancy`` and ``fit.device_beliefs`` were chosen on
+the *learned* half alone; the *reported* half was printed beside it while this was built, and nothing was fitted to it. ``roofline`` is the
+same schedule at the datasheet's peaks. AIConfigurator's own predictions are not in these files; 17.7 % (TPOT) and 60 % (TTFT) were counted
+as its median errors on 48 of its measured rows.
 """
 
 import argparse

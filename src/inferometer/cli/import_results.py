@@ -134,7 +134,9 @@ def _shown(answer: ImportAnswer) -> str:
         parts += [_points(file.points)] if file.points else []
     written = next((run.folder for file in answer.files for run in file.runs if run.folder is not None), None)
     has_runs = any(file.runs for file in answer.files)
-    follow = f"inferometer show {written}" if written else "inferometer import FILE --out runs/NAME, to keep the run" if has_runs else ""
+    keep = "inferometer import FILE --out runs/NAME, to keep the run" if has_runs else ""
+    learn = "inferometer fit FILE --model ID --hardware ID, to learn step times" if any(file.points for file in answer.files) else ""
+    follow = f"inferometer show {written}" if written else keep or learn
     return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
 
 
