@@ -7,7 +7,7 @@ import pytest
 from tests.records.load_run import MS, changed, load_plan, load_run
 
 from inferometer.errors import MeasureError
-from inferometer.records.load_types import ChunkKind
+from inferometer.records.load_types import ChunkKind, ClockReading, HostClock
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.records.validity import CHECKS, require_valid, validity_of
 from inferometer.spec.workload.plan import request_plan
@@ -50,7 +50,19 @@ NOT_REUSED = changed(
 )
 CLOSED_LATE = np.sort(CLEAN.requests.intended_send_ns) * 13 // 10
 
+
+def clocked(moved_ms, *, is_there=True):
+    """Sent by a host whose clock moved by so much, and is known to 1 ms."""
+    readings = [
+        ClockReading(at_ns=at_ns, offset_ns=moved, doubt_ns=MS, n_exchanges=50) for at_ns, moved in ((0, 0), (10**10, moved_ms * MS))
+    ]
+    clock = HostClock(process_index=0, host_hash="abc", before=readings[0], after=readings[1] if is_there else None)
+    return replace(CLEAN, manifest=replace(CLEAN.manifest, clocks=(clock,)))
+
+
 FAULTS = [
+    ("host clocks", "SUSPECT", clocked(20)),
+    ("host clocks", "SUSPECT", clocked(0, is_there=False)),
     ("loop lag", "SUSPECT", load_run(lag_s=0.03)),
     ("loop lag", "INVALID", load_run(lag_s=0.06)),
     ("loop lag", "SUSPECT", replace(CLEAN, lags=None)),
@@ -97,8 +109,12 @@ def of_check(run, check, **more):
 def test_a_clean_run_is_valid():
     found = validity_of(CLEAN, percentiles=(0.99,))
     assert found.verdict == "VALID"
-    assert [one.verdict for one in found.reasons] == ["VALID"] * len(CHECKS)
+    assert [one.verdict for one in found.reasons] == ["VALID"] * (len(CHECKS) - 1), "all but that of other hosts' clocks"
     assert all(one.text and not one.remedy for one in found.reasons)
+
+
+def test_clocks_that_agree_are_no_fault():
+    assert of_check(clocked(18), "host clocks").verdict == "VALID"
 
 
 @pytest.mark.parametrize(

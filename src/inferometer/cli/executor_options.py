@@ -8,16 +8,11 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 import click
 
 from inferometer.cli.progress import shown_parts
+from inferometer.cli.ray_address import RAY_ADDRESS
 from inferometer.measure.executors import local, on_ray, parts, ray_cluster
 
 Kind = Literal["processes", "inline", "ray"]
 
-RAY_ADDRESS: Final = click.option(
-    "--ray-address",
-    envvar="RAY_ADDRESS",
-    metavar="HOST:PORT",
-    help="Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the command]",
-)
 _JOBS: Final = click.option("--jobs", type=click.IntRange(min=1), help="Processes. [all cores]")
 
 
@@ -72,4 +67,4 @@ def opened(where: ExecutorChoice, what: str) -> Generator[parts.Executor]:
             yield local.Inline(on_done)
 
 
-__all__ = ["RAY_ADDRESS", "ExecutorChoice", "opened", "takes_executor"]
+__all__ = ["ExecutorChoice", "opened", "takes_executor"]

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar, get_args
 import click
 import msgspec
 
+from inferometer.cli.ray_address import RAY_ADDRESS
 from inferometer.cli.workload_options import replay_changes, takes_workload
 from inferometer.errors import SpecError
 from inferometer.measure.load import messages, target
@@ -24,7 +25,7 @@ _ARRIVALS: Final = ("rate", "concurrency", "ramp", "trace")
 _NAMES: Final = (
     "url", "model", "endpoint", "ramp", "trace", "drain", "timeout", "connect_timeout", "head_timeout", "read_timeout", "max_body",
     "max_connections", "processes", "prompts", "tokenizer", "body", "header", "proxy", "metrics_url", "stream", "insecure",
-    "respect_eos",
+    "respect_eos", "executor", "ray_address",
 )  # fmt: skip
 
 _OPTIONS: Final = (
@@ -43,6 +44,14 @@ _OPTIONS: Final = (
     click.option("--proxy", metavar="URL", help="[http_proxy, https_proxy, all_proxy, unless no_proxy names the host]"),
     click.option("--insecure", is_flag=True, help="Do not verify the server's certificate."),
     click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That send, on one schedule."),
+    click.option(
+        "--executor",
+        type=click.Choice(("processes", "ray")),
+        default="processes",
+        show_default=True,
+        help="Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are measured.",
+    ),
+    RAY_ADDRESS,
     click.option("--max-connections", type=click.IntRange(min=1), help="[as many as there are requests in flight]"),
     click.option("--timeout", default="600s", show_default=True, metavar="DURATION", help="A request that takes longer is given up."),
     click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
@@ -70,6 +79,9 @@ class LoadRequest:
     load: LoadPlan
     secrets: target.Secrets
     limits: messages.ClientLimits
+    is_on_ray: bool = False
+    """The client processes run on the hosts of a Ray cluster."""
+    ray_address: str | None = None
 
 
 def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
@@ -181,6 +193,8 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
             read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
             body_bytes=parse_bytes(flags["max_body"], where="--max-body"),
         ),
+        is_on_ray=flags["executor"] == "ray",
+        ray_address=flags["ray_address"],
     )
 
 

@@ -1,5 +1,6 @@
 """Which run do the raw logs of a load test tell, and may it be trusted?"""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         ended_utc=now_utc(),
         cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload), *_told(decoded)),
         load=asked.load,
+        clocks=decoded.clocks,
     )
     run = types.Run(
         manifest=manifest,
@@ -73,6 +75,16 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
             types.Caution(
                 code="RESUMED",
                 text=f"the run was interrupted and went on at {at}: the server had a pause there, and its caches may have changed",
+                remedy="for a run without a seam, another folder with --out",
+            )
+        )
+    ended = Counter(frame.process_index for frame in decoded.ends)
+    lost = sorted((Counter(frame.process_index for frame in decoded.sessions) - ended).elements())
+    if lost:
+        found.append(
+            types.Caution(
+                code="CLIENT_DIED",
+                text=f"client process {', '.join(map(str, lost))} did not live to its end: what it had in flight was asked again",
                 remedy="for a run without a seam, another folder with --out",
             )
         )

@@ -1,13 +1,15 @@
 """How is a load test opened and sent? Whatever is needed only to answer is not imported here: the first request would wait for it."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from inferometer.cli import load_record, load_scraped
 from inferometer.cli.answer import talk
 from inferometer.cli.load_options import LoadRequest
-from inferometer.measure.load import load_test, sessions, watch
+from inferometer.measure.executors import ray_cluster
+from inferometer.measure.load import load_test, ray_clients, sessions, watch
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.spec.workload.plan import DrawnWorkload
 
@@ -50,7 +52,11 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as
         )
         if question.past.n_sessions:
             talk(f"going on: {len(question.past.done):,} requests were made before")
-        outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
+        with ExitStack() as sending:
+            if request.is_on_ray:
+                cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
+                question = replace(question, start_clients=partial(ray_clients.started, cluster))
+            outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
         return SentLoad(asked=asked, workload=workload, folder=folder, outcome=outcome, server=server, held=held.pop_all())
 
 

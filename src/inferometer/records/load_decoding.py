@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records import error_words, exchange_errors, raw_log, tables
+from inferometer.records import error_words, exchange_errors, host_clocks, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
-from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable
+from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable
 from inferometer.records.types import ABSENT, I32, RequestStatus, RequestTable
 from inferometer.spec.workload.plan import RequestPlan
 
@@ -35,6 +35,8 @@ class DecodedLoad(NamedTuple):
     """Of frames that were cut."""
     error_words: dict[str, str]
     """By code of what went wrong: what was said most often."""
+    clocks: tuple[HostClock, ...] = ()
+    """Of the processes that were on other hosts."""
 
 
 class _Row(NamedTuple):
@@ -55,8 +57,15 @@ def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = 
     if not paths:
         raise RecordError("there is no raw log", where=str(folder), allowed="the folder of a load test")
     readers = [raw_log.RawLogReader(path) for path in paths]
-    decoded = decode_frames((frame for reader in readers for frame in reader), plan, token_ends)
-    return decoded._replace(n_left_bytes=sum(reader.n_left_bytes for reader in readers))
+    clocks = [host_clocks.clock_of(folder, path) for path in paths]
+    frames = (
+        frame if clock is None else host_clocks.on_driver_clock(frame, clock)
+        for reader, clock in zip(readers, clocks, strict=True)
+        for frame in reader
+    )
+    decoded = decode_frames(frames, plan, token_ends)
+    known = tuple(clock for clock in clocks if clock is not None)
+    return decoded._replace(n_left_bytes=sum(reader.n_left_bytes for reader in readers), clocks=known)
 
 
 def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ValidityReason, ValidityVerdict
+from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable, ValidityReason, ValidityVerdict
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import ABSENT, F64, I64, RequestTable
 from inferometer.spec.load_plan import LoadPlan
@@ -26,6 +26,8 @@ class LoadEvidence:
     steady: SteadyState | None
     percentiles: tuple[float, ...]
     """Those that somebody asked for."""
+    clocks: tuple[HostClock, ...] = ()
+    """Of the hosts that sent, where they are not the driver's."""
 
     @property
     def sent(self) -> tuple[I64, I64]:

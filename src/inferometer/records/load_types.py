@@ -3,11 +3,12 @@
 Instants are nanoseconds of a monotonic clock since the start of the run. Letters of shapes: N requests, K chunks, L probes, M samples.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
 from inferometer.records.columns import F64, I8, I32, I64, Bools, Texts
+from inferometer.units import NS_PER_S
 
 ValidityVerdict: TypeAlias = Literal["VALID", "SUSPECT", "INVALID"]
 
@@ -98,6 +99,51 @@ class ServerSampleTable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReading:
+    """What another host's clock showed beside the driver's, asked again and again around one instant."""
+
+    at_ns: int
+    """Instant of the run, by the driver's clock."""
+    offset_ns: int
+    """The host's CLOCK_MONOTONIC minus the driver's."""
+    doubt_ns: int
+    """The offset is that far off at most, whichever way the messages took longer."""
+    n_exchanges: int
+
+    def since(self, origin_ns: int) -> "ClockReading":
+        """The same reading, its instant counted from ``origin_ns``."""
+        return replace(self, at_ns=self.at_ns - origin_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostClock:
+    """The clock by which one process of the client sent, where it ran on another host than the driver."""
+
+    process_index: int
+    host_hash: str
+    before: ClockReading
+    """Its schedule began by this one."""
+    after: ClockReading | None
+    """None: the host was gone."""
+
+    @property
+    def drift_ratio(self) -> float:
+        """By how much faster than the driver's did it run? 0 where that was not measured, or lies within the doubt of the readings."""
+        after = self.after
+        if after is None or after.at_ns <= self.before.at_ns:
+            return 0.0
+        moved_ns = after.offset_ns - self.before.offset_ns
+        is_seen = abs(moved_ns) > after.doubt_ns + self.before.doubt_ns
+        return moved_ns / (after.at_ns - self.before.at_ns) if is_seen else 0.0
+
+    @property
+    def error_s(self) -> float:
+        """How far off the instant that was asked may a request have been due: what the clock moved by, and what is not known of it."""
+        after = self.after or self.before
+        return (abs(after.offset_ns - self.before.offset_ns) + max(after.doubt_ns, self.before.doubt_ns)) / NS_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ValidityReason:
     """One check of a load test, and what it found."""
 
@@ -120,7 +166,9 @@ class Validity:
 __all__ = [
     "ChunkKind",
     "ChunkTable",
+    "ClockReading",
     "ExchangeTable",
+    "HostClock",
     "LagTable",
     "ServerSampleTable",
     "Validity",

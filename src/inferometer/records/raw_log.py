@@ -123,6 +123,12 @@ def file_name(session_index: int, process_index: int) -> str:
     return f"session-{session_index:03d}-process-{process_index:02d}.raw"
 
 
+def indices_of(path: Path) -> tuple[int, int]:
+    """Of which session and process is this file?"""
+    _, session, _, process = path.stem.split("-")
+    return int(session), int(process)
+
+
 def encode_frame(frame: Frame) -> bytes:
     """The bytes that stand for a frame in a file."""
     payload = _ENCODER.encode(frame)
@@ -195,6 +201,7 @@ __all__ = [
     "SessionFrame",
     "encode_frame",
     "file_name",
+    "indices_of",
     "int32s",
     "int64s",
     "raw_logs",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records.columns import F64, I8, I32, I64, Bools
-from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable, Validity
+from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable, ServerSampleTable, Validity
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.types import ModelSpec, Source, SweepPlan
 
@@ -300,6 +300,8 @@ class RunManifest:
     """Of a load test."""
     validity: Validity | None = None
     """Of a load test: may its numbers be trusted?"""
+    clocks: tuple[HostClock, ...] = ()
+    """Of a load test that was sent from several hosts: by which clocks, session by session."""
     schema_version: int = SCHEMA_VERSION
 
 

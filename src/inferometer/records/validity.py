@@ -20,6 +20,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     validity_client.client_delay,
     validity_client.send_lag,
     validity_client.loop_lag,
+    validity_client.host_clocks,
     validity_client.rate,
     validity_client.dispersion,
     validity_client.connections,
@@ -56,6 +57,7 @@ def validity_of(run: Run, *, plan: RequestPlan | None = None, percentiles: Seque
         plan=plan,
         steady=steady_state(run),
         percentiles=tuple(percentiles),
+        clocks=run.manifest.clocks,
     )
     found = [one for check in CHECKS if (one := check(evidence)) is not None]
     reasons = tuple(sorted(found, key=lambda one: _ORDER[one.verdict]))

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
-from inferometer.records.load_types import ValidityReason
+from inferometer.records.load_types import ValidityReason, ValidityVerdict
 from inferometer.records.types import ABSENT, F64, I64
 from inferometer.spec.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
@@ -50,6 +50,21 @@ def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
     middle_s = percentile_of(sent_ns - intended_ns, 0.5) / NS_PER_S
     text = f"requests were sent {_ms(middle_s)} late at p50, {_ms(late_s)} at p99, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
     return reason("send lag", _LATE_S.verdict(late_s), text, _FEWER)
+
+
+def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
+    """Of several hosts: how far off the asked instants may their clocks have put requests? Latencies count on one clock each."""
+    clocks = evidence.clocks
+    if not clocks:
+        return None
+    error_s = max(clock.error_s for clock in clocks)
+    n_gone = sum(clock.after is None for clock in clocks)
+    gone = f"; {n_gone} were not asked again after the run" if n_gone else ""
+    text = (
+        f"the clocks of the hosts of {len(clocks)} processes may be off by {_ms(error_s)}, of {_LATE_S.suspect * 1e3:.0f} ms allowed{gone}"
+    )
+    verdict: ValidityVerdict = "SUSPECT" if error_s > _LATE_S.suspect or n_gone else "VALID"
+    return reason("host clocks", verdict, text, "hosts whose clocks are disciplined (NTP), nearer to each other, that stay until the end")
 
 
 def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
@@ -172,4 +187,4 @@ def share_text(n: int, of: int) -> str:
     return f"{n:,} of {of:,} ({format_fraction(n / of)})" if of else "0"
 
 
-__all__ = ["client_delay", "client_delays_s", "connections", "dispersion", "loop_lag", "rate", "send_lag", "share_text"]
+__all__ = ["client_delay", "client_delays_s", "connections", "dispersion", "host_clocks", "loop_lag", "rate", "send_lag", "share_text"]

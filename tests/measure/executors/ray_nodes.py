@@ -1,6 +1,7 @@
 """A real Ray cluster of two nodes on this machine, each as another host would be: with an address, and if asked a clock, of its own."""
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 START = ("-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "2", "--object-store-memory", "80000000", "--disable-usage-stats")
 START_S = 120
+TOKEN = secrets.token_hex(32)
 
 
 class Nodes(NamedTuple):
@@ -44,8 +46,10 @@ def ray_python() -> Path:
 
 
 def environment() -> dict[str, str]:
+    """With a token of its own: nobody else on this machine can talk to the cluster."""
     path = os.pathsep.join(map(str, (ROOT / "src", Path(__file__).parent)))
-    return {**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0", "OPENBLAS_NUM_THREADS": "1"}
+    ours = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    return {**os.environ, **ours, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
 
 
 def in_another_time(ahead_s: int) -> tuple[str, ...]:
@@ -106,6 +110,10 @@ def raylet_of(node: psutil.Process) -> psutil.Process:
 
 
 def free_port() -> int:
+    """Above those of Ray's workers, below those that the system gives to whoever asks for any: either may be taken before Ray is up."""
+    return next(port for port in range(20_000 + os.getpid() % 10_000, 32_000) if is_free(port))
+
+
+def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.2", 0))
-        return int(probe.getsockname()[1])
+        return probe.connect_ex(("127.0.0.2", port)) != 0

@@ -55,7 +55,7 @@ def joined(address: str | None) -> Generator[RayCluster]:
     own = {"include_dashboard": False} if address is None else {}
     try:
         ray.init(address=address or _ALONE, logging_level=logging.ERROR, log_to_driver=False, **own)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise _no_cluster(address or _ALONE, str(error).splitlines()[0]) from error
     try:
         yield RayCluster(ray, _hosts(ray))

@@ -25,6 +25,8 @@ class LoadQuestion:
     id_prefix: str
     secrets: Secrets
     limits: messages.ClientLimits
+    start_clients: processes.StartClients = processes.started
+    """Here, or on other hosts."""
 
 
 def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.LoadOutcome:
@@ -39,9 +41,7 @@ def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.
     addresses = resolved(load)
     session = session_after(question.past, question.plan, for_s=load.for_s, n_processes=load.n_processes)
     jobs = [_job(question, session, addresses, index) for index in range(load.n_processes)]
-    with processes.started(len(jobs)) as clients:
-        for client, job in zip(clients.processes, jobs, strict=True):
-            clients.tell(client, job)
+    with question.start_clients(jobs) as clients:
         return watch.Watch(clients, session, on_progress).outcome()
 
 

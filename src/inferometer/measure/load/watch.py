@@ -9,15 +9,12 @@ from typing import Final
 
 from inferometer.errors import MeasureError
 from inferometer.measure.load import messages
-from inferometer.measure.load.processes import STOP_S, ClientProcesses
+from inferometer.measure.load.processes import STOP_S, Clients
 from inferometer.measure.load.progress import LoadProgress, ProgressTally
 from inferometer.measure.load.sessions import Session
 from inferometer.units import NS_PER_S
 
-_BEGIN_AFTER_NS: Final = 20_000_000
-"""From the word to begin to the instant: the slowest process must have heard it."""
 _READY_S: Final = 60.0
-_END_S: Final = 30.0
 _LOOK_S: Final = 0.25
 
 OnProgress = Callable[[LoadProgress], None]
@@ -43,7 +40,7 @@ class LoadOutcome:
 class Watch:
     """Listens to the clients until the last is done."""
 
-    def __init__(self, clients: ClientProcesses, session: Session, on_progress: OnProgress) -> None:
+    def __init__(self, clients: Clients, session: Session, on_progress: OnProgress) -> None:
         self._clients = clients
         self._session = session
         self._on_progress = on_progress
@@ -53,18 +50,17 @@ class Watch:
         self._n_ready = 0
         self._origin_ns = 0
         self._selector = selectors.DefaultSelector()
-        for client in clients.processes:
-            assert client.stdout is not None  # noqa: S101 -- asked for when it was started
-            self._selector.register(client.stdout, selectors.EVENT_READ, messages.Inbox())
+        self._outlets = tuple(clients.outlets)
+        for outlet in self._outlets:
+            self._selector.register(outlet, selectors.EVENT_READ, messages.Inbox())
 
     def outcome(self) -> LoadOutcome:
         """Begin, watch, and say how it went."""
         try:
-            self._until(lambda: self._n_ready == len(self._clients.processes) or bool(self._dead), within_s=_READY_S)
-            if self._dead or self._n_ready < len(self._clients.processes):
+            self._until(lambda: self._n_ready == len(self._outlets) or bool(self._dead), within_s=_READY_S)
+            if self._dead or self._n_ready < len(self._outlets):
                 raise MeasureError("a client process did not start", where="; ".join(self._dead) or "no word from it", try_="--processes 1")
-            self._origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - self._session.begins_ns
-            self._clients.tell_all(messages.Start(origin_ns=self._origin_ns))
+            self._origin_ns = self._clients.begin(self._session.begins_ns)
             try:
                 self._until(self._is_over)
             except KeyboardInterrupt:
@@ -86,8 +82,8 @@ class Watch:
                     for message in key.data.take(data):
                         self._take(message)
                 else:
-                    self._selector.unregister(key.fileobj)
-                    self._on_end(key.fileobj)
+                    self._selector.unregister(key.fd)
+                    self._on_end(self._outlets.index(key.fd))
             if self._tally.is_news:
                 self._on_progress(self._tally.progress())
 
@@ -95,7 +91,7 @@ class Watch:
         match message:
             case messages.Ready():
                 self._n_ready += 1
-                if self._n_ready == len(self._clients.processes):
+                if self._n_ready == len(self._outlets):
                     self._tally.begin()
             case messages.Report():
                 self._tally.take(message)
@@ -104,12 +100,11 @@ class Watch:
             case messages.Failed():
                 self._dead.append(message.why)
 
-    def _on_end(self, pipe: object) -> None:
-        """A pipe's end: its process is done, has said why it failed, or was killed."""
-        index = next(i for i, client in enumerate(self._clients.processes) if client.stdout is pipe)
-        code = self._clients.processes[index].wait(timeout=_END_S)
-        if code and not any(done.process_index == index for done in self._done):
-            self._dead.append(f"client process {index} ended with code {code}")
+    def _on_end(self, index: int) -> None:
+        """A client's end: it is done, has said why it failed, or was killed."""
+        why = self._clients.why_ended(index)
+        if why is not None and not any(done.process_index == index for done in self._done):
+            self._dead.append(why)
 
     def _said(self) -> LoadOutcome:
         return LoadOutcome(

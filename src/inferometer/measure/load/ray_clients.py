@@ -1,0 +1,211 @@
+"""How are client processes on the hosts of a Ray cluster started at one instant, heard, and their raw logs brought here?
+
+Requests that ended are in the raw log on their host's disk within a quarter of a second, and on the driver's within about half a second
+more. A host that dies takes no more than that with it; the other hosts go on.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from inferometer.errors import MeasureError
+from inferometer.measure.executors.own_code import own_code
+from inferometer.measure.executors.ray_cluster import RayCluster, RayHost
+from inferometer.measure.load import messages
+from inferometer.measure.load.hosted_client import HostedClient, News
+from inferometer.records import host_clocks, load_types
+
+_READY_S: Final = 60.0
+_END_S: Final = 30.0
+_N_EXCHANGES: Final = 50
+_BEGIN_AFTER_NS: Final = 500_000_000
+
+
+class _Hosted:
+    """A client on another host, as this process sees it: a pipe that says what it says, and a copy of its raw log."""
+
+    def __init__(self, cluster: RayCluster, host: RayHost, job: messages.Job) -> None:
+        self.host = host
+        self.job = job
+        self._ray = cluster.ray
+        near = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(node_id=host.node_id, soft=False)
+        actor = self._ray.remote(num_cpus=1, max_concurrency=4, max_restarts=0)(HostedClient)
+        self._actor = actor.options(scheduling_strategy=near).remote()
+        self.outlet, self._inlet = os.pipe()
+        self.why_dead: str | None = None
+        self._pump = threading.Thread(target=self._bring, name=f"client {job.process_index}", daemon=True)
+
+    def ask(self, method: str, *arguments: object, within_s: float = _READY_S) -> Any:  # noqa: ANN401 -- as the actor's method says
+        """The answer of the actor.
+
+        Raises
+        ------
+        MeasureError
+            What the actor raised, or that it is gone or silent.
+        """
+        failures = self._ray.exceptions
+        try:
+            return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=within_s)
+        except failures.RayTaskError as error:
+            raise MeasureError(f"client process {self.job.process_index}: {error.cause}", where=self.host.address) from error
+        except (failures.RayError, TimeoutError) as error:
+            why = "no free core, or no word from it" if isinstance(error, TimeoutError) else _first_line(error)
+            raise MeasureError(f"client process {self.job.process_index}: {why}", where=f"host {self.host.address}") from error
+
+    def begin(self) -> None:
+        """Start the client and bring what it says."""
+        self.ask("begin", self.job)
+        self._pump.start()
+
+    def reading(self) -> load_types.ClockReading:
+        """What the host's clock shows beside ours, at an instant of ours."""
+
+        def exchange() -> tuple[int, int, int]:
+            begin_ns = time.monotonic_ns()
+            there_ns: int = self.ask("clock_ns")
+            return begin_ns, there_ns, time.monotonic_ns()
+
+        return host_clocks.reading_from([exchange() for _ in range(_N_EXCHANGES)])
+
+    def tell(self, message: messages.ToClient) -> None:
+        """Send a message; a client that is gone is found out when it is listened to."""
+        with suppress(MeasureError):
+            self.ask("tell", messages.encoded(message))
+
+    def end(self) -> None:
+        """Nothing of it is left, here or there."""
+        with suppress(MeasureError):
+            self.ask("close", within_s=_END_S)
+        self._ray.kill(self._actor)
+        if self._pump.ident is not None:
+            self._pump.join(_END_S)
+        os.close(self.outlet)
+
+    def _bring(self) -> None:
+        """Until the client is over, or gone."""
+        path, n_bytes = Path(self.job.raw_path), 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with path.open("xb", buffering=0) as file:
+                while True:
+                    news: News = self.ask("news", n_bytes)
+                    file.write(news.raw)
+                    n_bytes += len(news.raw)
+                    messages.write_all(self._inlet, news.said)
+                    if news.exit_code is not None:
+                        os.fsync(file.fileno())
+                        break
+            if news.exit_code:
+                self.why_dead = f"client process {self.job.process_index} on {self.host.address} ended with code {news.exit_code}"
+        except (MeasureError, OSError) as error:
+            self.why_dead = f"{getattr(error, 'what', error)} (host {self.host.address})"
+        finally:
+            os.close(self._inlet)
+
+    def why_ended(self) -> str | None:
+        """None: as it should."""
+        self._pump.join(_END_S)
+        return self.why_dead
+
+
+class RayClients:
+    """The client processes of a session, on several hosts."""
+
+    def __init__(self, cluster: RayCluster, jobs: Sequence[messages.Job]) -> None:
+        self._folder = Path(jobs[0].raw_path).parents[1]
+        self._session_index = jobs[0].session_index
+        self._clocks: list[load_types.HostClock] = []
+        self._host_hashes: list[str] = []
+        self._origin_ns = 0
+        self._hosted = [_Hosted(cluster, cluster.hosts[index % len(cluster.hosts)], job) for index, job in enumerate(jobs)]
+
+    @property
+    def outlets(self) -> tuple[int, ...]:
+        """The files that say what each client says."""
+        return tuple(one.outlet for one in self._hosted)
+
+    def start(self) -> None:
+        """Start all clients, where their hosts run what runs here.
+
+        Raises
+        ------
+        MeasureError
+            A host has no free core, runs other code, or is gone.
+        """
+        self._host_hashes = [str(one.ask("greet", own_code())) for one in self._hosted]
+        for one in self._hosted:
+            one.begin()
+
+    def begin(self, begins_ns: int) -> int:
+        """Look at the clocks, and tell each client when instant 0 of the run is on its own; what is it on ours?"""
+        before = [one.reading() for one in self._hosted]
+        origin_ns = time.monotonic_ns() + _BEGIN_AFTER_NS - begins_ns
+        for one, reading in zip(self._hosted, before, strict=True):
+            one.tell(messages.Start(origin_ns=origin_ns + reading.offset_ns))
+        self._origin_ns = origin_ns
+        self._keep(
+            [
+                load_types.HostClock(process_index=index, host_hash=host_hash, before=reading.since(origin_ns), after=None)
+                for index, (host_hash, reading) in enumerate(zip(self._host_hashes, before, strict=True))
+            ]
+        )
+        return origin_ns
+
+    def tell_all(self, message: messages.ToClient) -> None:
+        """The same to each."""
+        for one in self._hosted:
+            one.tell(message)
+
+    def why_ended(self, index: int) -> str | None:
+        """None: as it should."""
+        return self._hosted[index].why_ended()
+
+    def finish(self) -> None:
+        """Look at the clocks of those hosts that are still there."""
+        self._keep([replace(clock, after=self._last_reading(one)) for clock, one in zip(self._clocks, self._hosted, strict=True)])
+
+    def end(self) -> None:
+        """Nothing of them is left, here or there."""
+        for one in self._hosted:
+            one.end()
+
+    def _last_reading(self, one: _Hosted) -> load_types.ClockReading | None:
+        try:
+            return one.reading().since(self._origin_ns)
+        except MeasureError:
+            return None
+
+    def _keep(self, clocks: list[load_types.HostClock]) -> None:
+        self._clocks = clocks
+        host_clocks.write_clocks(self._folder, self._session_index, clocks)
+
+
+@contextmanager
+def started(cluster: RayCluster, jobs: Sequence[messages.Job]) -> Generator[RayClients]:
+    """A client for each job, in turn on the hosts of the cluster, all gone when the block ends.
+
+    Raises
+    ------
+    MeasureError
+        A host has no free core, runs other code, or is gone.
+    """
+    clients = RayClients(cluster, jobs)
+    try:
+        clients.start()
+        yield clients
+        clients.finish()
+    finally:
+        clients.end()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+__all__ = ["RayClients", "started"]
