@@ -8,8 +8,7 @@ from typing import Any, Final, TypeVar, get_args
 import click
 import msgspec
 
-from inferometer.cli.ray_address import RAY_ADDRESS
-from inferometer.cli.workload_options import replay_changes, takes_workload
+from inferometer.cli import ray_address, workload_options
 from inferometer.errors import SpecError
 from inferometer.measure.load import messages, target
 from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
@@ -51,7 +50,7 @@ _OPTIONS: Final = (
         show_default=True,
         help="Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are measured.",
     ),
-    RAY_ADDRESS,
+    ray_address.RAY_ADDRESS,
     click.option("--max-connections", type=click.IntRange(min=1), help="[as many as there are requests in flight]"),
     click.option("--timeout", default="600s", show_default=True, metavar="DURATION", help="A request that takes longer is given up."),
     click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
@@ -92,7 +91,7 @@ def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
         given = {name: flags.pop(name) for name in _NAMES}
         return command(request=_request(workload, given), **flags)
 
-    wrapped = takes_workload(with_load)
+    wrapped = workload_options.takes_workload(with_load)
     for option in reversed((_URL, *_OPTIONS)):
         wrapped = option(wrapped)
     return wrapped
@@ -112,7 +111,7 @@ def takes_two_loads(command: Callable[..., Brought]) -> Callable[..., Brought]:
         }
         return command(requests=(_request(workload, given), _request(workload, other)), **flags)
 
-    wrapped = takes_workload(with_loads)
+    wrapped = workload_options.takes_workload(with_loads)
     for option in reversed((_URL, *_OTHER, *_OPTIONS)):
         wrapped = option(wrapped)
     return wrapped
@@ -208,7 +207,7 @@ def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.Work
     if flags["ramp"] is not None:
         return reading.with_changes(workload, {"arrivals": _ramp(flags["ramp"])}, where="--ramp")
     if flags["trace"] is not None:
-        arrivals = {"kind": "trace", "path": flags["trace"], **replay_changes(asked)}
+        arrivals = {"kind": "trace", "path": flags["trace"], **workload_options.replay_changes(asked)}
         return reading.with_changes(workload, {"arrivals": arrivals}, where="--trace")
     return workload
 

@@ -1,15 +1,14 @@
 """On which machine do we measure, and what about it would make numbers bad?"""
 
-import hashlib
 import os
 import platform
-import socket
 import time
 from pathlib import Path
 from typing import Final
 
 import psutil
 
+from inferometer.measure.hostname import hostname_hash
 from inferometer.measure.nvml import NvmlDevices
 from inferometer.records.types import Caution, HostFacts
 from inferometer.units import format_bytes, format_fraction
@@ -42,7 +41,7 @@ def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
     nvml = NvmlDevices.open(1) if uses_device else None
     device = None if nvml is None else nvml.facts()
     return HostFacts(
-        hostname_hash=hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12],
+        hostname_hash=hostname_hash(),
         os=_os_name(),
         kernel=platform.release(),
         python=platform.python_version(),

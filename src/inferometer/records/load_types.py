@@ -126,6 +126,10 @@ class HostClock:
     after: ClockReading | None
     """None: the host was gone."""
 
+    def read_again(self, after: ClockReading | None) -> "HostClock":
+        """The same clock, read after the run too."""
+        return replace(self, after=after)
+
     @property
     def drift_ratio(self) -> float:
         """By how much faster than the driver's did it run? 0 where that was not measured, or lies within the doubt of the readings."""

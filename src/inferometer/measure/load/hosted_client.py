@@ -5,11 +5,8 @@ to this host's disk; the driver fetches what is new several times a second.
 """
 
 import contextlib
-import hashlib
 import os
 import select
-import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,10 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from inferometer.measure.executors.own_code import OwnCode
-from inferometer.measure.executors.ray_cluster import require_same_code
-from inferometer.measure.load import messages
-from inferometer.measure.load.processes import STOP_S, start_client
+from inferometer.measure.executors import own_code, ray_cluster
+from inferometer.measure.hostname import hostname_hash
+from inferometer.measure.load import messages, processes
 
 _WAIT_S: Final = 0.25
 _MOST_BYTES: Final = 8 * 1024 * 1024
@@ -43,12 +39,12 @@ class HostedClient:
     """One client process on this host."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="inferometer-load-"))
+        self._folder = tempfile.TemporaryDirectory(prefix="inferometer-load-", ignore_cleanup_errors=True)
         self._client: subprocess.Popen[bytes] | None = None
-        self._raw_path = self._folder
+        self._raw_path = Path(self._folder.name)
         self._is_silent = False
 
-    def greet(self, asked: OwnCode) -> str:
+    def greet(self, asked: own_code.OwnCode) -> str:
         """The host's hash, where it runs what the command runs.
 
         Raises
@@ -56,8 +52,8 @@ class HostedClient:
         MeasureError
             It does not.
         """
-        require_same_code(asked)
-        return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
+        ray_cluster.require_same_code(asked)
+        return hostname_hash()
 
     def clock_ns(self) -> int:
         """What CLOCK_MONOTONIC shows here."""
@@ -65,8 +61,8 @@ class HostedClient:
 
     def begin(self, job: messages.Job) -> None:
         """Start the client, with its raw log on this host's disk."""
-        self._raw_path = self._folder / Path(job.raw_path).name
-        self._client = start_client()
+        self._raw_path = Path(self._folder.name) / Path(job.raw_path).name
+        self._client = processes.start_client()
         self.tell(messages.encoded(msgspec.structs.replace(job, raw_path=str(self._raw_path))))
 
     def tell(self, message: bytes) -> None:
@@ -93,11 +89,11 @@ class HostedClient:
                 if pipe is not None:
                     pipe.close()
             try:
-                self._client.wait(timeout=STOP_S)
+                self._client.wait(timeout=processes.STOP_S)
             except subprocess.TimeoutExpired:
                 self._client.kill()
                 self._client.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()
 
     def _raw_after(self, n_bytes: int) -> bytes:
         try:

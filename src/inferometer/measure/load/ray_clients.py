@@ -9,16 +9,13 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from inferometer.errors import MeasureError
-from inferometer.measure.executors.own_code import own_code
-from inferometer.measure.executors.ray_cluster import RayCluster, RayHost
-from inferometer.measure.load import messages
-from inferometer.measure.load.hosted_client import HostedClient, News
+from inferometer.measure.executors import own_code, ray_cluster
+from inferometer.measure.load import hosted_client, messages
 from inferometer.records import host_clocks, load_types
 
 _READY_S: Final = 60.0
@@ -30,12 +27,12 @@ _BEGIN_AFTER_NS: Final = 500_000_000
 class _Hosted:
     """A client on another host, as this process sees it: a pipe that says what it says, and a copy of its raw log."""
 
-    def __init__(self, cluster: RayCluster, host: RayHost, job: messages.Job) -> None:
+    def __init__(self, cluster: ray_cluster.RayCluster, host: ray_cluster.RayHost, job: messages.Job) -> None:
         self.host = host
         self.job = job
         self._ray = cluster.ray
         near = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(node_id=host.node_id, soft=False)
-        actor = self._ray.remote(num_cpus=1, max_concurrency=4, max_restarts=0)(HostedClient)
+        actor = self._ray.remote(num_cpus=1, max_concurrency=4, max_restarts=0)(hosted_client.HostedClient)
         self._actor = actor.options(scheduling_strategy=near).remote()
         self.outlet, self._inlet = os.pipe()
         self.why_dead: str | None = None
@@ -94,7 +91,7 @@ class _Hosted:
         try:
             with path.open("xb", buffering=0) as file:
                 while True:
-                    news: News = self.ask("news", n_bytes)
+                    news: hosted_client.News = self.ask("news", n_bytes)
                     file.write(news.raw)
                     n_bytes += len(news.raw)
                     messages.write_all(self._inlet, news.said)
@@ -117,7 +114,7 @@ class _Hosted:
 class RayClients:
     """The client processes of a session, on several hosts."""
 
-    def __init__(self, cluster: RayCluster, jobs: Sequence[messages.Job]) -> None:
+    def __init__(self, cluster: ray_cluster.RayCluster, jobs: Sequence[messages.Job]) -> None:
         self._folder = Path(jobs[0].raw_path).parents[1]
         self._session_index = jobs[0].session_index
         self._clocks: list[load_types.HostClock] = []
@@ -138,7 +135,7 @@ class RayClients:
         MeasureError
             A host has no free core, runs other code, or is gone.
         """
-        self._host_hashes = [str(one.ask("greet", own_code())) for one in self._hosted]
+        self._host_hashes = [str(one.ask("greet", own_code.own_code())) for one in self._hosted]
         for one in self._hosted:
             one.begin()
 
@@ -168,7 +165,7 @@ class RayClients:
 
     def finish(self) -> None:
         """Look at the clocks of those hosts that are still there."""
-        self._keep([replace(clock, after=self._last_reading(one)) for clock, one in zip(self._clocks, self._hosted, strict=True)])
+        self._keep([clock.read_again(self._last_reading(one)) for clock, one in zip(self._clocks, self._hosted, strict=True)])
 
     def end(self) -> None:
         """Nothing of them is left, here or there."""
@@ -187,7 +184,7 @@ class RayClients:
 
 
 @contextmanager
-def started(cluster: RayCluster, jobs: Sequence[messages.Job]) -> Generator[RayClients]:
+def started(cluster: ray_cluster.RayCluster, jobs: Sequence[messages.Job]) -> Generator[RayClients]:
     """A client for each job, in turn on the hosts of the cluster, all gone when the block ends.
 
     Raises
