@@ -322,6 +322,7 @@ def test_a_server_that_dies_is_recorded_as_invalid(folder):
 @pytest.mark.slow
 def test_a_load_test_made_elsewhere_is_checked_by_its_requests(folder):
     verify("loads.toml", "--seal-only", folder=folder)
+    run("verify", "loads.toml", "--seal-only", "--out", "tool", "--ledger", "tool.jsonl", folder=folder)
     (folder / "other.toml").write_text(SHORT.replace("40", "50"))
     flags = ("--model", MODEL, "--endpoint", "completions", "--concurrency", "4", "--requests", "90")
     with emulator(folder) as believed:
@@ -331,3 +332,9 @@ def test_a_load_test_made_elsewhere_is_checked_by_its_requests(folder):
     said = answer_of(verify("loads.toml", "--check", "same", folder=folder))
     assert said["experiment"]["measured"][0]["asked_as"] == "the very requests"
     assert said["verdict"] == "INVALID" or {outcome["metric"] for outcome in outcomes(said)} >= {"ttft_p95_s", "output_tokens_per_s"}
+    run("export", "same", "--format", "vllm-bench", "--out", "bench.json", folder=folder)
+    told = answer_of(
+        run("verify", "loads.toml", "--check", "bench.json", "--out", "tool", "--ledger", "tool.jsonl", "--json", folder=folder)
+    )
+    assert told["experiment"]["measured"][0]["asked_as"].startswith("as many requests of the same mean lengths")
+    assert len([outcome for outcome in outcomes(told) if outcome is not None]) >= 6

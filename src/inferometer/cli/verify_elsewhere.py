@@ -10,10 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.cli import step_times, verify_loads, verify_sealing
+from inferometer.cli import step_times, verify_loads, verify_runs, verify_sealing
 from inferometer.errors import RecordError
-from inferometer.records.imports.detection import read_results
-from inferometer.records.reading import read_run
 from inferometer.records.types import RequestTable, Run
 from inferometer.spec import resolve
 from inferometer.spec.workload import replay
@@ -31,25 +29,12 @@ def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> 
     RecordError
         A run cannot be read, or is none of what was sealed; two of them are of the same load.
     """
-    found = [one for path in paths for run in _runs_of(path) for one in _of_run(sealed, run)]
+    found = [one for path in paths for run in verify_runs.runs_of(path) for one in _of_run(sealed, run)]
     asked = [one.measured.at for one in found]
     twice = next((at for at in asked if asked.count(at) > 1), None)
     if twice is not None:
         raise RecordError(f"{twice} was measured by two of these runs", where="--check", allowed="one run for each")
     return tuple(found)
-
-
-def _runs_of(path: Path) -> tuple[Run, ...]:
-    if path.is_dir() or path.name == "manifest.json":
-        return (read_run(path),)
-    runs = read_results(path).runs
-    if not runs:
-        raise RecordError(
-            "the file has statistics but no requests: nobody can tell what was asked, when, and how sure they are",
-            where=str(path),
-            allowed="results with every request, such as vllm bench serve --save-detailed",
-        )
-    return runs
 
 
 def _of_run(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measurement, ...]:
