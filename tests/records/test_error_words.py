@@ -15,7 +15,6 @@ from inferometer.records.error_words import error_words, most_said
         (b'{"object":"error","message":"too long","code":400}', "too long"),
         (b'{"detail":"Not Found"}', "Not Found"),
         (b'{"error":"out of luck"}', "out of luck"),
-        (b'data: {"error":{"message":"inside the stream"}}\n\ndata: [DONE]\n\n', "inside the stream"),
         (b"<html>\n<h1>502 Bad\tGateway</h1>", "<html> <h1>502 Bad Gateway</h1>"),
         (b'{"detail":[{"loc":["body"]}]}', '{"detail":[{"loc":["body"]}]}'),
         (b"\x1b[31mred\xff", "[31mred�"),
@@ -24,16 +23,25 @@ from inferometer.records.error_words import error_words, most_said
     ],
 )
 def test_words_of_a_body(body, words):
-    assert error_words(request_frame([body], error="http_error", http_status=404)) == words
+    assert error_words(request_frame([body], error="http_error", http_status=404), "http_error") == words
 
 
 def test_the_clients_own_note_comes_first():
-    assert error_words(request_frame([b"{}"], error="redirected", detail="/elsewhere")) == "/elsewhere"
+    assert error_words(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected") == "/elsewhere"
+
+
+def test_an_error_inside_a_stream_is_told_apart_from_what_came_before():
+    stream = [b'data: {"choices":[{"text":"a"}]}\n\n', b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"]
+    assert error_words(request_frame(stream), "error_event") == "out of memory"
+
+
+def test_an_answer_that_was_meant_well_is_no_word_of_the_server():
+    assert error_words(request_frame([b"data: {not json\n\n"]), "bad_event") == ""
 
 
 @given(body=st.binary(max_size=300))
 def test_no_bytes_break_it(body):
-    words = error_words(request_frame([body], error="http_error", http_status=500))
+    words = error_words(request_frame([body], error="http_error", http_status=500), "http_error")
     assert words.isprintable() or not any(ord(letter) < 32 for letter in words)
 
 

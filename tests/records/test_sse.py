@@ -37,6 +37,13 @@ def test_events_of_the_standard(body, expected):
     assert data_of(body) == expected
 
 
+@given(lines=st.lists(st.binary(max_size=8).filter(lambda line: not set(line) & set(b"\r\n")), max_size=6))
+def test_usual_streams_are_read_as_any_other(lines):
+    body = b"".join(b"data: " + line + b"\n\n" for line in lines)
+    assert data_of(body) == lines
+    assert events_of(body + b": a comment\n\n") == events_of(body), "a comment is no event, and needs the reading line by line"
+
+
 def test_an_event_has_a_name_where_the_stream_gives_one():
     assert [(event.name, event.data) for event in events_of(b"event: error\ndata: a\n\ndata: b\n\n")] == [(b"error", b"a"), (b"", b"b")]
 

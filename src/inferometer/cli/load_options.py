@@ -56,7 +56,7 @@ _OPTIONS: Final = (
     click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
     click.option("--head-timeout", metavar="DURATION", help="Until an answer begins. [--timeout]"),
     click.option("--read-timeout", metavar="DURATION", help="Until an answer goes on. [--timeout]"),
-    click.option("--max-body", default="64MiB", show_default=True, metavar="SIZE", help="A longer answer is given up."),
+    click.option("--max-body", metavar="SIZE", help="A longer answer is given up. [1MiB, and 16KiB for each token asked for]"),
     click.option("--drain", default="60s", show_default=True, metavar="DURATION", help="After --for, wait so long for what is in flight."),
     click.option("--metrics-url", metavar="URL", help="Where the server's own metrics are. [URL/metrics, where there are any]"),
 )
@@ -190,7 +190,7 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
             connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
             head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
             read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
-            body_bytes=parse_bytes(flags["max_body"], where="--max-body"),
+            body_bytes=None if flags["max_body"] is None else parse_bytes(flags["max_body"], where="--max-body"),
         ),
         is_on_ray=flags["executor"] == "ray",
         ray_address=flags["ray_address"],

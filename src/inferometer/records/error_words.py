@@ -8,7 +8,10 @@ from typing import Final
 import msgspec
 
 from inferometer.records.raw_log import RequestFrame
+from inferometer.records.sse import events_of
 
+_HTTP_OK: Final = range(200, 300)
+_ERROR: Final = b'"error"'
 _MOST_LETTERS: Final = 200
 _NO_WORDS: Final = re.compile(r"[\x00-\x20\x7f-\x9f]+")
 
@@ -28,15 +31,15 @@ class _Body(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Body)
 
 
-def error_words(frame: RequestFrame) -> str:
-    """The client's own note of what happened, else what the body says; '' where neither says anything.
+def error_words(frame: RequestFrame, code: str) -> str:
+    """The client's own note of what happened, else what the refusal or the error event says; '' where neither says anything.
 
     Example
     -------
     >>> _of_body(b'{"error": {"message": "no model m", "code": 404}}')
     'no model m'
     """
-    text = frame.detail or _of_body(frame.body)
+    text = frame.detail or _of_body(_refusal(frame, code))
     one_line = _NO_WORDS.sub(" ", text).strip()
     return one_line if len(one_line) <= _MOST_LETTERS else one_line[:_MOST_LETTERS] + " …"
 
@@ -50,9 +53,16 @@ def most_said(words: Iterable[tuple[str, str]]) -> dict[str, str]:
     return said
 
 
+def _refusal(frame: RequestFrame, code: str) -> bytes:
+    """What of the body is about the error: all of it, an event of a stream, or nothing where the answer was meant well."""
+    if code == "error_event":
+        return next((event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b"")
+    return frame.body if frame.http_status not in _HTTP_OK else b""
+
+
 def _of_body(body: bytes) -> str:
     try:
-        said = _decoder.decode(body.removeprefix(b"data:").split(b"\n\n", 1)[0])
+        said = _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return body[: 4 * _MOST_LETTERS].decode("utf-8", "replace")
     told = said.error.message if isinstance(said.error, _Error) else said.error

@@ -101,7 +101,11 @@ def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends
 def _row(frame: raw_log.RequestFrame, token_ends: TokenEnds | None) -> _Row:
     # The body is many times as large as all that is known of it.
     answer = answer_of(frame, token_ends)
-    return _Row(msgspec.structs.replace(frame, body=b"", read_bytes=b""), answer, error_words.error_words(frame) if answer.error else "")
+    return _Row(
+        msgspec.structs.replace(frame, body=b"", read_bytes=b""),
+        answer,
+        error_words.error_words(frame, answer.error) if answer.error else "",
+    )
 
 
 def _status(row: _Row) -> RequestStatus:

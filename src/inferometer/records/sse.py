@@ -37,6 +37,26 @@ def events_of(body: bytes) -> list[Event]:
     >>> [event.data for event in events_of(b"data: a\n\n: keep-alive\n\ndata: b\ndata: c\n\n")]
     [b'a', b'b\nc']
     """
+    usual = _usual_events(body)
+    return _events_by_lines(body) if usual is None else usual
+
+
+def _usual_events(body: bytes) -> list[Event] | None:
+    """The same in little more than half the time, where every event is one line of data; None elsewhere."""
+    *pieces, rest = body.split(b"\n\n")
+    if rest or b"\r" in body:
+        return None
+    events: list[Event] = []
+    end = 0
+    for piece in pieces:
+        if piece[:6] != b"data: " or b"\n" in piece:
+            return None
+        end += len(piece) + 2
+        events.append(Event(end, b"", piece[6:], is_whole=True))
+    return events
+
+
+def _events_by_lines(body: bytes) -> list[Event]:
     start = len(_BYTE_ORDER_MARK) if body.startswith(_BYTE_ORDER_MARK) else 0
     events: list[Event] = []
     name, lines = b"", list[bytes]()

@@ -225,6 +225,19 @@ def test_a_server_that_goes_away_in_the_middle(tmp_path):
     assert {"", "connect_refused"} <= {frame.error for frame in loaded.requests}
 
 
+def test_an_answer_far_beyond_what_was_asked_is_given_up(server, tmp_path):
+    async def endless(writer, _):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        while True:
+            writer.write(b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n' * 1000)
+            await writer.drain()
+
+    server.answer = endless
+    frame = load(server.url, a_plan(1, output_tokens=[10], max_tokens=[10]), tmp_path).of(0)
+    assert frame.error == "body_too_long"
+    assert len(frame.body) <= 1024 * 1024 + 10 * 16 * 1024
+
+
 def test_bodies_in_flight_have_a_common_cap(server, tmp_path):
     async def half_a_megabyte(writer, body):
         writer.write(HEAD + chunk(b"a" * 500_000))

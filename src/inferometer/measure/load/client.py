@@ -20,6 +20,9 @@ from inferometer.units import NS_PER_S
 
 _BRIEF_DRAIN_S: Final = 2.0
 """For what is in flight when somebody stops the run."""
+_ANSWER_BYTES: Final = 1024 * 1024
+_TOKEN_BYTES: Final = 16 * 1024
+"""An event with the twenty likeliest tokens takes some 2 KiB."""
 _SWEEP_EVERY: Final = 10
 _REPORT_EVERY: Final = 50
 
@@ -37,7 +40,6 @@ class LoadClient:
         self._rows: list[int] = int32s(job.rows).tolist()
         head = target.request_head(place, job.secrets, is_streaming=job.load.is_streaming)
         self.ahead = ahead.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)
-        self._answer_limits = answers.AnswerLimits(head_bytes=job.limits.head_bytes, body_bytes=job.limits.body_bytes)
         self._wanted_type = answers.STREAM_TYPE if job.load.is_streaming else answers.JSON_TYPE
         self._loop = asyncio.get_running_loop()
         self._agenda = timer.Agenda(self._loop)
@@ -149,13 +151,18 @@ class LoadClient:
     # One request's way.
 
     def _send(self, row: int, due_ns: int) -> None:
-        exchange = connections.Exchange(row, due_ns, self.ahead.take(row), answers.Answer(self._answer_limits, self._wanted_type))
+        exchange = connections.Exchange(row, due_ns, self.ahead.take(row), answers.Answer(self._answer_limits(row), self._wanted_type))
         self._in_flight[row] = exchange
         self._tally.n_sent += 1
         patience_ns = int(self._plan.abort_after_ns[row])
         if patience_ns != NONE:
             self._agenda.add(due_ns + patience_ns, partial(self._on_impatience, exchange))
         self._pool.send(exchange)
+
+    def _answer_limits(self, row: int) -> answers.AnswerLimits:
+        limits = self._job.limits
+        usual_bytes = _ANSWER_BYTES + _TOKEN_BYTES * max(self._bodies.asked_tokens(row), 0)
+        return answers.AnswerLimits(head_bytes=limits.head_bytes, body_bytes=limits.body_bytes or usual_bytes)
 
     def _give_up(self, exchange: connections.Exchange, error: str, detail: str) -> None:
         if exchange.answer.is_over:

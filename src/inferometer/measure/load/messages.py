@@ -24,7 +24,8 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     read_s: float | None = None
     """Between two reads of an answer."""
     head_bytes: int = 64 * 1024
-    body_bytes: int = 64 * 1024 * 1024
+    body_bytes: int | None = None
+    """None: what an answer of the asked length may take with all that servers tell of each token, and more."""
     kept_bytes: int = 1024 * 1024 * 1024
     """Of all answers in flight together; what comes beyond is given up as too long."""
 
