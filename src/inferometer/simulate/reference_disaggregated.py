@@ -42,8 +42,7 @@ class SplitCluster(Cluster):
         return replica
 
     def _drop(self, request: Request) -> None:
-        transfer = self._pools.transfers.of(request)
-        if transfer.stage is Stage.FOR_ROOM and not request.status.is_finished:
+        if not request.status.is_finished and self._pools.transfers.of(request).stage is Stage.FOR_ROOM:
             self._forget(request)
         super()._drop(request)
 
