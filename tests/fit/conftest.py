@@ -1,7 +1,9 @@
 """Published and made-up runs: the rows of a published sweep, and runs whose parameters are known because we chose them."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +24,8 @@ from inferometer.records.types import (
 )
 from inferometer.spec.catalog import find_model, load_hardware
 from inferometer.spec.types import EngineSpec, HardwareSpec, Source, SweepPlan, SweepPoint
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 MEBIBYTE = 2**20
 

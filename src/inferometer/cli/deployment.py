@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from inferometer.cli.step_times import asked_fit
+from inferometer.cli import server_fits, step_times
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.simulate import serving_config
@@ -22,7 +22,10 @@ _OPTIONS: Final = (
     click.argument("model"),
     click.option("--hardware", metavar="ID", help="A device of the catalogue: for memory, and for step times without --fit."),
     click.option(
-        "--fit", "fit_path", type=click.Path(path_type=Path), help="Step times of `inferometer fit`: its file, or the run's folder."
+        "--fit",
+        "fit_path",
+        type=click.Path(path_type=Path),
+        help="Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's limits too.",
     ),
     click.option("--dtype", type=click.Choice(get_args(DType)), help="Of weights and activations. [that of --fit, else bfloat16]"),
     click.option("--kv-dtype", type=click.Choice(get_args(DType)), help="Of the KV cache. [as --dtype]"),
@@ -63,16 +66,18 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     SpecError, ModelError
         An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory for a KV cache.
     """
-    model = resolve.resolve_model(flags["model"], load_format="dummy").spec
-    hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
-    step_times = step_times_of(flags, model, hardware)
     knobs = Knobs(
         policy=flags["policy"],
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
         own=dict(own_knob(text, where="--set") for text in flags["own"]),
         utilization_fraction=flags["gpu_memory_utilization"],
     )
-    return deploy(model, step_times.engine, hardware, step_times, knobs)
+    if server_fits.is_server(flags["fit_path"]):
+        return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, knobs)
+    model = resolve.resolve_model(flags["model"], load_format="dummy").spec
+    hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
+    times = step_times_of(flags, model, hardware)
+    return deploy(model, times.engine, hardware, times, knobs)
 
 
 def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: HardwareSpec | None) -> StepTimes:
@@ -85,7 +90,7 @@ def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: Hardware
     """
     if flags["fit_path"] is not None:
         asked = {name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
-        return fitted_levels(asked_fit(flags["fit_path"], model, asked=asked))
+        return fitted_levels(step_times.asked_fit(flags["fit_path"], model, asked=asked))
     if hardware is not None:
         engine = EngineSpec(
             dtype=flags["dtype"] or ("float32" if hardware.kind == "cpu" else "bfloat16"),

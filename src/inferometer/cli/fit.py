@@ -1,27 +1,30 @@
-"""inferometer fit: which step-time model do runs carry, and how far may it be trusted?"""
+"""inferometer fit: which step-time model do runs carry, or which server do load tests show, and how far may it be trusted?"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from inferometer.cli.answer import give, json_option
-from inferometer.cli.fit_text import fit_text
-from inferometer.cli.published_fit import published_fit
-from inferometer.cli.published_tables import TableChoice, are_published, takes_table_choice
-from inferometer.cli.runs import RunRequest, load_run, takes_runs
-from inferometer.errors import RecordError
-from inferometer.fit.sweep_fit import fit_step_time
-from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.perfmodel.steptime_file import FIT_NAME
+from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.fit_text import fit_text, server_fit_text
+from inferometer.cli.load_fitting import fit_load_tests
+from inferometer.cli.published_tables import TableChoice, takes_table_choice
+from inferometer.cli.runs import RunRequest, takes_runs
+from inferometer.cli.step_fitting import fit_steps
+from inferometer.errors import RecordError, SpecError
+from inferometer.fit.server_fit import SERVER_FIT_NAME, ServerFit
+from inferometer.perfmodel import steptime, steptime_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitAnswer:
-    """The fitted model, and the file that holds it."""
+    """The fitted model, or server, and the file that holds it."""
 
     model_file: str
-    model: StepTimeModel
+    model: steptime.StepTimeModel | None
+    """Of sweeps; None of load tests."""
+    server: ServerFit | None = None
+    """Of load tests."""
 
 
 ANSWER = FitAnswer
@@ -29,10 +32,15 @@ ANSWER = FitAnswer
 
 @click.command(
     "fit",
-    short_help="Learn a step-time model from runs.",
+    short_help="Learn a step-time model, or a server, from runs.",
     epilog="""\b
 Example:
   inferometer fit runs/example
+
+\b
+Load tests of a server that cannot be seen into, at several rates of which one is beyond what it carries, are fitted with --load:
+  fit --load runs/slow runs/busy runs/beyond --out server.json
+What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
 
 Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way,
 with --model, --dtype and --hardware to say what was measured. So are InferenceX's agg_*.json, with
@@ -41,25 +49,44 @@ with --model, --dtype and --hardware to say what was measured. So are InferenceX
 )
 @takes_runs
 @takes_table_choice
-@click.option("--out", type=click.Path(path_type=Path), help="The model's file. Default: step_time.json beside the first run.")
+@click.option("--load", "is_load", is_flag=True, help="The runs are load tests of one server: find its step times and limits.")
+@click.option(
+    "--server-log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="With --load: the log of its start (vLLM)."
+)
+@click.option("--force", is_flag=True, help="With --load: take INVALID load tests too.")
+@click.option("--out", type=click.Path(path_type=Path), help="The fit's file. [step_time.json or server_fit.json beside the first run]")
 @json_option
-def command(request: RunRequest, *, choice: TableChoice, out: Path | None, as_json: bool) -> None:
+def command(
+    request: RunRequest, choice: TableChoice, server_log: Path | None, out: Path | None, *, is_load: bool, force: bool, as_json: bool
+) -> None:
     """Which step-time model do these runs of one model on one engine carry?
 
     Parameters come with intervals, the model with its error on points held out and the box of shapes in which it was checked.
+
+    With --load the runs are load tests, and nothing of the server need be known (--model and --hardware sharpen what is believed): its
+    step times, seats, step budget, KV cache, switches and front end are found by simulating the requests until they do as they did.
+    What they do not tell is said, with the load test that would.
     """
-    model = published_fit(request, choice) if are_published(request.paths) else _measured(request)
+    if server_log is not None and not is_load:
+        raise SpecError("a server's log without load tests", where="--server-log", try_="--load")
     first = request.paths[0]
-    path = out or (first if first.is_dir() else first.parent) / FIT_NAME
+    path = out or (first if first.is_dir() else first.parent) / (SERVER_FIT_NAME if is_load else steptime_file.FIT_NAME)
+    if is_load:
+        talk("simulating the load tests until they do as they did: about a minute")
+        server = fit_load_tests(request, server_log, forced=force)
+        _save(server, path)
+        give(FitAnswer(model_file=str(path), model=None, server=server), as_json=as_json, show=lambda _: server_fit_text(server, str(path)))
+        return
+    model = fit_steps(request, choice)
+    _save(model, path)
+    give(FitAnswer(model_file=str(path), model=model), as_json=as_json, show=lambda _: fit_text(model, str(path)))
+
+
+def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:
     try:
-        model.save(path)
+        fit.save(path)
     except OSError as error:
-        raise RecordError(f"the model cannot be written: {error.strerror}", where=str(path), try_="--out with another file") from error
-    give(FitAnswer(model_file=str(path), model=model), as_json=as_json, show=lambda given: fit_text(given.model, given.model_file))
-
-
-def _measured(request: RunRequest) -> StepTimeModel:
-    return fit_step_time([load_run(path, request) for path in request.paths], hardware=request.hardware)
+        raise RecordError(f"the fit cannot be written: {error.strerror}", where=str(path), try_="--out with another file") from error
 
 
 __all__ = ["ANSWER", "FitAnswer", "command"]

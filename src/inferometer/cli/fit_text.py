@@ -1,10 +1,11 @@
-"""How does a fitted model look in the terminal?"""
+"""How does a fitted model, or server, look in the terminal?"""
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.fit_views import parameter_row
+from inferometer.fit.server_fit import KnobFit, ServerFit
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.units import format_fraction
 
@@ -27,4 +28,32 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     return Group(Text(head, style="bold"), errors, Text(""), fitted, Text(""), box, Text(f"\nMODEL {model_file}"))
 
 
-__all__ = ["fit_text"]
+def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
+    """What the server is, how sure that is, and which load tests would tell more."""
+    limits = Table("limit or switch", "taken as", "90 % interval", "told by", "in words", box=None, pad_edge=False)
+    for knob in fit.knobs:
+        limits.add_row(knob.name, _value(knob.value), _interval(knob), knob.told_by, knob.said)
+    fitted = Table("of a step", "value", "90 % interval", "told by", box=None, pad_edge=False)
+    for row in (parameter_row(parameter) for parameter in fit.parameters):
+        fitted.add_row(row.name, row.value, row.interval, row.told_by)
+    seen = fit.seen
+    head = f"{fit.served_model}: {seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
+    parts: list[RenderableType] = [Text(head, style="bold"), limits, Text(""), fitted, Text("")]
+    probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
+    if probes:
+        parts.append(Text("What these load tests leave open, a further one would tell:\n" + "\n".join(probes)))
+    parts.append(Text(f"SERVER {fit_file}\nNEXT   inferometer simulate {fit.served_model} --fit {fit_file} --rate R"))
+    return Group(*parts)
+
+
+def _value(value: int | bool) -> str:  # noqa: FBT001 -- a limit or a switch
+    return ("on" if value else "off") if isinstance(value, bool) else f"{value:,}"
+
+
+def _interval(knob: KnobFit) -> str:
+    if isinstance(knob.value, bool) or knob.low is None:
+        return ""
+    return f"{knob.low:,} or more" if knob.high is None else f"{knob.low:,} to {knob.high:,}"
+
+
+__all__ = ["fit_text", "server_fit_text"]

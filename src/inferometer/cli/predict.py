@@ -7,10 +7,10 @@ import click
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.predict_text import predict_text
-from inferometer.cli.prediction import PredictAnswer, fitted_speeds, likely_changes
+from inferometer.cli.prediction import PredictAnswer, likely_changes, speeds_at
 from inferometer.errors import SpecError
 from inferometer.measure.this_machine import this_hardware
-from inferometer.perfmodel import communication, datasheet, steptime_file
+from inferometer.perfmodel import communication, datasheet
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.speculation import Speculation
 from inferometer.spec import catalog, resolve, types
@@ -63,7 +63,7 @@ def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags:
     device = this_hardware() if hardware == "this" else catalog.find_hardware(hardware)
     scenario = _scenario(spec, device, flags)
     sheet = datasheet.predict_scenario(scenario, price=_price(flags["usd_per_hour"]), utilization_fraction=flags["gpu_memory_utilization"])
-    fitted = fitted_speeds(steptime_file.load_step_time_model(flags["fit_file"]), scenario) if flags["fit_file"] else None
+    fitted = None if flags["fit_file"] is None else speeds_at(flags["fit_file"], scenario)
     answer = PredictAnswer(
         basis="fitted" if fitted is not None else "measured ceilings" if hardware == "this" else "datasheet",
         datasheet=sheet,

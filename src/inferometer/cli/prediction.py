@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from inferometer.errors import SpecError
+from inferometer.fit import server_fit
+from inferometer.perfmodel import steptime, steptime_file, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.perfmodel.types import Limit, decode_shape, prefill_shape
 from inferometer.perfmodel.whatif import (
     Change,
     what_if,
@@ -30,8 +31,8 @@ class FittedSpeeds:
     tpot_s: Estimate
     tokens_per_s_per_user: Estimate
     decode_tokens_per_s: Estimate
-    prefill_limited_by: Limit
-    decode_limited_by: Limit
+    prefill_limited_by: types.Limit
+    decode_limited_by: types.Limit
     is_inside_box: bool
     outside_why: str | None
 
@@ -58,7 +59,7 @@ class PredictAnswer:
     what_ifs: tuple[WhatIfRow, ...]
 
 
-def fitted_speeds(model: StepTimeModel, scenario: Scenario) -> FittedSpeeds:
+def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """What the fitted model says of the scenario's static batch.
 
     Raises
@@ -84,8 +85,8 @@ def fitted_speeds(model: StepTimeModel, scenario: Scenario) -> FittedSpeeds:
         )
     prefill, decode = model.predict_all(
         [
-            prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
-            decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens),
+            types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
+            types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens),
         ]
     )
     reasons = [said.outside_why for said in (prefill, decode) if said.outside_why]
@@ -101,7 +102,43 @@ def fitted_speeds(model: StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     )
 
 
-def check_fit_of(fit: StepTimeModel, asked: ModelSpec) -> None:
+def speeds_at(path: Path, scenario: Scenario) -> FittedSpeeds:
+    """What the fit at ``path`` says of the scenario's static batch: one of sweeps, or of load tests."""
+    if server_fit.is_server_fit(path):
+        return server_speeds(server_fit.load_server_fit(path), scenario)
+    return fitted_speeds(steptime_file.load_step_time_model(path), scenario)
+
+
+def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds:
+    """What a server that was fitted to load tests says of the scenario's static batch, its front end included.
+
+    Raises
+    ------
+    SpecError
+        It was fitted to another model, or the batch has more sequences than it has seats.
+    """
+    if fit.model is not None:
+        check_model(fit.model, scenario.model)
+    n_seats = int(fit.knob("max_num_seqs"))
+    if scenario.batch_size > n_seats:
+        raise SpecError(f"{scenario.batch_size} sequences at once", where="--batch, --fit", allowed=f"the server's {n_seats} seats")
+    prefill = types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens)
+    decode = types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens)
+    tpot = fit.step_estimate(decode)
+    within = prefill.prefill_tokens <= int(fit.knob("max_num_batched_tokens")) and scenario.mean_context_tokens <= fit.seen.longest_tokens
+    return FittedSpeeds(
+        ttft_s=fit.step_estimate(prefill, further_s=fit.front_end_s),
+        tpot_s=tpot,
+        tokens_per_s_per_user=tpot.inverted(),
+        decode_tokens_per_s=tpot.inverted(scenario.batch_size),
+        prefill_limited_by="undecided",
+        decode_limited_by="undecided",
+        is_inside_box=within,
+        outside_why=None if within else "prompts that the server computes in several steps, or longer ones than it was asked",
+    )
+
+
+def check_fit_of(fit: steptime.StepTimeModel, asked: ModelSpec) -> None:
     """Is this fit one of the model asked about?
 
     Raises
@@ -109,9 +146,20 @@ def check_fit_of(fit: StepTimeModel, asked: ModelSpec) -> None:
     SpecError
         It is one of another model.
     """
-    if (fit.model.n_layers, fit.model.hidden_size) != (asked.n_layers, asked.hidden_size):
+    check_model(fit.model, asked)
+
+
+def check_model(fitted: ModelSpec, asked: ModelSpec) -> None:
+    """Is the fitted model the one asked about?
+
+    Raises
+    ------
+    SpecError
+        It is another one.
+    """
+    if (fitted.n_layers, fitted.hidden_size) != (asked.n_layers, asked.hidden_size):
         raise SpecError(
-            f"the fit is one of {fit.model.model_id!r}, asked is {asked.model_id!r}",
+            f"the fit is one of {fitted.model_id!r}, asked is {asked.model_id!r}",
             where="--fit",
             allowed="a fit of the model asked about",
             try_="inferometer sweep, then inferometer fit",
@@ -153,4 +201,14 @@ def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[Wh
     return rows
 
 
-__all__ = ["FittedSpeeds", "PredictAnswer", "WhatIfRow", "check_fit_of", "fitted_speeds", "likely_changes"]
+__all__ = [
+    "FittedSpeeds",
+    "PredictAnswer",
+    "WhatIfRow",
+    "check_fit_of",
+    "check_model",
+    "fitted_speeds",
+    "likely_changes",
+    "server_speeds",
+    "speeds_at",
+]

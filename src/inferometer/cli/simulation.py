@@ -7,7 +7,18 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, step_memory, types, whole_run
-from inferometer.simulate import cluster, demand, disaggregated, gate_config, gate_rules, kernel, outcome, replica_shares, transfer_shares
+from inferometer.simulate import (
+    cluster,
+    demand,
+    disaggregated,
+    front_end,
+    gate_config,
+    gate_rules,
+    kernel,
+    outcome,
+    replica_shares,
+    transfer_shares,
+)
 from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates
 from inferometer.spec import objectives
@@ -112,7 +123,12 @@ class Simulator:
         return At(run, level, replica_shares.replica_shares(simulation, self.servers.pools), moved)
 
     def _simulation(self, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        servers, requests, until_ns, gate = self.servers, self._requests(), self.until_ns, self._gate_rules()
+        delay_s = self.servers.deployment.front_end_s
+        requests = front_end.delayed(self._requests(), delay_s)
+        return front_end.as_clients_see(self._served(requests, pace, record_steps=record_steps, record_parts=record_parts), delay_s)
+
+    def _served(self, requests: demand.Demand, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
+        servers, until_ns, gate = self.servers, self.until_ns, self._gate_rules()
         cost = getattr(servers.deployment.step_times, pace)
         kept = {"record_steps": record_steps, "record_parts": record_parts}
         if servers.prefill is not None:

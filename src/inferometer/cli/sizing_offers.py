@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 
-from inferometer.cli.step_times import asked_fit
+from inferometer.cli import server_fits, step_times
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import fitted_levels
@@ -53,8 +53,12 @@ def _priced(device: types.HardwareSpec, table: prices.PriceTable | None) -> Offe
 
 
 def _fitted(fit: Fit, devices: Sequence[types.HardwareSpec], table: prices.PriceTable | None, model: types.ModelSpec) -> Offer:
-    step_time = asked_fit(fit.path, model, asked={})
-    told = fit.device or step_time.trained_on.hardware
+    if server_fits.is_server(fit.path):
+        server = server_fits.load_server(fit.path, model.model_id)
+        told, times = fit.device or server.hardware, server.levels()
+    else:
+        step_time = step_times.asked_fit(fit.path, model, asked={})
+        told, times = fit.device or step_time.trained_on.hardware, fitted_levels(step_time)
     device = next((one for one in devices if told in {one.hardware_id, one.name}), None)
     if device is None and fit.device is None and len(devices) == 1:
         device = devices[0]
@@ -64,7 +68,7 @@ def _fitted(fit: Fit, devices: Sequence[types.HardwareSpec], table: prices.Price
         raise SpecError(
             what, where=f"--fit {fit.path}", allowed=f"devices of --gpus: {named}", try_=f"--fit {devices[0].hardware_id}={fit.path}"
         )
-    return replace(_priced(device, table), step_times=fitted_levels(step_time), power=_measured_power(fit.path, step_time.engine))
+    return replace(_priced(device, table), step_times=times, power=_measured_power(fit.path, times.engine))
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from inferometer.cli.prediction import check_fit_of
 from inferometer.errors import SpecError
+from inferometer.fit.server_fit import is_server_fit
 from inferometer.perfmodel import steptime_file
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.spec.types import ModelSpec
@@ -19,6 +20,9 @@ def asked_fit(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> Step
     ModelError, SpecError
         The fit cannot be read; it is one of another model, format or number of devices than ``asked``.
     """
+    if is_server_fit(path):
+        what = "a fit of load tests says how a server answers, not how long a step of its model takes"
+        raise SpecError(what, where=f"--fit {path}", allowed="a fit of a sweep", try_="simulate or capacity, which take it")
     fit = steptime_file.load_step_time_model(path)
     check_fit_of(fit, model)
     known = {

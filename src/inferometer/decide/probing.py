@@ -8,7 +8,7 @@ from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
-from inferometer.simulate import cluster, cluster_config, engine_config, kernel, scheduler_config, simulated_run, workload_demand
+from inferometer.simulate import cluster, cluster_config, engine_config, front_end, kernel, scheduler_config, simulated_run, workload_demand
 from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.plan import RequestPlan
@@ -50,13 +50,16 @@ class ReplicaProbe:
         """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
         config = self._config(plan)
         requests = workload_demand.demand_of(plan, config.block_size, has_contents=config.enable_prefix_caching)
+        delay_s = self.deployment.front_end_s
+        requests = front_end.delayed(requests, delay_s)
         if self.n_replicas == 1:
-            simulation = kernel.simulate(requests, config, self.step_times, record_steps=record_steps)
+            done = kernel.simulate(requests, config, self.step_times, record_steps=record_steps)
         else:
             servers = cluster_config.ClusterConfig(
                 engine=config, n_replicas=self.n_replicas, router=self.router, class_replicas=class_replicas
             )
-            simulation = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=record_steps)
+            done = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=record_steps)
+        simulation = front_end.as_clients_see(done, delay_s)
         return simulated_run.simulated_run(simulation, config, run_id="probe", created_utc="", command=(), tool_version="")
 
     def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:

@@ -32,6 +32,12 @@ _DRAWS_PER_UNKNOWN: Final = 8
 _FIRST_SPREAD: Final = 0.7
 _LEAST_SPREAD: Final = 0.2
 """Of the draws, in what was believed at first: narrower ones see jumps only."""
+_WIDER: Final = 8.0
+"""Draws are so many times as wide as what misfits of variance 1 would leave open: narrower ones see the scatter only."""
+_STRAIGHT: Final = 0.1
+"""Logarithms move the misfits along straight lines so far, at the least: where nothing is told, no draw goes further."""
+_LARGEST_MOVE: Final = 1.0
+"""Of a step along a line through draws, in their spreads."""
 _SEED: Final = 20261121
 
 
@@ -52,6 +58,14 @@ class Solution(NamedTuple):
     n_calls: int
 
 
+class Found(NamedTuple):
+    """Where a search ended: the place, the misfits there (N), and how often the simulation was asked."""
+
+    x: F64
+    misfit: F64
+    n_calls: int
+
+
 class _Line(NamedTuple):
     """Misfits around a point: at it (N), their slopes by spreads of the draws (N, K), and the variance of what is left (N)."""
 
@@ -62,9 +76,19 @@ class _Line(NamedTuple):
     """(K, K) Of each misfit's slopes, for noise of variance 1."""
 
 
-def solve(misfit: Misfit, unknowns: Unknowns, groups: I64) -> Solution:
+class _Told(NamedTuple):
+    """Of the cost without beliefs, in spreads of the draws: gradient (K), curvature and information (K, K)."""
+
+    gradient: F64
+    raw_curvature: F64
+    """With the noise of the slopes in it: what a step divides by, lest it goes far where nothing is told."""
+    curvature: F64
+    information: F64
+
+
+def solve(misfit: Misfit, unknowns: Unknowns, groups: I64, start: F64 | None = None) -> Solution:
     """The unknowns that fit best; ``groups`` (N) says which misfits go together when doubt is counted."""
-    x, seen, n_calls = _search(misfit, unknowns)
+    x, seen, n_calls = search(misfit, unknowns, start)
     rng = np.random.default_rng(_SEED)
     n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
     floor = np.diag((_LEAST_SPREAD * unknowns.deviation) ** 2)
@@ -77,17 +101,15 @@ def solve(misfit: Misfit, unknowns: Unknowns, groups: I64) -> Solution:
     return Solution(x=x, covariance=covariance, misfit=seen, n_calls=n_calls + 2 * n_pairs * _N_DOUBTS)
 
 
-def _search(misfit: Misfit, unknowns: Unknowns) -> tuple[F64, F64, int]:
-    """Downhill from what was believed: the place, the misfits there, and how often was asked."""
-    x, damping, n_calls = unknowns.centre.copy(), 1e-2, 1
+def search(misfit: Misfit, unknowns: Unknowns, start: F64 | None = None) -> Found:
+    """Downhill from ``start``, or from what was believed."""
+    x, damping, n_calls = (unknowns.centre if start is None else start).copy(), 1e-2, 1
     seen = misfit(x)
     cost = _cost(seen, x, unknowns)
     for _ in range(_MAX_ROUNDS):
-        slopes = _differences(misfit, x, unknowns)
+        slopes = differences(misfit, x, unknowns)
         n_calls += 2 * x.size
-        weight = (_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + seen**2)
-        gradient = slopes.T @ (weight * seen) + (x - unknowns.centre) / unknowns.deviation**2
-        curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / unknowns.deviation**2)
+        gradient, curvature = downhill(seen, slopes, x, unknowns)
         before = cost
         for _ in range(_MAX_TRIES):
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -gradient)
@@ -101,20 +123,63 @@ def _search(misfit: Misfit, unknowns: Unknowns) -> tuple[F64, F64, int]:
             damping *= 5
         if before - cost < _ENOUGH * max(before, 1.0):
             break
-    return x, seen, n_calls
+    return Found(x, seen, n_calls)
 
 
-def _differences(misfit: Misfit, x: F64, unknowns: Unknowns) -> F64:
+def downhill(seen: F64, slopes: F64, x: F64, unknowns: Unknowns) -> tuple[F64, F64]:
+    """Gradient and curvature of the cost, where the misfits are ``seen`` and have these slopes."""
+    weight = (_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + seen**2)
+    gradient = slopes.T @ (weight * seen) + (x - unknowns.centre) / unknowns.deviation**2
+    curvature = (slopes * weight[:, None]).T @ slopes + np.diag(1 / unknowns.deviation**2)
+    return gradient, curvature
+
+
+def costs(misfit: F64) -> F64:
+    """Of each misfit: its surprise under a Student distribution, less that of none."""
+    return np.asarray(0.5 * (_STUDENT_FREEDOM + 1) * np.log1p(misfit**2 / _STUDENT_FREEDOM), dtype=np.float64)
+
+
+def differences(misfit: Misfit, x: F64, unknowns: Unknowns) -> F64:
+    """(N, K) Slopes of the misfits around a place, by central differences wide enough to see beyond single jumps."""
     least, largest, share = _MOVES
     sizes = np.clip(share * unknowns.deviation, least, largest)
     moves = np.diag(sizes)
     return np.stack([(misfit(x + move) - misfit(x - move)) / (2 * size) for move, size in zip(moves, sizes, strict=True)], axis=1)
 
 
+def refine(misfit: Misfit, unknowns: Unknowns, groups: I64, found: Found) -> Solution:
+    """The same answer where much more is told than was believed: draws as narrow as what is told, and steps along their slopes.
+
+    A simulation scatters at the least change: slopes between two points are as much noise as slope. A line through many draws is not,
+    so its minimum is nearer the truth than what a search can find.
+    """
+    x, seen, rng = found.x, found.misfit, np.random.default_rng(_SEED)
+    believed = np.diag(1 / unknowns.deviation**2)
+    _, curvature = downhill(found.misfit, differences(misfit, x, unknowns), x, unknowns)
+    curvature = np.asarray(curvature - believed, dtype=np.float64)
+    covariance: F64 = np.diag(unknowns.deviation**2)
+    n_pairs = _DRAWS_PER_UNKNOWN * x.size // 2
+    for _ in range(_N_DOUBTS):
+        spread = np.linalg.cholesky(
+            np.linalg.inv(curvature / _WIDER**2 + np.diag(1 / np.minimum(_FIRST_SPREAD * unknowns.deviation, _STRAIGHT) ** 2))
+        )
+        line = _line(misfit, x, np.asarray(spread, dtype=np.float64), rng.standard_normal((n_pairs, x.size)))._replace(level=seen)
+        told, back = _told(line, groups), np.linalg.inv(spread)
+        pull = told.gradient + spread.T @ believed @ (x - unknowns.centre)
+        step = -np.linalg.solve(told.raw_curvature + spread.T @ believed @ spread, pull)
+        tried = x + spread @ np.clip(step, -_LARGEST_MOVE, _LARGEST_MOVE)
+        tried_seen = misfit(tried)
+        if _cost(tried_seen, tried, unknowns) < _cost(seen, x, unknowns):
+            x, seen = tried, tried_seen
+        curvature = np.asarray(back.T @ told.curvature @ back, dtype=np.float64)
+        covariance = np.asarray(np.linalg.inv(back.T @ told.information @ back + believed), dtype=np.float64)
+    n_calls = found.n_calls + 2 * x.size + 2 * n_pairs * _N_DOUBTS + 1
+    return Solution(x=x, covariance=covariance, misfit=seen, n_calls=n_calls)
+
+
 def _cost(misfit: F64, x: F64, unknowns: Unknowns) -> float:
     strayed = (x - unknowns.centre) / unknowns.deviation
-    student = 0.5 * (_STUDENT_FREEDOM + 1) * np.sum(np.log1p(misfit**2 / _STUDENT_FREEDOM))
-    return float(student + 0.5 * strayed @ strayed)
+    return float(np.sum(costs(misfit)) + 0.5 * strayed @ strayed)
 
 
 def _line(misfit: Misfit, x: F64, spread: F64, half: F64) -> _Line:
@@ -130,22 +195,28 @@ def _line(misfit: Misfit, x: F64, spread: F64, half: F64) -> _Line:
 
 
 def _doubt(line: _Line, spread: F64, unknowns: Unknowns, groups: I64) -> F64:
-    """The covariance of what is known after all, in spreads of the draws.
+    """The covariance of what is known after all, in spreads of the draws: what misfits do not tell stays as it was believed."""
+    believed = spread.T @ np.diag(1 / unknowns.deviation**2) @ spread
+    return np.asarray(np.linalg.inv(_told(line, groups).information + believed), dtype=np.float64)
+
+
+def _told(line: _Line, groups: I64) -> _Told:
+    """What the misfits tell, in spreads of the draws.
 
     Noise in slopes looks like information: its expectation is taken out of the curvature. What a group's misfits say together counts
-    as one voice: a sandwich around the curvature, and what was believed before beside it, which no misfit makes less certain.
+    as one voice: a sandwich around the curvature.
     """
     precision = 1 / (1 + line.noise)
     weight = precision * (_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + line.level**2 * precision)
-    curvature = (line.slopes * weight[:, None]).T @ line.slopes - float(weight @ line.noise) * line.slope_covariance
+    raw: F64 = np.asarray((line.slopes * weight[:, None]).T @ line.slopes, dtype=np.float64)
+    curvature = raw - float(weight @ line.noise) * line.slope_covariance
     values, vectors = np.linalg.eigh(curvature)
-    told = vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T
+    told = np.asarray(vectors @ np.diag(np.maximum(values, 0.0)) @ vectors.T, dtype=np.float64)
     scores = line.slopes * (weight * line.level)[:, None]
     totals = np.stack([scores[groups == name].sum(axis=0) for name in np.unique(groups)])
     off = totals - totals.mean(axis=0)
-    information = told @ np.linalg.pinv(told + off.T @ off) @ told
-    believed = spread.T @ np.diag(1 / unknowns.deviation**2) @ spread
-    return np.asarray(np.linalg.inv(information + believed), dtype=np.float64)
+    information = np.asarray(told @ np.linalg.pinv(told + off.T @ off) @ told, dtype=np.float64)
+    return _Told(gradient=totals.sum(axis=0), raw_curvature=raw, curvature=told, information=information)
 
 
-__all__ = ["Misfit", "Solution", "Unknowns", "solve"]
+__all__ = ["Found", "Misfit", "Solution", "Unknowns", "costs", "differences", "downhill", "refine", "search", "solve"]

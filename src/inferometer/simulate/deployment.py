@@ -43,6 +43,8 @@ class Deployment:
     """Where the number of KV blocks is from."""
     knobs: Knobs
     """What was asked of it."""
+    front_end_s: float = 0.0
+    """Between a request's sending and the scheduler's sight of it; a datasheet knows of none."""
 
 
 class _KvBlocks(NamedTuple):

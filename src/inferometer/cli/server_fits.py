@@ -1,0 +1,112 @@
+"""Which server does a fit of load tests describe on the command line: its step times, its limits, and what flags change of them?"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from inferometer.cli.prediction import check_model
+from inferometer.errors import SpecError
+from inferometer.fit.server_fit import ServerFit, is_server_fit, load_server_fit
+from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.spec import catalog, resolve
+from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
+
+_SWITCHES: Final = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling")
+_OF_THE_STEPS: Final = ("dtype", "kv_dtype", "quantization", "tp")
+_FAR_TOKENS: Final = 2**20
+
+
+def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Knobs) -> Deployment:
+    """The replica that the fit at ``path`` describes; what ``knobs`` say wins over the fit.
+
+    ``name`` is the model: as the server calls it, or one of the catalogue.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The fit cannot be read, is one of another model, or a flag asks for other step times than it has.
+    """
+    fit = load_server_fit(path)
+    changed = next((flag for flag in _OF_THE_STEPS if asked.get(flag) is not None), None)
+    if changed is not None:
+        flag = f"--{changed.replace('_', '-')}"
+        raise SpecError(f"{flag} {asked[changed]} changes the step times of a server that was fitted as it is", where=f"--fit, {flag}")
+    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
+    shared, own = {**_limits(fit, knobs), **knobs.shared}, dict(knobs.own)
+    if knobs.policy == "vllm":
+        own = {switch: str(fit.knob(switch)) for switch in _SWITCHES} | own
+    every = Knobs(policy=knobs.policy, shared=_possible(shared, knobs.shared), own=own, utilization_fraction=knobs.utilization_fraction)
+    deployment = deploy(fitted_model(fit, name), fit.engine, hardware, fit.levels(), every)
+    return _with_front_end(deployment, fit, knobs)
+
+
+def is_server(path: Path | None) -> bool:
+    """Was a fit named, and is it one of load tests?"""
+    return path is not None and is_server_fit(path)
+
+
+def load_server(path: Path, name: str) -> ServerFit:
+    """The fit at ``path``, which must be one of the model that is asked about."""
+    fit = load_server_fit(path)
+    fitted_model(fit, name)
+    return fit
+
+
+def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
+    """The model that is asked about: the fit's own, or a name for what nobody told us.
+
+    Raises
+    ------
+    SpecError
+        It is another model than the fit's.
+    """
+    if name == fit.served_model:
+        return _nameless(fit) if fit.model is None else fit.model
+    model = resolve.resolve_model(name, load_format="dummy").spec
+    if fit.model is not None:
+        check_model(fit.model, model)
+    return model
+
+
+def _limits(fit: ServerFit, knobs: Knobs) -> dict[str, int]:
+    limits = {"max_num_seqs": int(fit.knob("max_num_seqs")), "max_num_batched_tokens": int(fit.knob("max_num_batched_tokens"))}
+    if not fit.knob("enable_chunked_prefill"):
+        limits["max_model_len"] = fit.max_model_len
+        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], fit.max_model_len)
+    if "num_blocks" in knobs.own:
+        return limits
+    return limits | {"num_blocks": int(fit.knob("n_kv_blocks")) + 1, "block_size": fit.block_tokens}
+
+
+def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
+    """A step has a token for each seat: a budget that somebody lowers leaves no more seats, unless he names those too."""
+    if "max_num_seqs" in given:
+        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], given.get("max_num_batched_tokens", given["max_num_seqs"]))
+        return limits
+    return limits | {"max_num_seqs": min(limits["max_num_seqs"], limits["max_num_batched_tokens"])}
+
+
+def _with_front_end(deployment: Deployment, fit: ServerFit, knobs: Knobs) -> Deployment:
+    said = next(knob.said for knob in fit.knobs if knob.name == "n_kv_blocks")
+    origin = deployment.kv_origin if "num_blocks" in knobs.shared else f"as the fit says: {said}"
+    return replace(deployment, front_end_s=fit.front_end_s, kv_origin=origin)
+
+
+def _nameless(fit: ServerFit) -> ModelSpec:
+    """Of a model of which nothing is known only its name is used."""
+    return ModelSpec(
+        model_id=fit.served_model,
+        architecture="unknown",
+        n_layers=1,
+        hidden_size=1,
+        vocab_size=1,
+        max_position_tokens=_FAR_TOKENS,
+        attention=AttentionSpec(n_heads=1, n_kv_heads=1, head_dim=1),
+        mlp=MlpSpec(intermediate_size=1),
+        source=Source(kind="measured", where="load tests, which do not tell a model's shape"),
+        tie_word_embeddings=True,
+    )
+
+
+__all__ = ["fitted_model", "is_server", "load_server", "server_deployment"]

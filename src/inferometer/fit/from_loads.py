@@ -1,0 +1,130 @@
+"""Which server answered these load tests, and what do they not tell of it? From nothing but rates, lengths and timestamps.
+
+What the server's own metrics or log name is taken as it stands; all else comes from inverse simulation, with intervals by profile
+likelihood (limits) and by a sandwich over groups of neighbours (step times).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from inferometer.errors import ModelError
+from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks
+from inferometer.fit.server_fit import KnobFit, SeenLoad, ServerFit, plain_base
+from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer, terms_of
+from inferometer.perfmodel.steptime import FittedParameter, ToldBy
+from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.stats.estimate import Estimate
+
+_Z_90: Final = 1.645
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is known of the server before it is looked at; mostly nothing."""
+
+    address: knob_wording.Address
+    model: ModelSpec | None = None
+    hardware: HardwareSpec | None = None
+    engine: EngineSpec
+    told: ToldByServer
+
+
+def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> ServerFit:
+    """The server behind load tests of it, all together.
+
+    Raises
+    ------
+    ModelError
+        No load tests, or one of them has too few requests that ended.
+    """
+    if not tests:
+        raise ModelError("no load tests", allowed="one or more of the same server, at several rates")
+    looks = tuple(load_looks.look(test) for test in tests)
+    most = load_looks.crowd(looks)
+    quiet = min(looks, key=lambda one: float(np.nanmedian(one.seen.ttft_s)))
+    belief = effective_steps.step_belief(load_looks.first_pace(looks), quiet.seen.ttft_s, subject.model, subject.engine, subject.hardware)
+    explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms_of(most, subject.told)))
+    return ServerFit(
+        served_model=subject.address.served_model,
+        model=subject.model,
+        hardware=None if subject.hardware is None else subject.hardware.name,
+        engine=subject.engine,
+        block_tokens=explained.box.terms.block_tokens,
+        max_model_len=explained.box.terms.max_model_len,
+        knobs=_knobs(explained, subject),
+        parameters=_parameters(explained),
+        covariance=tuple(tuple(row) for row in explained.solution.covariance.tolist()),
+        base=plain_base(belief.base),
+        seen=_seen(looks),
+        scatter_ratio=explained.box.scatter_ratio,
+        n_simulations=explained.solution.n_calls,
+    )
+
+
+def _knobs(explained: black_box.Explained, subject: Subject) -> tuple[KnobFit, ...]:
+    profiles, told, box = knob_profiles.Profiles(explained), subject.told, explained.box
+    most, has_prefixes = load_looks.crowd(box.looks), any(one.has_shared_prefixes for one in box.looks)
+    knobs = list[KnobFit]()
+    for limit in LIMITS:
+        if limit in told.limits:
+            knobs.append(knob_wording.told_fit(limit, told.limits[limit]))
+        else:
+            n_seats = int(knobs[0].value) if knobs else 0
+            knobs.append(knob_wording.limit_fit(profiles.interval(limit), most, box.terms, subject.address, n_seats))
+    for switch in SWITCHES:
+        if switch in told.switches:
+            knobs.append(knob_wording.told_fit(switch, told.switches[switch]))
+        else:
+            knobs.append(knob_wording.switch_fit(profiles.verdict(switch), subject.address, has_prefixes=has_prefixes))
+    return tuple(knobs)
+
+
+def _parameters(explained: black_box.Explained) -> tuple[FittedParameter, ...]:
+    unknowns, solution = explained.box.unknowns, explained.solution
+    n_samples = sum(int(one.is_told.sum()) for one in explained.box.looks)
+    return tuple(
+        FittedParameter(name=name, estimate=_interval(place, sd, n_samples), told_by=_told_by(sd / believed))
+        for name, place, sd, believed in zip(
+            unknowns.names,
+            solution.x.tolist(),
+            np.sqrt(np.diag(solution.covariance)).tolist(),
+            unknowns.deviation.tolist(),
+            strict=True,
+        )
+    )
+
+
+def _interval(place: float, deviation: float, n_samples: int) -> Estimate:
+    return Estimate(
+        value=math.exp(place),
+        low=math.exp(place - _Z_90 * deviation),
+        high=math.exp(place + _Z_90 * deviation),
+        confidence_fraction=0.9,
+        n_samples=n_samples,
+        method="inverse simulation; sandwich over groups of neighbours",
+    )
+
+
+def _told_by(share: float) -> ToldBy:
+    return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
+
+
+def _seen(looks: Sequence[load_looks.LoadLook]) -> SeenLoad:
+    prompt = np.concatenate([one.requests.prompt_tokens for one in looks])
+    output = np.concatenate([one.output_tokens for one in looks])
+    most = load_looks.crowd(looks)
+    return SeenLoad(
+        run_ids=tuple(one.run_id for one in looks),
+        n_requests=sum(int(one.is_told.sum()) for one in looks),
+        n_answers_at_once=most.n_streaming,
+        median_prompt_tokens=int(np.median(prompt)),
+        median_context_tokens=int(np.median(prompt + output // 2)),
+        longest_tokens=most.longest_tokens,
+    )
+
+
+__all__ = ["Subject", "fit_server"]

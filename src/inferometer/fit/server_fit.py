@@ -1,0 +1,232 @@
+"""What is known of a server that was loaded, not opened: its step times and limits, how sure that is, and what would tell more?
+
+The one file that every verb takes with ``--fit``: limits and switches are those of its scheduler unless flags say otherwise.
+Letters of shapes: K unknowns.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+from scipy.optimize import brentq
+
+from inferometer.errors import ModelError
+from inferometer.fit.effective_steps import steps_at
+from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
+from inferometer.records.types import F64
+from inferometer.spec.types import EngineSpec, ModelSpec
+from inferometer.stats.estimate import Estimate
+
+SERVER_SCHEMA_VERSION: Final = 1
+SERVER_FIT_NAME: Final = "server_fit.json"
+_Z_90: Final = 1.645
+_STEP: Final = 1e-4
+_OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
+_WIDEST: Final = 2.0
+_INEXACT_RATIO: Final = 0.01
+"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobFit:
+    """A limit or a switch of the server's scheduler, under vLLM's name, and what the load tests say of it."""
+
+    name: str
+    value: int | bool
+    """What a simulation takes."""
+    low: int | None
+    high: int | None
+    """Ends of the interval of 90 %; None: the load tests set none on that side."""
+    told_by: Literal["load", "server", "assumed"]
+    said: str
+    """In words."""
+    probe: str | None
+    """A load test that would tell more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLoad:
+    """What the server was asked: simulations of far more, or of other requests, are guesses."""
+
+    run_ids: tuple[str, ...]
+    n_requests: int
+    n_answers_at_once: int
+    median_prompt_tokens: int
+    median_context_tokens: int
+    longest_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFit:
+    """A server as load tests show it. Its steps are those of ``base``, scaled to the parameters."""
+
+    kind: Literal["server"] = "server"
+    schema_version: int = SERVER_SCHEMA_VERSION
+    served_model: str
+    """What clients call the model."""
+    model: ModelSpec | None
+    """Its architecture, where somebody said so."""
+    hardware: str | None
+    engine: EngineSpec
+    block_tokens: int
+    max_model_len: int
+    knobs: tuple[KnobFit, ...]
+    parameters: tuple[steptime.FittedParameter, ...]
+    """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and after it gave a token."""
+    covariance: tuple[tuple[float, ...], ...]
+    """(K, K) Of the parameters' logarithms."""
+    base: dict[str, float | bool | tuple[float, ...]]
+    """The shape of the closed form: the fields of ``steptime_arrays.StepTimeArrays``."""
+    seen: SeenLoad
+    scatter_ratio: float
+    """What is left between requests and their simulation, in what was expected: 10 % of a TTFT and 2 % of a TPOT, single requests."""
+    n_simulations: int
+
+    @property
+    def front_end_s(self) -> float:
+        """How long does a request take to the scheduler, and its token back?"""
+        return self.parameters[-1].estimate.value
+
+    def x(self) -> F64:
+        """The unknowns: logarithms of the parameters."""
+        return np.log([parameter.estimate.value for parameter in self.parameters])
+
+    def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
+        """The step times, at other unknowns if given."""
+        arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in self.base.items()}
+        return steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
+
+    def knob(self, name: str) -> int | bool:
+        """What a simulation takes for this limit or switch."""
+        return next(knob.value for knob in self.knobs if knob.name == name)
+
+    def levels(self) -> steptime_levels.StepTimes:
+        """Step times as they most likely are, and moved so that prompts and tokens both come at the 5 % and 95 % ends of their times."""
+        likely, doubt = self.steps(), self._log_doubt()
+        n_requests, n_runs = self.seen.n_requests, len(self.seen.run_ids)
+        return steptime_levels.StepTimes(
+            basis="fitted",
+            origin=f"inverse simulation of {n_requests:,} requests in {n_runs} load tests of {self.served_model}",
+            engine=self.engine,
+            likely=likely,
+            fast=self._slower(likely, -doubt),
+            slow=self._slower(likely, doubt),
+        )
+
+    def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
+        """How long does a step of this shape take, and ``further_s`` beside it?"""
+        levels = self.levels()
+        value, low, high = (further_s + shape_s(steps, shape) for steps in (levels.likely, levels.fast, levels.slow))
+        method = "inverse simulation of load tests"
+        n_samples = self.seen.n_requests
+        return Estimate(
+            value=value, low=min(low, value), high=max(high, value), confidence_fraction=0.9, n_samples=n_samples, method=method
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it to a JSON file."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    def _log_doubt(self) -> F64:
+        """Half the width of the interval of 90 % of the logarithms of ``_log_seconds``."""
+        x = self.x()
+        slopes = np.stack([self._log_seconds(x + _STEP * unit) - self._log_seconds(x - _STEP * unit) for unit in np.eye(len(x))], axis=1)
+        slopes /= 2 * _STEP
+        return np.asarray(_Z_90 * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2), dtype=np.float64)
+
+    def _slower(self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64) -> steptime_arrays.StepTimeArrays:
+        """Every step slower as a typical decode is, and what prompts cost besides so that a typical prompt is as slow as said."""
+        prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
+        all_slower = steptime_arrays.slowed(likely, decode_ratio)
+        prefill = types.prefill_shape(batch_size=1, prompt_tokens=self.seen.median_prompt_tokens)
+        wanted_s = shape_s(likely, prefill) * prompt_ratio
+
+        def prompts_slower(log_ratio: float) -> steptime_arrays.StepTimeArrays:
+            return all_slower._replace(**{name: getattr(all_slower, name) * float(np.exp(log_ratio)) for name in _OF_PROMPTS})
+
+        def missing_s(log_ratio: float) -> float:
+            return shape_s(prompts_slower(log_ratio), prefill) - wanted_s
+
+        if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
+            return all_slower
+        log_ratio: float = brentq(missing_s, -_WIDEST, _WIDEST)
+        return prompts_slower(log_ratio)
+
+    def _log_seconds(self, x: F64) -> F64:
+        """Of a typical prompt, and of typical decodes."""
+        seen, steps = self.seen, self.steps(x)
+        prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
+        decode = types.decode_shape(batch_size=max(seen.n_answers_at_once // 2, 1), context_tokens=seen.median_context_tokens)
+        return np.log([shape_s(steps, prefill), shape_s(steps, decode)])
+
+
+def shape_s(steps: steptime_arrays.StepTimeArrays, shape: types.BatchShape) -> float:
+    """How long does a step of this shape take?"""
+    return steptime_arrays.step_duration_s(
+        steps,
+        shape.n_prefill_requests,
+        shape.n_decode_requests,
+        shape.prefill_tokens,
+        shape.prefill_context_product_tokens2,
+        shape.decode_context_tokens,
+        shape.n_logit_positions,
+    )
+
+
+def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
+    """The shape of a closed form as a file holds it."""
+    return {name: tuple(value.tolist()) if isinstance(value, np.ndarray) else value for name, value in base._asdict().items()}
+
+
+def is_server_fit(path: Path) -> bool:
+    """Does this file, or this run's folder, hold a server's fit?"""
+    try:
+        return msgspec.json.decode(_file(path).read_bytes(), type=_Kind).kind == "server"
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def load_server_fit(path: Path) -> ServerFit:
+    """The server of a JSON file, or of the folder of the run that it was fitted to.
+
+    Raises
+    ------
+    ModelError
+        No such file, not a server's fit, or of a version that this one does not read.
+    """
+    path = _file(path)
+    try:
+        content = path.read_bytes()
+        version = msgspec.json.decode(content, type=_Kind).schema_version
+        if version != SERVER_SCHEMA_VERSION:
+            raise ModelError(
+                f"schema version {version}", where=str(path), allowed=str(SERVER_SCHEMA_VERSION), try_="inferometer fit --load RUN"
+            )
+        return msgspec.json.decode(content, type=ServerFit)
+    except (OSError, msgspec.DecodeError) as problem:
+        why = problem.strerror if isinstance(problem, OSError) else problem
+        raise ModelError(f"cannot read a server's fit: {why}", where=str(path), try_="inferometer fit --load RUN") from problem
+
+
+def _file(path: Path) -> Path:
+    return path / SERVER_FIT_NAME if path.is_dir() else path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    kind: str | None = None
+    schema_version: int = 0
+
+
+__all__ = [
+    "SERVER_FIT_NAME",
+    "KnobFit",
+    "SeenLoad",
+    "ServerFit",
+    "is_server_fit",
+    "load_server_fit",
+    "plain_base",
+    "shape_s",
+]

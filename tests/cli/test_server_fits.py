@@ -1,0 +1,65 @@
+"""Is a server that was fitted to load tests the one that other verbs simulate, unless flags say otherwise?"""
+
+import json
+
+import pytest
+from command_line import check_refused, run
+from server_files import FRONT_END_S, LIMITS, SWITCHES, write_server
+
+TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fits")
+    write_server(folder)
+    return folder
+
+
+def simulated(folder, *flags):
+    outcome = run("simulate", "hidden", "--fit", "server.json", *TRAFFIC, *flags, folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    return json.loads(outcome.stdout)
+
+
+def test_its_limits_and_switches_are_simulated(folder):
+    deployment = simulated(folder)["deployment"]
+    limits = {"max_num_seqs": LIMITS["max_num_seqs"], "max_num_batched_tokens": LIMITS["max_num_batched_tokens"]}
+    for name, value in (limits | SWITCHES).items():
+        assert deployment["knobs"][name] == value, name
+    assert deployment["n_kv_blocks"] == LIMITS["n_kv_blocks"]
+    assert deployment["model_id"] == "hidden"
+    assert "500 requests in 2 load tests of hidden" in deployment["step_times_from"]
+
+
+def test_flags_win(folder):
+    knobs = simulated(folder, "--max-num-seqs", "4", "--set", "enable_prefix_caching=true", "--num-blocks", "900")["deployment"]["knobs"]
+    assert (knobs["max_num_seqs"], knobs["enable_prefix_caching"], knobs["num_blocks"]) == (4, True, 900)
+    lower = simulated(folder, "--max-num-batched-tokens", "16")["deployment"]["knobs"]
+    assert (lower["max_num_seqs"], lower["max_num_batched_tokens"]) == (16, 16)
+
+
+def test_the_front_end_is_in_the_first_token(folder):
+    levels = {level["step_times"]: level["summary"] for level in simulated(folder)["levels"]}
+    ttft_s = {pace: next(one for one in summary["latencies"] if one["latency"] == "ttft") for pace, summary in levels.items()}
+    medians = {pace: one["percentiles"][0]["seconds"]["value"] for pace, one in ttft_s.items()}
+    assert FRONT_END_S + 8e-3 < medians["fast"] < medians["likely"] < medians["slow"] < FRONT_END_S + 0.2
+
+
+def test_a_batch_is_predicted(folder):
+    flags = ("--hardware", "l4", "--batch", "4", "--fit", "server.json", "--json")
+    outcome = run("predict", "smollm2-135m", *flags, folder=folder)
+    assert outcome.returncode == 0, outcome.stderr
+    fitted = json.loads(outcome.stdout)["fitted"]
+    assert fitted["ttft_s"]["low"] < fitted["ttft_s"]["value"] < fitted["ttft_s"]["high"]
+    assert fitted["ttft_s"]["value"] > FRONT_END_S
+    check_refused(run("predict", "smollm2-135m", *flags[:2], "--batch", "64", *flags[4:], folder=folder), 2, "64 sequences", "24 seats")
+
+
+def test_what_it_refuses(folder):
+    check_refused(
+        run("simulate", "hidden", "--fit", "server.json", "--dtype", "float16", folder=folder), 2, "--dtype float16", "fitted as it is"
+    )
+    (folder / "newer.json").write_text('{"kind": "server", "schema_version": 99}')
+    check_refused(run("simulate", "hidden", "--fit", "newer.json", folder=folder), 5, "schema version 99")
+    check_refused(run("fit", "--server-log", "newer.json", "run", folder=folder), 2, "--server-log", "--load")

@@ -1,0 +1,78 @@
+"""A server that nobody may look into, and load tests of it: simulated, with a client's noise."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inferometer.fit.effective_steps import STEP_NAMES, step_belief, steps_at
+from inferometer.fit.load_looks import FirstPace
+from inferometer.records.types import ABSENT, Run, RunManifest
+from inferometer.simulate.demand import demand
+from inferometer.simulate.kernel import simulate
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.spec.types import EngineSpec
+
+PACE = FirstPace(base_s=0.02, sequence_s=2e-4, context_token_s=1e-6, prompt_token_s=1e-4, step_s=0.03)
+PLAIN = step_belief(PACE, np.full(10, 0.1), None, EngineSpec(), None).base
+TRUE_X = np.log([4e-3, 2.4e-2, 1.1e-4, 8e-7, 1.5e-8, 2e-4, 2.0])
+FRONT_END_S = 6e-3
+SEATS, BLOCKS = 12, 420
+
+
+@dataclass(frozen=True)
+class Box:
+    config: SchedulerConfig
+    seed: int = 0
+
+    @property
+    def steps(self):
+        return steps_at(PLAIN, TRUE_X)
+
+    def asked(self, rate_per_s, n_requests):
+        rng = np.random.default_rng(self.seed + round(1000 * rate_per_s))
+        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(np.int64)
+        prompt = np.clip(rng.lognormal(5.3, 0.8, n_requests), 8, 1200).astype(int)
+        output = np.clip(rng.lognormal(3.8, 0.6, n_requests), 2, 200).astype(int)
+        return sent_ns, prompt, output
+
+    def served(self, rate_per_s, n_requests):
+        """What happens, counted from the sending."""
+        sent_ns, prompt, output = self.asked(rate_per_s, n_requests)
+        done = simulate(demand(sent_ns + round(FRONT_END_S * 1e9), prompt, output), self.config, self.steps)
+        return done._replace(requests=done.requests._replace(intended_send_ns=sent_ns, sent_ns=sent_ns))
+
+    def load_test(self, rate_per_s, n_requests):
+        """What its client saw: tokens half a millisecond late, nothing of the inside."""
+        table, rng = self.served(rate_per_s, n_requests).requests, np.random.default_rng(self.seed)
+        late_ns = rng.exponential(5e5, (2, n_requests)).astype(np.int64)
+        first_ns = table.first_token_ns + late_ns[0]
+        seen = table._replace(
+            admitted_ns=np.full(n_requests, ABSENT),
+            first_token_ns=first_ns,
+            finished_ns=np.maximum(table.finished_ns + late_ns[1], first_ns),
+            n_preemptions=np.zeros(n_requests, np.int32),
+        )
+        return Run(manifest=manifest(f"at {rate_per_s:g}"), sweep=None, steps=None, ceilings=None, requests=seen)
+
+
+def manifest(run_id):
+    return RunManifest(
+        run_id=run_id,
+        origin="simulated",
+        created_utc="2026-11-21T00:00:00+00:00",
+        command=(),
+        tool_version="0",
+        plan=None,
+        model=None,
+        engine=None,
+        host=None,
+        source=None,
+    )
+
+
+def config(**changes):
+    plain = {"num_blocks": 5000, "max_model_len": 2000, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "enable_prefix_caching": False}
+    return SchedulerConfig(**plain | changes)
+
+
+assert len(STEP_NAMES) == len(TRUE_X)
