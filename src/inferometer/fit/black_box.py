@@ -106,6 +106,7 @@ def explain(box: BlackBox) -> Explained:
     knobs = _open_knobs(box.terms)
     place = Place(knobs, search(box.alone(quiet).misfit(knobs), box.unknowns).x)
     place = _settled(box, place)
+    turned: dict[Switch, Place] = {}
     for _ in range(_MAX_TURNS):
         turned = {name: _turned(box, place, name) for name in SWITCHES if name not in box.terms.switches}
         better = min(turned.values(), key=box.cost, default=place)
@@ -165,7 +166,7 @@ def _best_limit(box: BlackBox, place: Place, name: Limit, *, is_wide: bool) -> S
             if value not in costs_seen:
                 costs_seen[value] = box.cost(Place(place.knobs.with_limit(name, value), place.x))
         values = sorted(costs_seen)
-        best = values.index(min(values, key=lambda value: costs_seen[value]))
+        best = values.index(min(values, key=costs_seen.__getitem__))
         asked = Range(values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]).candidates(_N_NEAR)
     least = min(costs_seen.values())
     return place.knobs.with_limit(
