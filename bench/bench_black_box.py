@@ -28,7 +28,7 @@ from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.deployment import Deployment
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec.catalog import find_hardware, find_model

@@ -21,7 +21,7 @@ from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.emulator_tokens import content_ids
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference_request import Request
+from inferometer.simulate.reference.request import Request
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.stats.quantiles import median_estimate

@@ -16,7 +16,7 @@ from inferometer.decide.traffic import at_load
 from inferometer.records.promises import judge_objective
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import Emulator, start
-from inferometer.simulate import kernel, simulated_run, step_cost, workload_demand
+from inferometer.simulate import one_engine, simulated_run, step_cost, workload_demand
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import reading, replay
@@ -78,7 +78,7 @@ def simulated(folder):
 
     def probe(load, effort):
         plan = replay.draw_workload(at_load(spec, load, 200 * 2**effort)).plan
-        said = kernel.simulate(workload_demand.demand_of(plan, CONFIG.block_size, has_contents=False), CONFIG, PLAN.cost)
+        said = one_engine.simulate(workload_demand.demand_of(plan, CONFIG.block_size, has_contents=False), CONFIG, PLAN.cost)
         made = simulated_run.simulated_run(said, CONFIG, run_id="", created_utc="", command=(), tool_version="")
         return reading_of(made, judge_objective(made, objective))
 

@@ -8,7 +8,7 @@ from inferometer.fit.effective_steps import STEP_NAMES, step_belief, steps_at
 from inferometer.fit.load_looks import FirstPace
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import EngineSpec
 

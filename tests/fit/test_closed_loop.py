@@ -8,7 +8,7 @@ from inferometer.fit.replay import latencies
 from inferometer.perfmodel.scenario import BEST, WORST
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec

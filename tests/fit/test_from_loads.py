@@ -12,7 +12,7 @@ from inferometer.fit.server_fit import is_server_fit, load_server_fit, shape_s
 from inferometer.fit.server_knobs import ToldByServer
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.spec.types import EngineSpec
 
 ADDRESS = Address(url="http://127.0.0.1:8000", served_model="m")

@@ -11,8 +11,8 @@ from inferometer.serve.emulator_engine import LiveEngine
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand, with_contents
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference_request import Request
-from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.reference.request import Request
+from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -20,8 +20,8 @@ def modified_s(path: Path) -> float:
         return math.inf
 
 
-CACHED = [path for folder in (SOURCE, PERFMODEL) for path in folder.glob("__pycache__/*.nb[ic]")]
-NEWEST_S = max(path.stat().st_mtime for path in [*SOURCE.glob("*.py"), *PERFMODEL.glob("steptime_*.py")])
+CACHED = [path for folder in (SOURCE, PERFMODEL) for path in folder.rglob("*.nb[ic]")]
+NEWEST_S = max(path.stat().st_mtime for path in [*SOURCE.rglob("*.py"), *PERFMODEL.glob("steptime_*.py")])
 if CACHED and min(modified_s(path) for path in CACHED) < NEWEST_S:
     for stale in CACHED:
         stale.unlink(missing_ok=True)

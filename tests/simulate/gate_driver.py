@@ -4,11 +4,11 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate import kernel_gate
 from inferometer.simulate.gate_config import NOTHING
-from inferometer.simulate.kernel_gate_state import new_gate_state
+from inferometer.simulate.kernel import gating
+from inferometer.simulate.kernel.gate_state import new_gate_state
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference_gate import Gate
+from inferometer.simulate.reference.gate import Gate
 
 
 class CompiledGate:
@@ -28,19 +28,19 @@ class CompiledGate:
         return self.state.requests["reason"].tolist()
 
     def offer(self, index, now_ns):
-        return kernel_gate.offer(self.state, index, now_ns)
+        return gating.offer(self.state, index, now_ns)
 
     def shed(self, now_ns):
-        return kernel_gate.shed(self.state, now_ns)
+        return gating.shed(self.state, now_ns)
 
     def release(self, now_ns, n_room):
-        return kernel_gate.release(self.state, now_ns, n_room)
+        return gating.release(self.state, now_ns, n_room)
 
     def gone(self, index, now_ns):
-        kernel_gate.gone(self.state, index, now_ns)
+        gating.gone(self.state, index, now_ns)
 
     def ended(self, index, n_output_tokens, now_ns):
-        kernel_gate.ended(self.state, index, n_output_tokens, now_ns)
+        gating.ended(self.state, index, n_output_tokens, now_ns)
 
 
 FORMS = {"plain": Gate, "compiled": CompiledGate}

@@ -4,10 +4,11 @@ import numpy as np
 from cases import Case
 from stepping import State
 
-from inferometer.simulate import kernel_queue, kernel_schedule, kernel_update
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel_state import new_state
-from inferometer.simulate.reference_request import Status
+from inferometer.simulate.kernel import queue as kernel_queue
+from inferometer.simulate.kernel import vllm_schedule, vllm_update
+from inferometer.simulate.kernel.state import new_state
+from inferometer.simulate.reference.request import Status
 
 
 def demand_of(case: Case):
@@ -40,18 +41,18 @@ class KernelDriver:
 
     def schedule(self):
         self.slot = (self.first + self.n_in_flight) % self.case.config.depth
-        kernel_schedule.schedule(self.memory, self.slot)
+        vllm_schedule.schedule(self.memory, self.slot)
         self.n_in_flight += 1
 
     def update(self):
         self.slot = None
-        kernel_update.update(self.memory, self.first)
+        vllm_update.update(self.memory, self.first)
         self.first = (self.first + 1) % self.case.config.depth
         self.n_in_flight -= 1
 
     def abort(self, index):
         if self.memory.requests["status"][index] < int(Status.STOPPED):
-            kernel_update.abort(self.memory, index)
+            vllm_update.abort(self.memory, index)
 
     def has_unfinished(self):
         return bool(self.counters["n_running"] + self.counters["n_waiting"])

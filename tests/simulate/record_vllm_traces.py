@@ -24,7 +24,7 @@ from vllm_driver import VllmDriver, VllmFactory
 from vllm_engine_loop import Loop
 
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.step_cost import linear_cost
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from cases import Case
 
-from inferometer.simulate.reference_request import Request, Status
-from inferometer.simulate.reference_sglang_admission import PrefillAdder, Verdict
-from inferometer.simulate.reference_sglang_cache import PageCache
-from inferometer.simulate.reference_sglang_tree import RadixTree
+from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.reference.sglang_admission import PrefillAdder, Verdict
+from inferometer.simulate.reference.sglang_cache import PageCache
+from inferometer.simulate.reference.sglang_tree import RadixTree
 from inferometer.simulate.sglang_config import SglangConfig
 
 GOLDEN = Path(__file__).with_name("sglang_0_5_23_traces.json.gz")

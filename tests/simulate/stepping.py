@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from cases import Case
 
-from inferometer.simulate.reference import Scheduler
-from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.reference.vllm import Scheduler
 
 
 class State(NamedTuple):

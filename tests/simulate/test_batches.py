@@ -10,9 +10,9 @@ from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, PartKind, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 

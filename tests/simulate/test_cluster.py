@@ -12,9 +12,9 @@ from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.cluster import simulate_cluster
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_cluster_run import simulate_cluster_plainly
+from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -18,9 +18,9 @@ from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.disaggregated import PoolCosts, simulate_disaggregated
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_disaggregated_run import simulate_disaggregated_plainly
+from inferometer.simulate.reference.disaggregated_run import simulate_disaggregated_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, TenantRules
-from inferometer.simulate.reference_gate import Gate
+from inferometer.simulate.reference.gate import Gate
 
 
 @st.composite

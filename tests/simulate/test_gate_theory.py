@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from inferometer.simulate import kernel_gate
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import NOTHING, ClassRules, GateConfig, TenantRules
-from inferometer.simulate.kernel_gate_state import new_gate_state
+from inferometer.simulate.kernel import gating
+from inferometer.simulate.kernel.gate_state import new_gate_state
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.units import NS_PER_S
 
@@ -27,7 +27,7 @@ TOKEN_NS = 1_000
 @cache
 def one_server():
     """A loop with one server and no idle time while somebody waits, compiled: when does each begin?"""
-    offer, release, ended = kernel_gate.offer, kernel_gate.release, kernel_gate.ended
+    offer, release, ended = gating.offer, gating.release, gating.ended
 
     @numba.njit
     def serve(gate, arrival_ns, n_tokens, begun_ns):

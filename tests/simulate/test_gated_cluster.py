@@ -14,7 +14,7 @@ from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_cluster_run import simulate_cluster_plainly
+from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

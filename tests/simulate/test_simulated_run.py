@@ -5,7 +5,7 @@ import pytest
 
 from inferometer.records.types import Phase, RequestStatus
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import cautions_of, simulated_run

@@ -13,9 +13,9 @@ from inferometer.perfmodel.speculation import Speculation, expected_tokens, wall
 from inferometer.records.types import PartKind, RequestStatus
 from inferometer.simulate.acceptance import N_DRAWS, compiled_n_accepted, n_accepted
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_run import simulate_plainly
+from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -9,11 +9,11 @@ from simulator_strategies import assert_equal, costs, demands
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import demand
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference_run import simulate_plainly
-from inferometer.simulate.reference_trtllm import TrtllmScheduler
-from inferometer.simulate.reference_trtllm_chunks import chunk_sizes
+from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.reference.trtllm import TrtllmScheduler
+from inferometer.simulate.reference.trtllm_chunks import chunk_sizes
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 

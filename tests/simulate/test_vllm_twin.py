@@ -12,7 +12,7 @@ from stepping import ReferenceDriver, State, drive
 from traces import GOLDEN, GOLDEN_SPECULATING, decode
 
 import inferometer
-from inferometer.simulate.reference import Scheduler
+from inferometer.simulate.reference.vllm import Scheduler
 
 HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())

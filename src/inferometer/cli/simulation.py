@@ -14,7 +14,7 @@ from inferometer.simulate import (
     front_end,
     gate_config,
     gate_rules,
-    kernel,
+    one_engine,
     outcome,
     replica_shares,
     transfer_shares,
@@ -135,7 +135,7 @@ class Simulator:
             pools, costs = servers.prefill.before(servers.cluster), servers.prefill.costs(servers.deployment, pace)
             return disaggregated.simulate_disaggregated(requests, pools, costs, gate=gate, until_ns=until_ns, **kept)
         if servers.n_replicas == 1:
-            return kernel.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
+            return one_engine.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
         return cluster.simulate_cluster(requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept)
 
     def _requests(self) -> demand.Demand:

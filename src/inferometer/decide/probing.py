@@ -8,7 +8,16 @@ from inferometer.decide.traffic import Traffic, plan_at
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
-from inferometer.simulate import cluster, cluster_config, engine_config, front_end, kernel, scheduler_config, simulated_run, workload_demand
+from inferometer.simulate import (
+    cluster,
+    cluster_config,
+    engine_config,
+    front_end,
+    one_engine,
+    scheduler_config,
+    simulated_run,
+    workload_demand,
+)
 from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.plan import RequestPlan
@@ -53,7 +62,7 @@ class ReplicaProbe:
         delay_s = self.deployment.front_end_s
         requests = front_end.delayed(requests, delay_s)
         if self.n_replicas == 1:
-            done = kernel.simulate(requests, config, self.step_times, record_steps=record_steps)
+            done = one_engine.simulate(requests, config, self.step_times, record_steps=record_steps)
         else:
             servers = cluster_config.ClusterConfig(
                 engine=config, n_replicas=self.n_replicas, router=self.router, class_replicas=class_replicas

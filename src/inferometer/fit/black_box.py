@@ -17,7 +17,7 @@ from inferometer.fit.load_looks import LoadLook, cells_of, groups_of
 from inferometer.fit.replay import Latencies, latencies
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Range, ServerKnobs, Switch, Terms, config_of
 from inferometer.records.types import F64, I64
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1

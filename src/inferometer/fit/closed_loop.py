@@ -16,7 +16,7 @@ from inferometer.perfmodel.types import BatchShape
 from inferometer.records.types import F64, I64, StepTable
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Simulation
 
 Statistic: TypeAlias = Literal["mean", "median"]

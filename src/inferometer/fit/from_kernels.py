@@ -1,6 +1,6 @@
 """Which step-time model do measured kernels of a device support, before any step of the model was seen?
 
-The closed form is fitted to steps composed of kernels (``kernel_steps``). What kernels cannot tell is believed with a width: host
+The closed form is fitted to steps composed of kernels (``kernel/steps.py``). What kernels cannot tell is believed with a width: host
 time, the small kernels between the large ones, and how much slower a kernel is in a step than alone.
 """
 

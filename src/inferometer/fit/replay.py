@@ -13,7 +13,7 @@ from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.records.types import F64, RequestStatus, RequestTable
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import simulate
+from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.scheduler_config import SchedulerConfig
 

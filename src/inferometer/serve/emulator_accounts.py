@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from inferometer.records.types import ABSENT
 from inferometer.serve.emulator_metrics import Metrics
-from inferometer.simulate.reference_batch import Batch, Delivery
-from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.reference.batch import Batch, Delivery
+from inferometer.simulate.reference.request import Request, Status
 from inferometer.units import s_from_ns
 
 _REASONS = {Status.STOPPED: "stop", Status.LENGTH: "length", Status.ABORTED: "abort", Status.REJECTED: "error"}

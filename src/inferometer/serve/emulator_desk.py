@@ -11,7 +11,7 @@ from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, dr
 from inferometer.serve.emulator_wording import Wording
 from inferometer.serve.fault_specs import Faults
 from inferometer.serve.http_line import HttpRequest
-from inferometer.simulate.reference_request import Request
+from inferometer.simulate.reference.request import Request
 
 
 class Desk:

@@ -1,6 +1,6 @@
 """What does the engine do, and when, while requests come that nobody knew of? The simulator's loop, one event at a time.
 
-Mirrors ``simulate.reference_engine.Engine``, with arrivals and departures that are told while it runs: a test holds both to the
+Mirrors ``simulate.reference.engine.Engine``, with arrivals and departures that are told while it runs: a test holds both to the
 same nanosecond. It has no clock: whoever has one calls ``advance`` with the present, and again at the instant that it returns.
 """
 
@@ -10,12 +10,12 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import reference_price
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference_batch import Batch, Delivery
-from inferometer.simulate.reference_policy import policy_of
-from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.reference import price
+from inferometer.simulate.reference.batch import Batch, Delivery
+from inferometer.simulate.reference.policy import policy_of
+from inferometer.simulate.reference.request import Request, Status
 from inferometer.simulate.step_statistics import step_statistics
 
 
@@ -120,7 +120,7 @@ class LiveEngine:
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has."""
         start_ns = max(self.now_ns, self._device_free_ns)
-        self._device_free_ns = start_ns + reference_price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
+        self._device_free_ns = start_ns + price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
         self._listener.on_scheduled(batch, self.now_ns)
         for request in batch.rejected:
             self._drop(request, self.now_ns)

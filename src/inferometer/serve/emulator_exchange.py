@@ -11,7 +11,7 @@ from inferometer.serve.emulator_tokens import Answer
 from inferometer.serve.emulator_wording import DONE, End, Usage, Wording, error_event
 from inferometer.serve.fault_specs import FaultRule, Faults
 from inferometer.serve.http_line import Line
-from inferometer.simulate.reference_request import Request, Status
+from inferometer.simulate.reference.request import Request, Status
 from inferometer.units import s_from_ns
 
 Note = Callable[[int, EmissionKind, int, int, int], None]

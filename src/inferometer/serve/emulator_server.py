@@ -21,7 +21,9 @@ from inferometer.serve import (
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
-from inferometer.simulate import outcome, reference_batch, reference_request
+from inferometer.simulate import outcome
+from inferometer.simulate.reference import batch as reference_batch
+from inferometer.simulate.reference import request as reference_request
 
 _ENDS: Final = {
     reference_request.Status.STOPPED: "stop",

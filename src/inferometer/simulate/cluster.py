@@ -6,11 +6,11 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.kernel_config import Kind
-from inferometer.simulate.kernel_front import behind_gate, new_front
-from inferometer.simulate.kernel_logs import Wanted, facts_of, run_logged
-from inferometer.simulate.kernel_loop import cluster_loop_of
-from inferometer.simulate.kernel_replicas import new_states
+from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.front import behind_gate, new_front
+from inferometer.simulate.kernel.logs import Wanted, facts_of, run_logged
+from inferometer.simulate.kernel.loop import cluster_loop_of
+from inferometer.simulate.kernel.replicas import new_states
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
 
 
@@ -26,7 +26,7 @@ def simulate_cluster(
 ) -> Simulation:
     """What becomes of these requests on this cluster, if each replica's steps take so long?
 
-    Same inputs, same outputs, to the nanosecond, as ``reference_cluster_run.simulate_cluster_plainly``; one replica alone is
+    Same inputs, same outputs, to the nanosecond, as ``reference.cluster_run.simulate_cluster_plainly``; one replica alone is
     ``kernel.simulate``. The other keywords are those of ``kernel.simulate``. ``gate`` stands before the router and cuts answers as its
     classes say; whom it turned away, and why, is in ``shed_reasons``. Where one replica is in a livelock the run ends there.
     """

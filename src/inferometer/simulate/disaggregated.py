@@ -5,13 +5,16 @@ from typing import NamedTuple
 import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate import kernel_front, kernel_logs, kernel_loop, kernel_replicas
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
-from inferometer.simulate.kernel_config import Kind
-from inferometer.simulate.kernel_state import Records
+from inferometer.simulate.kernel import front as kernel_front
+from inferometer.simulate.kernel import logs as kernel_logs
+from inferometer.simulate.kernel import loop
+from inferometer.simulate.kernel import replicas as kernel_replicas
+from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.state import Records
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Simulation, StepLog, seats_numbered_through, simulation
 
 
@@ -34,7 +37,7 @@ def simulate_disaggregated(
 ) -> Simulation:
     """What becomes of these requests on prefill and decode replicas, if their steps take so long?
 
-    Same inputs, same outputs, to the nanosecond, as ``reference_disaggregated_run.simulate_disaggregated_plainly``. Replicas are
+    Same inputs, same outputs, to the nanosecond, as ``reference.disaggregated_run.simulate_disaggregated_plainly``. Replicas are
     numbered through, those that prefill first; the other keywords are those of ``cluster.simulate_cluster``.
     """
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
@@ -42,7 +45,7 @@ def simulate_disaggregated(
     if gate is not None:
         states = kernel_front.behind_gate(states, gate)
     front = kernel_front.new_split_front(requests, config, gate, costs.decode)
-    run = kernel_loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True)
+    run = loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True)
     depth, n_seats = (max(getattr(engine, name) for engine in config.engines) for name in ("depth", "max_num_active"))
     wanted = kernel_logs.Wanted(record_steps, record_parts, config.n_replicas * depth, config.n_replicas * n_seats)
     limit_ns = FAR_NS if until_ns is None else until_ns

@@ -5,15 +5,15 @@ Each engine's rules (its *policy*) exist twice, in plain Python and compiled, be
 1. A frozen dataclass with the engine's own names, refusing what the engine refuses. It carries ``engine`` (a name to confess by),
    ``max_model_len``, ``max_num_active`` (seats), ``depth`` (batches in flight), ``block_size``, ``n_kv_blocks`` (that can hold
    tokens) and ``enable_prefix_caching``. It joins ``EngineConfig`` below.
-2. A class with the methods of ``reference_policy.Policy``, and one line in ``reference_policy.policy_of``. ``reference.Scheduler``
-   is the example; ``reference_batch.launch`` counts a request's tokens as computed.
-3. A member of ``kernel_config.Kind`` and one case of its ``_own_columns``; columns that only it needs join ``CONFIG``, arrays ``State``
+2. A class with the methods of ``reference.policy.Policy``, and one line in ``reference.policy.policy_of``. ``reference.Scheduler``
+   is the example; ``reference.batch.launch`` counts a request's tokens as computed.
+3. A member of ``kernel.config.Kind`` and one case of its ``_own_columns``; columns that only it needs join ``CONFIG``, arrays ``State``
    (empty for the others).
-4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel_policy`` (compiled once per kind, without the
-   others: ``kernel_loop``); what every step calls is ``compiling.inlined``. ``schedule`` fills a ``BATCH`` and its ``PART``s
-   (``kernel_schedule.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
-5. Who begins to run takes a seat (``kernel_seats``, ``reference_batch.Seats``: the lowest free one), who is done or thrown out
-   gives it back: throw out before you admit, admit in the order of the batch. Who ends does so by ``kernel_arrivals.end``.
+4. Functions ``add``, ``schedule``, ``update`` and ``abort``, one line each in ``kernel/policy.py`` (compiled once per kind, without the
+   others: ``kernel/loop.py``); what every step calls is ``compiling.inlined``. ``schedule`` fills a ``BATCH`` and its ``PART``s
+   (``kernel.vllm_schedule.launch`` does) and keeps ``n_running``, ``n_waiting``, ``n_free`` (KV blocks) and ``n_preempted`` true.
+5. Who begins to run takes a seat (``kernel/seats.py``, ``reference.batch.Seats``: the lowest free one), who is done or thrown out
+   gives it back: throw out before you admit, admit in the order of the batch. Who ends does so by ``kernel.arrivals.end``.
 6. Whoever waits for a time, not for a client, says when to be asked again: ``wake_ns``, later than now.
 7. A Hypothesis test holds the two equal to the nanosecond, worked examples hold both to the engine's rules.
 """

@@ -2,8 +2,8 @@
 
 As the flow control of an inference gateway it knows classes, tenants and declared lengths, and nothing of the engines but how many
 more requests they take. It works in front of every engine's rules and of any number of replicas; whoever runs the replicas (a *loop*)
-talks to it in five calls. Plain form: methods of ``reference_gate.Gate``. Compiled form: functions of ``kernel_gate`` over a
-``kernel_gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the ``gate`` first.
+talks to it in five calls. Plain form: methods of ``reference.gate.Gate``. Compiled form: functions of ``kernel/gating.py`` over a
+``kernel.gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the ``gate`` first.
 
 ``offer(index, now_ns) -> bool``
     The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate. False: it is turned away; the

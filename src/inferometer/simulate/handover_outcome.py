@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from inferometer.records.types import ABSENT, I64, VisitTable
 from inferometer.simulate.outcome import Simulation, TransferTable
-from inferometer.simulate.reference_request import Stage
+from inferometer.simulate.reference.request import Stage
 
 
 class HandoverFacts(NamedTuple):

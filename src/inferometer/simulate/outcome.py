@@ -25,7 +25,7 @@ from inferometer.records.types import (
 )
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.reference_request import Status
+from inferometer.simulate.reference.request import Status
 
 FAR_NS: Final = 2**62
 """Later than anything."""

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from inferometer.records.types import PartKind
-from inferometer.simulate.reference_batch import Batch
+from inferometer.simulate.reference.batch import Batch
 
 
 class StepStatistics(NamedTuple):

@@ -1,0 +1,113 @@
+"""Who comes and who goes next, and what happens when a request ends? Compiled.
+
+Two sources: requests that come by themselves, sorted, and those that follow others, a heap of the ones whose time is known. Of
+both, whoever is due first comes first, of several due at once the one with the smaller index.
+"""
+
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.outcome import FAR_NS
+
+
+@compiled
+def next_ns(state: State) -> int:
+    """When does the next request come? ``FAR_NS`` where none is known to."""
+    world = state.world[0]
+    when_ns = FAR_NS
+    if world.next_arrival < len(state.arrival_order):
+        when_ns = state.requests[state.arrival_order[world.next_arrival]].arrival_ns
+    if world.n_due > 0:
+        when_ns = min(when_ns, state.requests[state.due[0]].arrival_ns)
+    return when_ns
+
+
+@compiled
+def take_next(state: State) -> int:
+    """Who comes at ``next_ns``? Somebody must."""
+    world = state.world[0]
+    has_own = world.next_arrival < len(state.arrival_order)
+    if world.n_due > 0 and not (has_own and _is_before(state, state.arrival_order[world.next_arrival], state.due[0])):
+        return _pop(state)
+    world.next_arrival += 1
+    index: int = state.arrival_order[world.next_arrival - 1]
+    return index
+
+
+@compiled
+def next_abort_ns(state: State) -> int:
+    """When does the next client go away? ``FAR_NS`` where none is known to."""
+    world = state.world[0]
+    if world.next_abort == len(state.abort_order):
+        return FAR_NS
+    when_ns: int = state.abort_ns[state.abort_order[world.next_abort]]
+    return when_ns
+
+
+@compiled
+def take_next_abort(state: State) -> int:
+    """Whose client goes away at ``next_abort_ns``? Somebody's must."""
+    world = state.world[0]
+    world.next_abort += 1
+    index: int = state.abort_order[world.next_abort - 1]
+    return index
+
+
+@compiled
+def end(state: State, index: int, status: int, when_ns: int) -> None:
+    """A request of this replica ends, however it does."""
+    state.counters[0].n_ended += 1
+    if len(state.ended) > 0:
+        state.ended[state.world[0].n_ended] = index
+        state.world[0].n_ended += 1
+    end_outside(state, index, status, when_ns)
+
+
+@compiled
+def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
+    """A request ends that no replica has; whoever follows it will be sent."""
+    request = state.requests[index]
+    request.status = status
+    request.finished_ns = when_ns
+    if len(state.follower) > 0 and state.follower[index] != NOTHING:
+        after = state.follower[index]
+        state.requests[after].sent_ns = max(state.earliest_ns[after], when_ns + state.think_ns[after])
+        state.requests[after].arrival_ns = state.requests[after].sent_ns
+        _push(state, after)
+
+
+@compiled
+def _is_before(state: State, one: int, other: int) -> bool:
+    first, second = state.requests[one].arrival_ns, state.requests[other].arrival_ns
+    return first < second or (first == second and one < other)
+
+
+@compiled
+def _push(state: State, index: int) -> None:
+    world, heap = state.world[0], state.due
+    place = world.n_due
+    world.n_due += 1
+    while place > 0 and _is_before(state, index, heap[(place - 1) // 2]):
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = index
+
+
+@compiled
+def _pop(state: State) -> int:
+    world, heap = state.world[0], state.due
+    first: int = heap[0]
+    world.n_due -= 1
+    size, last, place = world.n_due, heap[world.n_due], 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _is_before(state, heap[child + 1], heap[child]):
+            child += 1
+        if not _is_before(state, heap[child], last):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = last
+    return first
+
+
+__all__ = ["end", "end_outside", "next_abort_ns", "next_ns", "take_next", "take_next_abort"]

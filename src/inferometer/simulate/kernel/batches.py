@@ -1,0 +1,214 @@
+"""Which requests form the next batch, and what does it compute until its last row stops? Compiled.
+
+The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority`` is twice the level, plus one for
+whoever waited too long; a walk takes requests out and puts those back that do not leave.
+"""
+
+from inferometer.records.types import ABSENT, PartKind
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import arrivals, queue, seats
+from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.reference.request import Status
+
+_CONTEXT, _GENERATION, _ENDED = int(PartKind.CONTEXT), int(PartKind.GENERATION), int(PartKind.ENDED)
+_WAITING, _RUNNING, _STOPPED, _LENGTH = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED), int(Status.LENGTH)
+_ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
+
+
+@compiled
+def add(state: State, index: int) -> None:
+    """A request arrives; where the queue of its level is full it is refused."""
+    config, request = state.config[0], state.requests[index]
+    request.priority = 2 * request.priority if config.has_levels else 0
+    if config.max_queue_size > 0:
+        n_queued = 0
+        for place in range(state.counters[0].waiting_size):
+            other = state.requests[state.waiting[place]]
+            n_queued += other.status == _WAITING and other.priority // 2 == request.priority // 2
+        if n_queued >= config.max_queue_size:
+            arrivals.end(state, index, _REJECTED, request.arrival_ns)
+            return
+    request.status = _WAITING
+    queue.add(state, index)
+
+
+@inlined
+def schedule(state: State, slot: int) -> None:
+    """The next step of the batch, or the first one of a new batch, or nothing yet."""
+    counters = state.counters[0]
+    counters.n_preempted = 0
+    if counters.n_running == 0:
+        _form(state)
+    _launch(state, slot)
+
+
+@inlined
+def update(state: State, slot: int) -> int:
+    """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
+    config, counters, parts = state.config[0], state.counters[0], state.parts[slot]
+    is_over = True
+    for row in range(counters.n_running):
+        request = state.requests[state.running[row]]
+        if request.status == _RUNNING and _n_outputs(request) < _n_wanted(config, request):
+            is_over = False
+    n_delivered = 0
+    for row in range(counters.n_running):
+        index = state.running[row]
+        request = state.requests[index]
+        parts[row].n_delivered = 0
+        if request.status != _RUNNING or not (config.is_streaming or is_over):
+            continue
+        n_wanted = _n_wanted(config, request)
+        n_tokens = 1 if config.is_streaming else n_wanted
+        parts[row].n_delivered = n_tokens
+        n_delivered += n_tokens
+        request.num_tokens += n_tokens
+        if request.first_token_ns == ABSENT:
+            request.first_token_ns = counters.now_ns
+        if is_over or _n_outputs(request) == n_wanted:
+            is_stopped = n_wanted == request.stop_tokens and n_wanted < request.max_tokens
+            arrivals.end(state, index, _STOPPED if is_stopped else _LENGTH, counters.now_ns)
+    if is_over:
+        for row in range(counters.n_running):
+            seats.release(state, state.running[row])
+        counters.n_running = 0
+        counters.n_free = config.n_kv_blocks
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone. Its row, where it has one, is computed on with the others, which do not wait for it."""
+    if state.requests[index].status == _WAITING:
+        state.counters[0].n_waiting -= 1
+    arrivals.end(state, index, _ABORTED, state.abort_ns[index])
+
+
+@compiled
+def _form(state: State) -> None:
+    """Walk through the queue from its front: who would leave, and is it time? Then seat them."""
+    config, counters = state.config[0], state.counters[0]
+    n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
+    oldest_ns, timeout_ns = FAR_NS, FAR_NS
+    while True:
+        index = _next_in_time(state)
+        if index == NOTHING:
+            break
+        request = state.requests[index]
+        longest, most = max(longest, request.num_prompt_tokens), max(most, _n_allowed(config, request))
+        n_blocks = (n_pending + 1) * ((longest + most + config.block_size - 1) // config.block_size)
+        is_full = n_pending == config.max_num_active or n_blocks > config.n_kv_blocks
+        if is_full:
+            break
+        queue.pop(state)
+        state.skipped[n_pending] = index
+        n_pending += 1
+        oldest_ns = min(oldest_ns, request.arrival_ns)
+        if config.timeout_ns > 0 and request.priority % 2 == 0:
+            timeout_ns = min(timeout_ns, request.arrival_ns + config.timeout_ns + 1)
+        if state.is_preferred[n_pending]:
+            best = n_pending
+    n_sent = n_pending
+    due_ns = oldest_ns + config.max_delay_ns
+    if best > 0 and (config.max_delay_ns == 0 or counters.now_ns < due_ns):
+        n_sent = best
+    elif n_pending > 0 and not (is_full or n_pending >= config.largest or counters.now_ns >= due_ns):
+        n_sent = 0
+        counters.wake_ns = min(due_ns, timeout_ns)
+    for i_kept in range(n_sent, n_pending):
+        queue.put_back(state, state.skipped[i_kept])
+    _begin(state, n_sent)
+
+
+@compiled
+def _next_in_time(state: State) -> int:
+    """Who is next of those that did not wait too long? Whoever did is refused, or goes behind the others of its level."""
+    config, counters = state.config[0], state.counters[0]
+    while True:
+        index = queue.peek(state)
+        if index == NOTHING:
+            return NOTHING
+        request = state.requests[index]
+        is_expired = 0 < config.timeout_ns < counters.now_ns - request.arrival_ns and request.priority % 2 == 0
+        if not is_expired:
+            return index
+        queue.pop(state)
+        if config.is_delaying:
+            request.priority += 1
+            queue.put_back(state, index)
+        else:
+            arrivals.end(state, index, _REJECTED, counters.now_ns)
+
+
+@compiled
+def _begin(state: State, n_sent: int) -> None:
+    """Seat those that leave the queue, and reserve their memory."""
+    config, counters = state.config[0], state.counters[0]
+    longest, most = 0, 0
+    for row in range(n_sent):
+        index = state.skipped[row]
+        request = state.requests[index]
+        longest, most = max(longest, request.num_prompt_tokens), max(most, _n_allowed(config, request))
+        request.status = _RUNNING
+        request.admitted_ns = counters.now_ns
+        seats.take(state, index)
+        state.running[row] = index
+    counters.n_running = n_sent
+    counters.n_free = config.n_kv_blocks - n_sent * ((longest + most + config.block_size - 1) // config.block_size)
+
+
+@inlined
+def _launch(state: State, slot: int) -> None:
+    """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
+    config, counters, batch, parts = state.config[0], state.counters[0], state.batches[slot], state.parts[slot]
+    n_prefill, n_decode, longest, pairs, context = 0, 0, 0, 0, 0
+    for row in range(counters.n_running):
+        index = state.running[row]
+        request, part = state.requests[index], parts[row]
+        before = request.num_computed_tokens
+        is_live = request.status == _RUNNING and (before == 0 or _n_outputs(request) < _n_wanted(config, request))
+        n_tokens = 1 if before > 0 else request.num_prompt_tokens
+        if before == 0:
+            n_prefill += 1
+            longest = max(longest, n_tokens)
+            pairs += n_tokens * (n_tokens + 1) // 2
+        else:
+            n_decode += 1
+            context += before + 1
+        part.kind = _CONTEXT if before == 0 else (_GENERATION if is_live else _ENDED)
+        part.request = index
+        part.num_tokens = n_tokens
+        part.num_computed_tokens = before
+        part.seat = request.seat
+        part.yields_token = int(is_live)
+        request.num_computed_tokens = before + n_tokens
+    batch.n_parts = counters.n_running
+    batch.n_prefill_requests = n_prefill
+    batch.n_decode_requests = n_decode
+    batch.prefill_tokens = n_prefill * longest
+    batch.prefill_pairs_tokens2 = pairs
+    batch.decode_context_tokens = context
+
+
+@compiled
+def _n_wanted(config: Record, request: Record) -> int:
+    """After how many tokens does this request stop?"""
+    n_tokens: int = min(request.stop_tokens, _n_allowed(config, request))
+    return n_tokens
+
+
+@compiled
+def _n_allowed(config: Record, request: Record) -> int:
+    n_tokens: int = min(request.max_tokens, config.max_model_len - request.num_prompt_tokens)
+    return n_tokens
+
+
+@compiled
+def _n_outputs(request: Record) -> int:
+    """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
+    n_tokens: int = request.num_computed_tokens - request.num_prompt_tokens + 1
+    return n_tokens
+
+
+__all__ = ["abort", "add", "schedule", "update"]

@@ -1,0 +1,253 @@
+"""What happens when, with several replicas behind a router? The cluster's loop on one clock of nanoseconds, compiled.
+
+``kernel/steps.py`` says what a replica does, ``kernel/routing.py`` who gets a request; here is when. Order of events at one instant: whose
+client goes away, by that; then steps that are done, by replica, each with its tokens in order of the batch; then who comes, by index
+(followers of those that just ended too), to be routed at once; then each replica that has something to decide, by number, launches.
+One replica alone does what ``kernel/one_replica.py`` does, to the nanosecond. Where a gate stands before the router it is told of ends
+before arrivals, whoever comes is offered to it (but prompts too long for the model), and whom it lets in is routed in that order.
+
+Where prompts and answers are computed by two pools: behind the steps that are done the KV caches that arrive, by index, then whose
+prompts are computed, in that order, to be routed to decode replicas; behind each replica's launch the KV caches that it asked for go on
+their way.
+"""
+
+from typing import Final
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import arrivals, gating, handover, link, routing, steps
+from inferometer.simulate.kernel.front import Front
+from inferometer.simulate.kernel.gate_state import GateState
+from inferometer.simulate.kernel.replicas import state_of
+from inferometer.simulate.kernel.router_state import RouterState
+from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
+from inferometer.simulate.reference.request import Stage, Status
+
+_UNSEEN, _STOPPED, _ABORTED, _REJECTED = int(Status.UNSEEN), int(Status.STOPPED), int(Status.ABORTED), int(Status.REJECTED)
+_LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
+_STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
+_FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stage.RECEIVED)
+
+
+HAS_GATE: Final = False
+IS_SPLIT: Final = False
+"""Are prompts computed by other replicas than answers?"""
+
+
+@compiled
+def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
+    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    n_replicas, first = len(states.counters), state_of(states, 0)
+    while steps.has_room(first, log, part_log, n_replicas):
+        when_ns = _next_event_ns(states, front.gate)
+        if when_ns == FAR_NS or when_ns > until_ns:
+            return _end_of_run(states, front.gate, when_ns)
+        states.world[0].now_ns = when_ns
+        _let_go(states, front.gate)
+        if not _complete(states, part_log):
+            return _LIVELOCK
+        _hand_over(states, front)
+        _let_come(states, front)
+        _launch(states, front, cost, log)
+    return _LOG_FULL
+
+
+@inlined
+def _next_event_ns(states: State, gate: GateState) -> int:
+    """When does a request come or go away, a step end, or a wait?"""
+    has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
+    when_ns = min(arrivals.next_ns(states), arrivals.next_abort_ns(states))
+    for replica in range(len(states.counters)):
+        when_ns = min(when_ns, states.counters[replica, 0].ready_ns)
+    if is_split:
+        when_ns = min(when_ns, link.next_ns(states))
+    if has_gate:
+        when_ns = min(when_ns, gate.counters[0].wake_ns)
+        if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
+            when_ns = world.now_ns
+    return when_ns
+
+
+@inlined
+def _let_go(states: State, gate: GateState) -> None:
+    """Whose client goes away now?"""
+    has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
+    while arrivals.next_abort_ns(states) <= now_ns:
+        index = arrivals.take_next_abort(states)
+        request = states.requests[index]
+        if request.status == _UNSEEN:  # it would have come in this very instant, or waits at the gate
+            if has_gate:
+                gating.gone(gate, index, now_ns)
+            arrivals.end_outside(states, index, _ABORTED, now_ns)
+            for replica in range(len(states.counters)):
+                _touch(states, replica)
+        else:
+            if not is_split or _give_up(states, index):
+                steps.drop(state_of(states, request.replica), index)
+            _touch(states, request.replica)
+
+
+@compiled
+def _give_up(states: State, index: int) -> bool:
+    """The client of a request with a KV cache between two replicas goes: is there more to drop? What travels takes its time."""
+    transfer, request = states.transfers[index], states.requests[index]
+    if request.status >= _STOPPED:
+        return False
+    if transfer.stage == _MOVING:
+        arrivals.end(state_of(states, request.replica), index, _ABORTED, states.abort_ns[index])
+        return False
+    if transfer.stage == _FOR_ROOM:
+        handover.give_back_source(state_of(states, transfer.source), index)
+        _touch(states, transfer.source)
+    elif transfer.stage == _RECEIVED:
+        handover.give_back(state_of(states, request.replica), index)
+    return True
+
+
+@inlined
+def _complete(states: State, part_log: PartLog) -> bool:
+    """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
+    now_ns = states.world[0].now_ns
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.ready_ns > now_ns:
+            continue
+        counters.now_ns = now_ns
+        counters.is_due = 1
+        if counters.n_in_flight > 0 and not steps.complete_oldest(state_of(states, replica), part_log):
+            return False
+    return True
+
+
+@inlined
+def _hand_over(states: State, front: Front) -> None:
+    """Whose KV cache arrives now, and whose prompt is computed?"""
+    is_split, world = IS_SPLIT, states.world[0]
+    if not is_split:
+        return
+    while link.next_ns(states) <= world.now_ns:
+        index = link.take_next(states)
+        source, replica = states.transfers[index].source, states.requests[index].replica
+        handover.give_back_source(state_of(states, source), index)
+        handover.receive(state_of(states, replica), index)
+        _touch(states, source)
+        _touch(states, replica)
+    while world.n_joined < world.n_handed:
+        index = states.transfers[world.n_joined].nth_handed
+        replica = routing.choose(states, front.decode_router, index)
+        handover.join(state_of(states, replica), index)
+        _touch(states, replica)
+        world.n_joined += 1
+
+
+@inlined
+def _let_come(states: State, front: Front) -> None:
+    """Who comes now, and who goes in, and where to?"""
+    has_gate, now_ns = HAS_GATE, states.world[0].now_ns
+    if has_gate:
+        _tell_ends(states, front.gate)
+    while arrivals.next_ns(states) <= now_ns:
+        index = arrivals.take_next(states)
+        if states.requests[index].status != _UNSEEN:
+            continue  # its client has gone in this very instant
+        if not has_gate:
+            _send(states, front.router, index)
+        elif _is_too_long(states, index) or not gating.offer(front.gate, index, now_ns):
+            arrivals.end_outside(states, index, _REJECTED, now_ns)
+    if has_gate:
+        _open_gate(states, front)
+
+
+@compiled
+def _is_too_long(states: State, index: int) -> bool:
+    """Is a prompt as long as the model can remember? Then it is refused before the gate."""
+    is_too_long: bool = states.requests[index].num_prompt_tokens >= states.config[0, 0].max_model_len
+    return is_too_long
+
+
+@compiled
+def _tell_ends(states: State, gate: GateState) -> None:
+    """The gate learns of all that have ended inside."""
+    world = states.world[0]
+    while world.n_told < world.n_ended:
+        index = states.ended[world.n_told]
+        request = states.requests[index]
+        gating.ended(gate, index, request.num_tokens - request.num_prompt_tokens, world.now_ns)
+        world.n_told += 1
+
+
+@compiled
+def _open_gate(states: State, front: Front) -> None:
+    """Whom does the gate turn away, and whom does it let in?"""
+    world = states.world[0]
+    now_ns, n_room = world.now_ns, world.max_in_flight
+    index = gating.shed(front.gate, now_ns)
+    while index != NOTHING:
+        arrivals.end_outside(states, index, _REJECTED, now_ns)
+        index = gating.shed(front.gate, now_ns)
+    for replica in range(len(states.counters)):
+        n_room -= routing.load(states, replica)
+    index = gating.release(front.gate, now_ns, n_room)
+    while index != NOTHING:
+        states.requests[index].arrival_ns = now_ns
+        _send(states, front.router, index)
+        n_room -= 1
+        index = gating.release(front.gate, now_ns, n_room)
+
+
+@compiled
+def _send(states: State, router: RouterState, index: int) -> None:
+    """A request goes to the replica that the router says."""
+    is_split = IS_SPLIT
+    replica = routing.choose(states, router, index)
+    if is_split:
+        handover.shorten(state_of(states, replica), index)
+    steps.take(state_of(states, replica), index)
+    _touch(states, replica)
+
+
+@compiled
+def _touch(states: State, replica: int) -> None:
+    """Something has changed for this replica: if it does nothing, it has to look again."""
+    counters = states.counters[replica, 0]
+    if counters.n_in_flight == 0:
+        counters.is_due = 1
+
+
+@inlined
+def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
+    """Everybody who has something to decide does."""
+    is_split, world = IS_SPLIT, states.world[0]
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.is_due:
+            counters.is_due = 0
+            counters.now_ns = world.now_ns
+            state = state_of(states, replica)
+            if is_split and state.config[0].is_decode_pool:
+                steps.fill(state, front.decode_cost, log)
+            else:
+                steps.fill(state, cost, log)
+            counters.ready_ns = steps.ready_ns(state)
+        while world.n_begun < world.n_asked:
+            link.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
+            world.n_begun += 1
+
+
+@compiled
+def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
+    """Nothing will happen any more, or not in time: how did it end?"""
+    has_gate, is_split = HAS_GATE, IS_SPLIT
+    if is_split and states.world[0].n_arriving > 0:
+        return _HORIZON
+    if has_gate and gate.counters[0].n_waiting > 0:
+        return _STUCK if when_ns == FAR_NS else _HORIZON
+    for replica in range(len(states.counters)):
+        counters = states.counters[replica, 0]
+        if counters.n_running + counters.n_waiting > 0 or counters.n_in_flight > 0:
+            return _STUCK if when_ns == FAR_NS else _HORIZON
+    return _FINISHED if arrivals.next_ns(states) == FAR_NS else _HORIZON
+
+
+__all__ = ["HAS_GATE", "IS_SPLIT", "run"]

@@ -1,0 +1,200 @@
+"""How does a request go from the replica that computed its prompt to the one that generates its answer? Compiled.
+
+The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``TRANSFER`` record. While it has no seat its blocks
+are noted in a row of the block table behind those of the seats: rows that were given back are a list through their first column.
+"""
+
+from inferometer.records.types import ABSENT
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel import blocks, queue, seats
+from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.reference.request import Stage, Status
+
+_PREEMPTED, _STOPPED, _LENGTH, _PREFILLED = int(Status.PREEMPTED), int(Status.STOPPED), int(Status.LENGTH), int(Status.PREFILLED)
+_FOR_ROOM, _MOVING, _RECEIVED, _OVER = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stage.RECEIVED), int(Stage.OVER)
+
+
+@compiled
+def shorten(state: State, index: int) -> None:
+    """A request goes to a prefill replica, which is asked for one token."""
+    request, transfer = state.requests[index], state.transfers[index]
+    transfer.stop_tokens, transfer.max_tokens = request.stop_tokens, request.max_tokens
+    transfer.arrived_ns = request.arrival_ns
+    request.stop_tokens = request.max_tokens = 1
+
+
+@compiled
+def status_after_prefill(state: State, index: int) -> int:
+    """The one token is there: is the request done by that, or ``PREFILLED``? It wants again what its client asked for."""
+    config, request, transfer = state.config[0], state.requests[index], state.transfers[index]
+    request.stop_tokens, request.max_tokens = transfer.stop_tokens, transfer.max_tokens
+    if config.gives_first_token and request.stop_tokens == 1:
+        return _STOPPED if request.max_tokens > 1 else _LENGTH
+    return _LENGTH if config.gives_first_token and request.num_tokens >= config.max_model_len else _PREFILLED
+
+
+@compiled
+def leave(state: State, index: int) -> None:
+    """A request whose prompt is computed gives up its seat and keeps its blocks."""
+    counters, world, request, transfer = state.counters[0], state.world[0], state.requests[index], state.transfers[index]
+    transfer.source, transfer.prefilled_ns = state.config[0].replica, counters.now_ns
+    transfer.source_row, transfer.num_source_blocks = _keep_row(state, request.seat, request.num_blocks), request.num_blocks
+    seats.release(state, index)
+    request.num_blocks = request.num_cached_blocks = 0
+    request.num_output_placeholders = 0
+    if not state.config[0].gives_first_token:
+        request.num_tokens -= 1
+        request.first_token_ns = ABSENT
+    counters.n_ended += 1
+    counters.n_barren_steps = 0
+    state.transfers[world.n_handed].nth_handed = index
+    world.n_handed += 1
+
+
+@compiled
+def join(state: State, index: int) -> None:
+    """A request comes to a decode replica, where it will go on as one that was preempted does."""
+    request, transfer = state.requests[index], state.transfers[index]
+    state.counters[0].n_taken += 1
+    request.replica = state.config[0].replica
+    request.arrival_ns = transfer.prefilled_ns
+    request.status = _PREEMPTED
+    request.num_computed_tokens = request.num_tokens - 1
+    transfer.stage = _FOR_ROOM
+    transfer.asked_ns = transfer.begun_ns = transfer.received_ns = ABSENT
+    queue.add(state, index)
+
+
+@compiled
+def is_for_room(state: State, index: int) -> bool:
+    """Does this request, which waits, wait for room to fetch its KV cache into?"""
+    is_waiting: bool = state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
+    return is_waiting
+
+
+@compiled
+def fetch(state: State, index: int) -> bool:
+    """Take blocks for a request and ask for its KV cache; False, and nothing changed, where there are too few."""
+    world, request, transfer = state.world[0], state.requests[index], state.transfers[index]
+    block_size = state.config[0].block_size
+    n_hits = blocks.find_hits(state, index) if state.config[0].is_caching else 0
+    seat = seats.lowest(state)
+    n_needed = (request.num_tokens + block_size - 1) // block_size
+    if n_needed - n_hits > blocks.spare_blocks(state, seat, n_hits):
+        return False
+    blocks.touch(state, seat, n_hits)
+    row = _keep_row(state, seat, n_hits)
+    blocks.take(state, row, n_hits, n_needed)
+    transfer.row, transfer.num_blocks, transfer.num_hits = row, n_needed, n_hits
+    transfer.num_moved_blocks = max((request.num_prompt_tokens + block_size - 1) // block_size - n_hits, 0)
+    transfer.stage = _MOVING
+    transfer.asked_ns = state.counters[0].now_ns
+    state.transfers[world.n_asked].nth_asked = index
+    world.n_asked += 1
+    return True
+
+
+@compiled
+def give_back_source(source: State, index: int) -> None:
+    """The prefill replica may forget a request's KV cache."""
+    transfer = source.transfers[index]
+    blocks.give_back(source, transfer.source_row, transfer.num_source_blocks)
+    _drop_row(source, transfer.source_row)
+
+
+@compiled
+def receive(state: State, index: int) -> None:
+    """A request's KV cache has come; where the client has gone meanwhile it is forgotten."""
+    counters, transfer = state.counters[0], state.transfers[index]
+    if state.requests[index].status >= _STOPPED:
+        give_back(state, index)
+        return
+    transfer.stage = _RECEIVED
+    transfer.next_received = NOTHING
+    if counters.first_received == NOTHING:
+        counters.first_received = index
+    else:
+        state.transfers[counters.last_received].next_received = index
+    counters.last_received = index
+    counters.n_waiting += 1
+
+
+@compiled
+def give_back(state: State, index: int) -> None:
+    """The decode replica may forget the KV cache of a request that has no seat yet."""
+    transfer = state.transfers[index]
+    blocks.give_back(state, transfer.row, transfer.num_blocks)
+    _drop_row(state, transfer.row)
+    transfer.stage = _OVER
+
+
+@compiled
+def peek_received(state: State) -> int:
+    """Who is next of those whose KV cache has come? ``NOTHING`` where nobody is."""
+    counters = state.counters[0]
+    while counters.first_received != NOTHING and state.requests[counters.first_received].status >= _STOPPED:
+        counters.first_received = state.transfers[counters.first_received].next_received
+    index: int = counters.first_received
+    return index
+
+
+@compiled
+def is_received(state: State, index: int) -> bool:
+    """Is this request's KV cache here, though it has no seat?"""
+    is_here: bool = state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
+    return is_here
+
+
+@compiled
+def adopt(state: State, index: int, num_new_tokens: int) -> bool:
+    """Seat the one that ``peek_received`` told, on its blocks, with room for its next tokens; False where there is none."""
+    config, counters, request, transfer = state.config[0], state.counters[0], state.requests[index], state.transfers[index]
+    num_slots = min(request.num_computed_tokens + num_new_tokens + config.num_lookahead_tokens, config.max_model_len)
+    if (num_slots + config.block_size - 1) // config.block_size - transfer.num_blocks > counters.n_free:
+        return False
+    seats.take(state, index)
+    for i_block in range(transfer.num_blocks):
+        state.block_table[request.seat, i_block] = state.block_table[transfer.row, i_block]
+    _drop_row(state, transfer.row)
+    request.num_blocks, request.num_cached_blocks = transfer.num_blocks, transfer.num_hits
+    transfer.stage = _OVER
+    counters.first_received = transfer.next_received
+    counters.n_waiting -= 1
+    return blocks.extend(state, index, num_new_tokens)
+
+
+@compiled
+def _keep_row(state: State, row: int, n_blocks: int) -> int:
+    """A copy of the first blocks of a row, behind the seats."""
+    counters = state.counters[0]
+    kept: int = counters.first_free_row
+    if kept == NOTHING:
+        kept = len(state.free_seats) + counters.n_rows
+        counters.n_rows += 1
+    else:
+        counters.first_free_row = state.block_table[kept, 0]
+    for i_block in range(n_blocks):
+        state.block_table[kept, i_block] = state.block_table[row, i_block]
+    return kept
+
+
+@compiled
+def _drop_row(state: State, row: int) -> None:
+    state.block_table[row, 0] = state.counters[0].first_free_row
+    state.counters[0].first_free_row = row
+
+
+__all__ = [
+    "adopt",
+    "fetch",
+    "give_back",
+    "give_back_source",
+    "is_for_room",
+    "is_received",
+    "join",
+    "leave",
+    "peek_received",
+    "receive",
+    "shorten",
+    "status_after_prefill",
+]

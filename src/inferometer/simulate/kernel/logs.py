@@ -1,0 +1,50 @@
+"""Where does a compiled loop, which allocates nothing, write what happens? Into one log after the other, as long as it asks for more."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from inferometer.simulate.kernel.state import State
+from inferometer.simulate.outcome import Outcome, PartLog, RequestFacts, StepLog, new_log, new_part_log
+
+_ROWS: Final = 1 << 16
+_PART_ROWS: Final = 1 << 18
+
+
+class Wanted(NamedTuple):
+    """What is to be kept, and how many rows may come at one instant."""
+
+    steps: bool
+    parts: bool
+    n_rows_at_once: int
+    n_parts_at_once: int
+
+
+class Logged(NamedTuple):
+    """How the run ended, and the logs that were asked for."""
+
+    outcome: Outcome
+    steps: list[StepLog] | None
+    parts: list[PartLog] | None
+
+
+def run_logged(run: Callable[[StepLog, PartLog], int], wanted: Wanted) -> Logged:
+    """Call the loop with new logs until it has come to an end."""
+    n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
+    keeps_steps = wanted.steps or wanted.parts
+    logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
+    while outcome is Outcome.LOG_FULL:
+        if keeps_steps or not logs:
+            logs.append(new_log(max(_ROWS, wanted.n_rows_at_once)))
+            part_logs.append(new_part_log(n_part_rows))
+        logs[-1].n_filled[0] = 0
+        outcome = Outcome(run(logs[-1], part_logs[-1]))
+    return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
+
+
+def facts_of(state: State) -> RequestFacts:
+    """What became of the requests of a simulation that is over?"""
+    columns = {"arrival_ns": "sent_ns", "arrived_ns": "arrival_ns"}
+    return RequestFacts(**{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields})
+
+
+__all__ = ["Logged", "Wanted", "facts_of", "run_logged"]

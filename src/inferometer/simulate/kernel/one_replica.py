@@ -1,0 +1,85 @@
+"""What happens when, from the first arrival to the last token? One replica's loop on a clock of nanoseconds, compiled.
+
+``kernel/steps.py`` says what the replica does; here is when. Order of events at one instant: whose client goes away, then tokens of the
+step that is done, in order of the batch, then who comes, by index (followers of those that just ended too), then ``schedule``. What
+happens while a step runs is seen at its end, in order of time.
+"""
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import arrivals, steps
+from inferometer.simulate.kernel.state import State
+from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
+from inferometer.simulate.reference.request import Status
+
+_UNSEEN, _ABORTED = int(Status.UNSEEN), int(Status.ABORTED)
+_LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
+_STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
+
+
+@compiled
+def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
+    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    counters = state.counters[0]
+    while steps.has_room(state, log, part_log, 1):
+        _catch_up(state, counters.now_ns)
+        if not steps.fill(state, cost, log):
+            when_ns = _next_event_ns(state)
+            if when_ns == FAR_NS or when_ns > until_ns:
+                return _end_of_run(state)
+            counters.now_ns = max(counters.now_ns, when_ns)
+            continue
+        ready_ns = steps.ready_ns(state)
+        if ready_ns > until_ns:
+            counters.now_ns = until_ns
+            _catch_up(state, until_ns)
+            return _HORIZON
+        counters.now_ns = max(counters.now_ns, ready_ns)
+        _catch_up(state, counters.now_ns - 1)
+        if not steps.complete_oldest(state, part_log):
+            return _LIVELOCK
+    return _LOG_FULL
+
+
+@inlined
+def _catch_up(state: State, until_ns: int) -> None:
+    """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
+    now_ns = state.counters[0].now_ns
+    while True:
+        comes_ns, goes_ns = arrivals.next_ns(state), arrivals.next_abort_ns(state)
+        if goes_ns <= min(comes_ns, now_ns):
+            _drop(state, arrivals.take_next_abort(state))
+        elif comes_ns <= until_ns:
+            index = arrivals.take_next(state)
+            if state.requests[index].status == _UNSEEN:  # else its client has gone in the very instant
+                steps.take(state, index)
+        else:
+            return
+
+
+@compiled
+def _drop(state: State, index: int) -> None:
+    """A client goes away."""
+    if state.requests[index].status == _UNSEEN:
+        arrivals.end_outside(state, index, _ABORTED, state.abort_ns[index])
+    else:
+        steps.drop(state, index)
+
+
+@compiled
+def _next_event_ns(state: State) -> int:
+    """When does the next request arrive or go away, or a wait end?"""
+    when_ns: int = min(state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state))
+    return when_ns
+
+
+@compiled
+def _end_of_run(state: State) -> int:
+    """Nothing will happen any more, or not in time: how did it end?"""
+    counters = state.counters[0]
+    if counters.n_running + counters.n_waiting > 0:
+        return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
+    return _FINISHED if arrivals.next_ns(state) == FAR_NS else _HORIZON
+
+
+__all__ = ["run"]

@@ -1,0 +1,74 @@
+"""Whose rules decide? The one place where compiled code asks; ``engine_config`` tells how an engine is added.
+
+``kernel/loop.py`` compiles this module once for each kind, and the branches of the others are left out.
+"""
+
+from typing import Final
+
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import batches, queue, sglang, sglang_update, trtllm, trtllm_update, vllm_schedule, vllm_update
+from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.state import State
+from inferometer.simulate.reference.request import Status
+
+_VLLM, _TRTLLM, _BATCHES, _SGLANG = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES), int(Kind.SGLANG)
+_WAITING = int(Status.WAITING)
+KIND: Final = int(Kind.VLLM)
+
+
+@compiled
+def add(state: State, index: int) -> None:
+    """A request arrives: it waits, or is refused."""
+    kind = KIND
+    if kind == _BATCHES:
+        batches.add(state, index)
+    else:
+        state.requests[index].status = _WAITING
+        queue.add(state, index)
+
+
+@inlined
+def schedule(state: State, slot: int) -> None:
+    """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
+    kind = KIND
+    if kind == _VLLM:
+        vllm_schedule.schedule(state, slot)
+    elif kind == _TRTLLM:
+        trtllm.schedule(state, slot)
+    elif kind == _SGLANG:
+        sglang.schedule(state, slot)
+    elif kind == _BATCHES:
+        batches.schedule(state, slot)
+
+
+@inlined
+def update(state: State, slot: int) -> int:
+    """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
+    kind = KIND
+    n_delivered = 0
+    if kind == _VLLM:
+        n_delivered = vllm_update.update(state, slot)
+    elif kind == _TRTLLM:
+        n_delivered = trtllm_update.update(state, slot)
+    elif kind == _SGLANG:
+        n_delivered = sglang_update.update(state, slot)
+    elif kind == _BATCHES:
+        n_delivered = batches.update(state, slot)
+    return n_delivered
+
+
+@compiled
+def abort(state: State, index: int) -> None:
+    """A client has gone, at ``abort_ns``."""
+    kind = KIND
+    if kind == _VLLM:
+        vllm_update.abort(state, index)
+    elif kind == _TRTLLM:
+        trtllm_update.abort(state, index)
+    elif kind == _SGLANG:
+        sglang_update.abort(state, index)
+    elif kind == _BATCHES:
+        batches.abort(state, index)
+
+
+__all__ = ["abort", "add", "schedule", "update"]

@@ -1,0 +1,110 @@
+"""Who waits, and who is next? A ring for first come, first served, a heap for priorities. Compiled.
+
+A heap orders by (priority, arrival time, index), as vLLM does with its ids. A request that was aborted or finished while it waited
+stays in its place, uncounted, until it comes up.
+"""
+
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.reference.request import Status
+
+_STOPPED = int(Status.STOPPED)
+
+
+@compiled
+def add(state: State, index: int) -> None:
+    """A request joins at the end, or where its priority puts it."""
+    counters, size = state.counters[0], len(state.waiting)
+    counters.n_waiting += 1
+    if state.config[0].is_priority:
+        _push(state, index)
+        return
+    place = counters.waiting_head + counters.waiting_size
+    state.waiting[place - size if place >= size else place] = index
+    counters.waiting_size += 1
+
+
+@compiled
+def put_back(state: State, index: int) -> None:
+    """A request that was taken out goes to the front, or where its priority puts it."""
+    counters = state.counters[0]
+    counters.n_waiting += 1
+    if state.config[0].is_priority:
+        _push(state, index)
+        return
+    counters.waiting_head = counters.waiting_head - 1 if counters.waiting_head > 0 else len(state.waiting) - 1
+    state.waiting[counters.waiting_head] = index
+    counters.waiting_size += 1
+
+
+@compiled
+def peek(state: State) -> int:
+    """The next one, which stays; ``NOTHING`` where nobody waits."""
+    counters = state.counters[0]
+    while counters.waiting_size > 0:
+        index: int = state.waiting[counters.waiting_head]
+        if state.requests[index].status < _STOPPED:
+            return index
+        _drop(state)
+    return NOTHING
+
+
+@compiled
+def pop(state: State) -> None:
+    """The one that ``peek`` told leaves."""
+    _drop(state)
+    state.counters[0].n_waiting -= 1
+
+
+@compiled
+def _drop(state: State) -> None:
+    counters = state.counters[0]
+    counters.waiting_size -= 1
+    if state.config[0].is_priority:
+        state.waiting[0] = state.waiting[counters.waiting_size]
+        _sink(state)
+        return
+    counters.waiting_head = counters.waiting_head + 1 if counters.waiting_head + 1 < len(state.waiting) else 0
+
+
+@compiled
+def _is_before(state: State, one: int, other: int) -> bool:
+    first, second = state.requests[one], state.requests[other]
+    if first.priority != second.priority:
+        is_before: bool = first.priority < second.priority
+        return is_before
+    return first.arrival_ns < second.arrival_ns or (first.arrival_ns == second.arrival_ns and one < other)
+
+
+@compiled
+def _push(state: State, index: int) -> None:
+    counters, heap = state.counters[0], state.waiting
+    place = counters.waiting_size
+    counters.waiting_size += 1
+    while place > 0:
+        parent = (place - 1) // 2
+        if not _is_before(state, index, heap[parent]):
+            break
+        heap[place] = heap[parent]
+        place = parent
+    heap[place] = index
+
+
+@compiled
+def _sink(state: State) -> None:
+    heap, size = state.waiting, state.counters[0].waiting_size
+    if size == 0:
+        return
+    index, place = heap[0], 0
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        if child + 1 < size and _is_before(state, heap[child + 1], heap[child]):
+            child += 1
+        if not _is_before(state, heap[child], index):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = index
+
+
+__all__ = ["add", "peek", "pop", "put_back"]

@@ -1,0 +1,103 @@
+"""How do several replicas lie in memory? As the arrays of one, stacked; what is about requests is there once.
+
+``new_states`` gives a ``State`` whose own arrays have one axis more, of R replicas in front; ``state_of`` is one of them as the steps
+want it, without a copy. The stack itself stands for a state where only what is ``SHARED`` is asked for. Pools of replicas that are set
+up in different ways lie in one stack, as large as the largest of them needs.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.demand import Demand
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.kernel.state import SHARED, TRANSFER, State, Whole, new_state
+
+_UNWRITTEN: Final = frozenset({"waiting", "block_table"})
+"""Written before it is read: memory that nobody touches is never given."""
+
+
+def new_states(requests: Demand, config: EngineConfig, n_replicas: int) -> State:
+    """The memory of so many equal replicas to which nothing has come yet."""
+    return _stacked([new_state(requests, config)] * n_replicas)
+
+
+def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
+    """The memory of prefill replicas, and behind them of decode replicas."""
+    n_seats = max(engine.max_num_active for engine in config.engines)
+    prefill, decode = (_pool(requests, engine, n_seats) for engine in config.engines)
+    prefill.config["is_prefill_pool"] = decode.config["is_decode_pool"] = 1
+    prefill.config["gives_first_token"] = config.answer_begins_at == "prefill"
+    states = _stacked([prefill] * config.prefill.n_replicas + [decode] * config.decode.n_replicas)
+    return states._replace(
+        contents=max(prefill.contents, decode.contents, key=len),
+        acceptance=decode.acceptance,
+        transfers=np.zeros(requests.n_requests, TRANSFER),
+    )
+
+
+def _pool(requests: Demand, config: EngineConfig, n_seats: int) -> State:
+    """A replica whose block table has rows for all who may hold blocks without a seat: each of them has a block that no other has."""
+    state = new_state(requests, config)
+    n_rows = n_seats + min(requests.n_requests, config.n_kv_blocks)
+    return state._replace(block_table=np.zeros((n_rows, state.block_table.shape[1]), np.int32))
+
+
+def _stacked(replicas: list[State]) -> State:
+    own = {name: _stack(name, [getattr(one, name) for one in replicas]) for name in State._fields if name not in SHARED}
+    states = replicas[0]._replace(**own)
+    states.config["replica"][:, 0] = np.arange(len(replicas))
+    return states
+
+
+def _stack(name: str, arrays: list[Whole]) -> Whole:
+    """All as large as the largest."""
+    shape = tuple(max(array.shape[axis] for array in arrays) for axis in range(arrays[0].ndim))
+    stack = np.zeros((len(arrays), *shape), arrays[0].dtype)
+    for place, array in enumerate(arrays if name not in _UNWRITTEN else []):
+        stack[place][tuple(slice(length) for length in array.shape)] = array
+    return stack
+
+
+@compiled
+def state_of(states: State, replica: int) -> State:
+    """The arrays of one replica."""
+    return State(
+        config=states.config[replica],
+        counters=states.counters[replica],
+        world=states.world,
+        requests=states.requests,
+        contents=states.contents,
+        blocks=states.blocks[replica],
+        first_equal=states.first_equal[replica],
+        last_equal=states.last_equal[replica],
+        block_table=states.block_table[replica],
+        by_address=states.by_address[replica],
+        free_seats=states.free_seats[replica],
+        running=states.running[replica],
+        waiting=states.waiting[replica],
+        skipped=states.skipped,
+        chunks=states.chunks[replica],
+        sglang=states.sglang[replica],
+        nodes=states.nodes[replica],
+        joining=states.joining[replica],
+        acceptance=states.acceptance,
+        is_preferred=states.is_preferred[replica],
+        preempted=states.preempted[replica],
+        parts=states.parts[replica],
+        batches=states.batches[replica],
+        abort_ns=states.abort_ns,
+        abort_order=states.abort_order,
+        arrival_order=states.arrival_order,
+        due=states.due,
+        follower=states.follower,
+        think_ns=states.think_ns,
+        earliest_ns=states.earliest_ns,
+        ended=states.ended,
+        transfers=states.transfers,
+    )
+
+
+__all__ = ["new_pools", "new_states", "state_of"]

@@ -1,0 +1,114 @@
+"""Which replica gets a request? Compiled; the same as ``reference/router.py``, on arrays."""
+
+from inferometer.simulate.cluster_config import ROUTERS
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel.router_state import RouterState
+from inferometer.simulate.kernel.state import State
+
+_RANDOM, _ROUND_ROBIN, _POWER_OF_TWO = ROUTERS.index("random"), ROUTERS.index("round-robin"), ROUTERS.index("power-of-two")
+_PREFIX_AFFINE, _CLASS_AWARE = ROUTERS.index("prefix-affine"), ROUTERS.index("class-aware")
+_ANY_CLASS = -1
+
+
+@compiled
+def choose(states: State, router: RouterState, index: int) -> int:
+    """Where does this request go? The router remembers it."""
+    rules = router.rules[0]
+    if rules.kind == _RANDOM:
+        chosen: int = router.draws[index, 0]
+    elif rules.kind == _POWER_OF_TWO:
+        chosen, other = router.draws[index, 0], router.draws[index, 1]
+        if _load(states, router, other) < _load(states, router, chosen):
+            chosen = other
+    elif rules.kind == _ROUND_ROBIN:
+        chosen = (rules.last + 1) % len(router.n_known)
+    elif rules.kind == _CLASS_AWARE:
+        chosen = _least_loaded(states, router, router.class_index[index])
+    elif rules.kind == _PREFIX_AFFINE and not _is_uneven(states, router):
+        chosen = _with_prefix(states, router, index)
+    else:
+        chosen = _least_loaded(states, router, _ANY_CLASS)
+    rules.last = chosen
+    if rules.kind == _PREFIX_AFFINE:
+        _remember(states, router, index, chosen)
+    replica: int = rules.first + chosen
+    return replica
+
+
+@compiled
+def load(states: State, replica: int) -> int:
+    """How many of the requests that this replica was sent have not ended?"""
+    counters = states.counters[replica, 0]
+    n_requests: int = counters.n_taken - counters.n_ended
+    return n_requests
+
+
+@compiled
+def _load(states: State, router: RouterState, replica: int) -> int:
+    return load(states, router.rules[0].first + replica)
+
+
+@compiled
+def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
+    """The first of the least loaded replicas of this class, counted from the last one chosen."""
+    n_replicas, chosen, least = len(router.n_known), -1, 0
+    for step in range(1, n_replicas + 1):
+        replica = (router.rules[0].last + step) % n_replicas
+        if i_class != _ANY_CLASS and not router.is_own[i_class, replica]:
+            continue
+        n_requests = _load(states, router, replica)
+        if chosen < 0 or n_requests < least:
+            chosen, least = replica, n_requests
+    return chosen
+
+
+@compiled
+def _is_uneven(states: State, router: RouterState) -> bool:
+    """Have some replicas too much to do, beside others?"""
+    rules, least = router.rules[0], _load(states, router, 0)
+    most = least
+    for replica in range(1, len(router.n_known)):
+        n_requests = _load(states, router, replica)
+        least, most = min(least, n_requests), max(most, n_requests)
+    is_uneven: bool = most - least > rules.balance_abs_threshold and most > rules.balance_rel_threshold_ratio * least
+    return is_uneven
+
+
+@compiled
+def _with_prefix(states: State, router: RouterState, index: int) -> int:
+    """Where most of the prompt is known, if that is enough; else where the least is known at all."""
+    best, n_best, emptiest = 0, -1, 0
+    for replica in range(len(router.n_known)):
+        n_blocks = _n_known_blocks(states, router, index, replica)
+        if n_blocks > n_best or (n_blocks == n_best and _load(states, router, replica) < _load(states, router, best)):
+            best, n_best = replica, n_blocks
+        if router.n_known[replica] < router.n_known[emptiest]:
+            emptiest = replica
+    n_tokens = n_best * states.config[0, 0].block_size
+    if n_tokens > router.rules[0].cache_threshold_fraction * states.requests[index].num_prompt_tokens:
+        return best
+    return emptiest
+
+
+@compiled
+def _n_known_blocks(states: State, router: RouterState, index: int, replica: int) -> int:
+    request = states.requests[index]
+    n_most: int = request.num_prompt_tokens // states.config[0, 0].block_size
+    for i_block in range(n_most):
+        if not router.is_known[replica, states.contents[request.content_start + i_block]]:
+            return i_block
+    return n_most
+
+
+@compiled
+def _remember(states: State, router: RouterState, index: int, replica: int) -> None:
+    """The blocks of a prompt are known there from now on."""
+    request = states.requests[index]
+    for i_block in range(request.num_prompt_tokens // states.config[0, 0].block_size):
+        content = states.contents[request.content_start + i_block]
+        if not router.is_known[replica, content]:
+            router.is_known[replica, content] = True
+            router.n_known[replica] += 1
+
+
+__all__ = ["choose", "load"]

@@ -1,0 +1,157 @@
+"""Who computes how many tokens in the next step? SGLang's scheduler, compiled.
+
+The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds who generates, ``joining`` whose prompts were computed
+in the step before; whoever holds pages is counted in ``n_running``.
+"""
+
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import queue, seats, vllm_schedule
+from inferometer.simulate.kernel import sglang_admission as admission
+from inferometer.simulate.kernel import sglang_cache as cache
+from inferometer.simulate.kernel.sglang_decode import decode
+from inferometer.simulate.kernel.sglang_order import order_queue
+from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.reference.request import Status
+
+_WAITING, _RUNNING, _STOPPED = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED)
+
+
+@inlined
+def schedule(state: State, slot: int) -> None:
+    """Decide the next step and note it as batch ``slot``."""
+    own, batch = state.sglang[0], state.batches[slot]
+    batch.n_parts = 0
+    state.counters[0].n_preempted = 0
+    if state.counters[0].n_running == 0 and _all_came_now(state):  # nothing was to do before
+        own.new_token_ratio = own.initial_new_token_ratio
+    _merge(state)
+    _prefill(state, slot)
+    own.n_joining = batch.n_parts
+    for i_part in range(batch.n_parts):
+        state.joining[i_part] = state.parts[slot, i_part].request
+    if batch.n_parts == 0:
+        n_decoding = decode(state)
+        for i_running in range(n_decoding):
+            _add_part(state, slot, state.running[i_running], 1)
+    vllm_schedule.launch(state, slot)
+
+
+@compiled
+def _all_came_now(state: State) -> bool:
+    counters, size = state.counters[0], len(state.waiting)
+    for i_waiting in range(counters.waiting_size):
+        request = state.requests[state.waiting[(counters.waiting_head + i_waiting) % size]]
+        if request.status < _STOPPED and request.arrival_ns != counters.now_ns:
+            return False
+    return True
+
+
+@compiled
+def _merge(state: State) -> None:
+    """Whoever has its whole prompt joins those who generate; whoever is done leaves."""
+    own = state.sglang[0]
+    if own.cut != NOTHING:
+        cache.checkpoint(state, own.cut, state.requests[own.cut].num_computed_tokens)
+    n_kept = 0
+    for i_running in range(own.n_generating):
+        index = state.running[i_running]
+        if state.requests[index].status < _STOPPED:
+            state.running[n_kept] = index
+            n_kept += 1
+    n_left = own.n_generating - n_kept
+    for i_joining in range(own.n_joining):
+        index = state.joining[i_joining]
+        if state.requests[index].status < _STOPPED and index != own.cut:
+            state.running[n_kept] = index
+            n_kept += 1
+        else:
+            n_left += 1
+    own.n_generating = n_kept
+    if n_left > 0:
+        own.is_batch_full = 0
+
+
+@compiled
+def _prefill(state: State, slot: int) -> None:
+    """Whose prompts are computed, and how much of them? Nobody's, where nobody waits or nothing is left for them."""
+    own, counters, size = state.sglang[0], state.counters[0], state.config[0].block_size
+    if own.n_generating == 0:
+        own.is_batch_full = 0
+    if own.cut == NOTHING and (own.is_batch_full or counters.n_waiting == 0):
+        return
+    own.n_chosen = 0
+    if own.cut == NOTHING and _n_places(state) <= 0:
+        own.is_batch_full = 1
+        return
+    order_queue(state)
+    admission.begin(state)
+    if own.cut != NOTHING:
+        index = own.cut
+        n_tokens = admission.go_on(state, index)
+        if n_tokens == 0:
+            return
+        own.n_chosen = 1
+        _add_part(state, slot, index, n_tokens)
+    _take_from_queue(state, slot)
+    n_tokens = 0
+    for i_part in range(state.batches[slot].n_parts):
+        n_tokens += state.parts[slot, i_part].num_tokens
+    cache.make_room(state, n_tokens + (own.n_chosen * size if size > 1 else 0))
+    for i_part in range(state.batches[slot].n_parts):
+        part = state.parts[slot, i_part]
+        cache.extend(state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens)
+
+
+@compiled
+def _take_from_queue(state: State, slot: int) -> None:
+    """Those who wait, in order, until one does not fit."""
+    own = state.sglang[0]
+    while True:
+        index = queue.peek(state)
+        if index == NOTHING or admission.is_full(state):
+            return
+        if own.n_chosen >= _n_places(state):
+            own.is_batch_full = 1
+        if own.is_batch_full:
+            return
+        num_cached, node = cache.match(state, index, state.requests[index].num_tokens - 1)
+        verdict, n_tokens = admission.try_to_add(state, index, node, num_cached)
+        if n_tokens > 0:
+            queue.pop(state)
+            _seat(state, index)
+            _add_part(state, slot, index, n_tokens)
+        if verdict == admission.NO_TOKEN:
+            own.is_batch_full = int(own.n_chosen > 0 or own.n_generating > 0)
+        if verdict != admission.CONTINUE:
+            return
+
+
+@compiled
+def _seat(state: State, index: int) -> None:
+    counters, request = state.counters[0], state.requests[index]
+    if request.status == _WAITING:
+        request.num_cached_tokens = request.num_computed_tokens
+        request.admitted_ns = counters.now_ns
+    request.status = _RUNNING
+    seats.take(state, index)
+    counters.n_running += 1
+
+
+@compiled
+def _n_places(state: State) -> int:
+    """How many may the next batch have, with those that it has already?"""
+    own, n_most = state.sglang[0], state.config[0].max_num_active
+    n_places: int = min(n_most - own.n_generating, n_most - state.counters[0].n_running + own.n_chosen)
+    return n_places
+
+
+@compiled
+def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
+    batch = state.batches[slot]
+    part = state.parts[slot, batch.n_parts]
+    part.request = index
+    part.num_tokens = n_tokens
+    batch.n_parts += 1
+
+
+__all__ = ["schedule"]

@@ -1,0 +1,162 @@
+"""Which prefixes are in the cache, and which of them may go? SGLang's radix tree, compiled.
+
+The same as ``reference/sglang_tree.py``, on arrays: node 0 is the root; all nodes form a ring through it, the longest unused first.
+``first_equal`` tells which node begins with a content. ``n_free`` counts the pages that no request holds: free ones and evictable.
+"""
+
+from inferometer.simulate.compiling import compiled
+from inferometer.simulate.kernel.state import NOTHING, State
+
+
+@compiled
+def match(state: State, index: int, n_pages: int) -> tuple[int, int]:
+    """How many of a request's first pages are there, and at which node do they end? It is split there; its path counts as used."""
+    start = state.requests[index].content_start
+    node, n_matched = 0, 0
+    while n_matched < n_pages:
+        child: int = state.first_equal[state.contents[start + n_matched]]
+        if child == NOTHING:
+            break
+        n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
+        n_matched += n_same
+        if n_same < state.nodes[child].n_pages:
+            node = _split(state, child, n_same)
+            break
+        node = child
+    at = node
+    while at != 0:
+        _touch(state, at)
+        at = state.nodes[at].parent
+    return n_matched, node
+
+
+@compiled
+def insert(state: State, index: int, n_pages: int) -> tuple[int, int]:
+    """Add a request's first pages; returns how many were there before, and the node where they end."""
+    start = state.requests[index].content_start
+    node, n_matched = 0, 0
+    while n_matched < n_pages:
+        child: int = state.first_equal[state.contents[start + n_matched]]
+        if child == NOTHING:
+            break
+        _touch(state, child)
+        n_same = _n_same(state, child, start + n_matched, n_pages - n_matched)
+        n_matched += n_same
+        node = child if n_same == state.nodes[child].n_pages else _split(state, child, n_same)
+    if n_matched < n_pages:
+        leaf = _new_node(state, node, start + n_matched, n_pages - n_matched)
+        state.nodes[node].n_children += 1
+        state.sglang[0].n_evictable += n_pages - n_matched
+        state.counters[0].n_free += n_pages - n_matched
+        _touch(state, leaf)
+        node = leaf
+    return n_matched, node
+
+
+@compiled
+def lock(state: State, node: int) -> None:
+    """A request uses the path to this node: nothing of it may go."""
+    while node != 0:
+        at = state.nodes[node]
+        if at.lock_ref == 0:
+            state.sglang[0].n_evictable -= at.n_pages
+            state.counters[0].n_free -= at.n_pages
+        at.lock_ref += 1
+        node = at.parent
+
+
+@compiled
+def unlock(state: State, node: int) -> None:
+    """A request uses it no more."""
+    while node != 0:
+        at = state.nodes[node]
+        at.lock_ref -= 1
+        if at.lock_ref == 0:
+            state.sglang[0].n_evictable += at.n_pages
+            state.counters[0].n_free += at.n_pages
+        node = at.parent
+
+
+@compiled
+def evict(state: State, n_pages: int) -> None:
+    """Throw out whole leaves that nobody uses, the longest unused first, until so many pages are free or no leaf is left."""
+    own, nodes, n_evicted = state.sglang[0], state.nodes, 0
+    while n_evicted < n_pages:
+        leaf = nodes[0].next
+        while leaf != 0 and (nodes[leaf].lock_ref > 0 or nodes[leaf].n_children > 0):
+            leaf = nodes[leaf].next
+        if leaf == 0:
+            return
+        n_evicted += nodes[leaf].n_pages
+        own.n_evictable -= nodes[leaf].n_pages
+        state.first_equal[state.contents[nodes[leaf].start]] = NOTHING
+        nodes[nodes[leaf].parent].n_children -= 1
+        _unlink(state, leaf)
+        nodes[leaf].next = own.first_unused_node
+        own.first_unused_node = leaf
+
+
+@compiled
+def _n_same(state: State, node: int, start: int, n_most: int) -> int:
+    own = state.nodes[node].start
+    n_most = min(n_most, state.nodes[node].n_pages)
+    if own == start:
+        return n_most
+    n_same = 0
+    while n_same < n_most and state.contents[own + n_same] == state.contents[start + n_same]:
+        n_same += 1
+    return n_same
+
+
+@compiled
+def _split(state: State, node: int, n_pages: int) -> int:
+    """Cut a node in two; returns the upper part, which is new. The lower one counts as used."""
+    lower = state.nodes[node]
+    upper = _new_node(state, lower.parent, lower.start, n_pages)
+    state.nodes[upper].lock_ref = lower.lock_ref
+    state.nodes[upper].n_children = 1
+    lower.parent = upper
+    lower.start += n_pages
+    lower.n_pages -= n_pages
+    state.first_equal[state.contents[lower.start]] = node
+    _touch(state, upper)
+    _touch(state, node)
+    return upper
+
+
+@compiled
+def _new_node(state: State, parent: int, start: int, n_pages: int) -> int:
+    own = state.sglang[0]
+    index: int = own.first_unused_node
+    node = state.nodes[index]
+    own.first_unused_node = node.next
+    node.parent = parent
+    node.start = start
+    node.n_pages = n_pages
+    node.lock_ref = 0
+    node.n_children = 0
+    node.previous = index
+    node.next = index
+    state.first_equal[state.contents[start]] = index
+    return index
+
+
+@compiled
+def _touch(state: State, node: int) -> None:
+    _unlink(state, node)
+    nodes = state.nodes
+    last = nodes[0].previous
+    nodes[node].previous = last
+    nodes[node].next = 0
+    nodes[last].next = node
+    nodes[0].previous = node
+
+
+@compiled
+def _unlink(state: State, node: int) -> None:
+    before, after = state.nodes[node].previous, state.nodes[node].next
+    state.nodes[before].next = after
+    state.nodes[after].previous = before
+
+
+__all__ = ["evict", "insert", "lock", "match", "unlock"]

@@ -1,0 +1,144 @@
+"""What does one replica do: take requests in, launch batches, finish them? Compiled; the loops call it, one replica or many.
+
+Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` (depth 2) of vLLM 0.32.0: batches are launched until
+``depth`` are in flight; then the oldest is awaited. Batches run one after the other on the device.
+"""
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.types import ABSENT
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import arrivals, holes, policy, price
+from inferometer.simulate.kernel.state import State
+from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
+from inferometer.simulate.reference.request import Status
+
+_STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
+
+
+@compiled
+def take(state: State, index: int) -> None:
+    """A request comes to this replica. A prompt as long as the model can remember is refused by the engine's front end."""
+    request, config = state.requests[index], state.config[0]
+    state.counters[0].n_taken += 1
+    request.replica = config.replica
+    if request.num_prompt_tokens >= config.max_model_len:
+        arrivals.end(state, index, _REJECTED, request.arrival_ns)
+    else:
+        policy.add(state, index)
+
+
+@compiled
+def drop(state: State, index: int) -> None:
+    """The client of a request that was taken in has gone."""
+    if state.requests[index].status < _STOPPED:
+        policy.abort(state, index)
+
+
+@inlined
+def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
+    """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
+    counters, depth = state.counters[0], state.config[0].depth
+    counters.wake_ns = FAR_NS
+    while counters.n_in_flight < depth and counters.n_running + counters.n_waiting > 0:
+        counters.wake_ns = FAR_NS
+        slot = (counters.first_batch + counters.n_in_flight) % depth
+        policy.schedule(state, slot)
+        _price(state, cost, slot)
+        _note(state, log, slot)
+        if state.batches[slot].n_parts == 0 and counters.n_preempted == 0 and counters.n_busy_in_flight == 0:
+            counters.n_in_flight = 0
+            return False
+        counters.n_in_flight += 1
+        counters.n_busy_in_flight += state.batches[slot].n_parts > 0
+    is_any: bool = counters.n_in_flight > 0
+    return is_any
+
+
+@compiled
+def ready_ns(state: State) -> int:
+    """When is the oldest batch in flight done? Without one: when does a wait end?"""
+    counters = state.counters[0]
+    when_ns: int = state.batches[counters.first_batch].end_ns if counters.n_in_flight > 0 else counters.wake_ns
+    return when_ns
+
+
+@inlined
+def complete_oldest(state: State, part_log: PartLog) -> bool:
+    """The oldest batch in flight is done: process what it yielded; False where requests preempt one another for ever."""
+    counters, slot = state.counters[0], state.counters[0].first_batch
+    batch = state.batches[slot]
+    n_delivered = policy.update(state, slot)
+    if len(part_log.seat) > 0:
+        _note_parts(state, part_log, slot)
+    if n_delivered > 0:
+        counters.n_barren_steps = 0
+    counters.busy_ns += batch.end_ns - batch.start_ns
+    counters.n_busy_in_flight -= batch.n_parts > 0
+    counters.first_batch = (slot + 1) % state.config[0].depth
+    counters.n_in_flight -= 1
+    is_going_on: bool = counters.n_barren_steps <= max_barren_steps(state.config[0].max_model_len)
+    return is_going_on
+
+
+@compiled
+def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> bool:
+    """Can all replicas note what they may do at one instant?"""
+    n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
+    has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
+    return has_rows and (len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat))
+
+
+@inlined
+def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
+    """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
+    counters, batch = state.counters[0], state.batches[slot]
+    batch.start_ns = max(counters.now_ns, counters.device_free_ns)
+    batch.end_ns = batch.start_ns + price.duration_ns(state, cost, slot)
+    counters.device_free_ns = batch.end_ns
+
+
+@inlined
+def _note(state: State, log: StepLog, slot: int) -> None:
+    """Log a batch that computes or that cost somebody his place."""
+    counters, batch, row = state.counters[0], state.batches[slot], log.n_filled[0]
+    counters.n_barren_steps += counters.n_preempted > 0
+    if batch.n_parts == 0 and counters.n_preempted == 0:
+        return
+    log.replica[row] = state.config[0].replica
+    log.start_ns[row] = batch.start_ns
+    log.duration_ns[row] = batch.end_ns - batch.start_ns
+    log.n_prefill_requests[row] = batch.n_prefill_requests
+    log.n_decode_requests[row] = batch.n_decode_requests
+    log.n_waiting_requests[row] = counters.n_waiting
+    log.n_preempted_requests[row] = counters.n_preempted
+    log.prefill_tokens[row] = batch.prefill_tokens
+    log.prefill_context_product_tokens2[row] = batch.prefill_pairs_tokens2
+    log.decode_context_tokens[row] = batch.decode_context_tokens
+    log.kv_blocks_used[row] = state.config[0].n_kv_blocks - counters.n_free
+    log.free_blocks[row] = log.largest_hole_blocks[row] = log.compaction_debt_blocks[row] = ABSENT
+    if state.config[0].is_contiguous:
+        holes.note(state, log, row)
+    log.swapped_blocks[row] = batch.num_swapped_blocks if state.config[0].n_host_blocks > 0 else ABSENT
+    log.n_filled[0] = row + 1
+    batch.step_index = state.world[0].n_steps
+    state.world[0].n_steps += 1
+
+
+@compiled
+def _note_parts(state: State, log: PartLog, slot: int) -> None:
+    """Log who did what in a step that is done."""
+    batch, parts = state.batches[slot], state.parts[slot]
+    row = log.n_filled[0]
+    for i_part in range(batch.n_parts):
+        part = parts[i_part]
+        log.step_index[row] = batch.step_index
+        log.request_index[row] = part.request
+        log.seat[row] = part.seat
+        log.kind[row] = part.kind
+        log.n_computed_tokens[row] = part.num_tokens
+        log.n_delivered_tokens[row] = part.n_delivered
+        row += 1
+    log.n_filled[0] = row
+
+
+__all__ = ["complete_oldest", "drop", "fill", "has_room", "ready_ns", "take"]

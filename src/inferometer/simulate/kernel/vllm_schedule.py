@@ -1,0 +1,357 @@
+"""Which requests compute how many tokens in the next step? vLLM's v1 scheduler, compiled.
+
+The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
+"""
+
+from inferometer.records.types import PartKind
+from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.kernel import blocks, handover, queue
+from inferometer.simulate.kernel.state import NOTHING, Record, State
+from inferometer.simulate.reference.request import Status
+
+_CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
+_WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)
+
+
+@inlined
+def schedule(state: State, slot: int) -> None:
+    """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
+    state.batches[slot].n_parts = 0
+    state.batches[slot].num_swapped_blocks = 0
+    state.counters[0].n_preempted = 0
+    _choose(state, slot)
+    launch(state, slot)
+
+
+@inlined
+def _choose(state: State, slot: int) -> None:
+    """Who computes how much, and who has to go?"""
+    config, threshold = state.config[0], _long_prefill_threshold(state)
+    budget: int = config.max_num_batched_tokens
+    if config.is_vllm_v0:
+        _admit_waiting(state, slot, budget, threshold)
+        if state.batches[slot].n_parts == 0:
+            _schedule_running(state, slot, budget, threshold, NOTHING)
+    elif config.is_sarathi:
+        budget = _schedule_running(state, slot, budget, threshold, 0)
+        budget = _schedule_running(state, slot, budget, threshold, 1)
+        _admit_waiting(state, slot, budget, threshold)
+    else:
+        budget = _schedule_running(state, slot, budget, threshold, NOTHING)
+        if state.counters[0].n_preempted == 0 and state.counters[0].n_waiting > 0:
+            _admit_waiting(state, slot, budget, threshold)
+
+
+@compiled
+def _long_prefill_threshold(state: State) -> int:
+    """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
+    config, counters = state.config[0], state.counters[0]
+    n_eligible = counters.n_running + counters.n_waiting
+    threshold: int = config.long_prefill_token_threshold if n_eligible > 1 else 0
+    if threshold > 0 and config.is_adaptive:
+        threshold = max(threshold, config.max_num_batched_tokens // n_eligible)
+    return threshold
+
+
+@compiled
+def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
+    """Those that run, in order of admission, decodes and prefill chunks alike (``NOTHING``) or one kind. Returns the budget left."""
+    counters, batch, num_slots = state.counters[0], state.batches[slot], state.config[0].num_draft_slots
+    i_running = 0
+    while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
+        index = state.running[i_running]
+        n_tokens = _num_running_tokens(state, index, budget - num_slots * (batch.n_parts + 1), threshold)
+        if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
+            i_running += 1
+            continue
+        is_fitting = blocks.extend(state, index, n_tokens)
+        while not is_fitting:
+            i_victim = _victim(state)
+            victim = state.running[i_victim]
+            if i_victim < i_running:
+                i_running -= 1
+                budget += _take_back(state, slot, victim)
+            _preempt(state, slot, i_victim)
+            if victim == index:
+                return budget
+            is_fitting = blocks.extend(state, index, n_tokens)
+        part = state.parts[slot, batch.n_parts]
+        part.request = index
+        part.num_tokens = n_tokens
+        batch.n_parts += 1
+        budget -= n_tokens
+        i_running += 1
+    return budget
+
+
+@compiled
+def _input_budget(state: State, slot: int, budget: int) -> int:
+    """How many tokens may one more request compute, if the draft takes its own rows for each, or prompts are padded?"""
+    if state.config[0].is_vllm_v0:
+        return _padded_budget(state, slot)
+    n_taken: int = state.config[0].num_draft_slots * (state.batches[slot].n_parts + 1)
+    return budget - n_taken
+
+
+@compiled
+def _padded_budget(state: State, slot: int) -> int:
+    n_parts = state.batches[slot].n_parts
+    n_tokens: int = state.config[0].max_num_batched_tokens // (n_parts + 1)
+    for i_part in range(n_parts):
+        if state.parts[slot, i_part].num_tokens > n_tokens:
+            return 0
+    return n_tokens
+
+
+@compiled
+def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -> int:
+    """How many tokens would this running request compute now?"""
+    request = state.requests[index]
+    placeholders = request.num_output_placeholders
+    if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
+        return 0  # its last token is in flight
+    n_tokens: int = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
+    if 0 < threshold < n_tokens:
+        n_tokens = threshold
+    n_left: int = state.config[0].max_model_len - request.num_computed_tokens - 1
+    return min(n_tokens, budget, n_left)
+
+
+@compiled
+def _victim(state: State) -> int:
+    """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
+    n_running: int = state.counters[0].n_running
+    if not state.config[0].is_priority:
+        return n_running - 1
+    worst = 0
+    for i_running in range(1, n_running):
+        one, other = state.requests[state.running[i_running]], state.requests[state.running[worst]]
+        if one.priority > other.priority or (one.priority == other.priority and one.arrival_ns > other.arrival_ns):
+            worst = i_running
+    return worst
+
+
+@compiled
+def _take_back(state: State, slot: int, index: int) -> int:
+    """Drop a request from the step that is being decided; returns the tokens that it had."""
+    batch, parts = state.batches[slot], state.parts[slot]
+    n_tokens, n_kept = 0, 0
+    for i_part in range(batch.n_parts):
+        if parts[i_part].request == index:
+            n_tokens = parts[i_part].num_tokens
+        else:
+            parts[n_kept].request = parts[i_part].request
+            parts[n_kept].num_tokens = parts[i_part].num_tokens
+            n_kept += 1
+    batch.n_parts = n_kept
+    return n_tokens
+
+
+@compiled
+def _preempt(state: State, slot: int, i_running: int) -> None:
+    """Take everything from a request but its tokens; what does not go to the host it will compute again."""
+    counters, running = state.counters[0], state.running
+    index = running[i_running]
+    for i_later in range(i_running + 1, counters.n_running):
+        running[i_later - 1] = running[i_later]
+    counters.n_running -= 1
+    blocks.free(state, index)
+    request = state.requests[index]
+    request.status = _PREEMPTED
+    request.num_spec_tokens = 0
+    request.num_preemptions += 1
+    if not _swap_out(state, slot, request):
+        request.num_computed_tokens = 0
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.num_output_placeholders = 0
+    queue.put_back(state, index)
+    state.preempted[counters.n_preempted] = index
+    counters.n_preempted += 1
+
+
+@compiled
+def _swap_out(state: State, slot: int, request: Record) -> bool:
+    """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""
+    counters, block_size = state.counters[0], state.config[0].block_size
+    n_blocks = (request.num_computed_tokens + block_size - 1) // block_size
+    if n_blocks > counters.n_host_free:
+        return False
+    request.num_host_blocks = n_blocks
+    counters.n_host_free -= n_blocks
+    state.batches[slot].num_swapped_blocks += n_blocks
+    return True
+
+
+@compiled
+def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None:
+    """Those that wait, strictly in order: the first that does not fit ends it."""
+    config, counters = state.config[0], state.counters[0]
+    n_skipped, n_scheduled = 0, state.batches[slot].n_parts
+    is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, slot)
+    if config.is_decode_pool:
+        budget = _admit_received(state, slot, budget, threshold, n_scheduled if is_padding else NOTHING)
+    while counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
+        input_budget = _input_budget(state, slot, budget)
+        if input_budget <= 0:
+            break
+        index = queue.peek(state)
+        if index == NOTHING:
+            break
+        request = state.requests[index]
+        if request.num_stale_output_tokens > 0 or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0):
+            queue.pop(state)
+            state.skipped[n_skipped] = index
+            n_skipped += 1
+            continue
+        if handover.is_for_room(state, index):
+            if not handover.fetch(state, index):
+                break
+            queue.pop(state)
+            continue
+        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING)
+        if n_tokens == 0:
+            break
+        budget -= n_tokens
+    for i_skipped in range(n_skipped - 1, -1, -1):
+        queue.put_back(state, state.skipped[i_skipped])
+
+
+@compiled
+def _admit_received(state: State, slot: int, budget: int, threshold: int, n_scheduled: int) -> int:
+    """Those whose KV cache has come, before all others. Returns the budget left, 0 where one of them does not fit."""
+    counters = state.counters[0]
+    while counters.n_running < state.config[0].max_num_active:
+        index, input_budget = handover.peek_received(state), _input_budget(state, slot, budget)
+        if index == NOTHING or input_budget <= 0:
+            return budget
+        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled)
+        if n_tokens == 0:
+            return 0
+        budget -= n_tokens
+    return budget
+
+
+@compiled
+def _is_prefilling(state: State, slot: int) -> bool:
+    """Is anyone in his prefill in the step that is being decided?"""
+    parts, is_any = state.parts[slot], False
+    for i_part in range(state.batches[slot].n_parts):
+        is_any |= state.requests[parts[i_part].request].is_prefill_chunk != 0
+    return is_any
+
+
+@compiled
+def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_scheduled: int) -> int:
+    """Seat the next one; returns the tokens that it computes, 0 where it does not fit.
+
+    ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody is padded with drafts.
+    """
+    config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
+    is_swapped, is_received = request.num_host_blocks > 0, handover.is_received(state, index)
+    n_hits = blocks.find_hits(state, index) if config.is_caching and not (is_swapped or is_received) else 0
+    num_cached = request.num_computed_tokens + n_hits * config.block_size
+    n_padding = 0
+    if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
+        n_padding = _num_padded_drafts(config, request, num_cached)
+    n_tokens: int = request.num_tokens - num_cached + n_padding
+    if 0 < threshold < n_tokens:
+        n_tokens = threshold
+    if n_tokens > budget and (n_padding > 0 or not config.is_chunked):
+        return 0
+    n_tokens = min(n_tokens, budget)
+    if is_received:
+        if not handover.adopt(state, index, n_tokens):
+            return 0
+    elif blocks.admit(state, index, n_tokens, n_hits):
+        queue.pop(state)
+    else:
+        return 0
+    request.num_spec_tokens = n_padding
+    request.has_padded_drafts = n_padding > 0
+    state.running[counters.n_running] = index
+    counters.n_running += 1
+    if request.status == _WAITING:
+        request.num_cached_tokens = num_cached
+        request.admitted_ns = counters.now_ns
+    request.status = _RUNNING
+    request.num_computed_tokens = num_cached
+    if is_swapped:
+        batch.num_swapped_blocks += request.num_host_blocks
+        blocks.drop_host_blocks(counters, request)
+    elif not is_received:
+        request.is_prefill_chunk = 1
+    part = state.parts[slot, batch.n_parts]
+    part.request = index
+    part.num_tokens = n_tokens
+    batch.n_parts += 1
+    return n_tokens
+
+
+@compiled
+def _num_padded_drafts(config: Record, request: Record, num_computed_tokens: int) -> int:
+    """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
+    is_decode = request.num_tokens - num_computed_tokens == 1
+    is_room = num_computed_tokens + config.num_spec_tokens + 2 <= config.max_model_len
+    n_drafts: int = config.num_spec_tokens if is_decode and is_room else 0
+    return n_drafts
+
+
+@inlined
+def launch(state: State, slot: int) -> None:
+    """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
+
+    Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong to.
+    """
+    batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
+    n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
+    n_drafts: int = state.config[0].num_spec_tokens
+    num_spec, n_yielding, yielding_context = 0, 0, 0
+    for i_part in range(batch.n_parts):
+        part = parts[i_part]
+        request = state.requests[part.request]
+        before, n_tokens = request.num_computed_tokens, part.num_tokens
+        part.num_computed_tokens = before
+        part.seat = request.seat
+        part.kind = _CONTEXT if request.is_prefill_chunk else _GENERATION
+        if n_drafts > 0:
+            num_spec += _take_drafts(part, request)
+        if request.is_prefill_chunk:
+            n_prefill += 1
+            prefill_tokens += n_tokens
+            pairs += n_tokens * before + n_tokens * (n_tokens + 1) // 2
+        else:
+            n_decode += 1
+            prefill_tokens += n_tokens - 1
+            context += before + n_tokens
+        request.num_computed_tokens = before + n_tokens
+        request.num_in_flight_tokens += n_tokens
+        request.is_prefill_chunk = int(before + n_tokens < request.num_tokens + request.num_output_placeholders)
+        part.yields_token = 1 - request.is_prefill_chunk
+        if is_async and not request.is_prefill_chunk:
+            request.num_output_placeholders += 1 + part.num_spec_tokens
+            request.num_spec_tokens = n_drafts
+        if n_drafts > 0 and not request.is_prefill_chunk:
+            n_yielding += 1
+            yielding_context += before + n_tokens
+    batch.n_prefill_requests = n_prefill
+    batch.n_decode_requests = n_decode
+    batch.prefill_tokens = prefill_tokens
+    batch.prefill_pairs_tokens2 = pairs
+    batch.decode_context_tokens = context
+    batch.num_spec_tokens = num_spec
+    batch.n_yielding = n_yielding
+    batch.yielding_context_tokens = yielding_context
+
+
+@compiled
+def _take_drafts(part: Record, request: Record) -> int:
+    """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
+    n_beyond = part.num_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+    n_drafts: int = max(min(request.num_spec_tokens, n_beyond), 0)
+    part.num_spec_tokens = n_drafts
+    part.has_padded_drafts = request.has_padded_drafts
+    request.num_spec_tokens = request.has_padded_drafts = 0
+    return n_drafts
+
+
+__all__ = ["launch", "schedule"]

@@ -1,0 +1,1 @@
+"""What would happen, in plain Python that reads like the algorithms. ``kernel`` is held to it."""

@@ -1,0 +1,179 @@
+"""Which requests form the next batch, and what does it compute until its last row stops? In plain Python.
+
+The forming mirrors ``DynamicBatchScheduler::GetDynamicBatch`` and ``PriorityQueue`` of Triton's core (``src/``, commits 01ea7d90 and
+05295b70) for requests of batch size 1: without its rules it is static batching, with one row none at all. ``kernel/batches.py`` does
+the same on arrays.
+"""
+
+from bisect import insort
+from typing import NamedTuple
+
+from inferometer.records.types import PartKind
+from inferometer.simulate.batch_config import BatchConfig
+from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.reference.batch import Batch, Delivery, Scheduled, Seats
+from inferometer.simulate.reference.request import Request, Status
+
+
+class _Formed(NamedTuple):
+    """What the walk through the queue led to: how many of the first leave now, or when to look again, and who was refused."""
+
+    n_sent: int
+    wake_ns: int
+    rejected: tuple[Request, ...]
+
+
+class BatchScheduler:
+    """One batch after the other; as long as one runs nobody joins."""
+
+    def __init__(self, config: BatchConfig) -> None:
+        self._config = config
+        self._rules = config.rules
+        self._seats = Seats(config.max_num_active)
+        self._delayed = set[int]()
+        self.waiting: list[Request] = []
+        """In order of urgency, then those that did not wait too long, then of arrival."""
+        self.running: list[Request] = []
+        """Rows of the batch, those that have stopped too."""
+        self.n_kv_blocks_used = 0
+
+    @property
+    def n_waiting(self) -> int:
+        """How many wait?"""
+        return len(self.waiting)
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Is anyone running or waiting?"""
+        return bool(self.running or self.waiting)
+
+    def add(self, request: Request) -> None:
+        """A request arrives; where the queue of its level is full it is refused."""
+        n_queued = sum(self._level(other) == self._level(request) for other in self.waiting)
+        if 0 < self._rules.max_queue_size <= n_queued:
+            request.status = Status.REJECTED
+            return
+        request.status = Status.WAITING
+        insort(self.waiting, request, key=self._order)
+
+    def schedule(self, now_ns: int) -> Batch:
+        """The next step of the batch, or the first one of a new batch, or nothing yet."""
+        formed = _Formed(0, FAR_NS, ())
+        if not self.running:
+            formed = self._form(now_ns)
+            self.running, self.waiting = self.waiting[: formed.n_sent], self.waiting[formed.n_sent :]
+            for request in self.running:
+                request.status = Status.RUNNING
+                self._seats.take(request)
+            self.n_kv_blocks_used = self._n_blocks(self.running)
+        is_context = bool(self.running) and self.running[0].num_computed_tokens == 0
+        scheduled = tuple(self._launch(request) for request in self.running)
+        longest = max((request.num_prompt_tokens for request in self.running), default=0)
+        n_padding = sum(longest - request.num_prompt_tokens for request in self.running) if is_context else 0
+        return Batch(scheduled, rejected=formed.rejected, num_padding_tokens=n_padding, wake_ns=formed.wake_ns)
+
+    def update(self, batch: Batch) -> list[Delivery]:
+        """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
+        del batch
+        live = [request for request in self.running if request.status is Status.RUNNING]
+        is_over = all(_n_outputs(request) >= self._n_wanted(request) for request in live)
+        served = list[Delivery]()
+        for request in live:
+            is_last = _n_outputs(request) == self._n_wanted(request) if self._rules.is_streaming else is_over
+            n_tokens = 1 if self._rules.is_streaming else self._n_wanted(request) if is_over else 0
+            if n_tokens:
+                served.append(Delivery(request, n_tokens))
+                request.num_tokens += n_tokens
+            if is_last:
+                is_stopped = request.num_output_tokens == request.stop_tokens < request.max_tokens
+                request.status = Status.STOPPED if is_stopped else Status.LENGTH
+        if is_over:
+            for request in self.running:
+                self._seats.release(request)
+            self.running, self.n_kv_blocks_used = [], 0
+        return served
+
+    def abort(self, request: Request) -> None:
+        """A client has gone. Its row, where it has one, is computed on with the others, which do not wait for it."""
+        if request.status is Status.WAITING:
+            self.waiting.remove(request)
+        request.status = Status.ABORTED
+
+    def _form(self, now_ns: int) -> _Formed:
+        """Walk through the queue from its front: who would leave, and is it time?"""
+        rules, rejected = self._rules, list[Request]()
+        n_pending, best, is_full = 0, 0, False
+        while True:
+            self._apply_timeouts(n_pending, now_ns, rejected)
+            if n_pending == len(self.waiting):
+                break
+            is_full = n_pending == rules.max_batch_size or self._n_blocks(self.waiting[: n_pending + 1]) > self._config.n_kv_blocks
+            if is_full:
+                break
+            n_pending += 1
+            if n_pending in rules.preferred_batch_size:
+                best = n_pending
+        if n_pending == 0:
+            return _Formed(0, FAR_NS, tuple(rejected))
+        pending = self.waiting[:n_pending]
+        due_ns = min(request.arrival_ns for request in pending) + rules.max_delay_ns
+        if best and (rules.max_delay_ns == 0 or now_ns < due_ns):
+            return _Formed(best, FAR_NS, tuple(rejected))
+        if is_full or n_pending >= rules.largest or now_ns >= due_ns:
+            return _Formed(n_pending, FAR_NS, tuple(rejected))
+        timeouts = [request.arrival_ns + rules.timeout_ns + 1 for request in pending if rules.timeout_ns and not self._is_delayed(request)]
+        return _Formed(0, min([due_ns, *timeouts]), tuple(rejected))
+
+    def _apply_timeouts(self, cursor: int, now_ns: int, rejected: list[Request]) -> None:
+        """Whoever at the cursor has waited too long is refused or goes behind those of its level."""
+        while cursor < len(self.waiting) and self._is_expired(self.waiting[cursor], now_ns):
+            request = self.waiting.pop(cursor)
+            if self._rules.is_delaying:
+                self._delayed.add(request.index)
+                insort(self.waiting, request, key=self._order)
+            else:
+                request.status = Status.REJECTED
+                rejected.append(request)
+
+    def _launch(self, request: Request) -> Scheduled:
+        """One row of a step; a row that has stopped is computed on."""
+        num_before = request.num_computed_tokens
+        num_tokens = 1 if num_before else request.num_prompt_tokens
+        is_live = request.status is Status.RUNNING and (num_before == 0 or _n_outputs(request) < self._n_wanted(request))
+        kind = PartKind.CONTEXT if num_before == 0 else PartKind.GENERATION if is_live else PartKind.ENDED
+        request.num_computed_tokens += num_tokens
+        return Scheduled(request, num_tokens, num_before, kind, is_live, request.seat)
+
+    def _n_wanted(self, request: Request) -> int:
+        """After how many tokens does this request stop?"""
+        return min(request.stop_tokens, self._n_allowed(request))
+
+    def _n_allowed(self, request: Request) -> int:
+        return min(request.max_tokens, self._config.max_model_len - request.num_prompt_tokens)
+
+    def _n_blocks(self, rows: list[Request]) -> int:
+        """How many blocks are reserved for such a batch?"""
+        if not rows:
+            return 0
+        n_tokens = max(request.num_prompt_tokens for request in rows) + max(self._n_allowed(request) for request in rows)
+        return len(rows) * -(-n_tokens // self._config.block_size)
+
+    def _level(self, request: Request) -> int:
+        return request.priority if self._rules.has_priorities else 0
+
+    def _order(self, request: Request) -> tuple[int, bool, int, int]:
+        return (self._level(request), self._is_delayed(request), request.arrival_ns, request.index)
+
+    def _is_delayed(self, request: Request) -> bool:
+        return request.index in self._delayed
+
+    def _is_expired(self, request: Request, now_ns: int) -> bool:
+        return 0 < self._rules.timeout_ns < now_ns - request.arrival_ns and not self._is_delayed(request)
+
+
+def _n_outputs(request: Request) -> int:
+    """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
+    return request.num_computed_tokens - request.num_prompt_tokens + 1
+
+
+__all__ = ["BatchScheduler"]

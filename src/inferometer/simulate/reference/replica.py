@@ -1,0 +1,144 @@
+"""What does one replica do: take requests in, launch batches, finish them? In plain Python; the loops call it, one replica or many.
+
+Mirrors ``EngineCore.step`` and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0; ``kernel/steps.py`` does the same on arrays.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.types import ABSENT
+from inferometer.simulate import scheduler_config, step_statistics
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.outcome import FAR_NS, max_barren_steps
+from inferometer.simulate.reference import price
+from inferometer.simulate.reference.batch import Batch
+from inferometer.simulate.reference.clients import Clients
+from inferometer.simulate.reference.log import Log
+from inferometer.simulate.reference.policy import Policy, policy_of
+from inferometer.simulate.reference.request import Request, Status
+
+
+class _InFlight(NamedTuple):
+    batch: Batch
+    start_ns: int
+    end_ns: int
+    step_index: int
+
+
+class Replica:
+    """One engine: its clock, its device, and what is in flight."""
+
+    def __init__(
+        self, config: EngineConfig, cost: StepTimeArrays, clients: Clients, log: Log, number: int = 0, scheduler: Policy | None = None
+    ) -> None:
+        self.scheduler = policy_of(config) if scheduler is None else scheduler
+        self.now_ns = 0
+        self.busy_ns = 0
+        """The time of steps that are done."""
+        self.n_inside = 0
+        """Requests that were taken in and have not ended."""
+        self.number = number
+        self.ended: list[Request] = []
+        """Who has ended here, until somebody takes them out."""
+        self.prefilled: list[Request] = []
+        """Whose prompt is computed here, and whose answer is not for here."""
+        self._config = config
+        self._cost = cost
+        self._clients = clients
+        self._log = log
+        self._device_free_ns = 0
+        self._n_barren_steps = 0
+        self._wake_ns = FAR_NS
+        self._in_flight: deque[_InFlight] = deque()
+
+    @property
+    def is_computing(self) -> bool:
+        """Is a batch in flight?"""
+        return bool(self._in_flight)
+
+    @property
+    def ready_ns(self) -> int:
+        """When is the oldest batch in flight done? Without one: when does a wait end?"""
+        return self._in_flight[0].end_ns if self._in_flight else self._wake_ns
+
+    def take(self, request: Request) -> None:
+        """A request comes to this replica."""
+        self._clients.replica[request.index] = self.number
+        self.n_inside += 1
+        if request.num_prompt_tokens >= self._config.max_model_len:
+            request.status = Status.REJECTED
+        else:
+            self.scheduler.add(request)
+        if request.status.is_finished:
+            self._end(request, request.arrival_ns)
+
+    def drop(self, request: Request, when_ns: int) -> None:
+        """The client of a request that was taken in has gone."""
+        if not request.status.is_finished:
+            self.scheduler.abort(request)
+            self._end(request, when_ns)
+
+    def fill(self) -> bool:
+        """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
+        self._wake_ns = FAR_NS
+        while len(self._in_flight) < self._config.depth and self.scheduler.has_unfinished:
+            launched = self._launch(self.scheduler.schedule(self.now_ns))
+            is_idle = not launched.batch.scheduled and not any(flight.batch.scheduled for flight in self._in_flight)
+            if is_idle and not launched.batch.preempted:
+                self._in_flight.clear()
+                return False
+            self._in_flight.append(launched)
+        return bool(self._in_flight)
+
+    def complete_oldest(self) -> bool:
+        """The oldest batch in flight is done: deliver what it yielded; False where requests preempt one another for ever."""
+        oldest = self._in_flight.popleft()
+        self.busy_ns += oldest.end_ns - oldest.start_ns
+        served = self.scheduler.update(oldest.batch)
+        delivered = {request.index: num_tokens for request, num_tokens in served}
+        for part in oldest.batch.scheduled:
+            row = (part.request.index, part.seat, part.kind, part.num_tokens, delivered.get(part.request.index, 0))
+            self._log.parts.append((oldest.step_index, *row))
+        for request, num_tokens in served:
+            self._n_barren_steps = 0
+            if num_tokens > 0 and self._clients.first_token_ns[request.index] == ABSENT:
+                self._clients.first_token_ns[request.index] = self.now_ns
+            if request.status is Status.PREFILLED:
+                self.n_inside -= 1
+                self.prefilled.append(request)
+            elif request.status.is_finished:
+                self._end(request, self.now_ns)
+        return self._n_barren_steps <= max_barren_steps(self._config.max_model_len)
+
+    def _launch(self, batch: Batch) -> _InFlight:
+        """Give the batch to the device, which works it off behind what it has, and log it."""
+        step = step_statistics.step_statistics(batch)
+        start_ns = max(self.now_ns, self._device_free_ns)
+        self._device_free_ns = start_ns
+        self._device_free_ns += price.duration_ns(batch, step, self._config, self._cost)
+        for part in batch.scheduled:
+            if self._clients.admitted_ns[part.request.index] == ABSENT:
+                self._clients.admitted_ns[part.request.index] = self.now_ns
+        for request in batch.rejected:
+            self._end(request, self.now_ns)
+        self._wake_ns = batch.wake_ns
+        self._n_barren_steps += bool(batch.preempted)
+        if batch.scheduled or batch.preempted:
+            duration = self._device_free_ns - start_ns
+            counts = (step.n_prefill_requests, step.n_decode_requests, self.scheduler.n_waiting, len(batch.preempted))
+            memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)), self._swapped_blocks(batch))
+            self._log.steps.append((start_ns, duration, *counts, *step[2:], *memory))
+        return _InFlight(batch, start_ns, self._device_free_ns, len(self._log.steps) - 1)
+
+    def _swapped_blocks(self, batch: Batch) -> int:
+        config = self._config
+        return batch.num_swapped_blocks if isinstance(config, scheduler_config.SchedulerConfig) and config.n_host_blocks > 0 else ABSENT
+
+    def _end(self, request: Request, when_ns: int) -> None:
+        self.n_inside -= 1
+        self.ended.append(request)
+        self._clients.end(request, when_ns)
+
+
+__all__ = ["Replica"]
