@@ -6,8 +6,7 @@ For an interpreter that has vLLM. A line in is a JSON list of arguments, a line 
 import json
 import sys
 
-from vllm.benchmarks.serve import add_cli_args
-from vllm.benchmarks.serve import main as bench
+from vllm.benchmarks.serve import add_cli_args, main as bench
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 

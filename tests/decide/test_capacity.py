@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from inferometer.decide.capacity import Capacity, CapacityQuestion, Reading, find_capacity
 from inferometer.errors import MeasureError, SpecError

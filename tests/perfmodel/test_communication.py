@@ -1,8 +1,7 @@
 """Are the bytes that a device sends those of the algorithms?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan, Traffic, all_gather, all_reduce, all_to_all, step_traffic

@@ -1,8 +1,7 @@
 """Is the KV cache as large as the worked numbers say, and are windows and causality counted exactly?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.perfmodel.kv_cache import (
     decode_pairs,

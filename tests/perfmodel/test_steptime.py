@@ -8,8 +8,7 @@ import msgspec
 import numba
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.errors import ModelError
 from inferometer.perfmodel import steptime_arrays

@@ -4,8 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.weights import (

@@ -1,8 +1,7 @@
 """Do FLOP and bytes of a step come out as worked by hand?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.perfmodel.weights import linears

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.records.load_frames import MS, ROLE, delta, fuzzed_bodies, request_frame, sse, usage
 
 from inferometer.records.answer_events import said_by

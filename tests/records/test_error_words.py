@@ -1,8 +1,7 @@
 """Are the words of a server that refuses found, whatever shape they have, and kept short?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.records.load_frames import request_frame
 
 from inferometer.records.error_words import error_words, most_said

@@ -3,8 +3,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from tests.records.server_pages import FOLDER, page
 

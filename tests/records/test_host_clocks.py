@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tests.records.load_frames import MS, SESSION, end_frame, lag_frame, plan_of, request_frame, sse, usage
 
 from inferometer.errors import RecordError

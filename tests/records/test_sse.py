@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tests.records.load_frames import fuzzed_bodies
 
 from inferometer.records.sse import events_of, reads_of

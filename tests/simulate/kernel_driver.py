@@ -5,8 +5,7 @@ from cases import Case
 from stepping import State
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.kernel import queue as kernel_queue
-from inferometer.simulate.kernel import vllm_schedule, vllm_update
+from inferometer.simulate.kernel import queue as kernel_queue, vllm_schedule, vllm_update
 from inferometer.simulate.kernel.state import new_state
 from inferometer.simulate.reference.request import Status
 

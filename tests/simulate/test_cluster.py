@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from cluster_strategies import ENGINES, settings_of_clusters
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError

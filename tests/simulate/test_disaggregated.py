@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from disaggregation_strategies import settings_of_disaggregated_runs
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError

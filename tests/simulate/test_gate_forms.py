@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from gate_driver import CompiledGate, drive
 from gate_strategies import gate_configs, gate_demands
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, TenantRules

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gate_driver import CompiledGate, drive
 from gate_strategies import gate_demands, tenant_rules
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy import stats
 
 from inferometer.simulate.demand import demand

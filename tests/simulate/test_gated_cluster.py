@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from cluster_strategies import settings_of_clusters
 from gate_strategies import gate_configs, maybe
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal
 
 from inferometer.records.types import ABSENT, RequestStatus

@@ -4,8 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from simulator_strategies import assert_equal, settings_of_a_run
 
 from inferometer.records.types import ABSENT, RequestStatus

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal, settings_of_a_speculating_run
 
 from inferometer.errors import SpecError

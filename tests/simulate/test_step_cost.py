@@ -1,8 +1,7 @@
 """Do the plain and the compiled closed form agree to the nanosecond, and does the linear cost say what its terms say?"""
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from inferometer.simulate.step_cost import compiled_duration_ns, duration_ns, linear_cost
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal, settings_of_a_swapping_run
 from test_kernel import after, check_blocks
 

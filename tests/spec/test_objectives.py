@@ -1,8 +1,7 @@
 """Is what is promised understood, and is what is not a promise refused with what is allowed?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.spec.objective_presets import PRESET_OBJECTIVES

@@ -1,8 +1,7 @@
 """Are a sweep's points those that were asked for, in an order that the seed alone decides?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.spec.sweep_plan import parse_counts, shuffled, sweep_points, visits_of

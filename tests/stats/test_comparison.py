@@ -5,8 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.stats.comparison import compare, compare_pairs, ratio_estimate
 

@@ -1,8 +1,7 @@
 """Do estimates stay consistent, and judgements stay undecided where they must?"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.stats.estimate import Estimate, judge
 

@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from inferometer.measure.executors.parts import OnDone
-from inferometer.measure.sweep import OnProgress
-from inferometer.measure.sweep import Progress as SweepProgress
+from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from inferometer.cli.answer import give, json_option
 from inferometer.cli.request_pages import write_request_page
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
-from inferometer.report import export as exporting
-from inferometer.report import html
+from inferometer.report import export as exporting, html
 from inferometer.units import format_bytes
 
 

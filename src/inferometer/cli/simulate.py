@@ -18,8 +18,7 @@ from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.simulation import SimulateAnswer, Simulator, simulate_workload, store
 from inferometer.cli.workload_options import takes_workload
-from inferometer.spec import gate as gates
-from inferometer.spec import objectives
+from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import replay, types
 from inferometer.units import NS_PER_S, parse_duration_s
 

@@ -20,8 +20,7 @@ from inferometer.simulate import (
     transfer_shares,
 )
 from inferometer.simulate.workload_demand import demand_of
-from inferometer.spec import gate as gates
-from inferometer.spec import objectives
+from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
 

@@ -22,8 +22,7 @@ from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
 from inferometer.simulate import outcome
-from inferometer.simulate.reference import batch as reference_batch
-from inferometer.simulate.reference import request as reference_request
+from inferometer.simulate.reference import batch as reference_batch, request as reference_request
 
 _ENDS: Final = {
     reference_request.Status.STOPPED: "stop",

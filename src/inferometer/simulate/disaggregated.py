@@ -9,10 +9,7 @@ from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
-from inferometer.simulate.kernel import front as kernel_front
-from inferometer.simulate.kernel import logs as kernel_logs
-from inferometer.simulate.kernel import loop
-from inferometer.simulate.kernel import replicas as kernel_replicas
+from inferometer.simulate.kernel import front as kernel_front, logs as kernel_logs, loop, replicas as kernel_replicas
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import Records
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Simulation, StepLog, seats_numbered_through, simulation

@@ -1,6 +1,5 @@
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.measure.engines.protocol import random_prompts
 from inferometer.spec.types import SweepPoint

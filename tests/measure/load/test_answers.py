@@ -3,8 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from inferometer.measure.load.answers import STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS

@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_server import a_plan, question_of
 
 from inferometer.errors import SpecError

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arrival_tests import ARRIVALS, check_dispersion, check_gaps, plan_of
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tiny_server import a_plan, frames_of, load, silent_inside
 
 from inferometer.measure.load.sessions import Past, past_of, session_after

@@ -5,9 +5,7 @@ in the step before; whoever holds pages is counted in ``n_running``.
 """
 
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import queue, seats, vllm_schedule
-from inferometer.simulate.kernel import sglang_admission as admission
-from inferometer.simulate.kernel import sglang_cache as cache
+from inferometer.simulate.kernel import queue, seats, sglang_admission as admission, sglang_cache as cache, vllm_schedule
 from inferometer.simulate.kernel.sglang_decode import decode
 from inferometer.simulate.kernel.sglang_order import order_queue
 from inferometer.simulate.kernel.state import NOTHING, State

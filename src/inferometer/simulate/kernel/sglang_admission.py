@@ -4,8 +4,7 @@ The same as ``reference/sglang_admission.py``; ``State.sglang`` has the budgets 
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import sglang_cache as cache
-from inferometer.simulate.kernel import sglang_tree as tree
+from inferometer.simulate.kernel import sglang_cache as cache, sglang_tree as tree
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.reference.sglang_admission import Verdict
 from inferometer.simulate.sglang_config import CLIP_MAX_NEW_TOKENS

@@ -1,8 +1,7 @@
 """Who generates a token, and who has to go for that? SGLang's rules, compiled; the same as ``reference.sglang.SglangScheduler``'s."""
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import queue, seats
-from inferometer.simulate.kernel import sglang_cache as cache
+from inferometer.simulate.kernel import queue, seats, sglang_cache as cache
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status

@@ -5,8 +5,7 @@ The same as ``reference.sglang.SglangScheduler.update`` and ``abort``, on arrays
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import arrivals, seats
-from inferometer.simulate.kernel import sglang_cache as cache
+from inferometer.simulate.kernel import arrivals, seats, sglang_cache as cache
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.reference.request import Status

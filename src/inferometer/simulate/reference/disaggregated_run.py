@@ -8,12 +8,14 @@ from inferometer.simulate.disaggregated import PoolCosts, contents_of_pools
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
-from inferometer.simulate.reference import gate as reference_gate
-from inferometer.simulate.reference import log as reference_log
-from inferometer.simulate.reference import replica as reference_replica
-from inferometer.simulate.reference import router
+from inferometer.simulate.reference import (
+    cluster as reference_cluster,
+    gate as reference_gate,
+    log as reference_log,
+    replica as reference_replica,
+    router,
+)
 from inferometer.simulate.reference.clients import Clients
-from inferometer.simulate.reference.cluster import Entry
 from inferometer.simulate.reference.disaggregated import Pools, SplitCluster
 from inferometer.simulate.reference.handover import DecodeScheduler, PrefillScheduler, Transfers
 from inferometer.simulate.reference.request import Request, Stage
@@ -35,7 +37,7 @@ def simulate_disaggregated_plainly(
     n_most = sum(
         pool.n_replicas * ((gate.max_in_flight if gate else 0) or pool.engine.max_num_active) for pool in (config.prefill, config.decode)
     )
-    entry = None if gate is None else Entry(reference_gate.Gate(requests, gate), n_most)
+    entry = None if gate is None else reference_cluster.Entry(reference_gate.Gate(requests, gate), n_most)
     cluster = SplitCluster(clients, pools, config, entry)
     outcome = cluster.run(FAR_NS if until_ns is None else until_ns)
     found = simulation(

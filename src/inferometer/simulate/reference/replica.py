@@ -11,10 +11,9 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate import scheduler_config, step_statistics
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.outcome import FAR_NS, max_barren_steps
-from inferometer.simulate.reference import price
+from inferometer.simulate.reference import log as reference_log, price
 from inferometer.simulate.reference.batch import Batch
 from inferometer.simulate.reference.clients import Clients
-from inferometer.simulate.reference.log import Log
 from inferometer.simulate.reference.policy import Policy, policy_of
 from inferometer.simulate.reference.request import Request, Status
 
@@ -30,7 +29,13 @@ class Replica:
     """One engine: its clock, its device, and what is in flight."""
 
     def __init__(
-        self, config: EngineConfig, cost: StepTimeArrays, clients: Clients, log: Log, number: int = 0, scheduler: Policy | None = None
+        self,
+        config: EngineConfig,
+        cost: StepTimeArrays,
+        clients: Clients,
+        log: reference_log.Log,
+        number: int = 0,
+        scheduler: Policy | None = None,
     ) -> None:
         self.scheduler = policy_of(config) if scheduler is None else scheduler
         self.now_ns = 0
