@@ -16,6 +16,7 @@ from inferometer.perfmodel.steptime import FittedParameter, PhaseDoubt, StepTime
 from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, arrays_of, step_duration_s
 from inferometer.perfmodel.steptime_box import box_of, outside
 from inferometer.perfmodel.steptime_file import load_step_time_model
+from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.spec.catalog import find_model
@@ -267,3 +268,25 @@ def test_arrays_are_finite():
     for model in SUBJECTS.values():
         arrays = arrays_of(model)
         assert all(np.isfinite(value).all() or math.isinf(arrays.window_tokens) for value in arrays)
+
+
+def test_levels_doubt_what_the_fit_was_checked_on():
+    """Beyond its box a fit doubts more: that is for cautions, and does not widen what lies inside."""
+    model = model_of()
+    small = replace(model, box=box_of([shape for shape in SHAPES if shape.n_decode_requests <= 8 and shape.prefill_tokens <= 4096]))
+    in_box = max(
+        prediction.duration_s.high / prediction.duration_s.value
+        for prediction in small.predict_all(
+            [decode_shape(batch_size=8, context_tokens=512), prefill_shape(batch_size=1, prompt_tokens=512)]
+        )
+    )
+    beyond = small.predict_all([decode_shape(batch_size=64, context_tokens=512)])[0].duration_s
+    levels = fitted_levels(small)
+    ratio = levels.slow.read_s[0] / levels.likely.read_s[0]
+    assert in_box <= ratio * (1 + 1e-9)
+    assert ratio < beyond.high / beyond.value
+
+
+def test_step_times_without_a_doubt_are_no_levels():
+    with pytest.raises(ModelError, match="no doubt"):
+        fitted_levels(replace(model_of(), doubts=()))

@@ -1,13 +1,15 @@
 """How long do steps take most likely, and how far may that be off: at both ends of what a fit or a datasheet leaves open?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from inferometer.errors import ModelError
 from inferometer.perfmodel import steptime_datasheet
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
-from inferometer.perfmodel.steptime_box import BoxRange
+from inferometer.perfmodel.steptime_box import BoxRange, Quantity
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -51,7 +53,15 @@ def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpe
 
 
 def fitted_levels(fit: StepTimeModel) -> StepTimes:
-    """Step times of a fit, all faster or all slower by what it doubts of single steps: doubt about many steps is not more than that."""
+    """Step times of a fit, all faster or all slower by what it doubts of single steps: doubt about many steps is not more than that.
+
+    Raises
+    ------
+    ModelError
+        The model says nothing of its doubt.
+    """
+    if not fit.doubts:
+        raise ModelError("these step times have no doubt", where="doubts", allowed="a fit's", try_="--hardware, for a datasheet's")
     likely = arrays_of(fit)
     doubt_ratio = _doubt_ratio(fit)
     hardware = fit.trained_on.hardware or "a device without a name"
@@ -67,10 +77,19 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
 
 
 def _doubt_ratio(fit: StepTimeModel) -> float:
-    shapes = [decode_shape(batch_size=batch, context_tokens=_TYPICAL_TOKENS) for batch in _TYPICAL_BATCHES]
-    shapes.append(prefill_shape(batch_size=1, prompt_tokens=_TYPICAL_TOKENS))
+    """The most that is doubted of small, middling and large steps, as far as the fit was checked on such: beyond, cautions speak."""
+    context_tokens = _checked(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
+    batches = {_checked(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
+    shapes = [decode_shape(batch_size=batch, context_tokens=context_tokens) for batch in sorted(batches)]
+    prompt_tokens = _checked(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
+    shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
     said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
     return max((estimate.high or estimate.value) / estimate.value for estimate in said)
+
+
+def _checked(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
+    """The value, or what is nearest to it of what the fit was checked on."""
+    return next((min(max(value, known.low), known.high) for known in box if known.quantity == quantity), value)
 
 
 __all__ = ["StepTimes", "datasheet_levels", "fitted_levels"]
