@@ -8,6 +8,7 @@ from typing import Final
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.simulate.serving_config import check_knob
 from inferometer.spec.prices import OwnedPrice
 from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 
@@ -97,7 +98,15 @@ class Candidates:
 
 
 def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Candidates:
-    """All replicas of the grid on all devices on offer; those that cannot be are named with the reason."""
+    """All replicas of the grid on all devices on offer; those that cannot be are named with the reason.
+
+    Raises
+    ------
+    SpecError
+        The engine has no knob of such a name.
+    """
+    for name, _ in grid.own:
+        check_knob(grid.policy, name, where="--set")
     possible, refused = list[Candidate](), list[Refusal]()
     for offer in offers:
         for engine in _engines(offer, grid):

@@ -73,6 +73,19 @@ def default_block_size(engine: str) -> int:
     return default if isinstance(default, int) else 1
 
 
+def check_knob(engine: str, name: str, *, where: str) -> None:
+    """Nothing, if this engine has a knob of that name.
+
+    Raises
+    ------
+    SpecError
+        It has not; the message says which it has.
+    """
+    known = [field.name for field in fields(_ENGINES[engine].config)]
+    if name not in known:
+        raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+
+
 def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str) -> EngineConfig:
     """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
 
@@ -97,8 +110,7 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     known = {field.name: field for field in fields(kind.config)}
     values: dict[str, object] = dict(kind.preset)
     for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
-        if name not in known:
-            raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
+        check_knob(engine, name, where=where)
         values[name] = value
     lacking = [name for name, field in known.items() if field.default is MISSING and name not in values]
     if lacking:
@@ -109,4 +121,4 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
         raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
 
 
-__all__ = ["ENGINE_NAMES", "default_block_size", "engine_config"]
+__all__ = ["ENGINE_NAMES", "check_knob", "default_block_size", "engine_config"]
