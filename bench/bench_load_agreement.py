@@ -186,27 +186,27 @@ def said_by(summary, asked):
     return Said(ttft.mean_s, middle[0], tpot.mean_s, middle[1], summary.output_tokens_per_s)
 
 
-def ours_as(tool, run):
-    """Our record in the other tool's definitions."""
+def ours_as(tool, run, rate_per_s):
+    """Our record in the other tool's definitions. vLLM's bench starts its clock an interval before it sends; the others with the first."""
     view = next(one for one in tool_views(run) if one.tool == tool)
     requests = run.requests
-    begin_ns = int(requests.intended_send_ns.min())
+    begin_ns = int(requests.intended_send_ns.min()) - (int(1e9 / rate_per_s) if tool == "vLLM bench" else 0)
     tokens_per_s = float(requests.output_tokens.sum()) / (int(requests.finished_ns.max()) - begin_ns) * 1e9
     return Said(view.ttft.mean_s, view.ttft.median_s, view.tpot.mean_s, view.tpot.median_s, tokens_per_s)
 
 
 def compare(tester, n_turns):
     """Ratios ours / theirs by tool and number, one for each turn, and ours / the server's."""
-    ratios, ours_over_server, tokens_apart = {}, [], []
+    ratios, ours_over_server, tokens_apart, rate_per_s = {}, [], [], tester.asked.rate_per_s
     before, truth = tester.run("inferometer")
     for turn in range(n_turns):
         for name in ("vLLM bench", "AIPerf"):
             theirs, _ = tester.run(name)
             after, truth = tester.run("inferometer")
-            around = np.sqrt(np.array(ours_as(name, before)) * np.array(ours_as(name, after)))
+            around = np.sqrt(np.array(ours_as(name, before, rate_per_s)) * np.array(ours_as(name, after, rate_per_s)))
             ratios.setdefault(name, []).append(around / np.array(theirs))
             print(f"turn {turn}, {name}: {theirs}; ours / theirs {np.round(ratios[name][-1], 3)}", flush=True)
-            ours = ours_as("inferometer", after)
+            ours = ours_as("inferometer", after, rate_per_s)
             ours_over_server.append((ours.ttft_mean_s - truth.ttft_s, ours.tpot_mean_s / truth.tpot_s, ours.ttft_mean_s / truth.ttft_s))
             tokens_apart.append(int(after.requests.output_tokens.sum()) - truth.n_tokens)
             before = after
