@@ -58,6 +58,16 @@ def load(url, *flags, folder):
     return run("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", *flags, folder=folder)
 
 
+def test_the_texts_of_a_file_are_sent(url, folder):
+    said = [{"from": who, "value": what} for who, what in (("human", "one two"), ("gpt", "three"), ("human", "four"), ("gpt", "five"))]
+    (folder / "talks.json").write_text(json.dumps([{"conversations": said}] * 3))
+    outcome = load(url, "--workload", "talks.json", "--rate", 20, "--prompts", "trace", folder=folder)
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    assert "prompts as trace" in outcome.stderr
+    assert (read_run(folder / "run").requests.status == RequestStatus.LENGTH).sum() == 6
+    check_refused(load(url, "--prompts", "trace", "--out", "other", folder=folder), 2, "no trace is replayed")
+
+
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_a_run_of_each_kind(endpoint, stream, url, folder):

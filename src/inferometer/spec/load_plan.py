@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from inferometer.spec.workload.types import WorkloadSpec
 
 Endpoint: TypeAlias = Literal["chat", "completions"]
-PromptForm: TypeAlias = Literal["token-ids", "tokenizer", "words"]
+PromptForm: TypeAlias = Literal["token-ids", "tokenizer", "trace", "words"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class LoadPlan:
     """At most so many at once; None: as many as there are requests in flight."""
     prompt_form: PromptForm = "words"
     """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by a local one; words: one word per token
-    asked for, whose true length only the server's usage says."""
+    asked for, whose true length only the server's usage says; trace: what the replayed file of texts says."""
     tokenizer: str | None = None
     """Folder or file of the local tokenizer."""
     text_seed: int | None = None

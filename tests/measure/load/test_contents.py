@@ -134,9 +134,69 @@ def test_a_local_tokenizer_makes_exact_lengths(tmp_path):
     assert len(tokenizer.encode(prompt).ids) == 50, "words that this tokenizer cuts in two are not used"
 
 
+TALKS = [
+    {
+        "conversations": [
+            {"from": "system", "value": "Be brief."},
+            {"from": "human", "value": "What is a prefix cache?"},
+            {"from": "gpt", "value": "Memory of prompts."},
+            {"from": "human", "value": "And a block?"},
+            {"from": "gpt", "value": "Sixteen tokens."},
+        ]
+    },
+    {"conversations": [{"from": "human", "value": "Good day"}, {"from": "gpt", "value": "Good day to you"}]},
+]
+PARTS = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+ASKED = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": PARTS}]
+BATCH = [
+    {"custom_id": "a", "body": {"messages": ASKED, "max_tokens": 9}},
+    {"custom_id": "b", "body": {"prompt": "Once upon a time", "max_tokens": 7}},
+]
+
+
+def bodies_of(path, endpoint):
+    """The bodies of a file of texts, asked one after the other."""
+    spec = with_changes(resolve_workload(str(path)), {"arrivals": {"kind": "open", "rate_per_s": 1.0}}, where="the test")
+    plan = draw_workload(spec).plan
+    writer = body_writer(load_plan(endpoint=endpoint, workload=spec, prompt_form="trace"), plan)
+    return [json.loads(writer.body(row)) for row in range(plan.n_requests)]
+
+
+def test_conversations_are_sent_as_they_stand(tmp_path):
+    path = tmp_path / "talks.json"
+    path.write_text(json.dumps(TALKS))
+    first, second, other = (body["messages"] for body in bodies_of(path, "chat"))
+    assert first == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a prefix cache?"}]
+    assert second == [*first, {"role": "assistant", "content": "Memory of prompts."}, {"role": "user", "content": "And a block?"}]
+    assert other == [{"role": "user", "content": "Good day"}]
+    assert bodies_of(path, "completions")[1]["prompt"] == "Be brief.\nWhat is a prefix cache?\nMemory of prompts.\nAnd a block?"
+
+
+def test_a_batch_is_sent_as_it_stands(tmp_path):
+    path = tmp_path / "batch.jsonl"
+    path.write_text("\n".join(map(json.dumps, BATCH)))
+    bodies = bodies_of(path, "chat")
+    assert [body["messages"] for body in bodies] == [ASKED, [{"role": "user", "content": "Once upon a time"}]]
+    assert [body["max_tokens"] for body in bodies] == [9, 7]
+    assert [body["prompt"] for body in bodies_of(path, "completions")] == ["Be kind.\nWhat is this?", "Once upon a time"]
+
+
+def test_a_file_without_texts_is_refused(tmp_path):
+    answers = tmp_path / "answers.jsonl"
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}}
+    answers.write_text(json.dumps({"custom_id": "a", "response": {"body": usage}}))
+    with pytest.raises(SpecError, match="line 1 has no text"):
+        bodies_of(answers, "chat")
+    numbers = tmp_path / "numbers.csv"
+    numbers.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,5,4\n")
+    with pytest.raises(SpecError, match="azure trace holds no texts"):
+        bodies_of(numbers, "chat")
+
+
 @pytest.mark.parametrize(
     ("changes", "words_of_it"),
     [
+        ({"prompt_form": "trace"}, "no trace is replayed"),
         ({"prompt_form": "token-ids", "endpoint": "chat"}, "takes text"),
         ({"prompt_form": "tokenizer"}, "no tokenizer"),
         ({"prompt_form": "tokenizer", "tokenizer": "/nowhere"}, "no such tokenizer"),

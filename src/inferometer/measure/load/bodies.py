@@ -1,8 +1,4 @@
-"""What does the body of each request say: model, prompt or messages, and how many tokens are wanted?
-
-In a chat a session's turns become a growing list of messages: what was asked and what was answered in turns. Any other shared prefix is
-the beginning of one user message.
-"""
+"""What does the body of each request say: model, prompt or messages, and how many tokens are wanted?"""
 
 import zlib
 from collections.abc import Callable
@@ -11,10 +7,13 @@ from typing import Final, TypeAlias
 import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.measure.load.contents import WORDS, Stretch, stretches, token_ids, words
+from inferometer.measure.load.contents import WORDS
 from inferometer.measure.load.local_tokenizer import encoder_of
+from inferometer.measure.load.prompts import InventedPrompts, Prompts, TracePrompts
 from inferometer.spec.load_plan import LoadPlan
-from inferometer.spec.workload.plan import NONE, RequestPlan
+from inferometer.spec.workload.plan import RequestPlan
+from inferometer.spec.workload.traces import read_texts
+from inferometer.spec.workload.types import TraceSource
 
 Body: TypeAlias = dict[str, object]
 
@@ -24,11 +23,10 @@ _FEWEST_WORDS: Final = 64
 class BodyWriter:
     """Writes the bodies of a plan's requests, each the same whenever it is written."""
 
-    def __init__(self, load: LoadPlan, plan: RequestPlan, seed: int, vocabulary: tuple[str, ...]) -> None:
+    def __init__(self, load: LoadPlan, plan: RequestPlan, prompts: Prompts) -> None:
         self._load = load
         self._plan = plan
-        self._seed = seed
-        self._vocabulary = vocabulary
+        self._prompts = prompts
         self._encode = msgspec.json.Encoder().encode
         self._fixed: Body = {"model": load.served_model}
         if load.is_streaming:
@@ -44,42 +42,9 @@ class BodyWriter:
 
     def body(self, row: int) -> bytes:
         """The JSON of a request's body."""
-        asked: Body = {"max_tokens": self.asked_tokens(row)}
-        if self._load.endpoint == "chat":
-            asked["messages"] = self._messages(row)
-        elif self._load.prompt_form == "token-ids":
-            asked["prompt"] = token_ids(self._seed, stretches(self._plan, row))
-        else:
-            asked["prompt"] = self._text(stretches(self._plan, row))
-        return self._encode(self._fixed | asked | self._extra)
-
-    def _messages(self, row: int) -> list[dict[str, str]]:
-        """Turn by turn, the earliest first."""
-        said: list[dict[str, str]] = []
-        for turn in reversed(self._turns(row)):
-            whole, begin = stretches(self._plan, turn), 0
-            if said:
-                leader = int(self._plan.prefix_request[turn])
-                asked = int(self._plan.prompt_tokens[leader])
-                begin = asked + int(self._plan.output_tokens[leader])
-                said.append({"role": "assistant", "content": self._text(_between(whole, asked, begin))})
-            said.append({"role": "user", "content": self._text(_between(whole, begin, int(self._plan.prompt_tokens[turn])))})
-        return said
-
-    def _turns(self, row: int) -> list[int]:
-        """The request and those whose whole exchange it goes on from, the latest first."""
-        plan, turns = self._plan, [row]
-        while (leader := int(plan.prefix_request[turns[-1]])) != NONE:
-            turn = turns[-1]
-            held = int(plan.prompt_tokens[leader]) + int(plan.output_tokens[leader])
-            is_next = plan.follows[turn] == leader and plan.prefix_tokens[turn] == held < plan.prompt_tokens[turn]
-            if not is_next:
-                break
-            turns.append(leader)
-        return turns
-
-    def _text(self, parts: tuple[Stretch, ...]) -> str:
-        return words(self._seed, parts, self._vocabulary)
+        is_chat = self._load.endpoint == "chat"
+        said: Body = {"messages": self._prompts.messages(row)} if is_chat else {"prompt": self._prompts.prompt(row)}
+        return self._encode(self._fixed | {"max_tokens": self.asked_tokens(row)} | said | self._extra)
 
 
 def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWriter:
@@ -88,24 +53,29 @@ def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWr
     Raises
     ------
     SpecError
-        Token ids in a chat, no tokenizer where one is needed, or one with which exact lengths cannot be made.
+        Token ids in a chat; no tokenizer where one is needed, or one with which exact lengths cannot be made; no trace, or one
+        without texts, where it is to be sent.
     """
     if load.prompt_form == "token-ids" and load.endpoint == "chat":
         raise SpecError(
             "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
         )
+    return BodyWriter(load, plan, _prompts(load, plan, run_name))
+
+
+def _prompts(load: LoadPlan, plan: RequestPlan, run_name: str) -> Prompts:
+    if load.prompt_form == "trace":
+        source = load.workload.replay
+        if not isinstance(source, TraceSource):
+            raise SpecError("no trace is replayed", where="--prompts trace", allowed="a file of texts", try_="--trace conversations.json")
+        return TracePrompts(plan, read_texts(source))
     vocabulary = _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS
-    return BodyWriter(load, plan, _seed(load, run_name), vocabulary)
+    return InventedPrompts(plan, _seed(load, run_name), None if load.prompt_form == "token-ids" else vocabulary)
 
 
 def _seed(load: LoadPlan, run_name: str) -> int:
     seed = load.workload.seed if load.text_seed is None else load.text_seed
     return seed if load.repeats_prompts else zlib.crc32(f"{seed} {run_name}".encode())
-
-
-def _between(parts: tuple[Stretch, ...], begin: int, end: int) -> tuple[Stretch, ...]:
-    cut = (Stretch(part.owner, max(part.begin, begin), min(part.end, end)) for part in parts)
-    return tuple(part for part in cut if part.begin < part.end)
 
 
 def _single_token_words(path: str | None) -> tuple[str, ...]:

@@ -22,6 +22,13 @@ _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
 _Parsed = TypeVar("_Parsed")
 
 
+class Spoken(NamedTuple):
+    """A message: who says it, and the text, or the parts of a message that has several."""
+
+    role: str
+    content: str | list[dict[str, object]]
+
+
 class TraceRow(NamedTuple):
     """One request of a foreign trace."""
 
@@ -38,6 +45,8 @@ class TraceRow(NamedTuple):
     """Rows of one session stand together: each prompt is all that was said before, and something new."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
+    said: tuple[Spoken, ...] = ()
+    """What the prompt adds to that of the session's request before, the answer to it first; empty unless asked for."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -139,4 +148,4 @@ def broken(path: Path, number: int, what: str) -> NoReturn:
     raise SpecError(f"line {number} is broken: {what}", where=f"{path}, line {number}", try_="remove the line, or --trace-format")
 
 
-__all__ = ["OWN_FORMAT", "TraceRow", "broken", "decoded", "detect_format", "known_format", "lines", "ns_from_trace"]
+__all__ = ["OWN_FORMAT", "Spoken", "TraceRow", "broken", "decoded", "detect_format", "known_format", "lines", "ns_from_trace"]

@@ -1,4 +1,4 @@
-"""How long are the requests of files of texts: ShareGPT conversations, OpenAI batches?
+"""How long are the requests of files of texts, and what do they say: ShareGPT conversations, OpenAI batches?
 
 Counts that a file gives are taken. Where it has only text, a token is taken for four characters, and the row says so.
 """
@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.trace_lines import TraceRow, broken, decoded, lines
+from inferometer.spec.workload.trace_lines import Spoken, TraceRow, broken, decoded, lines
 
 CHARACTERS_PER_TOKEN: Final = 4
 _ASKS: Final = ("human", "user", "system")
@@ -36,6 +36,7 @@ class Conversation(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """A chat message; parts that are not text count nothing."""
 
+    role: str = "user"
     content: str | list[dict[str, object]] | None = None
 
 
@@ -80,23 +81,24 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def sharegpt_rows(path: Path, *, only_first_turn: bool) -> Iterator[TraceRow]:
+def sharegpt_rows(path: Path, *, only_first_turn: bool, with_texts: bool = False) -> Iterator[TraceRow]:
     """Requests of a ShareGPT file: each answer is one, its prompt everything said before. A conversation is a session without instants."""
     for index, (number, raw) in enumerate(_items(path)):
-        said_tokens = 0
-        n_turns = 0
+        said_tokens, n_turns, new = 0, 0, list[Spoken]()
         for message in decoded(raw, Conversation, path, number).conversations:
             tokens = estimated_tokens(message.value)
-            if message.by in _ANSWERS and (said_tokens or n_turns):
+            role = _role(message, path, number)
+            if role == "assistant" and (said_tokens or n_turns):
                 if n_turns == 0 or not only_first_turn:
-                    yield TraceRow(number, None, said_tokens, tokens, session=index, prompt_is_estimate=True, output_is_estimate=True)
+                    row = TraceRow(number, None, said_tokens, tokens, session=index, prompt_is_estimate=True, output_is_estimate=True)
+                    yield row._replace(said=tuple(new) if with_texts else ())
                 n_turns += 1
-            elif message.by not in (*_ASKS, *_ANSWERS):
-                broken(path, number, f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}")
+                new = []
+            new.append(Spoken(role, message.value))
             said_tokens += tokens
 
 
-def openai_batch_rows(path: Path) -> Iterator[TraceRow]:
+def openai_batch_rows(path: Path, *, with_texts: bool = False) -> Iterator[TraceRow]:
     """Requests of an OpenAI batch, all there at once: of an output file what was counted, of an input file what can be told."""
     for number, line in lines(path):
         row = decoded(line, BatchLine, path, number)
@@ -111,19 +113,35 @@ def openai_batch_rows(path: Path) -> Iterator[TraceRow]:
             broken(path, number, "no max_tokens, so nothing says how long the answer is; a batch's output file says it")
         is_counted = isinstance(row.body.prompt, list)
         prompt = len(row.body.prompt) if isinstance(row.body.prompt, list) else sum(map(estimated_tokens, _texts(row.body)))
-        yield TraceRow(number, 0, prompt, most, max_tokens=most, prompt_is_estimate=not is_counted, output_is_estimate=True)
+        found = TraceRow(number, 0, prompt, most, max_tokens=most, prompt_is_estimate=not is_counted, output_is_estimate=True)
+        yield found._replace(said=tuple(_spoken(row.body))) if with_texts else found
+
+
+def text_of_parts(content: str | list[dict[str, object]]) -> str:
+    """The text of a message; parts that are none (images) say nothing."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(text for part in content if isinstance(text := part.get("text"), str))
+
+
+def _role(message: Said, path: Path, number: int) -> str:
+    if message.by in _ANSWERS:
+        return "assistant"
+    if message.by not in _ASKS:
+        broken(path, number, f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}")
+    return "system" if message.by == "system" else "user"
+
+
+def _spoken(body: BatchBody) -> Iterator[Spoken]:
+    if isinstance(body.prompt, str):
+        yield Spoken("user", body.prompt)
+    for message in body.messages:
+        if message.content is not None:
+            yield Spoken(message.role, message.content)
 
 
 def _texts(body: BatchBody) -> Iterator[str]:
-    if isinstance(body.prompt, str):
-        yield body.prompt
-    for message in body.messages:
-        if isinstance(message.content, str):
-            yield message.content
-        for part in message.content if isinstance(message.content, list) else ():
-            text = part.get("text")
-            if isinstance(text, str):
-                yield text
+    return (text_of_parts(said.content) for said in _spoken(body))
 
 
 def _items(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -159,4 +177,5 @@ __all__ = [
     "estimated_tokens",
     "openai_batch_rows",
     "sharegpt_rows",
+    "text_of_parts",
 ]

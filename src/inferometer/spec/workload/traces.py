@@ -11,12 +11,14 @@ from inferometer.errors import SpecError
 from inferometer.spec.workload import trace_formats, trace_texts
 from inferometer.spec.workload.own_trace import read_own_trace
 from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, WorkloadCaution, request_plan
-from inferometer.spec.workload.trace_lines import TraceRow, detect_format
+from inferometer.spec.workload.trace_lines import Spoken, TraceRow, detect_format
 from inferometer.spec.workload.types import TraceFormat, TraceSource
 from inferometer.units import NS_PER_S
 
 _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were rounded."""
+
+_WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +87,33 @@ def read_trace(source: TraceSource) -> ReadTrace:
     return ReadTrace(format=kind, workload=_workload(rows, path, tuple(cautions)), has_instants=has_instants)
 
 
-def _rows(kind: TraceFormat, path: Path, source: TraceSource) -> Iterator[TraceRow]:
+def read_texts(source: TraceSource) -> tuple[tuple[Spoken, ...], ...]:
+    """What each request of a file of texts says, in the order of ``read_trace``: what it adds to the one before in its session.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or holds numbers only.
+    """
+    path = Path(source.path)
+    kind = source.format or detect_format(path)
+    if kind not in _WITH_TEXTS:
+        raise SpecError(f"the {kind} trace holds no texts", where=str(path), allowed=", ".join(_WITH_TEXTS), try_="--prompts words")
+    rows: Sequence[TraceRow] = list(_rows(kind, path, source, with_texts=True))
+    rows = _without_empty(rows) if source.skip_empty else rows
+    for row in rows:
+        if not row.said:
+            raise SpecError(f"line {row.line} has no text", where=str(path), allowed="requests with texts", try_="--prompts words")
+    return tuple(row.said for row in rows)
+
+
+def _rows(kind: TraceFormat, path: Path, source: TraceSource, *, with_texts: bool = False) -> Iterator[TraceRow]:
     readers: dict[TraceFormat, Callable[[], Iterator[TraceRow]]] = {
         "azure": lambda: trace_formats.azure_rows(path),
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
-        "sharegpt": lambda: trace_texts.sharegpt_rows(path, only_first_turn=source.turns == "first"),
-        "openai-batch": lambda: trace_texts.openai_batch_rows(path),
+        "sharegpt": lambda: trace_texts.sharegpt_rows(path, only_first_turn=source.turns == "first", with_texts=with_texts),
+        "openai-batch": lambda: trace_texts.openai_batch_rows(path, with_texts=with_texts),
     }
     return readers[kind]()
 
@@ -168,4 +190,4 @@ def _coarse(rows: Sequence[TraceRow]) -> list[WorkloadCaution]:
     return [WorkloadCaution(code="instants_are_coarse", text=text, remedy=f"jitter_s = {step_s:.3g} spreads them")]
 
 
-__all__ = ["PrefixTree", "ReadTrace", "read_trace"]
+__all__ = ["PrefixTree", "ReadTrace", "read_texts", "read_trace"]
