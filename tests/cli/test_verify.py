@@ -249,7 +249,7 @@ def test_the_server_that_was_believed_holds(folder):
         held = verify("loads.toml", "--url", believed.url, folder=folder)
     inside = [outcome["is_inside"] for outcome in outcomes(answer_of(held))]
     assert sum(inside) >= len(inside) - N_DISTURBED, held.stdout
-    assert held.returncode == 0 or not all(inside)
+    assert held.returncode in {0, 11} or not all(inside), "11: too few requests for what p95 was"
 
 
 @pytest.mark.slow

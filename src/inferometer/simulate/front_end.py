@@ -1,12 +1,17 @@
 """What does a client see of a server whose front end takes its time: HTTP, tokenising, a queue between processes?
 
-The scheduler sees each request so much later than it was sent, and the client counts from the sending.
+The scheduler sees each request so much later than it was sent, and the client counts from the sending. However fast a client is, who
+asks again when an answer ends is too late for the step that is decided at that instant: the answer has to reach the client first.
 """
+
+from typing import Final
 
 from inferometer.records.types import ABSENT, I64
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.outcome import Simulation
 from inferometer.units import NS_PER_S
+
+_SOON_NS: Final = 1
 
 
 def delayed(requests: Demand, front_end_s: float) -> Demand:
@@ -19,8 +24,6 @@ def delayed(requests: Demand, front_end_s: float) -> Demand:
     [1000000, 1000005]
     """
     delay_ns = round(front_end_s * NS_PER_S)
-    if delay_ns == 0:
-        return requests
     leaves = requests.abort_ns != ABSENT
     abort_ns = requests.abort_ns.copy()
     abort_ns[leaves] += delay_ns
@@ -39,7 +42,7 @@ def as_clients_see(simulation: Simulation, front_end_s: float) -> Simulation:
 
 def _after(requests: Demand, delay_ns: int) -> I64:
     think_ns = requests.think_ns.copy()
-    think_ns[requests.follows >= 0] += delay_ns
+    think_ns[requests.follows >= 0] += max(delay_ns, _SOON_NS)
     return think_ns
 
 
