@@ -1,7 +1,5 @@
 """Are plans read as docs/verify.md tells them, and is a wrong one named?"""
 
-import json
-
 import pytest
 
 from inferometer.errors import SpecError
@@ -41,20 +39,3 @@ def test_a_wrong_plan_is_named(text, words):
     with pytest.raises(SpecError) as raised:
         plan_from_text(text, where="plan.toml")
     assert words in str(raised.value)
-
-
-def test_the_answer_of_size_is_a_plan(tmp_path):
-    """As `inferometer size --json` gives it; ``tests/cli/test_verify.py`` asks it for one."""
-    pick = {"hardware_id": "l4", "weights_dtype": "int4", "kv_cache_dtype": "float8", "tensor_parallel_size": 2, "n_replicas": 3}
-    pick |= {"step_times_from": "the datasheet of L4", "knobs": [["max_num_seqs", 64], ["max_model_len", 4096]]}
-    answer = {"model_id": "m", "rate_per_s": 20.0, "workload_name": "chat", "objective": "ttft:p95<1s", "router": "random", "pick": pick}
-    (tmp_path / "sized.json").write_text(json.dumps(answer))
-    plan = read_plan(tmp_path / "sized.json")
-    server, traffic = plan.server, plan.traffic
-    assert (server.router, server.dtype) == ("random", None)
-    assert (server.tp, server.replicas, server.quantization, server.kv_dtype, server.max_num_seqs) == (2, 3, "int4", "float8", 64)
-    assert (traffic.rates_per_s, traffic.slo, traffic.workload) == ((20.0,), "ttft:p95<1s", "chat")
-    for changed, words in ((None, "no pick"), (pick | {"step_times_from": "fitted to 9 step times"}, "rests on a fit")):
-        (tmp_path / "sized.json").write_text(json.dumps(answer | {"pick": changed}))
-        with pytest.raises(SpecError, match=words):
-            read_plan(tmp_path / "sized.json")

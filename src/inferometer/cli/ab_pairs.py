@@ -146,8 +146,7 @@ def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
     load_wording.check_size(request.load)
     load_wording.check_prompts(request.load, drawn)
     answer.talk(f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}: {load_wording.what_will_happen(request.load, drawn)}")
-    thresholds = () if asked.objective is None else asked.objective.thresholds
-    percentiles = tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+    percentiles = () if asked.objective is None else asked.objective.percentile_fractions
     loaded = load_running.run_load(request, drawn, folder, percentiles, as_json=False)
     if loaded.is_interrupted:
         raise KeyboardInterrupt

@@ -44,8 +44,7 @@ class LiveProbe:
         drawn = replay.draw_workload(request.load.workload)
         load_wording.check_prompts(request.load, drawn)
         answer.talk(f"{folder.name}: {load_wording.what_will_happen(request.load, drawn)}")
-        percentiles = tuple(one.percentile_fraction for one in self.objective.thresholds if one.percentile_fraction is not None)
-        loaded = load_running.run_load(request, drawn, folder, percentiles, as_json=False)
+        loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions, as_json=False)
         if loaded.is_interrupted:
             raise MeasureError("somebody stopped the probe", where=str(folder), try_="the same command goes on")
         validity.require_valid(loaded.run)

@@ -19,7 +19,7 @@ _OPTIONS: Final = (
     click.option(
         "--prefill-replicas",
         type=click.IntRange(min=1),
-        help="cluster_options.Servers that compute prompts alone; --replicas then are those that generate answers. [none]",
+        help="Replicas that compute prompts alone; --replicas then are those that generate answers. [none]",
     ),
     click.option("--prefill-tp", type=click.IntRange(min=1), help="Tensor-parallel devices of each of them. [as --tp]"),
     click.option(

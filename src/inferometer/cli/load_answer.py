@@ -42,8 +42,7 @@ def answer(made: AnswerableLoad) -> None:
 
 
 def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:
-    thresholds = () if objective is None else objective.thresholds
-    return tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+    return () if objective is None else objective.percentile_fractions
 
 
 def _exit_code(loaded: LoadedRun, view: RequestReportView) -> int:

@@ -12,9 +12,7 @@ from inferometer.records.collapse import flag_text
 from inferometer.records.summaries import PointSummary
 from inferometer.report.views import PhaseName, PointRow
 from inferometer.spec.types import SweepPoint
-from inferometer.stats.estimate import Estimate
-
-Z_90 = 1.645
+from inferometer.stats.estimate import Z_90, Estimate
 
 
 def decode_shape_of(point: SweepPoint) -> BatchShape:
@@ -140,4 +138,4 @@ def _datasheet(analysis: Analysis, phase: PhaseName) -> Estimate | None:
     return None if peak is None else exact(peak.value)
 
 
-__all__ = ["Z_90", "Utilisations", "decode_shape_of", "held_out_estimate", "point_rows", "prefill_shape_of", "utilisations", "work_of"]
+__all__ = ["Utilisations", "decode_shape_of", "held_out_estimate", "point_rows", "prefill_shape_of", "utilisations", "work_of"]

@@ -1,12 +1,11 @@
 """Which step-time model do the chosen rows of published tables carry?"""
 
-import click
-
+from inferometer.cli.answer import talk
 from inferometer.cli.published_tables import TableChoice, chosen_loads
 from inferometer.cli.runs import RunRequest
 from inferometer.fit.published_model import published_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.units import format_duration
+from inferometer.report.cells import estimate_cell
 
 
 def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
@@ -19,10 +18,8 @@ def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     """
     chosen = chosen_loads(request, choice)
     model, front_end_s = published_step_time(chosen.loads, chosen.hardware, n_tensor=chosen.n_tensor)
-    outside = f"{format_duration(front_end_s.value)} ({format_duration(front_end_s.low or 0)} to {format_duration(front_end_s.high or 0)})"
-    click.echo(
-        f"{len(chosen.loads)} published loads; a request spends {outside} outside of the engine, which the model leaves out", err=True
-    )
+    outside = f"{estimate_cell(front_end_s, 1e3)} ms"
+    talk(f"{len(chosen.loads)} published loads; a request spends {outside} outside of the engine, which the model leaves out")
     return model
 
 

@@ -3,13 +3,13 @@
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.size_tables import size_tables, which
 from inferometer.cli.sizing import SizeAnswer
 from inferometer.cli.sizing_rows import KindRow, PaceRow
 from inferometer.records.request_summaries import Percentile
+from inferometer.report.request_terminal import table_text
 from inferometer.report.request_words import percentile_text
 from inferometer.units import format_duration, format_number
 
@@ -84,12 +84,7 @@ def _reserve(pick: KindRow) -> str:
 
 def _tables(answer: SizeAnswer) -> list[RenderableType]:
     """One under the other; that of the policies with what it is of."""
-    parts: list[RenderableType] = [Text("")]
-    for table in size_tables(answer):
-        drawn = Table(*table.header, box=None, pad_edge=False)
-        for row in table.rows:
-            drawn.add_row(*row)
-        parts += [drawn, Text("")]
+    parts: list[RenderableType] = [Text(""), *(table_text(table) for table in size_tables(answer))]
     said = answer.over_time
     if said is not None:
         span_s = said.window_s * len(said.rates_per_s)

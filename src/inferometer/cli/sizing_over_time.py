@@ -54,7 +54,7 @@ def over_time(question: SizingQuestion, kind: SizedKind, course: Course, *, star
         target_fraction=target_fraction,
         rates_per_s=course.rates_per_s,
         capacities_per_s=capacities,
-        policies=tuple(_row(one) for one in sorted(outcomes, key=lambda one: (one.usd or 0.0, one.replica_s))),
+        policies=tuple(_row(one) for one in sorted(outcomes, key=lambda one: one.replica_s if one.usd is None else one.usd)),
     )
 
 

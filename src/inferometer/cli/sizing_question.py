@@ -51,14 +51,15 @@ def asked_of(workload: types.WorkloadSpec, flags: dict[str, Any]) -> Asked:
     SpecError
         The workload has no rate: users who wait, or all at once.
     """
-    course, rate_per_s = None, 0.0
+    course: Course | None = None
+    rate_per_s: float | None = None
     if _changes(workload):
         window_s = None if flags["window"] is None else parse_duration_s(flags["window"], where="--window")
         course = course_of(replay.draw_workload(workload).plan, window_s)
         rate_per_s = max(course.rates_per_s)
     elif isinstance(workload.arrivals, types.OpenArrivals):
         rate_per_s = workload.arrivals.rate_per_s
-    if not rate_per_s:
+    if rate_per_s is None:
         raise SpecError("the workload has no rate", where="--rate, --workload", allowed="requests that come at a rate", try_="--rate 20")
     question = SizingQuestion(
         spec=steady(workload) if course is not None else workload,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from inferometer.errors import ModelError
+from inferometer.fit.server_fit import SERVER_FIT_NAME, is_server_fit
 from inferometer.perfmodel.steptime_file import FIT_NAME
 from inferometer.spec import catalog, resolve
 from inferometer.spec.verify_plan import BelievedServer
@@ -35,7 +36,8 @@ def belief_sha256(server: BelievedServer) -> str:
         hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
         return sha256_of((resolve.resolve_model(server.model, load_format="dummy").spec, hardware))
     path = Path(server.fit)
-    path = path / FIT_NAME if path.is_dir() else path
+    if path.is_dir():
+        path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME
     try:
         return sha256_of(path.read_bytes())
     except OSError as error:

@@ -1,7 +1,6 @@
 """Which points of a sweep does a plan ask about, and what does the step-time model commit itself to?"""
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,7 +65,7 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
         said = _fitted(server, model, steps)
     else:
         paces = (levels.likely, levels.fast, levels.slow)
-        each = ([steptime_arrays.step_duration_s(pace, *astuple(step.shape)) for pace in paces] for step in steps)
+        each = ([steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps)
         said = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
         verify_belief.belief_of(server, levels.basis, levels.origin, model_id=model.model_id),

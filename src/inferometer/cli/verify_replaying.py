@@ -66,6 +66,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.Loa
         n_processes=client.processes,
         prompt_form=client.prompts,
         tokenizer=client.tokenizer,
+        repeats_prompts=False,  # loads of one plan have the same requests: a prefix cache would remember the words of the one before
         sends_bearer_token=token is not None,
         proxy=proxy,
     )
@@ -76,8 +77,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.Loa
 
 def _percentiles(sealed: Sealed) -> tuple[float, ...]:
     traffic = sealed.plan.traffic
-    thresholds = () if traffic is None or traffic.slo is None else parse_objective(traffic.slo).thresholds
-    return tuple(one.percentile_fraction for one in thresholds if one.percentile_fraction is not None)
+    return () if traffic is None or traffic.slo is None else parse_objective(traffic.slo).percentile_fractions
 
 
 __all__ = ["check_url", "load_request", "replay"]

@@ -27,8 +27,8 @@ METRICS: Final[Mapping[Metric, MetricName]] = {
     "tpot_p95_s": MetricName("TPOT", "TPOT p95", "ms", 1e3),
     "e2e_p50_s": MetricName("E2E", "E2E p50", "ms", 1e3),
     "e2e_p95_s": MetricName("E2E", "E2E p95", "ms", 1e3),
-    "output_tokens_per_s": MetricName("output", "output", "tok/s", 1.0),
-    "completed_requests_per_s": MetricName("completed", "completed", "requests/s", 1.0),
+    "output_tokens_per_s": MetricName("output", "output throughput", "tok/s", 1.0),
+    "completed_requests_per_s": MetricName("completed", "request throughput", "requests/s", 1.0),
     "prefill_s": MetricName("prefill", "prefill", "ms", 1e3),
     "decode_step_s": MetricName("decode step", "decode step", "ms", 1e3),
 }

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.decide.sizing_types import ServedBy, SizedKind
-from inferometer.perfmodel.steptime_arrays import StepTimeArrays, step_duration_s
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
+from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.prices import ApiPrice
 from inferometer.spec.types import Source
 
@@ -76,9 +77,9 @@ def prompt_time_fraction(arrays: StepTimeArrays, served: ServedBy) -> float:
     """
     tokens_in, tokens_out = (max(round(tokens), 1) for tokens in mean_tokens(served))
     batch = max(round(served.in_flight_load), 1)
-    context_tokens = batch * (tokens_in + tokens_out // 2)
-    prompt_s = step_duration_s(arrays, 1, 0, tokens_in, tokens_in * (tokens_in + 1) // 2, 0, 1)
-    output_s = tokens_out * step_duration_s(arrays, 0, batch, 0, 0, context_tokens, batch) / batch
+    prompt_s = shape_duration_s(arrays, prefill_shape(batch_size=1, prompt_tokens=tokens_in))
+    usual = decode_shape(batch_size=batch, context_tokens=tokens_in + tokens_out // 2)
+    output_s = tokens_out * shape_duration_s(arrays, usual) / batch
     return prompt_s / (prompt_s + output_s)
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.candidate_probes import locate, probe_of
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.request_summaries import RequestSummary, summarise_requests
@@ -40,7 +39,7 @@ class LimitPoint:
 
 def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LOAD_RATIOS) -> tuple[LoadPoint, ...]:
     """The replicas of the answer, from idle to beyond what they carry."""
-    probe = _probe(question, kind, question.objective)
+    probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     full = kind.sized_at.capacity.kept_load or question.rate_per_s
     points = list[LoadPoint]()
     for ratio in ratios:
@@ -52,10 +51,10 @@ def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float
 
 def limit_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS) -> tuple[LimitPoint, ...]:
     """How many replicas of this kind the traffic takes under stricter and laxer limits, from what the present ones carry under them."""
-    points = list[LimitPoint]()
+    points, probe = list[LimitPoint](), probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     for ratio in ratios:
         objective = _with_limits(question.objective, ratio)
-        load = _located(_probe(question, kind, objective), question.rate_per_s)
+        load = locate(replace(probe, objective=objective), question.rate_per_s)
         n_replicas = None if load is None else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
         each = kind.candidate.usd_per_hour
         hourly = None if each is None or n_replicas is None else each * n_replicas
@@ -63,26 +62,8 @@ def limit_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[floa
     return tuple(points)
 
 
-def _probe(question: SizingQuestion, kind: SizedKind, objective: ObjectiveSpec) -> ReplicaProbe:
-    return ReplicaProbe(
-        deployment=kind.candidate.deployment,
-        step_times=getattr(kind.candidate.deployment.step_times, question.pace),
-        traffic=question.traffic,
-        objective=objective,
-        n_replicas=kind.n_replicas,
-        router=question.router,
-    )
-
-
 def _with_limits(objective: ObjectiveSpec, ratio: float) -> ObjectiveSpec:
     return ObjectiveSpec(thresholds=tuple(replace(one, limit_s=one.limit_s * ratio) for one in objective.thresholds))
-
-
-def _located(probe: ReplicaProbe, start_per_s: float) -> float | None:
-    asked = CapacityQuestion(
-        kind="requests_per_s", start_load=start_per_s, lowest_load=start_per_s / 64, highest_load=start_per_s * 64, proof_effort=None
-    )
-    return find_capacity(probe, asked).located_load
 
 
 __all__ = ["LIMIT_RATIOS", "LOAD_RATIOS", "LimitPoint", "LoadPoint", "limit_curve", "load_curve"]

@@ -12,9 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.decide.capacity import CapacityQuestion, find_capacity
+from inferometer.decide.candidate_probes import locate, probe_of
 from inferometer.decide.course import Course, Scaling, Schedule, scheduled, static_peak, target_in_flight, target_utilization
-from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records import latencies
 from inferometer.records.promises import Judgement, judge_objective
@@ -23,6 +22,8 @@ from inferometer.units import NS_PER_S
 
 _FIRST_SIZES: Final = 4
 _SIZE_RATIO: Final = 1.5
+_LEAST_SHARE: Final = 1 / 16
+"""Of what was guessed, where no load was seen to keep the promise."""
 _MOST_ROUNDS: Final = 12
 _S_PER_HOUR: Final = 3600.0
 
@@ -68,14 +69,7 @@ class Elastic:
     def run(self, schedule: Schedule) -> Run:
         """All requests on the replicas that are ready when they come."""
         n_replicas = max(schedule.ready)
-        probe = ReplicaProbe(
-            deployment=self.kind.candidate.deployment,
-            step_times=getattr(self.kind.candidate.deployment.step_times, self.question.pace),
-            traffic=self.question.traffic,
-            objective=self.question.objective,
-            n_replicas=n_replicas,
-            router="class-aware",
-        )
+        probe = replace(probe_of(self.question, self.kind.candidate, self.question.pace, n_replicas), router="class-aware")
         plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
         return probe.run_plan(plan, tuple(tuple(range(n)) for n in schedule.ready))
 
@@ -111,18 +105,12 @@ def capacities_of(question: SizingQuestion, kind: SizedKind, peak_per_s: float) 
     Located by short runs of some numbers, per replica straight between them; scaled by what long runs left of the sized number's.
     """
     sizes, found = list[int](), list[float]()
-    probe = ReplicaProbe(
-        deployment=kind.candidate.deployment,
-        step_times=getattr(kind.candidate.deployment.step_times, question.pace),
-        traffic=question.traffic,
-        objective=question.objective,
-        router=question.router,
-    )
+    probe = probe_of(question, kind.candidate, question.pace)
     proof = kind.sized_at.capacity
     sure = min(1.0, (proof.kept_load or 0.0) / proof.located_load) if proof.located_load and proof.kept_load else 1.0
     size, guess_per_s = 1, question.rate_per_s / kind.n_replicas
     while not found or (found[-1] * sure < peak_per_s or sizes[-1] < kind.n_replicas):
-        located = _located(replace(probe, n_replicas=size), guess_per_s * size)
+        located = locate(replace(probe, n_replicas=size), guess_per_s * size) or guess_per_s * size * _LEAST_SHARE
         sizes.append(size)
         found.append(located)
         guess_per_s = located / size
@@ -130,16 +118,6 @@ def capacities_of(question: SizingQuestion, kind: SizedKind, peak_per_s: float) 
     numbers = np.arange(1, sizes[-1] + 1)
     each = np.interp(numbers, sizes, np.array(found) / np.array(sizes))
     return tuple((np.maximum.accumulate(each * numbers) * sure).tolist())
-
-
-def _located(probe: ReplicaProbe, guess_per_s: float) -> float:
-    found = find_capacity(
-        probe,
-        CapacityQuestion(
-            kind="requests_per_s", start_load=guess_per_s, lowest_load=guess_per_s / 16, highest_load=guess_per_s * 16, proof_effort=None
-        ),
-    )
-    return found.located_load or guess_per_s / 16
 
 
 def _kept(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:

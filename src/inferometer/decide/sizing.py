@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, get_args
 
+from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.probing import ReplicaProbe, reading_of
@@ -69,7 +70,7 @@ def _replicas_that_last(question: SizingQuestion, found: Searched) -> int | None
     first = found.n_replicas or 1
 
     def is_enough(n_replicas: int) -> bool:
-        probe = _probe(question, found.candidate, question.pace, n_replicas)
+        probe = probe_of(question, found.candidate, question.pace, n_replicas)
         return _asked_long(question, probe)[1].reading.verdict == "met"
 
     enough = next((n for n in range(first, first + max(2, first // 2) + 1) if is_enough(n)), None)
@@ -80,7 +81,7 @@ def _replicas_that_last(question: SizingQuestion, found: Searched) -> int | None
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
     """The smallest number of these replicas, each with its part of the traffic, whose weakest link is within its limit in short runs."""
-    probe = _probe(question, candidate, question.pace)
+    probe = probe_of(question, candidate, question.pace)
     readings = dict[int, Reading]()
 
     def is_enough(n_replicas: int) -> bool:
@@ -115,7 +116,7 @@ def sized(question: SizingQuestion, found: Searched) -> SizedKind:
         paces={pace: _paced(question, candidate, pace, n_replicas) for pace in get_args(Pace)},
         asked_pace=question.pace,
         rate_per_s=question.rate_per_s,
-        without_one=None if n_replicas == 1 else _served(question, _probe(question, candidate, question.pace, n_replicas - 1))[0],
+        without_one=None if n_replicas == 1 else _served(question, probe_of(question, candidate, question.pace, n_replicas - 1))[0],
     )
 
 
@@ -125,7 +126,7 @@ def _rank(found: Searched) -> tuple[float, float, float]:
 
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
     """What this kind of replica can do at most: requests that all come at once are served no slower than any that come in time."""
-    run = _probe(question, candidate, question.pace).run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
+    run = probe_of(question, candidate, question.pace).run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
     rate = max(_served_per_s(run), 1e-9)
     n_replicas = max(1, math.ceil(question.rate_per_s / rate * (1 - 1e-9)))
     return Bound(rate, n_replicas, n_replicas * candidate.n_devices)
@@ -145,20 +146,9 @@ def _served_per_s(run: Run) -> float:
     return half / max(int(spans_ns.min()), 1) * NS_PER_S
 
 
-def _probe(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int = 1) -> ReplicaProbe:
-    return ReplicaProbe(
-        deployment=candidate.deployment,
-        step_times=getattr(candidate.deployment.step_times, pace),
-        traffic=question.traffic,
-        objective=question.objective,
-        n_replicas=n_replicas,
-        router=question.router,
-    )
-
-
 def _paced(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int) -> PacedAnswer:
     """All replicas under all the traffic, asked long; how much more they carry is asked closely at the pace in question, else roughly."""
-    probe = _probe(question, candidate, pace, n_replicas)
+    probe = probe_of(question, candidate, pace, n_replicas)
     served, known = _served(question, probe)
     capacity = find_capacity(
         probe,

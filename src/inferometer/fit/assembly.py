@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from inferometer.fit.held_out import PHASES, Z_90, HeldOutPoint, held_out_errors, interval_ratio
+from inferometer.fit.held_out import PHASES, HeldOutPoint, held_out_errors, interval_ratio
 from inferometer.fit.observations import Observations
 from inferometer.fit.priors import Priors, kv_traffic_ratio
 from inferometer.fit.regression import Data, Posterior, Strengths
 from inferometer.perfmodel.steptime import FittedParameter, PhaseDoubt, PhaseName, StepTimeModel, ToldBy, TrainedOn
 from inferometer.perfmodel.steptime_box import box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 
 def data_of(seen: Observations) -> Data:

@@ -19,7 +19,6 @@ from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.imports.kernel_tables import KernelTables
 from inferometer.spec.types import EngineSpec, ModelSpec
 
-_Z_90: Final = 1.645
 _NOISE_RATIO: Final = 0.03
 _NOTHING_S: Final = 1e-9
 _NO_LINK_BYTES_PER_S: Final = 1e9
@@ -106,8 +105,8 @@ def _believed(
         free=(*free, *(f"rows {row}" for row in rows)),
         covariance=tuple(tuple(row) for row in np.diag(np.square(deviations)).tolist()),
         doubts=(
-            PhaseDoubt(phase="prefill", spread_ratio=posterior.strengths.prefill_ratio, interval_ratio=_Z_90),
-            PhaseDoubt(phase="decode", spread_ratio=posterior.strengths.decode_ratio, interval_ratio=_Z_90),
+            PhaseDoubt(phase="prefill", spread_ratio=posterior.strengths.prefill_ratio),
+            PhaseDoubt(phase="decode", spread_ratio=posterior.strengths.decode_ratio),
         ),
         box=box_of(shapes),
         trained_on=TrainedOn(

@@ -7,7 +7,6 @@ likelihood (limits) and by a sandwich over groups of neighbours (step times).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -17,9 +16,7 @@ from inferometer.fit.server_fit import KnobFit, SeenLoad, ServerFit, plain_base
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer, terms_of
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
-from inferometer.stats.estimate import Estimate
-
-_Z_90: Final = 1.645
+from inferometer.stats.estimate import Z_90, Estimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +98,8 @@ def _parameters(explained: black_box.Explained) -> tuple[FittedParameter, ...]:
 def _interval(place: float, deviation: float, n_samples: int) -> Estimate:
     return Estimate(
         value=math.exp(place),
-        low=math.exp(place - _Z_90 * deviation),
-        high=math.exp(place + _Z_90 * deviation),
+        low=math.exp(place - Z_90 * deviation),
+        high=math.exp(place + Z_90 * deviation),
         confidence_fraction=0.9,
         n_samples=n_samples,
         method="inverse simulation; sandwich over groups of neighbours",

@@ -6,7 +6,6 @@ are is learned from each load's own miss when the others foretell it.
 Letters of shapes: N loads, 2N latencies (TPOT, then TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -20,6 +19,7 @@ from inferometer.fit.discrepancy import TPOT, TTFT, covariance, places_of
 from inferometer.fit.published_loads import PublishedLoad, scheduler_of
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, WorkColumns, term_columns, work_columns
 from inferometer.records.types import F64, I64, Bools
+from inferometer.stats.estimate import Z_90
 
 _SIZES: Final = (TPOT, TTFT)
 _MAX_ROUNDS: Final = 8
@@ -145,7 +145,7 @@ def _problem(loads: Sequence[SimulatedLoad]) -> _Problem:
     missed = np.zeros((2 * len(loads), 2 * len(loads)))
     for metric, size in enumerate(_SIZES):
         missed[metric::2, metric::2] = covariance(size, places, places)
-    seen = [(one.published.tpot_s or math.nan, one.published.ttft_s or math.nan) for one in loads]
+    seen = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
     return _Problem(
         loads=tuple(loads),
         devices=devices,
@@ -198,7 +198,7 @@ def _line(problem: _Problem, at: F64) -> _Line:
         around = _seen_by([problem.loads[i] for i in members], np.vstack([here, here + moves]))
         for index, seen in zip(members, around, strict=True):
             both = np.log(np.stack([seen.tpot_s, seen.ttft_s], axis=1))
-            level[index], rate[index] = both[0], math.log(seen.output_tokens_per_s[0])
+            level[index], rate[index] = both[0], np.log(seen.output_tokens_per_s[0])
             slopes[index, :, number, free] = (both[1:] - both[0]) / _MOVE
     n_tensor = [one.published.engine.tensor_parallel_size for one in problem.loads]
     return _Line(at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_tensor))
@@ -231,7 +231,7 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     covariance_ = problem.believed - gain @ inverse @ gain.T
     n_unknowns = len(UNKNOWNS)
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
-    ratio = [math.sqrt(size.amplitude_ratio**2 + size.noise_ratio**2) * wide / 1.645 for size, wide in zip(_SIZES, width, strict=True)]
+    ratio = [np.hypot(size.amplitude_ratio, size.noise_ratio) * wide / Z_90 for size, wide in zip(_SIZES, width, strict=True)]
     return PublishedFit(
         devices=problem.devices,
         unknowns=np.stack([belief.centre + line.at[block] for belief, block in zip(problem.beliefs, blocks, strict=True)]),

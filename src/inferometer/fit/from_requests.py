@@ -18,7 +18,7 @@ from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldB
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.types import F64, Bools, RequestStatus, Run
 from inferometer.records.validity import require_valid
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 FRONT_END: Final = "front_end_s"
 _FRONT_END_BELIEF: Final = (math.log(3e-3), 1.0)
@@ -32,7 +32,6 @@ _LOST: Final = 20.0
 """Misfit of a request that the simulation did not finish."""
 
 _N_GROUPS: Final = 20
-_Z_90: Final = 1.645
 _MIN_REQUESTS: Final = 10
 
 
@@ -148,7 +147,7 @@ def _told(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, run
 
 
 def _interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
-    low, high = place - _Z_90 * deviation, place + _Z_90 * deviation
+    low, high = place - Z_90 * deviation, place + Z_90 * deviation
     value, low, high = (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
     method = "inverse simulation; sandwich over groups of neighbours"
     return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=method)

@@ -6,13 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.perfmodel.steptime import HeldOutError, PhaseName
+from inferometer.fit.observations import Observations
+from inferometer.perfmodel.steptime import HeldOutError, PhaseName, StepTimeModel
 from inferometer.records.types import F64
+from inferometer.stats.estimate import Z_90
 
 PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")
-
-Z_90: Final = 1.645
-"""Standard deviations of a normal distribution that hold 90 % of it."""
 
 _MIN_FOR_CALIBRATION: Final = 12
 
@@ -81,4 +80,12 @@ def interval_ratio(standardised: F64) -> float:
     return float(np.quantile(standardised, min(1.0, 0.9 * (n + 1) / n)))
 
 
-__all__ = ["MAX_NOISE_RATIO", "PHASES", "Z_90", "HeldOutPoint", "held_out_errors", "interval_ratio"]
+def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
+    """Standard deviation of the logarithm of what will be measured: the model's, and the noise of the measured median."""
+    ratios = {doubt.phase: doubt.interval_ratio for doubt in model.doubts}
+    scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
+    noise = np.array([row.noise_ratio for row in test.rows])
+    return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
+
+
+__all__ = ["MAX_NOISE_RATIO", "PHASES", "HeldOutPoint", "claimed_deviation", "held_out_errors", "interval_ratio"]

@@ -8,7 +8,7 @@ from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.perfmodel.steptime_terms import parameters_of
 from inferometer.records.types import F64
 from inferometer.spec.types import ModelSpec
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 _SMALL_KERNEL_S: Final = 2.8e-6
 _N_SMALL: Final = 6
@@ -18,7 +18,6 @@ _N_SMALL_EXPERTS: Final = 12
 """Besides, in a layer of experts: router, softmax with top-k, sort, permutation, gather, weighted sum and their copies."""
 _IN_A_STEP: Final = (0.93, 0.06)
 """Speed of a kernel in a step relative to alone, and its doubt (log): steady clocks are lower, caches are not warm."""
-_Z_90: Final = 1.645
 
 
 def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, Belief]:
@@ -56,7 +55,7 @@ def believed_parameter(name: str, belief: Belief) -> FittedParameter:
         return place if name == "sag_ratio" else math.exp(place)
 
     told_by: ToldBy = "prior" if belief.deviation_ratio > 0 else "fixed"
-    half = _Z_90 * belief.deviation_ratio
+    half = Z_90 * belief.deviation_ratio
     is_known = told_by == "fixed"
     estimate = Estimate(
         value=value(belief.centre_ratio),

@@ -93,14 +93,12 @@ class Crowd(NamedTuple):
 
 
 class FirstPace(NamedTuple):
-    """Seconds of a step by what it holds, as the answers' pace beside their company says; 0 where that says nothing."""
+    """Seconds of a step by what it holds, as the answers' pace beside their company says; None where that says nothing."""
 
     base_s: float
-    sequence_s: float
-    context_token_s: float
-    prompt_token_s: float
-    step_s: float
-    """The median answer's pace."""
+    sequence_s: float | None
+    context_token_s: float | None
+    prompt_token_s: float | None
 
 
 def look(test: LoadTest) -> LoadLook:
@@ -186,11 +184,8 @@ def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
         raise ModelError(f"{len(tpot_s)} answers of several tokens", allowed=f"{_MIN_REQUESTS} or more", try_="longer answers")
     scale = np.maximum(company.max(axis=0), 1e-9)
     found = nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
-    step_s = float(np.median(tpot_s))
     base_s = max(float(found[0]), _LEAST_SHARE * float(tpot_s.min()))
-    return FirstPace(
-        base_s=base_s, sequence_s=float(found[1]), context_token_s=float(found[2]), prompt_token_s=float(found[3]), step_s=step_s
-    )
+    return FirstPace(base_s, *(float(seconds) or None for seconds in found[1:]))
 
 
 def _company(one: LoadLook) -> tuple[F64, F64]:

@@ -10,7 +10,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.device_beliefs import device_belief
 from inferometer.fit.from_published import SimulatedLoad, fit_published, simulated
 from inferometer.fit.published_loads import PublishedLoad
-from inferometer.fit.published_told import PHASES, Z_90, held_out_errors, told_of
+from inferometer.fit.published_told import PHASES, held_out_errors, told_of
 from inferometer.perfmodel.steptime import PhaseDoubt, StepTimeModel, TrainedOn
 from inferometer.perfmodel.steptime_box import box_of
 from inferometer.spec.types import HardwareSpec
@@ -43,7 +43,7 @@ def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, 
         staircase_log_ratio=(),
         free=told.free,
         covariance=told.covariance,
-        doubts=tuple(PhaseDoubt(phase=phase, spread_ratio=fit.spread_ratio[k], interval_ratio=Z_90) for k, phase in enumerate(PHASES)),
+        doubts=tuple(PhaseDoubt(phase=phase, spread_ratio=fit.spread_ratio[k]) for k, phase in enumerate(PHASES)),
         box=box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.misses),

@@ -10,11 +10,10 @@ from inferometer.fit.from_published import Misses, PublishedFit
 from inferometer.perfmodel.steptime import FittedParameter, HeldOutError, PhaseName, ToldBy
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.types import F64
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 PHASES: Final[tuple[PhaseName, ...]] = ("decode", "prefill")
 """Whose steps TPOT and TTFT tell of."""
-Z_90: Final = 1.645
 _METHOD: Final = "published loads, simulated; covariance of the parameters"
 
 
@@ -77,4 +76,4 @@ def _error(phase: PhaseName, log_miss: F64, half_width: F64) -> HeldOutError:
     )
 
 
-__all__ = ["PHASES", "Z_90", "Told", "held_out_errors", "told_of"]
+__all__ = ["PHASES", "Told", "held_out_errors", "told_of"]

@@ -17,11 +17,10 @@ from inferometer.fit.effective_steps import steps_at
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.records.types import F64
 from inferometer.spec.types import EngineSpec, ModelSpec
-from inferometer.stats.estimate import Estimate
+from inferometer.stats.estimate import Z_90, Estimate
 
 SERVER_SCHEMA_VERSION: Final = 1
 SERVER_FIT_NAME: Final = "server_fit.json"
-_Z_90: Final = 1.645
 _STEP: Final = 1e-4
 _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
 _WIDEST: Final = 2.0
@@ -118,7 +117,9 @@ class ServerFit:
     def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
         """How long does a step of this shape take, and ``further_s`` beside it?"""
         levels = self.levels()
-        value, low, high = (further_s + shape_s(steps, shape) for steps in (levels.likely, levels.fast, levels.slow))
+        value, low, high = (
+            further_s + steptime_arrays.shape_duration_s(steps, shape) for steps in (levels.likely, levels.fast, levels.slow)
+        )
         method = "inverse simulation of load tests"
         n_samples = self.seen.n_requests
         return Estimate(
@@ -134,20 +135,20 @@ class ServerFit:
         x = self.x()
         slopes = np.stack([self._log_seconds(x + _STEP * unit) - self._log_seconds(x - _STEP * unit) for unit in np.eye(len(x))], axis=1)
         slopes /= 2 * _STEP
-        return np.asarray(_Z_90 * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2), dtype=np.float64)
+        return np.asarray(Z_90 * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2), dtype=np.float64)
 
     def _slower(self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64) -> steptime_arrays.StepTimeArrays:
         """Every step slower as a typical decode is, and what prompts cost besides so that a typical prompt is as slow as said."""
         prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
         all_slower = steptime_arrays.slowed(likely, decode_ratio)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=self.seen.median_prompt_tokens)
-        wanted_s = shape_s(likely, prefill) * prompt_ratio
+        wanted_s = steptime_arrays.shape_duration_s(likely, prefill) * prompt_ratio
 
         def prompts_slower(log_ratio: float) -> steptime_arrays.StepTimeArrays:
             return all_slower._replace(**{name: getattr(all_slower, name) * float(np.exp(log_ratio)) for name in _OF_PROMPTS})
 
         def missing_s(log_ratio: float) -> float:
-            return shape_s(prompts_slower(log_ratio), prefill) - wanted_s
+            return steptime_arrays.shape_duration_s(prompts_slower(log_ratio), prefill) - wanted_s
 
         if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
             return all_slower
@@ -159,20 +160,7 @@ class ServerFit:
         seen, steps = self.seen, self.steps(x)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
         decode = types.decode_shape(batch_size=max(seen.n_answers_at_once // 2, 1), context_tokens=seen.median_context_tokens)
-        return np.log([shape_s(steps, prefill), shape_s(steps, decode)])
-
-
-def shape_s(steps: steptime_arrays.StepTimeArrays, shape: types.BatchShape) -> float:
-    """How long does a step of this shape take?"""
-    return steptime_arrays.step_duration_s(
-        steps,
-        shape.n_prefill_requests,
-        shape.n_decode_requests,
-        shape.prefill_tokens,
-        shape.prefill_context_product_tokens2,
-        shape.decode_context_tokens,
-        shape.n_logit_positions,
-    )
+        return np.log([steptime_arrays.shape_duration_s(steps, prefill), steptime_arrays.shape_duration_s(steps, decode)])
 
 
 def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
@@ -217,7 +205,7 @@ def _file(path: Path) -> Path:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kind:
     kind: str | None = None
-    schema_version: int = 0
+    schema_version: int | None = None
 
 
 __all__ = [
@@ -228,5 +216,4 @@ __all__ = [
     "is_server_fit",
     "load_server_fit",
     "plain_base",
-    "shape_s",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from inferometer.errors import RecordError
-from inferometer.fit.server_knobs import Limit, Switch, ToldByServer
+from inferometer.fit.server_knobs import BLOCK_TOKENS, Limit, Switch, ToldByServer
 from inferometer.records.server_summaries import summarise_server
 from inferometer.records.types import Run
 
@@ -25,8 +25,6 @@ _SWITCHES: Final[dict[Switch, str]] = {
 _BLOCK_SIZE: Final = r"'block_size': (\d+)"
 _CACHE_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
 """vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration), entrypoints (arguments that are no defaults)."""
-
-_BLOCK_TOKENS: Final = 16
 
 
 def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
@@ -68,7 +66,7 @@ def _by_log(log: str) -> ToldByServer:
     size, tokens = re.search(_BLOCK_SIZE, log), re.search(_CACHE_TOKENS, log)
     block_tokens = int(size[1]) if size else None
     if tokens is not None:
-        limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (block_tokens or _BLOCK_TOKENS)
+        limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (block_tokens or BLOCK_TOKENS)
     return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens)
 
 

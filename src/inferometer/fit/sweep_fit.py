@@ -6,16 +6,14 @@ Letters of shapes: N observations, K free parameters.
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from inferometer.errors import ModelError
 from inferometer.fit.assembly import data_of, model_of
-from inferometer.fit.held_out import Z_90, HeldOutPoint
+from inferometer.fit.held_out import HeldOutPoint, claimed_deviation
 from inferometer.fit.observations import Observations, observe
 from inferometer.fit.priors import Ceilings, Priors, ceilings_of, priors_of
 from inferometer.fit.regression import Data, Posterior, Strengths, regress
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.records.types import F64, Run
+from inferometer.records.types import Run
 from inferometer.spec.types import HardwareSpec
 
 N_FOLDS: Final = 10
@@ -92,7 +90,7 @@ def _held_out(seen: Observations, ceilings: Ceilings, n_folds: int, start: Stren
         shapes = [row.shape for row in test.rows]
         work = model.work(shapes)
         predicted_s = model.terms(work).total_s
-        deviation = _claimed_deviation(model, test, model.log_half_widths(shapes, work))
+        deviation = claimed_deviation(model, test, model.log_half_widths(shapes, work))
         points += [
             HeldOutPoint(
                 phase=row.phase,
@@ -107,14 +105,6 @@ def _held_out(seen: Observations, ceilings: Ceilings, n_folds: int, start: Stren
             for i, row in enumerate(test.rows)
         ]
     return tuple(points)
-
-
-def _claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
-    """Standard deviation of the logarithm of what will be measured: the model's, and the noise of the measured median."""
-    ratios = {doubt.phase: doubt.interval_ratio for doubt in model.doubts}
-    scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
-    noise = np.array([row.noise_ratio for row in test.rows])
-    return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
 
 
 def _host_name(runs: Sequence[Run]) -> str | None:

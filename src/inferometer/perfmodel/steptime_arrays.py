@@ -5,7 +5,7 @@ that ``numba.njit`` compiles them as they stand; the answer is that of ``StepTim
 """
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from inferometer.perfmodel.kv_cache import n_full_attention_layers
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_terms import REFERENCE_ROWS
-from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.types import F64
 
 _MAX_ROWS: Final = 2**20
@@ -167,4 +167,10 @@ def _pairs(arrays: StepTimeArrays, n_prefill_requests: int, prefill_tokens: int,
 CLOSED_FORM_PARTS: Final = ("_interpolated", "_product_s", "_pairs", "step_duration_s")
 """Names of the functions that a compiler needs, each after those that it calls."""
 
-__all__ = ["CLOSED_FORM_PARTS", "StepTimeArrays", "arrays_of", "slowed", "step_duration_s"]
+
+def shape_duration_s(arrays: StepTimeArrays, shape: BatchShape) -> float:
+    """How long does a step of this shape take?"""
+    return step_duration_s(arrays, *astuple(shape))
+
+
+__all__ = ["CLOSED_FORM_PARTS", "StepTimeArrays", "arrays_of", "shape_duration_s", "slowed", "step_duration_s"]

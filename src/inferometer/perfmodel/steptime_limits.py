@@ -13,6 +13,7 @@ from inferometer.perfmodel.steptime_box import BoxRange, outside
 from inferometer.perfmodel.steptime_terms import PARAMETERS, Staircase, StepParameters, WorkColumns, host_s, term_columns
 from inferometer.perfmodel.types import BatchShape, Limit
 from inferometer.records.types import F64
+from inferometer.stats.estimate import Z_90
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]
 
@@ -35,7 +36,7 @@ class PhaseDoubt:
     phase: PhaseName
     spread_ratio: float
     """Standard deviation of log time around the model."""
-    interval_ratio: float
+    interval_ratio: float = Z_90
     """Half-width of the 90 % interval in standard deviations of the prediction, from held-out errors where they suffice."""
 
 

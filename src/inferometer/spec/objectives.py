@@ -69,6 +69,11 @@ class ObjectiveSpec:
         """As it is written, one threshold after the other."""
         return ", ".join(threshold.text for threshold in self.thresholds)
 
+    @property
+    def percentile_fractions(self) -> tuple[float, ...]:
+        """Of the thresholds that promise a percentile."""
+        return tuple(one.percentile_fraction for one in self.thresholds if one.percentile_fraction is not None)
+
 
 def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     """What does text such as ``ttft:p95<500ms, tpot:p95<50ms`` (or ``ttft p95 < 500ms``, or ``mlperf:llama2-70b-server``) promise?

@@ -2,31 +2,21 @@
 
 These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one. A plan has either ``[traffic]``, loads
 that are replayed against a server, or ``[points]``, prefills and decodes of a sweep. Its server is told in the words of
-``inferometer simulate``. The ``plan.json`` of ``inferometer size --out`` is a plan too, and so is the
-answer of ``inferometer size --json``: the pick, under the traffic that it was picked for.
+``inferometer simulate``. ``inferometer size --out`` writes one of what it picked.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from inferometer.errors import SpecError
-from inferometer.spec.file_tables import table_from, table_from_text, text_of
+from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.load_plan import Endpoint, PromptForm
-from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.types import DTYPE_BITS, DType
+from inferometer.spec.types import DType
 from inferometer.spec.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
-
-_RATE: Final = "rate_per_s"
-_WORKLOAD: Final = "workload"
-_SWITCHES: Final = ("enable_prefix_caching", "enable_chunked_prefill")
-_COMPUTED_BITS: Final = 16
-"""Weights in fewer are a quantization."""
-_SIZED_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 
 
 class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,24 +113,15 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_plan(path: Path) -> VerifyPlan:
-    """The plan of a TOML file, of the ``plan.json`` of ``inferometer size --out``, or of the answer of ``inferometer size --json``.
-
-    The paths in it are relative to its folder.
+    """The plan of a TOML file, such as the ``verify.toml`` of ``inferometer size --out``; the paths in it are relative to its folder.
 
     Raises
     ------
     SpecError
         The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
     """
-    text, where = text_of(path, noun="plan", endings=".toml, or a sizing's .json"), str(path)
-    if path.suffix.lower() != ".json":
-        return _rooted(plan_from_text(text, where=where), path.parent)
-    try:
-        answer = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise SpecError(f"this is no JSON: {error}", where=where) from error
-    said = _decided(answer, where) if _WORKLOAD in answer else _sized(answer, where)
-    return _rooted(table_from({"name": path.stem} | said, VerifyPlan, where=where), path.parent)
+    text = text_of(path, noun="plan", endings=".toml")
+    return _rooted(plan_from_text(text, where=str(path)), path.parent)
 
 
 def plan_from_text(text: str, *, where: str) -> VerifyPlan:
@@ -173,65 +154,6 @@ def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
     if traffic is not None and (folder / traffic.workload).is_file():
         traffic = replace(traffic, workload=str(folder / traffic.workload))
     return replace(plan, server=server, client=client, traffic=traffic)
-
-
-def _decided(fleet: dict[str, Any], where: str) -> dict[str, Any]:
-    """The plan that checks the fleet of a ``plan.json``; its workload lies beside it."""
-    _refuse_fitted(fleet, where)
-    engine, scheduler = fleet["engine"], fleet["scheduler"]
-    server = {
-        "model": fleet["model"]["model_id"],
-        "hardware": fleet["hardware"]["hardware_id"],
-        "dtype": engine["dtype"],
-        "kv_dtype": engine["kv_cache_dtype"],
-        "quantization": engine["quantization"],
-        "tp": engine["tensor_parallel_size"],
-        "replicas": fleet["n_replicas"],
-        "router": fleet["router"],
-        "own": {name: scheduler[name] for name in _SWITCHES},
-    }
-    objective = msgspec.convert(fleet["objective"], ObjectiveSpec).text
-    return {
-        "server": server | {name: scheduler[name] for name in (*_SIZED_KNOBS, "block_size", "num_blocks")},
-        "traffic": {"workload": f"{_WORKLOAD}.json", "rates_per_s": [fleet[_RATE]], "slo": objective},
-    }
-
-
-def _sized(answer: dict[str, Any], where: str) -> dict[str, Any]:
-    """The plan that checks a sizing's pick, under a preset's traffic."""
-    pick = answer.get("pick")
-    if not isinstance(pick, dict) or _RATE not in answer:
-        raise SpecError(
-            "the answer has no pick",
-            where=where,
-            allowed="a sizing that picked something, or a plan as TOML",
-            try_="inferometer size … --out DIR, then DIR/plan.json",
-        )
-    _refuse_fitted(pick, where)
-    weights, knobs = pick["weights_dtype"], {str(key): value for key, value in pick["knobs"]}
-    server: dict[str, Any] = {
-        "model": answer["model_id"],
-        "hardware": pick["hardware_id"],
-        "kv_dtype": pick["kv_cache_dtype"],
-        "tp": pick["tensor_parallel_size"],
-        "replicas": pick["n_replicas"],
-        "router": answer["router"],
-        "quantization" if DTYPE_BITS[weights] < _COMPUTED_BITS else "dtype": weights,
-    }
-    return {
-        "server": server | {key: knobs[key] for key in _SIZED_KNOBS if key in knobs},
-        "traffic": {"workload": answer["workload_name"], "rates_per_s": [answer[_RATE]], "slo": answer["objective"]},
-    }
-
-
-def _refuse_fitted(decided: dict[str, Any], where: str) -> None:
-    if str(decided["step_times_from"]).startswith("fitted"):
-        raise SpecError(
-            "the sizing rests on a fit, whose file it does not have",
-            where=where,
-            allowed="a sizing by datasheets, or a plan as TOML",
-            try_="a plan with the pick's numbers, and fit = 'FILE'",
-        )
 
 
 __all__ = [

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["met", "missed", "undecided"]
+
+Z_90: Final = 1.645
+"""Standard deviations of a normal distribution that hold 90 % of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from typing import Final, get_args
 
 import numpy as np
 
+from inferometer.decide import candidate_probes, probing
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
-from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe
 from inferometer.decide.sizing_types import Pace, ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.records.latencies import Latency, end_ns, latency_samples
@@ -74,15 +74,8 @@ def fleet_of(
 def operating_point(question: SizingQuestion, kind: SizedKind, pace: Pace, load: float) -> OperatingPoint:
     """How full does each replica run when all of them together get this load?"""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
-    probe = ReplicaProbe(
-        deployment=deployment,
-        step_times=getattr(deployment.step_times, pace),
-        traffic=question.traffic,
-        objective=question.objective,
-        n_replicas=n_replicas,
-        router=question.router,
-    )
-    run = probe.run_of(load, question.n_requests * EFFORT_RATIO, record_steps=True)
+    probe = candidate_probes.probe_of(question, kind.candidate, pace, n_replicas)
+    run = probe.run_of(load, question.n_requests * probing.EFFORT_RATIO, record_steps=True)
     requests, steps = run.requests, run.steps
     if requests is None or steps is None:
         raise ValueError("a simulated run has requests and steps")

@@ -85,14 +85,7 @@ class HostedClient:
     def close(self) -> None:
         """End the client, and remove what was fetched."""
         if self._client is not None:
-            for pipe in (self._client.stdin, self._client.stdout):
-                if pipe is not None:
-                    pipe.close()
-            try:
-                self._client.wait(timeout=processes.STOP_S)
-            except subprocess.TimeoutExpired:
-                self._client.kill()
-                self._client.wait()
+            processes.end_client(self._client)
         self._folder.cleanup()
 
     def _raw_after(self, n_bytes: int) -> bytes:

@@ -53,6 +53,18 @@ def start_client() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, env=variables)
 
 
+def end_client(client: "subprocess.Popen[bytes]") -> None:
+    """Hear it no more; it ends by that, or is ended."""
+    for pipe in (client.stdin, client.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        client.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        client.kill()
+        client.wait()
+
+
 class ClientProcesses:
     """The client processes of this machine and their pipes."""
 
@@ -91,15 +103,7 @@ class ClientProcesses:
     def end(self) -> None:
         """Whatever still runs is ended."""
         for client in self.processes:
-            for pipe in (client.stdin, client.stdout):
-                if pipe is not None:
-                    pipe.close()
-            if client.poll() is None:
-                try:
-                    client.wait(timeout=STOP_S)
-                except subprocess.TimeoutExpired:
-                    client.kill()
-                    client.wait()
+            end_client(client)
 
 
 @contextmanager
@@ -114,4 +118,4 @@ def started(jobs: Sequence[messages.Job]) -> Generator[ClientProcesses]:
         clients.end()
 
 
-__all__ = ["STOP_S", "ClientProcesses", "Clients", "StartClients", "start_client", "started"]
+__all__ = ["STOP_S", "ClientProcesses", "Clients", "StartClients", "end_client", "start_client", "started"]

@@ -1,0 +1,32 @@
+"""How is a candidate of a sizing asked, and what does its replica carry?"""
+
+from typing import Final
+
+from inferometer.decide.candidates import Candidate
+from inferometer.decide.capacity import CapacityQuestion, find_capacity
+from inferometer.decide.probing import ReplicaProbe
+from inferometer.decide.sizing_types import Pace, SizingQuestion
+
+_SEARCH_RATIO: Final = 64.0
+
+
+def probe_of(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int = 1) -> ReplicaProbe:
+    """The probe of so many of these replicas, under the question's traffic and promise."""
+    return ReplicaProbe(
+        deployment=candidate.deployment,
+        step_times=getattr(candidate.deployment.step_times, pace),
+        traffic=question.traffic,
+        objective=question.objective,
+        n_replicas=n_replicas,
+        router=question.router,
+    )
+
+
+def locate(probe: ReplicaProbe, start_per_s: float) -> float | None:
+    """Where short runs see the weakest link reach its limit; None where no load within a factor of 64 keeps the promise."""
+    lowest, highest = start_per_s / _SEARCH_RATIO, start_per_s * _SEARCH_RATIO
+    asked = CapacityQuestion(kind="requests_per_s", start_load=start_per_s, lowest_load=lowest, highest_load=highest, proof_effort=None)
+    return find_capacity(probe, asked).located_load
+
+
+__all__ = ["locate", "probe_of"]
