@@ -8,8 +8,9 @@ from inferometer.errors import ModelError
 from inferometer.fit.from_loads import Subject, fit_server
 from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest, crowd, first_pace, look
-from inferometer.fit.server_fit import is_server_fit, load_server_fit, shape_s
+from inferometer.fit.server_fit import is_server_fit, load_server_fit
 from inferometer.fit.server_knobs import ToldByServer
+from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand
 from inferometer.simulate.one_engine import simulate
@@ -42,7 +43,7 @@ def test_what_load_tests_show_by_themselves(seated):
     assert crowd(looks).n_inside >= SEATS + int(steps.n_waiting_requests.max())
     pace, batch = first_pace(looks), SEATS
     company = pace.base_s + batch * pace.sequence_s + batch * 250 * pace.context_token_s
-    assert company == pytest.approx(shape_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15)
+    assert company == pytest.approx(shape_duration_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15)
 
 
 def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
@@ -58,7 +59,7 @@ def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
 def test_steps_are_inside_what_is_left_open(fit, seated):
     levels = fit.levels()
     for shape in (prefill_shape(batch_size=1, prompt_tokens=250), decode_shape(batch_size=6, context_tokens=250)):
-        fast, likely, slow, true = (shape_s(steps, shape) for steps in (levels.fast, levels.likely, levels.slow, seated.steps))
+        fast, likely, slow, true = (shape_duration_s(steps, shape) for steps in (levels.fast, levels.likely, levels.slow, seated.steps))
         assert fast < likely < slow
         assert fast < true < slow
         assert likely == pytest.approx(true, rel=0.05)
@@ -83,7 +84,7 @@ def test_it_is_the_same_after_its_file(fit, tmp_path):
     read = load_server_fit(tmp_path / "server.json")
     assert read == fit
     assert read.levels().slow._asdict().keys() == fit.levels().slow._asdict().keys()
-    assert shape_s(read.steps(), decode_shape(batch_size=3, context_tokens=99)) == shape_s(
+    assert shape_duration_s(read.steps(), decode_shape(batch_size=3, context_tokens=99)) == shape_duration_s(
         fit.steps(), decode_shape(batch_size=3, context_tokens=99)
     )
 
