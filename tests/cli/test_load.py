@@ -149,8 +149,15 @@ def test_kinds_of_arrivals(flags, n_requests, url, folder):
         assert requests.intended_send_ns.tolist() == [0, 125_000_000 if "--speed-up" in flags else 250_000_000]
 
 
+def test_a_wrong_model_is_found_before_the_run(url, folder):
+    other = ("load", url, "--model", "other", "--workload", "short.toml", "--out", "run")
+    check_refused(run(*other, folder=folder), 3, "The model `other` does not exist", "the server offers m", "--model m")
+    assert not (folder / "run").exists()
+
+
 def test_what_the_server_says_of_a_wrong_model_is_shown(url, folder):
-    outcome = run("load", url, "--model", "other", "--workload", "short.toml", "--requests", 3, "--out", "run", folder=folder)
+    other = ("load", url, "--model", "other", "--workload", "short.toml", "--requests", 3, "--no-preflight", "--out", "run")
+    outcome = run(*other, folder=folder)
     assert outcome.returncode == 3
     (caution,) = [one for one in read_run(folder / "run").manifest.cautions if one.code == "ERROR_SAID"]
     assert "other" in caution.text

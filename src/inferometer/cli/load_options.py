@@ -24,7 +24,7 @@ _ARRIVALS: Final = ("rate", "concurrency", "ramp", "trace")
 _NAMES: Final = (
     "url", "model", "endpoint", "ramp", "trace", "drain", "timeout", "connect_timeout", "head_timeout", "read_timeout", "max_body",
     "max_connections", "processes", "prompts", "tokenizer", "body", "header", "proxy", "metrics_url", "stream", "insecure",
-    "respect_eos", "executor", "ray_address",
+    "respect_eos", "executor", "ray_address", "preflight",
 )  # fmt: skip
 
 _OPTIONS: Final = (
@@ -58,6 +58,9 @@ _OPTIONS: Final = (
     click.option("--read-timeout", metavar="DURATION", help="Until an answer goes on. [--timeout]"),
     click.option("--max-body", metavar="SIZE", help="A longer answer is given up. [1MiB, and 16KiB for each token asked for]"),
     click.option("--drain", default="60s", show_default=True, metavar="DURATION", help="After --for, wait so long for what is in flight."),
+    click.option(
+        "--preflight/--no-preflight", default=True, show_default=True, help="Ask for one token before the run: would it be refused?"
+    ),
     click.option("--metrics-url", metavar="URL", help="Where the server's own metrics are. [URL/metrics, where there are any]"),
 )
 _URL: Final = click.argument("url")
@@ -81,6 +84,8 @@ class LoadRequest:
     is_on_ray: bool = False
     """The client processes run on the hosts of a Ray cluster."""
     ray_address: str | None = None
+    is_asked_before: bool = True
+    """One request goes before the run, to see whether the server would refuse it."""
 
 
 def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
@@ -194,6 +199,7 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         ),
         is_on_ray=flags["executor"] == "ray",
         ray_address=flags["ray_address"],
+        is_asked_before=flags["preflight"],
     )
 
 

@@ -9,7 +9,7 @@ from inferometer.cli import load_record, load_scraped
 from inferometer.cli.answer import talk
 from inferometer.cli.load_options import LoadRequest
 from inferometer.measure.executors import ray_cluster
-from inferometer.measure.load import load_test, ray_clients, sessions, watch
+from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.spec.workload.plan import DrawnWorkload
 
@@ -33,12 +33,14 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as
     Raises
     ------
     MeasureError
-        The server is not there.
+        The server is not there, or refuses what the run will ask.
     RecordError
         The folder cannot be written or holds another run.
     """
     if load_record.is_complete(folder, request.load):
         return None
+    if request.is_asked_before:
+        _ask_before(request)
     with ExitStack() as held:
         asked = held.enter_context(load_record.opened(folder, request.load))
         question = load_test.LoadQuestion(
@@ -58,6 +60,12 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as
                 question = replace(question, start_clients=partial(ray_clients.started, cluster))
             outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
         return SentLoad(asked=asked, workload=workload, folder=folder, outcome=outcome, server=server, held=held.pop_all())
+
+
+def _ask_before(request: LoadRequest) -> None:
+    problem = preflight.check_server(request.load, request.secrets, request.limits, load_test.resolved(request.load))
+    if problem is not None:
+        talk(f"before the run, {problem}; going on")
 
 
 __all__ = ["SentLoad", "send_load"]

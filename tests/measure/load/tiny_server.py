@@ -91,7 +91,7 @@ class TinyServer:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 text = head.decode()
                 length = int(next(line.split(":")[1] for line in text.split("\r\n") if line.lower().startswith("content-length")))
-                body = json.loads(await reader.readexactly(length))
+                body = json.loads(await reader.readexactly(length) or b"null")
                 self.seen.append(Seen(time.monotonic_ns(), connection, text, body))
                 await self.answer(writer, body)
                 if writer.is_closing():

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.measure.load.contents import WORDS
+from inferometer.measure.load.contents import FIRST_TOKEN_ID, WORDS
 from inferometer.measure.load.local_tokenizer import encoder_of
 from inferometer.measure.load.prompts import InventedPrompts, Prompts, TracePrompts
 from inferometer.spec.load_plan import LoadPlan
@@ -18,6 +18,8 @@ from inferometer.spec.workload.types import TraceSource
 Body: TypeAlias = dict[str, object]
 
 _FEWEST_WORDS: Final = 64
+LEAST_ANSWER_BYTES: Final = 1024 * 1024
+"""Of any answer so much is taken; more by the tokens that were asked for."""
 
 
 class BodyWriter:
@@ -28,12 +30,8 @@ class BodyWriter:
         self._plan = plan
         self._prompts = prompts
         self._encode = msgspec.json.Encoder().encode
-        self._fixed: Body = {"model": load.served_model}
-        if load.is_streaming:
-            self._fixed |= {"stream": True, "stream_options": {"include_usage": True}}
-        if load.ignores_eos:
-            self._fixed["ignore_eos"] = True
-        self._extra: Body = {name: msgspec.Raw(value.encode()) for name, value in load.extra_body}
+        self._fixed = _fixed(load)
+        self._extra = _extra(load)
 
     def asked_tokens(self, row: int) -> int:
         """``max_tokens``: the workload's output where it is to be reached exactly, else what its client allows."""
@@ -61,6 +59,27 @@ def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWr
             "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
         )
     return BodyWriter(load, plan, _prompts(load, plan, run_name))
+
+
+def probe_body(load: LoadPlan) -> bytes:
+    """The JSON of a request that asks as the test's will, for as little as can be."""
+    said: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
+    if load.endpoint == "chat":
+        said = {"messages": [{"role": "user", "content": WORDS[0]}]}
+    least = next((int(value) for name, value in load.extra_body if name == "min_tokens" and value.isdigit()), 1)
+    return msgspec.json.encode(_fixed(load) | {"max_tokens": max(least, 1)} | said | _extra(load))
+
+
+def _fixed(load: LoadPlan) -> Body:
+    """What all requests ask alike."""
+    fixed: Body = {"model": load.served_model}
+    if load.is_streaming:
+        fixed |= {"stream": True, "stream_options": {"include_usage": True}}
+    return fixed | {"ignore_eos": True} if load.ignores_eos else fixed
+
+
+def _extra(load: LoadPlan) -> Body:
+    return {name: msgspec.Raw(value.encode()) for name, value in load.extra_body}
 
 
 def _prompts(load: LoadPlan, plan: RequestPlan, run_name: str) -> Prompts:
@@ -98,4 +117,4 @@ def _counter(path: str | None) -> Callable[[str], int]:
     return lambda text: len(encode(text).ids)
 
 
-__all__ = ["BodyWriter", "body_writer"]
+__all__ = ["LEAST_ANSWER_BYTES", "BodyWriter", "body_writer", "probe_body"]

@@ -20,7 +20,6 @@ from inferometer.units import NS_PER_S
 
 _BRIEF_DRAIN_S: Final = 2.0
 """For what is in flight when somebody stops the run."""
-_ANSWER_BYTES: Final = 1024 * 1024
 _TOKEN_BYTES: Final = 16 * 1024
 """An event with the twenty likeliest tokens takes some 2 KiB."""
 _SWEEP_EVERY: Final = 10
@@ -161,7 +160,7 @@ class LoadClient:
 
     def _answer_limits(self, row: int) -> answers.AnswerLimits:
         limits = self._job.limits
-        usual_bytes = _ANSWER_BYTES + _TOKEN_BYTES * max(self._bodies.asked_tokens(row), 0)
+        usual_bytes = bodies.LEAST_ANSWER_BYTES + _TOKEN_BYTES * max(self._bodies.asked_tokens(row), 0)
         return answers.AnswerLimits(head_bytes=limits.head_bytes, body_bytes=limits.body_bytes or usual_bytes)
 
     def _give_up(self, exchange: connections.Exchange, error: str, detail: str) -> None:

@@ -149,13 +149,24 @@ def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
 
 def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tuple[bytes, bytes]:
     """A request's head without two values: the id goes between its two parts, the body's length and an empty line after the second."""
+    return _head(target, secrets, f"POST {target.path}", "text/event-stream" if is_streaming else "application/json")
+
+
+def models_head(target: Target, secrets: Secrets) -> tuple[bytes, bytes]:
+    """As ``request_head``, of the question which models there are."""
+    prefix = next(target.path.removesuffix(ending) for ending in _PATHS.values() if target.path.endswith(ending))
+    return _head(target, secrets, f"GET {prefix}/models", "application/json")
+
+
+def _head(target: Target, secrets: Secrets, asked: str, accepted: str) -> tuple[bytes, bytes]:
+    method, path = asked.split(" ", 1)
     through_proxy = target.proxy is not None and not target.has_tunnel
-    resource = f"http://{target.server.authority}{target.path}" if through_proxy else target.path
+    resource = f"http://{target.server.authority}{path}" if through_proxy else path
     lines = [
-        f"POST {resource} HTTP/1.1",
+        f"{method} {resource} HTTP/1.1",
         f"Host: {target.server.authority}",
         f"User-Agent: inferometer/{__version__}",
-        f"Accept: {'text/event-stream' if is_streaming else 'application/json'}",
+        f"Accept: {accepted}",
         "Accept-Encoding: identity",
         "Content-Type: application/json",
         *(f"{name}: {value}" for name, value in secrets.headers),
@@ -223,6 +234,7 @@ __all__ = [
     "connect_head",
     "custom_header",
     "environment",
+    "models_head",
     "proxy_for",
     "request_head",
     "target_of",

@@ -1,0 +1,160 @@
+"""Would this server answer the test's requests at all? One request of one token is sent before the run, on the very way of the run.
+
+What no later request could do better (a wrong model, path, key or kind of answer) ends the test before it begins, with what the server
+says and offers. What may pass (429, 5xx, a stall) does not: the run is there to measure it.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from inferometer.errors import MeasureError
+from inferometer.measure.load import bodies, connections, messages, target
+from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
+from inferometer.records.exchange_errors import EXCHANGE_ERRORS
+from inferometer.spec.load_plan import LoadPlan
+from inferometer.units import NS_PER_S
+
+PATIENCE_S: Final = 10.0
+"""Then the run begins: a server may be slow, or compile at its first request."""
+_LASTING: Final = frozenset({"redirected", "bad_http", "compressed", "wrong_content_type", "tls_failed", "proxy_refused"})
+_LASTING_STATUS: Final = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
+_MOST_NAMES: Final = 8
+_KEY: Final = "export INFEROMETER_API_KEY=…, or --header 'Name: $VARIABLE'"
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = msgspec.field(default_factory=list[_Model])
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Refused(msgspec.Struct):
+    error: _Error | str | None = None
+    message: str = ""
+    detail: object = None
+
+
+def check_server(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> str | None:
+    """None where the server answers as the run will want it; else in words what was in the way, where that may pass.
+
+    Raises
+    ------
+    MeasureError
+        It refuses what the run will ask, and would go on to.
+    """
+    return asyncio.run(_check(load, _Asker(load, secrets, limits, addresses)))
+
+
+class _Asker:
+    """Asks the server one thing at a time, each on a connection of its own."""
+
+    def __init__(self, load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> None:
+        self.place = target.target_of(load)
+        self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses
+
+    async def probe(self) -> Answer | None:
+        """What does it answer to a request of the run's kind? None: nothing in time."""
+        is_streaming = self._load.is_streaming
+        head = target.request_head(self.place, self._secrets, is_streaming=is_streaming)
+        return await self._answer(head, bodies.probe_body(self._load), STREAM_TYPE if is_streaming else JSON_TYPE)
+
+    async def model_names(self) -> tuple[str, ...]:
+        """Which models does it say that it has? Empty where it does not tell."""
+        answer = await self._answer(target.models_head(self.place, self._secrets), b"", JSON_TYPE)
+        if answer is None or answer.error:
+            return ()
+        try:
+            return tuple(one.id for one in msgspec.json.decode(b"".join(answer.parts), type=_Models).data)
+        except msgspec.DecodeError:
+            return ()
+
+    async def _answer(self, head: tuple[bytes, bytes], body: bytes, wanted_type: str) -> Answer | None:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def on_over(_: connections.Exchange, __: int) -> None:
+            if not over.done():
+                over.set_result(None)
+
+        pool = connections.ConnectionPool(
+            self.place, self._secrets, self._addresses, connect_s=self._limits.connect_s, most=1, on_over=on_over
+        )
+        message = head[0] + b"preflight" + head[1] + str(len(body)).encode() + b"\r\n\r\n" + body
+        answer = Answer(AnswerLimits(head_bytes=self._limits.head_bytes, body_bytes=bodies.LEAST_ANSWER_BYTES), wanted_type)
+        pool.send(connections.Exchange(0, time.monotonic_ns(), message, answer))
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await over
+        except TimeoutError:
+            return None
+        finally:
+            await pool.close()
+        return answer
+
+
+async def _check(load: LoadPlan, asker: _Asker) -> str | None:
+    began_ns = time.monotonic_ns()
+    answer = await asker.probe()
+    if answer is None:
+        return f"one request of one token had no answer after {(time.monotonic_ns() - began_ns) / NS_PER_S:.0f} s"
+    if not answer.error:
+        return None
+    said = _said(answer)
+    is_lasting = answer.error in _LASTING or (answer.error == "http_error" and answer.status in _LASTING_STATUS)
+    if not is_lasting:
+        return f"one request of one token ended with {answer.error}: {said}"
+    names = await asker.model_names()
+    raise MeasureError(
+        f"the server refuses the run's requests: {said}",
+        where=f"POST {asker.place.path} at {asker.place.server.host_and_port}, before the run",
+        allowed=_offered(load, names),
+        try_=_remedy(load, answer, names),
+    )
+
+
+def _said(answer: Answer) -> str:
+    """The server's own words, in one line."""
+    meaning = answer.detail or EXCHANGE_ERRORS[answer.error].meaning
+    if answer.error != "http_error":
+        return f"{EXCHANGE_ERRORS[answer.error].meaning} ({answer.detail})" if answer.detail else meaning
+    text = b"".join(answer.parts).decode("utf-8", "replace")
+    try:
+        refused = msgspec.json.decode(text, type=_Refused)
+    except msgspec.DecodeError:
+        words = text
+    else:
+        inner = refused.error.message if isinstance(refused.error, _Error) else refused.error
+        words = inner or refused.message or (str(refused.detail) if refused.detail else text)
+    return f"{answer.status}, {' '.join(words.split())[:300]}" if words.strip() else f"status {answer.status}"
+
+
+def _offered(load: LoadPlan, names: tuple[str, ...]) -> str | None:
+    if not names or load.served_model in names:
+        return None
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"the server offers {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
+    if answer.status in {401, 403}:
+        return _KEY
+    if answer.error == "wrong_content_type" and load.is_streaming and answer.content_type.startswith(JSON_TYPE):
+        return "--no-stream: it answers in one piece"
+    if answer.error != "http_error":
+        return EXCHANGE_ERRORS[answer.error].remedy
+    if names and load.served_model not in names:
+        return f"--model {names[0]}"
+    if answer.status in {404, 405, 501}:
+        return f"another URL (the address before /v1), or --endpoint {'completions' if load.endpoint == 'chat' else 'chat'}"
+    return "--respect-eos for servers that refuse unknown keys, other --body keys; --no-preflight to send the run all the same"
+
+
+__all__ = ["PATIENCE_S", "check_server"]
