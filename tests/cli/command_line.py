@@ -31,5 +31,7 @@ def check_refused(outcome: subprocess.CompletedProcess[str], exit_code: int, *wo
     assert "Traceback" not in outcome.stderr
     n_errors = sum(line.startswith(("inferometer: ", "Error: ")) for line in outcome.stderr.splitlines())
     assert n_errors == 1, outcome.stderr
+    assert "\n  from: " in outcome.stderr, outcome.stderr
+    assert "\n  allowed: " in outcome.stderr or "\n  try: " in outcome.stderr, outcome.stderr
     for word in words:
         assert word in outcome.stderr, outcome.stderr

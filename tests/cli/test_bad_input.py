@@ -161,7 +161,7 @@ def test_a_fit_answers_only_for_what_was_fitted(fitted, tmp_path):
     check_refused(run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", fitted, folder=tmp_path), 2, "--dtype float16")
     folder = run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", tmp_path, "--dtype", "float16", folder=tmp_path)
     assert folder.returncode == 0, folder.stderr
-    assert "(fitted)" in folder.stdout
+    assert "TRUST  fitted" in folder.stdout
     assert "MBU of decode" not in folder.stdout
 
 

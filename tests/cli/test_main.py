@@ -10,6 +10,8 @@ import click
 import pytest
 
 from inferometer.cli.main import VERBS, app
+from inferometer.cli.usage import as_spec_error
+from inferometer.spec.catalog import load_hardware
 
 BIN = Path(sys.executable).parent / "inferometer"
 
@@ -66,7 +68,45 @@ def test_an_unknown_verb_is_a_bad_question():
     outcome = run("swep")
     assert outcome.returncode == 2
     assert outcome.stdout == ""
-    assert "swep" in outcome.stderr
+    assert "try: inferometer sweep" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("predict", "llama-3.1-8b"), ("--hardware is missing", "from: --hardware", "try: inferometer predict --help")),
+        (("predict", "llama-3.1-8b", "--batch", "0"), ("0 is not", "from: --batch", "allowed: a whole number of at least 1")),
+        (
+            ("emulate", "llama-3.1-8b", "--port", "a"),
+            ("'a' is not", "from: --port", "allowed: a whole number of at least 0 and up to 65535"),
+        ),
+        (("predict", "llama-3.1-8b", "--prefix-hit", "x"), ("'x' is not", "from: --prefix-hit", "allowed: a number")),
+        (("predict", "llama-3.1-8b", "--hardwar", "l4"), ("there is no --hardwar", "try: --hardware")),
+        (("simulate", "llama-3.1-8b", "--router", "fast"), ("'fast' is not", "from: --router", "allowed: random, ")),
+        (("show",), ("RUN... is missing", "try: inferometer show --help")),
+        (("show", "--nosuch"), ("there is no --nosuch", "from: inferometer show")),
+    ],
+)
+def test_a_refused_flag_says_what_where_what_is_allowed_and_what_to_try(words, said):
+    with pytest.raises(click.ClickException) as refused:
+        app(list(words), prog_name="inferometer", standalone_mode=False)
+    text = str(as_spec_error(refused.value))
+    assert all(part in text for part in said), text
+
+
+def test_the_package_can_be_run_as_a_module():
+    outcome = subprocess.run([sys.executable, "-m", "inferometer", "--version"], capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stdout[:12]) == (0, "inferometer,")
+
+
+def test_ids_are_whole_at_80_columns():
+    listed = run("catalog", "hardware", COLUMNS="80").stdout.splitlines()[1:]
+    assert {device.hardware_id for device in load_hardware()} == {line.split()[0] for line in listed if not line.startswith(" ")}
+
+
+def test_what_does_not_fit_is_the_answer():
+    first = run("predict", "deepseek-r1", "--hardware", "l4", COLUMNS="200").stdout.splitlines()[0]
+    assert first == "ANSWER deepseek-r1 bfloat16 on NVIDIA L4 does not fit: 1.22 TiB are needed, 24 GiB are there"
 
 
 def test_an_unknown_model_is_a_bad_question_with_a_way_out():

@@ -122,7 +122,7 @@ def _model_card(answer: CatalogAnswer) -> RenderableType:
 
 
 def _device_list(answer: CatalogAnswer) -> RenderableType:
-    table = Table("device", "name", "memory", "bandwidth", "bf16 dense", "no source for", box=None, pad_edge=False)
+    table = Table(Column("device", no_wrap=True), "name", "memory", "bandwidth", "bf16 dense", "unsourced", box=None, pad_edge=False)
     for entry in answer.hardware:
         device = entry.hardware
         peak = device.peak_flop_per_s("bfloat16") or device.peak_flop_per_s("float16")
@@ -132,7 +132,7 @@ def _device_list(answer: CatalogAnswer) -> RenderableType:
             format_bytes(device.memory_bytes.value),
             format_rate(device.memory_bytes_per_s.value, "B/s"),
             format_rate(peak.value, "FLOP/s") if peak else "none",
-            f"{len(entry.unsourced)} numbers" if entry.unsourced else "",
+            str(len(entry.unsourced)) if entry.unsourced else "",
         )
     return table
 

@@ -4,6 +4,7 @@ A verb's module is imported when the verb is called, so that ``inferometer --hel
 late import of our own code.
 """
 
+import difflib
 import importlib
 import sys
 from typing import Final, NamedTuple
@@ -11,6 +12,7 @@ from typing import Final, NamedTuple
 import click
 
 from inferometer import __version__
+from inferometer.cli.usage import as_spec_error
 from inferometer.errors import InferometerError, SpecError
 
 
@@ -76,6 +78,14 @@ class VerbTable(click.Group):
             raise TypeError(f"{verb.module}.command is no click command")
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb's command; of an unknown one, which verbs are close."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], VERBS, n=2)
+            try_ = " or ".join(f"inferometer {verb}" for verb in close) or "inferometer --help"
+            raise SpecError(f"{args[0]!r} is no verb", where="inferometer", allowed=", ".join(VERBS), try_=try_)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> None:
         """Do what the verb does, and its second half if it has one and brings something back."""
         brought = super().invoke(ctx)
@@ -114,7 +124,7 @@ def main() -> None:
         _say(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show(sys.stderr)
+        _say(as_spec_error(error))
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped; what was measured is kept", err=True)

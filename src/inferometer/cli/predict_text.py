@@ -17,29 +17,73 @@ _ABSENT = "not known"
 def predict_text(answer: PredictAnswer) -> RenderableType:
     """The whole prediction."""
     sheet = answer.datasheet
-    parts: list[RenderableType] = [Text(_headline(answer), style="bold"), _speeds(answer)]
+    parts: list[RenderableType] = [
+        Text(_headline(answer), style="bold"),
+        *(Text(line) for line in _lines(answer)),
+        Text(""),
+        _speeds(answer),
+    ]
     parts += [Text(""), _sizes(sheet), Text(""), _bounds(sheet)]
     if answer.what_ifs:
         parts += [Text(""), _what_ifs(answer.what_ifs)]
     of = "" if answer.fitted is None else "on what is by datasheet: "
     parts += [Text(f"CAUTION {of}{caution}") for caution in sheet.cautions]
-    if answer.fitted is not None and answer.fitted.outside_why:
-        parts.append(Text(f"OUTSIDE what the fit was checked on: {answer.fitted.outside_why}"))
     return Group(*parts)
 
 
 def _headline(answer: PredictAnswer) -> str:
-    scenario = answer.datasheet.scenario
+    """Whether it fits, and if so how fast it is: the sentence that was asked for."""
+    scenario, memory = answer.datasheet.scenario, answer.datasheet.sizes.memory
     devices = f"{scenario.n_devices} x " if scenario.n_devices > 1 else ""
-    batch = f"batch {scenario.batch_size}, {scenario.prompt_tokens} tokens in, {scenario.output_tokens} out"
-    return f"{scenario.model.model_id} {scenario.engine.dtype} on {devices}{scenario.hardware.name}: {batch} ({answer.basis})"
+    server = f"{scenario.model.model_id} {scenario.engine.dtype} on {devices}{scenario.hardware.name}"
+    if not memory.fits:
+        each = " each" if scenario.n_devices > 1 else ""
+        needed = format_bytes(memory.total_bytes - memory.free_bytes)
+        return f"ANSWER {server} does not fit: {needed}{each} are needed, {format_bytes(memory.total_bytes)} are there"
+    ttft_s, tpot_s, decode = _answered(answer)
+    asked = f"{scenario.prompt_tokens:,} tokens in, {scenario.output_tokens:,} out, {scenario.batch_size:,} at once"
+    likely = f"TTFT {format_duration(ttft_s.value)}, TPOT {format_duration(tpot_s.value)}, {format_number(decode.value)} output tok/s"
+    return f"ANSWER {server}, {asked}: {likely}"
+
+
+def _lines(answer: PredictAnswer) -> list[str]:
+    sheet, fitted = answer.datasheet, answer.fitted
+    if fitted is not None and fitted.outside_why:
+        trust = f"fitted, but OUTSIDE what the fit was checked on: {fitted.outside_why}"
+    elif fitted is not None:
+        trust = "fitted to measurements, within the shapes in which it was checked; 90 % intervals"
+    elif answer.basis == "measured ceilings":
+        trust = "this machine's measured ceilings; how much of them the engine gets was not measured"
+    else:
+        trust = "the datasheet alone: nothing was measured, so intervals are wide"
+    by = (
+        (sheet.prefill.bound.bound_by, sheet.decode.bound.bound_by)
+        if fitted is None
+        else (fitted.prefill_limited_by, fitted.decode_limited_by)
+    )
+    largest = sheet.sizes.largest_batch_size
+    batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
+    lines = [f"LIMIT  prefill: {by[0]}, decode: {by[1]}; {batch} in memory", f"TRUST  {trust}"]
+    return (
+        lines
+        if sheet.sizes.memory.fits
+        else [
+            *lines,
+            "NEXT   more devices (--tp), fewer bits (--quantization), or fewer at once (--batch); times below are as if it fitted",
+        ]
+    )
+
+
+def _answered(answer: PredictAnswer) -> tuple[Estimate, Estimate, Estimate]:
+    """TTFT, TPOT and the output rate while decoding, by the fit where there is one."""
+    said = answer.fitted or answer.datasheet.speeds
+    return said.ttft_s, said.tpot_s, said.decode_tokens_per_s
 
 
 def _speeds(answer: PredictAnswer) -> RenderableType:
     speeds, costs, fitted = answer.datasheet.speeds, answer.datasheet.costs, answer.fitted
     table = Table("", "likely", "between", box=None, pad_edge=False)
-    ttft_s, tpot_s = (fitted.ttft_s, fitted.tpot_s) if fitted else (speeds.ttft_s, speeds.tpot_s)
-    decode = fitted.decode_tokens_per_s if fitted else speeds.decode_tokens_per_s
+    ttft_s, tpot_s, decode = _answered(answer)
     table.add_row("TTFT", *_with_range(ttft_s, format_duration))
     table.add_row("TPOT", *_with_range(tpot_s, format_duration))
     table.add_row("output tok/s, decoding", *_with_range(decode, format_number))

@@ -31,7 +31,11 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
     changed = next((flag for flag in _OF_THE_STEPS if asked.get(flag) is not None), None)
     if changed is not None:
         flag = f"--{changed.replace('_', '-')}"
-        raise SpecError(f"{flag} {asked[changed]} changes the step times of a server that was fitted as it is", where=f"--fit, {flag}")
+        raise SpecError(
+            f"{flag} {asked[changed]} changes the step times of a server that was fitted as it is",
+            where=f"--fit, {flag}",
+            try_="a fit of load tests of the changed server",
+        )
     hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
     shared, own = {**_limits(fit, knobs), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":

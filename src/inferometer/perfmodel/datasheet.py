@@ -219,7 +219,7 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     engine, hardware = scenario.engine, scenario.hardware
     said: list[str] = []
     if not sizes.memory.fits:
-        missing = f"{-sizes.memory.free_bytes / 2**30:.3g} GiB are missing on each device"
+        missing = f"{-sizes.memory.free_bytes / 2**30:,.1f} GiB are missing on each device"
         said.append(f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume it did")
     unsourced = unsourced_constants(hardware)
     if unsourced:

@@ -111,7 +111,7 @@ def _sum_of(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise RecordError(f"cannot read: {error.strerror or error}", where=str(path)) from error
+        raise RecordError(f"cannot read: {error.strerror or error}", where=str(path), allowed="a file that can be read") from error
 
 
 class WriterLock:

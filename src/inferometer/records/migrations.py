@@ -57,7 +57,7 @@ def read_manifest(path: Path) -> StoredManifest:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RecordError(f"cannot read the manifest: {error.strerror or error}", where=str(path)) from error
+        raise RecordError(f"cannot read the manifest: {error.strerror or error}", where=str(path), allowed="the folder of a run") from error
     try:
         version = msgspec.json.decode(content, type=_Versioned).schema_version
         loader = _loader_of(version, where=str(path))

@@ -45,7 +45,9 @@ def read_columns(path: Path) -> dict[str, Column]:
             # A folder called a=1 on the way must not become a column.
             columns = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]).fetchnumpy()
     except (duckdb.Error, OSError) as error:
-        raise RecordError(f"a table cannot be read: {_first_line(error)}", where=str(path)) from error
+        raise RecordError(
+            f"a table cannot be read: {_first_line(error)}", where=str(path), try_="--skip-damaged, or the run again"
+        ) from error
     return {name: _from_null(name, column, path) for name, column in columns.items()}
 
 

@@ -18,6 +18,7 @@ from inferometer.records.types import Caution, Origin, PointStatus, Run, RunMani
 from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 
 _ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
+_ALLOWED: Final = "seq_len, batch, gen_tokens, prefill_p50_ms, decode_p50_ms_per_tok, or close to it: 'prefill ms', 'decode ms/tok'"
 _OUT_OF_MEMORY: Final = ("oom", "out of memory", "out_of_memory")
 _NS_PER_MS: Final = 1e6
 _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen-tokens"}
@@ -51,7 +52,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
         text = content.decode("utf-8-sig")
         modified_utc = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read the table: {error}", where=str(path)) from error
+        raise RecordError(f"cannot read the table: {error}", where=str(path), allowed="a text file in UTF-8") from error
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
     sweep = _table_of(lines, facts, str(path))
@@ -88,7 +89,7 @@ def _lines_of(text: str, where: str) -> list[_Line]:
     """The lines that hold numbers, with the fields that are known by their header."""
     numbered = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip() and not line.startswith("#")]
     if not numbered:
-        raise RecordError("the table is empty", where=where)
+        raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
     header_number, header = numbered[0]
     delimiter = max("|\t;,", key=header.count)
     names: list[FieldName | None] = [field_of(cell) for cell in _cells(header, delimiter)]
@@ -99,11 +100,15 @@ def _lines_of(text: str, where: str) -> list[_Line]:
         if all(set(cell) <= set("-: ") and "-" in cell for cell in cells) and delimiter == "|":
             continue  # the rule below the header of a Markdown table
         if len(cells) != len(names):
-            raise RecordError(f"line {number} has {len(cells)} fields, the header has {len(names)}", where=f"{where}, line {number}")
+            raise RecordError(
+                f"line {number} has {len(cells)} fields, the header has {len(names)}",
+                where=f"{where}, line {number}",
+                allowed=f"{len(names)} fields",
+            )
         fields: dict[FieldName, str] = {name: cell for name, cell in zip(names, cells, strict=True) if name is not None}
         found.append(_Line(number, fields))
     if not found:
-        raise RecordError("the table has a header and no lines", where=where)
+        raise RecordError("the table has a header and no lines", where=where, allowed=_ALLOWED)
     return found
 
 
@@ -132,7 +137,7 @@ def _check_header(names: list[FieldName | None], header: str, where: str) -> Non
         raise RecordError(
             f"no column with times is known in the header {header.strip()!r}",
             where=where,
-            allowed="seq_len, batch, gen_tokens, prefill_p50_ms, decode_p50_ms_per_tok, or close to it: 'prefill ms', 'decode ms/tok'",
+            allowed=_ALLOWED,
         )
 
 

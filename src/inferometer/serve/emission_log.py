@@ -147,7 +147,7 @@ def read_emission_log(path: Path) -> EmissionLog:
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise RecordError(f"no emission log: {problem}", where=str(path)) from problem
+        raise RecordError(f"no emission log: {problem}", where=str(path), try_="inferometer emulate … --emission-log FILE") from problem
     if not content.startswith(_MAGIC):
         raise RecordError("this is no emission log", where=str(path), allowed=f"a file that begins with {_MAGIC.decode().strip()!r}")
     rows, requests = list[I64](), list[LoggedRequest]()

@@ -135,7 +135,7 @@ def _option(name: str, value: str, text: str) -> dict[str, int]:
 
 def _whole(value: str, text: str) -> int:
     if not value.isdigit():
-        raise SpecError(f"{value!r} in {text!r} is no whole number", where=_WHERE)
+        raise SpecError(f"{value!r} in {text!r} is no whole number", where=_WHERE, allowed="0 or more")
     return int(value)
 
 

@@ -121,6 +121,7 @@ def _unknown(kind: str, name: str, close: Iterable[str], allowed: list[str]) -> 
     listing = "inferometer catalog models" if kind == "model" else "inferometer catalog hardware"
     return SpecError(
         f"the catalogue does not know the {kind} {name!r}",
+        where="--model, MODEL" if kind == "model" else "--hardware, --gpus",
         allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …",
         try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
     )

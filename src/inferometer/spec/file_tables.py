@@ -44,7 +44,9 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
     try:
         raw = msgspec.json.decode(text) if is_json else msgspec.toml.decode(text)
     except msgspec.DecodeError as error:
-        raise SpecError(f"this is no {'JSON' if is_json else 'TOML'}: {error}", where=where) from error
+        raise SpecError(
+            f"this is no {'JSON' if is_json else 'TOML'}: {error}", where=where, allowed="TOML, or JSON in a .json file"
+        ) from error
     return table_from(raw, table, where=where)
 
 

@@ -54,7 +54,7 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
     try:
         lines = path.read_bytes().splitlines() if path.exists() else []
     except OSError as error:
-        raise RecordError(f"the ledger cannot be read: {error.strerror or error}", where=str(path)) from error
+        raise RecordError(f"the ledger cannot be read: {error.strerror or error}", where=str(path), try_="another --ledger") from error
     entries = list[Entry]()
     previous = FIRST
     for number, line in enumerate(lines):

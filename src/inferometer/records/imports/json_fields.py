@@ -110,7 +110,7 @@ class JsonFields:
             It has not.
         """
         if not self.has(name):
-            raise RecordError(f"{self._path(name)} is missing", where=self.where)
+            raise RecordError(f"{self._path(name)} is missing", where=self.where, try_="the whole file, as the tool wrote it")
         return self
 
     def refuse(self, name: str, allowed: str) -> RecordError:
@@ -165,7 +165,7 @@ def read_text(path: Path) -> str:
             raise RecordError(f"the file has {path.stat().st_size} bytes", where=str(path), allowed=f"at most {MAX_FILE_BYTES}")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read {path.name}: {error}", where=str(path)) from error
+        raise RecordError(f"cannot read {path.name}: {error}", where=str(path), allowed="a text file in UTF-8") from error
 
 
 def parse_json(text: str, where: str) -> Json:
@@ -179,7 +179,7 @@ def parse_json(text: str, where: str) -> Json:
     try:
         return cast("Json", json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"no JSON: {error}", where=where) from error
+        raise RecordError(f"no JSON: {error}", where=where, try_="the whole file, as the tool wrote it") from error
 
 
 def _object(value: Json, where: str, path: str) -> JsonFields:

@@ -73,7 +73,7 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
                     f"requests are not written to {path.suffix or 'files without suffix'}", where=str(path), allowed=", ".join(_SUFFIXES)
                 )
     except (OSError, duckdb.Error) as error:
-        raise SpecError(f"the requests cannot be written: {error}", where=str(path)) from error
+        raise SpecError(f"the requests cannot be written: {error}", where=str(path), try_="another folder") from error
 
 
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
@@ -181,7 +181,9 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
             ).fetchone()
             columns = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]).fetchnumpy()
     except duckdb.Error as error:
-        raise SpecError(f"the requests cannot be read: {str(error).partition(chr(10))[0]}", where=str(path)) from error
+        raise SpecError(
+            f"the requests cannot be read: {str(error).partition(chr(10))[0]}", where=str(path), allowed="a whole Parquet file"
+        ) from error
     if found is None:
         raise SpecError(
             "a Parquet file without a head", where=str(path), allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it"
@@ -191,7 +193,7 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
     for name, column in columns.items():
         is_null = np.ma.getmaskarray(column)
         if name not in _NULLABLE and bool(is_null.any()):
-            raise SpecError(f"{name} of request {int(is_null.argmax())} is absent", where=str(path))
+            raise SpecError(f"{name} of request {int(is_null.argmax())} is absent", where=str(path), allowed="a value in each row")
         filled[name] = np.where(is_null, NONE, np.ma.getdata(column))
     return decoded(found[0], Head, path, 0), filled
 

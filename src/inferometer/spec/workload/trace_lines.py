@@ -63,7 +63,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line.strip()
     except (OSError, EOFError) as error:
-        raise SpecError(f"the trace cannot be read: {error}", where=str(path)) from error
+        raise SpecError(
+            f"the trace cannot be read: {error}", where=str(path), allowed="a text file, or one compressed with gzip"
+        ) from error
 
 
 def detect_format(path: Path) -> TraceFormat:

@@ -1,0 +1,50 @@
+"""How does a flag that click refuses become an error of ours: what was wrong, where, what is allowed, what to try?"""
+
+import click
+
+from inferometer.errors import SpecError
+
+
+def as_spec_error(error: click.ClickException) -> SpecError:
+    """The same refusal in the four parts that every error has."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    try_ = None if context is None else f"{context.command_path} --help"
+    if isinstance(error, click.NoSuchOption):
+        verb = "inferometer" if context is None else context.command_path
+        close = " or ".join(error.possibilities or ())
+        return SpecError(f"there is no {error.option_name}", where=verb, try_=close or try_)
+    if isinstance(error, click.MissingParameter):
+        return SpecError(f"{_name(error)} is missing", where=_name(error), allowed=_allowed(error), try_=try_)
+    if isinstance(error, click.BadParameter):
+        return SpecError(error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_)
+    return SpecError(error.message.rstrip("."), where=None if context is None else context.command_path, try_=try_)
+
+
+def _name(error: click.BadParameter) -> str:
+    """The flag or the argument, as its help writes it."""
+    parameter = error.param
+    if parameter is None:
+        return str(error.param_hint or "the command line")
+    return max(parameter.opts, key=len) if isinstance(parameter, click.Option) else parameter.make_metavar(error.ctx or _NOWHERE)
+
+
+def _allowed(error: click.BadParameter) -> str | None:
+    """What the parameter takes; None where its help says more than its type."""
+    if error.param is None:
+        return None
+    kind = error.param.type
+    if isinstance(kind, click.Choice):
+        return ", ".join(str(choice) for choice in kind.choices)
+    if isinstance(kind, (click.IntRange, click.FloatRange)):
+        number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        least = "" if kind.min is None else f" {'above' if kind.min_open else 'of at least'} {kind.min:g}"
+        most = "" if kind.max is None else f" {'below' if kind.max_open else 'up to'} {kind.max:g}"
+        return f"{number}{least}{' and' if least and most else ''}{most}"
+    if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
+        return "a whole number" if isinstance(kind, click.types.IntParamType) else "a number"
+    return error.param.help if isinstance(error.param, click.Option) else None
+
+
+_NOWHERE = click.Context(click.Command("inferometer"))
+
+__all__ = ["as_spec_error"]
