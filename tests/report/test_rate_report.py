@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from tests.records.load_run import load_plan, load_run
+from tests.report.request_example import recorded_run
 
 from inferometer.cli.main import app
 from inferometer.cli.rate_view import rate_view
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.records.whole_run import write_run
+from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.rates import goodput_rate_chart, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.rate_html import RATE_CHARTS, render_rate_report
 from inferometer.spec.objectives import parse_objective
@@ -64,6 +66,14 @@ def test_curves(view):
     values = [row["value"] for row in rows_of(charts["ttft-vs-rate"]) if row.get("series") == "p50"]
     assert min(values) == pytest.approx(20, rel=0.1)
     assert max(values) == pytest.approx(80, rel=0.1)
+
+
+def test_where_the_first_token_waits_at_each_rate():
+    slow, fast = (replace(recorded_run(), manifest=replace(recorded_run().manifest, run_id=name)) for name in ("slow", "fast"))
+    chart = ttft_parts_rate_chart(view_of(slow, fast, question=RequestQuestion()))
+    assert {row[0] for row in chart.rows} == {"slow", "fast"}
+    assert "rows: runs by offered rate" in json.dumps(chart.spec)
+    assert ttft_parts_rate_chart(view_of(run_at(10), run_at(20))) is None
 
 
 def test_goodput_is_what_was_promised(view):

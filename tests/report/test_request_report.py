@@ -58,7 +58,9 @@ def test_page(page):
 
 
 def test_sections_without_data_are_absent(request_example):
-    bare = replace(request_example, judgement=None, tails=(), history=None, load=None, timeline=None, cautions=())
+    bare = replace(
+        request_example, judgement=None, tails=(), history=None, load=None, timeline=None, gaps=None, ttft_parts=None, cautions=()
+    )
     page = render_request_report(bare)
     assert Ids(page).sections == [name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}]
     assert "<script" not in page
@@ -150,4 +152,4 @@ def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path):
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     scroll_width, client_width, n_charts = map(int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split())
     assert scroll_width <= client_width
-    assert n_charts == 6
+    assert n_charts == 8

@@ -132,6 +132,7 @@ def _rate_point(point: curves.LoadPoint) -> RatePoint:
         output_tokens_per_s=point.summary.output_tokens_per_s,
         completed_requests_per_s=point.summary.completed_requests_per_s,
         good_requests_per_s=point.judgement.good_requests_per_s,
+        ttft_parts=None,
         verdict=None,
     )
 

@@ -3,7 +3,7 @@
 from inferometer.cli.request_chart_views import requests_of
 from inferometer.cli.server_device import ServerDevice, use_of
 from inferometer.errors import RecordError
-from inferometer.records import load_series, server_summaries, tokens, tool_views, ttft_parts
+from inferometer.records import load_series, server_summaries, tool_views, ttft_parts
 from inferometer.records.inter_token import inter_token_summary
 from inferometer.records.latencies import end_ns
 from inferometer.records.load_errors import error_counts
@@ -27,7 +27,6 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         inter_token=inter_token_summary(run),
         errors=error_counts(run.exchanges),
         tools=tool_views.tool_views(run),
-        gaps=load_series.gap_map(requests, tokens.delivery_gaps(tokens.deliveries(run))),
         in_flight=load_series.in_flight(requests, run.exchanges, at_ns=end_ns(run)),
         lateness=load_series.lateness(requests, run.lags),
         server=server,

@@ -45,6 +45,7 @@ def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
         output_tokens_per_s=steady.output_tokens_per_s,
         completed_requests_per_s=steady.completed_requests_per_s,
         good_requests_per_s=None if view.judgement is None else view.judgement.good_requests_per_s,
+        ttft_parts=view.ttft_parts,
         verdict=None if view.online is None else view.online.validity.verdict,
     )
 

@@ -4,9 +4,11 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.records import latencies, latency_tails, run_series
+from inferometer.records import latencies, latency_tails, load_series, run_series, tokens
 from inferometer.records.steady_state import SteadyState
+from inferometer.records.ttft_parts import TtftParts, engine_ttft_parts
 from inferometer.records.types import RequestTable, Run
+from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import LatencyHistory, LatencyTail
 from inferometer.units import NS_PER_S
 
@@ -45,6 +47,18 @@ def history(run: Run, latency: latencies.Latency = "ttft", *, steady: SteadyStat
     )
 
 
+def gaps(run: Run) -> load_series.GapMap | None:
+    """Which requests waited for their next token when; None where the run does not say who got what when."""
+    if run.chunks is None and (run.steps is None or run.parts is None):
+        return None
+    return load_series.gap_map(requests_of(run), tokens.delivery_gaps(tokens.deliveries(run)))
+
+
+def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
+    """Where the time to the first token goes: as the server's metrics say of a load test, as the engine recorded of another run."""
+    return engine_ttft_parts(requests_of(run)) if online is None else online.ttft_parts
+
+
 def requests_of(run: Run) -> RequestTable:
     """The table of requests, which the run has."""
     if run.requests is None:
@@ -52,4 +66,4 @@ def requests_of(run: Run) -> RequestTable:
     return run.requests
 
 
-__all__ = ["MAX_DOTS", "TAILS", "history", "requests_of", "tails"]
+__all__ = ["MAX_DOTS", "TAILS", "first_token_parts", "gaps", "history", "requests_of", "tails"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from inferometer import __version__
 from inferometer.cli import online_view, provenance, request_chart_views, server_device
-from inferometer.records import handovers, promises, request_summaries, run_series, slot_timeline, step_memory, types
+from inferometer.records import handovers, promises, request_summaries, run_series, slot_timeline, step_memory, ttft_parts, types
 from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
@@ -52,6 +52,7 @@ def request_view(
     judgement = None if asked.objective is None else promises.judge_objective(run, asked.objective)
     online = online_view.online_view(run, asked.device)
     steady = None if online is None else online.steady
+    parts = request_chart_views.first_token_parts(run, online)
     load = None if run.steps is None or not len(run.steps.start_ns) else run_series.step_series(run.steps)
     order = {code: rank for rank, code in enumerate(LEAD_CODES)}
     lead = tuple(sorted((one for one in run.manifest.cautions if one.code in order), key=lambda one: order[one.code]))
@@ -60,7 +61,7 @@ def request_view(
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
-            limit=_limit(load, whole, _n_kv_blocks(run, asked), online),
+            limit=_limit(load, whole, _n_kv_blocks(run, asked), online, parts),
             next=_next(lead, judgement, path, online),
             trust=_trust(run, whole, online),
             report=_files(path, report_path),
@@ -76,6 +77,8 @@ def request_view(
         holes=step_memory.hole_series(run),
         swapped_blocks=step_memory.swap_series(run),
         online=online,
+        gaps=request_chart_views.gaps(run),
+        ttft_parts=parts,
         n_kv_blocks=_n_kv_blocks(run, asked),
         timeline=None
         if run.steps is None or run.parts is None or not len(run.steps.start_ns)
@@ -116,6 +119,7 @@ def _limit(
     whole: request_summaries.RequestSummary,
     n_kv_blocks: int | None,
     online: online_views.OnlineView | None,
+    first_token: ttft_parts.TtftParts | None,
 ) -> str:
     """What was seen of seats, queue and memory; it names no limit that it cannot see."""
     if load is None and online is not None and online.server is not None:
@@ -125,9 +129,10 @@ def _limit(
     if load is None and online is not None and online.in_flight is not None:
         return f"at most {online.in_flight.most.max():.0f} requests were in flight at once; what limits the server a client cannot see."
     if load is None:
-        return "not known: the run has no steps"
+        return "not known: the run has no steps" if first_token is None else f"{server_tables.largest_part(first_token)}."
     running, waiting = float(np.nanmax(load.n_running_max)), float(np.nanmax(load.n_waiting_max))
-    parts = [f"at most {format_number(running)} requests ran and {format_number(waiting)} waited at once"]
+    parts = [] if first_token is None else [server_tables.largest_part(first_token)]
+    parts += [f"at most {format_number(running)} requests ran and {format_number(waiting)} waited at once"]
     has_blocks = not bool(np.isnan(load.kv_blocks_max).all())
     if has_blocks:
         peak = float(np.nanmax(load.kv_blocks_max))

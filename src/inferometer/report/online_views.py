@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from inferometer.records.inter_token import InterTokenSummary
 from inferometer.records.load_errors import ErrorCount
-from inferometer.records.load_series import GapMap, InFlight, Lateness
+from inferometer.records.load_series import InFlight, Lateness
 from inferometer.records.load_types import Validity
 from inferometer.records.server_summaries import ServerSummary
 from inferometer.records.steady_state import SteadyState
@@ -35,7 +35,6 @@ class OnlineView:
     inter_token: InterTokenSummary
     errors: tuple[ErrorCount, ...]
     tools: tuple[ToolView, ...]
-    gaps: GapMap | None = None
     in_flight: InFlight | None = None
     lateness: Lateness | None = None
     server: ServerSummary | None = None

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.report import online_tables, request_tables
+from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.rates import goodput_rate_chart, rate_cells, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.figure import figure_of
 from inferometer.report.html import render_page, write_page
@@ -11,7 +12,7 @@ from inferometer.report.rate_views import RateView
 from inferometer.report.sections import Page, Section
 from inferometer.report.tables import TextTable
 
-RATE_CHARTS: Final = (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart, throughput_latency_chart)
+RATE_CHARTS: Final = (ttft_rate_chart, tpot_rate_chart, ttft_parts_rate_chart, goodput_rate_chart, throughput_latency_chart)
 _HEADER: Final = (
     "run",
     "verdict",

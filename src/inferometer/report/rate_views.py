@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from inferometer.records.load_types import ValidityVerdict
 from inferometer.records.request_summaries import Percentile
+from inferometer.records.ttft_parts import TtftParts
 from inferometer.stats.estimate import Estimate
 
 
@@ -23,6 +24,8 @@ class RatePoint:
     completed_requests_per_s: Estimate | None
     good_requests_per_s: float | None
     """None where no objective was given."""
+    ttft_parts: TtftParts | None
+    """Where its mean TTFT goes; None where nobody said."""
     verdict: ValidityVerdict | None
     """None for runs that are no load tests."""
 

@@ -51,7 +51,7 @@ def request_page_of(view: RequestReportView) -> Page:
                 request_tables.counts_table(view),
                 *([handovers] if handovers else ()),
             ),
-            figures=drawn("latency-tails", "ttft-over-time", "tpot-over-time"),
+            figures=drawn("latency-tails", "ttft-parts", "ttft-over-time", "tpot-over-time", *(("itl-map",) if online is None else ())),
         ),
         *online_sections(online, drawn),
         Section(

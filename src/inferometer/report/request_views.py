@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
+from inferometer.records import latencies, latency_tails, load_series
 from inferometer.records.handovers import HandoverSummary
-from inferometer.records.latencies import Latency
-from inferometer.records.latency_tails import Tail
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import RequestSummary
 from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeries
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.step_memory import HoleSeries, StepMemorySummary
+from inferometer.records.ttft_parts import TtftParts
 from inferometer.records.types import F64, Bools, Caution
 from inferometer.report.online_views import OnlineView
 from inferometer.report.views import FactGroup, FiveLines, Statement
@@ -19,16 +19,16 @@ from inferometer.report.views import FactGroup, FiveLines, Statement
 class LatencyTail:
     """The tail of one latency."""
 
-    latency: Latency
+    latency: latencies.Latency
     n_samples: int
-    tail: Tail
+    tail: latency_tails.Tail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyHistory:
     """One latency over the time of the run: percentiles of windows, and some of the requests one by one."""
 
-    latency: Latency
+    latency: latencies.Latency
     windows: LatencyWindows
     n_requests: int
     sent_s: F64
@@ -62,6 +62,10 @@ class RequestReportView:
     """Where blocks are swapped."""
     online: OnlineView | None = None
     """Of load tests."""
+    gaps: load_series.GapMap | None = None
+    """Where the run says who got which token when."""
+    ttft_parts: TtftParts | None = None
+    """Where the engine, or the server's metrics, said it."""
     n_kv_blocks: int | None = None
     """Of the engine, where it is known."""
     timeline: SlotTimeline | None = None

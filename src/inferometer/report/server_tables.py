@@ -24,18 +24,28 @@ def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
 
 def ttft_parts_table(parts: TtftParts) -> TextTable:
     """The mean time to the first token, part by part, and each part's share."""
-    named = (
+    named = (*named_parts(parts), ("all", parts.total_s))
+    rows = tuple((name, _duration(value), _share(value, parts.total_s)) for name, value in named)
+    of_server = "" if parts.n_server_requests is None else f"; the server counted {parts.n_server_requests:,}"
+    caption = f"Where the mean time to the first token goes: {parts.n_requests:,} requests{of_server}"
+    return TextTable(caption=caption, header=("part", "mean", "share"), rows=rows)
+
+
+def named_parts(parts: TtftParts) -> tuple[tuple[str, float | None], ...]:
+    """Each part by its name, in the order in which they pass."""
+    return (
         ("client", parts.client_s),
         ("network", parts.network_s),
         ("queue", parts.queue_s),
         ("prefill", parts.prefill_s),
         ("hand-over", parts.handover_s),
-        ("all", parts.total_s),
     )
-    rows = tuple((name, _duration(value), _share(value, parts.total_s)) for name, value in named)
-    of_server = "" if parts.n_server_requests is None else f"; the server counted {parts.n_server_requests:,}"
-    caption = f"Where the mean time to the first token goes: {parts.n_requests:,} requests{of_server}"
-    return TextTable(caption=caption, header=("part", "mean", "share"), rows=rows)
+
+
+def largest_part(parts: TtftParts) -> str:
+    """Which part of the mean time to the first token is the largest?"""
+    name, value = max(((name, value) for name, value in named_parts(parts) if value is not None), key=lambda one: one[1])
+    return f"{_share(value, parts.total_s)} of the mean TTFT is {name}"
 
 
 def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTable:
@@ -58,11 +68,8 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where it said neither."""
     said: list[str] = []
-    shares = () if parts is None else (("queue", parts.queue_s), ("prefill", parts.prefill_s), ("network", parts.network_s))
-    known = [(name, value) for name, value in shares if value is not None]
-    if parts is not None and known and parts.total_s > 0:
-        name, value = max(known, key=lambda one: one[1])
-        said.append(f"{format_fraction(value / parts.total_s)} of the mean TTFT is {name}")
+    if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (None, None, None):
+        said.append(largest_part(parts))
     if server.running is not None:
         waited = "" if server.waiting is None else f" and {format_number(server.waiting.highest)} waited"
         said.append(f"at most {format_number(server.running.highest)} requests ran{waited} at a scrape")
@@ -106,4 +113,4 @@ def _shares(level: Level) -> str:
     return f"{format_fraction(level.mean)}, {format_fraction(level.highest)}"
 
 
-__all__ = ["SERVER_DEFINITIONS", "limit_sentence", "server_table", "tables_of", "ttft_parts_table"]
+__all__ = ["SERVER_DEFINITIONS", "largest_part", "limit_sentence", "named_parts", "server_table", "tables_of", "ttft_parts_table"]

@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.report.request_example import recorded_run
 
 from inferometer.records.slot_timeline import CellState, SlotTimeline, slices_of
+from inferometer.records.tokens import deliveries
+from inferometer.report.charts.first_token import ttft_parts_chart
 from inferometer.report.charts.frame import PALETTE
 from inferometer.report.charts.history import history_chart
 from inferometer.report.charts.load import kv_chart, preemption_chart, queue_chart
+from inferometer.report.charts.online import gap_chart
 from inferometer.report.charts.request_catalogue import REQUEST_CHARTS, request_charts_of
 from inferometer.report.charts.slots import MAX_SEATS, MAX_SLICES, slots_chart
 from inferometer.report.charts.tails import tails_chart
@@ -39,8 +43,39 @@ def test_all_are_drawn_with_a_sentence_and_a_table(charts):
 
 
 def test_without_data_nothing_is_drawn(request_example):
-    bare = replace(request_example, tails=(), history=None, load=None, timeline=None)
+    bare = replace(request_example, tails=(), history=None, load=None, timeline=None, gaps=None, ttft_parts=None)
     assert request_charts_of(bare) == ()
+
+
+def test_where_the_first_token_waits(request_example):
+    chart = ttft_parts_chart(request_example)
+    run = recorded_run()
+    first = run.requests.first_token_ns >= 0
+    queue_ms = 1e-6 * (run.requests.admitted_ns - run.requests.sent_ns)[first].mean()
+    ((name, n_requests, whole, client, queue, prefill),) = chart.rows
+    assert (name, int(n_requests)) == ("all requests", int(first.sum()))
+    assert float(queue) == pytest.approx(queue_ms, rel=0.01)
+    assert float(client) + float(queue) + float(prefill) == pytest.approx(float(whole), rel=0.01)
+    bars = [row for row in datasets(chart) if "part" in row]
+    assert bars[-1]["to"] == pytest.approx(100)
+    assert [bar["part"] for bar in bars] == ["queue", "prefill"]
+    assert "of the mean TTFT is queue" in chart.finding
+    assert "of the mean TTFT is queue" in request_example.five_lines.limit
+
+
+def test_a_part_that_nobody_told_is_no_bar(request_example):
+    view = replace(request_example, ttft_parts=replace(request_example.ttft_parts, queue_s=None, prefill_s=None, network_s=-1e-6))
+    chart = ttft_parts_chart(view)
+    assert "–" in chart.rows[0] or "queue, ms" not in chart.header
+    assert all(row["share"] > 0 for row in datasets(chart) if "part" in row)
+
+
+def test_stalls_of_a_simulated_run_are_mapped(request_example):
+    chart = gap_chart(request_example)
+    cells = [row for row in chart.spec["data"]["values"] if "value" in row]
+    tokens = deliveries(recorded_run())
+    assert sum(cell["n"] for cell in cells) == len(tokens.n_tokens) - len(np.unique(tokens.request_index))
+    assert "cividis" in json.dumps(chart.spec)
 
 
 def test_tails(request_example):

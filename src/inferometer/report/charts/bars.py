@@ -21,10 +21,10 @@ def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
     return tuple((point_label(row, has_runs=has_runs), row) for row in points)
 
 
-def label_axis(labels: Sequence[str], *title: str) -> alt.Y:
+def label_axis(labels: Sequence[str], *title: str, rows: str = "rows: prompt × batch") -> alt.Y:
     """One row for each point, in the given order; the lines of the title lie flat above, from the left edge of the labels."""
     sort = list(dict.fromkeys(labels))
-    lines = phone_lines([*title, "rows: prompt × batch"])
+    lines = phone_lines([*title, rows])
     axis = alt.Axis(
         title=lines,
         labelLimit=MAX_LABEL_WIDTH,

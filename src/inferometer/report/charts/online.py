@@ -28,7 +28,7 @@ _LEAST_MS = 0.01
 
 def gap_chart(view: RequestReportView) -> ChartSpec | None:
     """Mean gap between chunks, by time and by request in order of sending: a bright column is a stall of many users at once."""
-    gaps = None if view.online is None else view.online.gaps
+    gaps = view.gaps
     if gaps is None:
         return None
     rows: list[Row] = [
@@ -38,7 +38,7 @@ def gap_chart(view: RequestReportView) -> ChartSpec | None:
     colour = alt.Color(
         "value:Q",
         scale=alt.Scale(type="log", scheme="cividis", domain=log_axis_domain([row["value"] for row in rows], margin_ratio=1.0)),
-        legend=alt.Legend(title="mean gap, ms (log scale)", format=",~r", gradientLength=240, tickCount=4),
+        legend=alt.Legend(title="mean gap, ms (log scale)", format=".3~r", gradientLength=240, tickCount=4),
     )
     tooltip = [
         alt.Tooltip("x:Q", title="s", format=".2f"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from inferometer.report.charts.first_token import ttft_parts_chart
 from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.history import history_chart, tpot_history_chart
 from inferometer.report.charts.load import holes_chart, kv_chart, preemption_chart, queue_chart, swap_chart
@@ -15,13 +16,15 @@ RequestChartBuilder: TypeAlias = Callable[[RequestReportView], ChartSpec | None]
 
 REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     tails_chart,
+    ttft_parts_chart,
     history_chart,
     queue_chart,
     kv_chart,
     preemption_chart,
     slots_chart,
+    gap_chart,
 )
-ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (tpot_history_chart, gap_chart, in_flight_chart, lateness_chart)
+ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (tpot_history_chart, in_flight_chart, lateness_chart)
 """Of load tests beside."""
 
 MEMORY_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (holes_chart, swap_chart)
