@@ -18,7 +18,7 @@ FRONT_END_S = VALUES[-1]
 
 
 def server_fit() -> ServerFit:
-    pace = FirstPace(base_s=0.01, sequence_s=0.0, context_token_s=0.0, prompt_token_s=0.0, step_s=0.01)
+    pace = FirstPace(base_s=0.01, sequence_s=0.0, context_token_s=0.0, prompt_token_s=0.0)
     base = step_belief(pace, np.ones(3), None, EngineSpec(), None).base
     estimates = [Estimate(value=v, low=0.9 * v, high=1.1 * v, confidence_fraction=0.9, n_samples=500, method="made") for v in VALUES]
     names = (*STEP_NAMES, "front_end_s")

@@ -1,10 +1,13 @@
 """Is a server that was fitted to load tests the one that other verbs simulate, unless flags say otherwise?"""
 
 import json
+from dataclasses import replace
 
 import pytest
 from command_line import check_refused, run
-from server_files import FRONT_END_S, LIMITS, SWITCHES, write_server
+from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
+
+from inferometer.fit.server_fit import KnobFit
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 
@@ -41,9 +44,26 @@ def test_flags_win(folder):
 
 def test_the_front_end_is_in_the_first_token(folder):
     levels = {level["step_times"]: level["summary"] for level in simulated(folder)["levels"]}
-    ttft_s = {pace: next(one for one in summary["latencies"] if one["latency"] == "ttft") for pace, summary in levels.items()}
-    medians = {pace: one["percentiles"][0]["seconds"]["value"] for pace, one in ttft_s.items()}
+    medians = {pace: median_ttft_s(summary) for pace, summary in levels.items()}
     assert FRONT_END_S + 8e-3 < medians["fast"] < medians["likely"] < medians["slow"] < FRONT_END_S + 0.2
+
+
+def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
+    """Steps without doubt, seats between 2 and 24: what a request waits for a seat is not known."""
+    seats = KnobFit(name="max_num_seqs", value=24, low=2, high=24, told_by="load", said="2 to 24 seats", probe=None)
+    fit = server_fit()
+    exact = tuple(tuple(1e-6 * share for share in row) for row in fit.covariance)
+    replace(fit, knobs=(seats, *fit.knobs[1:]), covariance=exact).save(folder / "doubted.json")
+    levels = {level["step_times"]: level["summary"] for level in simulated(folder, "--fit", "doubted.json", "--rate", "4")["levels"]}
+    medians = {pace: median_ttft_s(summary) for pace, summary in levels.items()}
+    assert medians["slow"] > 1.5 * medians["likely"]
+    assert medians["fast"] == pytest.approx(medians["likely"], rel=0.2)
+    known = simulated(folder, "--fit", "doubted.json", "--rate", "4", "--max-num-seqs", "24")["levels"]
+    assert median_ttft_s(known[-1]["summary"]) < 1.2 * medians["likely"]
+
+
+def median_ttft_s(summary):
+    return next(one for one in summary["latencies"] if one["latency"] == "ttft")["percentiles"][0]["seconds"]["value"]
 
 
 def test_a_batch_is_predicted(folder):

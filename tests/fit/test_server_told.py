@@ -1,10 +1,11 @@
 """What does a vLLM server name of itself? Lines of a real one's log."""
 
 import numpy as np
+import pytest
 
 from inferometer.fit.server_told import told_by_server
 from inferometer.records.load_types import ServerSampleTable
-from inferometer.records.types import Run
+from inferometer.records.types import RequestTable, Run
 
 LOG = """
 INFO [api_utils.py:286] non-default args: {'host': '127.0.0.1', 'dtype': 'float32', 'max_model_len': 1024, 'max_num_seqs': 8}
@@ -16,7 +17,7 @@ INFO [kv_cache_utils.py:2327] CPU KV cache size: 1,048,576 tokens, Maximum concu
 
 def test_a_log_names_limits_and_switches():
     told = told_by_server([], LOG)
-    assert told.limits == {"max_num_seqs": 8, "max_num_batched_tokens": 4096, "n_kv_blocks": 65536}
+    assert told.limits == {"max_num_seqs": 8, "max_num_batched_tokens": 4096, "n_kv_blocks": 65535}
     assert told.switches == {"enable_prefix_caching": True, "enable_chunked_prefill": True}
 
 
@@ -31,8 +32,62 @@ def test_metrics_name_the_cache():
     run = Run(manifest=None, sweep=None, steps=None, ceilings=None, server=samples)
     told = told_by_server([run], None)
     assert (told.limits, told.block_tokens) == ({"n_kv_blocks": 699}, 32)
-    assert told_by_server([run], LOG).limits["n_kv_blocks"] == 65536
+    both = told_by_server([run], LOG)
+    assert (both.limits["n_kv_blocks"], both.block_tokens) == (1_048_576 // 32 - 1, 32)
 
 
-def test_silence_names_nothing():
-    assert told_by_server([Run(manifest=None, sweep=None, steps=None, ceilings=None)], None).limits == {}
+def answers(tokens, n=50):
+    """Requests of which only their answers' length matters."""
+    plain = dict.fromkeys(RequestTable._fields, np.zeros(n, np.int64))
+    return RequestTable(**plain | {"output_tokens": np.full(n, tokens, np.int32)})
+
+
+def scraped(running, waiting, kv_usage, tokens=27):
+    """A record of these gauges, a scrape a second."""
+    names = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+    samples = ServerSampleTable(
+        scraped_ns=np.repeat(np.arange(len(running), dtype=np.int64) * 10**9, 3),
+        name=np.tile(names, len(running)),
+        labels=np.tile(["", "", ""], len(running)),
+        value=np.column_stack([running, waiting, kv_usage]).ravel().astype(float),
+    )
+    return Run(manifest=None, sweep=None, steps=None, ceilings=None, requests=answers(tokens), server=samples)
+
+
+RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
+"""Of a real vLLM server with 16 seats: answers that just ended have left theirs."""
+
+
+def seats(running, waiting, kv_usage, tokens=27):
+    n = len(running)
+    return told_by_server([scraped(running, [waiting] * n, [kv_usage] * n, tokens)], None).limits.get("max_num_seqs")
+
+
+def test_a_queue_beside_free_memory_tells_the_seats():
+    assert seats(RUNNING, 3, 0.2) == 16
+    assert seats(RUNNING, 0, 0.2) is None  # nobody waited
+    assert seats(RUNNING, 3, 0.99) is None  # for memory, may be
+    assert seats((15, 14, 15, 15, 15, 15), 3, 0.2) is None  # too few looks: its sixteenth seat was free each time
+    assert seats(RUNNING, 3, 0.2, tokens=8) is None  # so short that there is always one that just ended
+    assert seats((16, *(13, 14, 15) * 10), 3, 0.2) is None  # seldom as many: steps were full of prompts
+
+
+def test_status_lines_of_a_log_tell_seats_too():
+    line = "INFO [loggers.py:271] Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 54.1 tokens/s, "
+    lines = [f"{line}Running: {n} reqs, Waiting: 4 reqs, CPU KV cache usage: 9.9%, Prefix cache hit rate: 0.0%" for n in RUNNING]
+    run = Run(manifest=None, sweep=None, steps=None, ceilings=None, requests=answers(27))
+    assert told_by_server([run], "\n".join(lines)).limits == {"max_num_seqs": 16}
+
+
+@pytest.mark.parametrize(("queries", "is_on"), [((0, 900), True), ((0, 0), False)])
+def test_lookups_tell_whether_prefixes_are_cached(queries, is_on):
+    """vLLM counts looked-up tokens only where there is a cache to look them up in."""
+    names = ("vllm:prefix_cache_queries_total", "vllm:request_success_total")
+    samples = ServerSampleTable(
+        scraped_ns=np.repeat(np.array([1, 2], np.int64) * 10**9, 2),
+        name=np.tile(names, 2),
+        labels=np.tile(["", ""], 2),
+        value=np.array([queries[0], 0.0, queries[1], 7.0]),
+    )
+    run = Run(manifest=None, sweep=None, steps=None, ceilings=None, server=samples)
+    assert told_by_server([run], None).switches == {"enable_prefix_caching": is_on}

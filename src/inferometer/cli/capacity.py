@@ -9,9 +9,9 @@ from inferometer.cli import answer, capacity_live, decision_pages, executor_opti
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
-from inferometer.decide import probing, sizing_types, traffic
+from inferometer.decide import probing, traffic
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.deployment import Deployment, Pace
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import types
 
@@ -104,13 +104,15 @@ class _Search(NamedTuple):
             resolution_ratio=self.resolution_ratio,
             proof_effort=2 if pace == "likely" else None,
         )
-        step_times = getattr(self.deployment.step_times, pace)
-        probe = probing.ReplicaProbe(deployment=self.deployment, step_times=step_times, traffic=self.traffic, objective=self.objective)
+        server = self.deployment.at(pace)
+        probe = probing.ReplicaProbe(
+            deployment=server, step_times=getattr(server.step_times, pace), traffic=self.traffic, objective=self.objective
+        )
         return paced(pace, find_capacity(probe, question))
 
 
 class _Asked(NamedTuple):
-    pace: sizing_types.Pace
+    pace: Pace
     start_load: float
 
 

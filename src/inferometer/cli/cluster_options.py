@@ -9,7 +9,7 @@ import click
 
 from inferometer.errors import SpecError
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.deployment import Deployment, Pace
 from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 
@@ -88,6 +88,10 @@ class Servers(NamedTuple):
     def n_in_all(self) -> int:
         """All replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
+
+    def at(self, pace: Pace) -> "Servers":
+        """The same with the limits that go with this pace of their steps."""
+        return self._replace(deployment=self.deployment.at(pace))
 
     @property
     def cluster(self) -> ClusterConfig:

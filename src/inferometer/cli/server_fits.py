@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from inferometer.cli.prediction import check_model
 from inferometer.errors import SpecError
 from inferometer.fit.server_fit import ServerFit, is_server_fit, load_server_fit
-from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.simulate.deployment import Deployment, Knobs, Pace, deploy
 from inferometer.spec import catalog, resolve
 from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
@@ -37,12 +37,9 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
             try_="a fit of load tests of the changed server",
         )
     hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
-    shared, own = {**_limits(fit, knobs), **knobs.shared}, dict(knobs.own)
-    if knobs.policy == "vllm":
-        own = {switch: str(fit.knob(switch)) for switch in _SWITCHES} | own
-    every = Knobs(policy=knobs.policy, shared=_possible(shared, knobs.shared), own=own, utilization_fraction=knobs.utilization_fraction)
-    deployment = deploy(fitted_model(fit, name), fit.engine, hardware, fit.levels(), every)
-    return _with_front_end(deployment, fit, knobs)
+    model, levels = fitted_model(fit, name), fit.levels()
+    likely, fast, slow = (deploy(model, fit.engine, hardware, levels, _every_knob(fit, knobs, pace)) for pace in get_args(Pace))
+    return _with_front_end(replace(likely, fast_config=fast.config, slow_config=slow.config), fit, knobs)
 
 
 def is_server(path: Path | None) -> bool:
@@ -73,14 +70,21 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
     return model
 
 
-def _limits(fit: ServerFit, knobs: Knobs) -> dict[str, int]:
-    limits = {"max_num_seqs": int(fit.knob("max_num_seqs")), "max_num_batched_tokens": int(fit.knob("max_num_batched_tokens"))}
-    if not fit.knob("enable_chunked_prefill"):
+def _every_knob(fit: ServerFit, knobs: Knobs, pace: Pace) -> Knobs:
+    shared, own = {**_limits(fit, knobs, pace), **knobs.shared}, dict(knobs.own)
+    if knobs.policy == "vllm":
+        own = {switch: str(fit.knob(switch, pace)) for switch in _SWITCHES} | own
+    return Knobs(policy=knobs.policy, shared=_possible(shared, knobs.shared), own=own, utilization_fraction=knobs.utilization_fraction)
+
+
+def _limits(fit: ServerFit, knobs: Knobs, pace: Pace) -> dict[str, int]:
+    limits = {name: int(fit.knob(name, pace)) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    if not fit.knob("enable_chunked_prefill", pace):
         limits["max_model_len"] = fit.max_model_len
         limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], fit.max_model_len)
     if "num_blocks" in knobs.own:
         return limits
-    return limits | {"num_blocks": int(fit.knob("n_kv_blocks")) + 1, "block_size": fit.block_tokens}
+    return limits | {"num_blocks": int(fit.knob("n_kv_blocks", pace)) + 1, "block_size": fit.block_tokens}
 
 
 def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:

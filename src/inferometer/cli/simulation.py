@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.measure.executors.parts import Executor
@@ -19,6 +19,7 @@ from inferometer.simulate import (
     replica_shares,
     transfer_shares,
 )
+from inferometer.simulate.deployment import Pace
 from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import description, plan
@@ -26,8 +27,6 @@ from inferometer.stats.estimate import Verdict
 
 _MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 """Of the engine: whoever says one of them wants to know what comes of it."""
-
-Pace: TypeAlias = Literal["likely", "fast", "slow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ class Simulator:
         return front_end.as_clients_see(self._served(requests, pace, record_steps=record_steps, record_parts=record_parts), delay_s)
 
     def _served(self, requests: demand.Demand, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        servers, until_ns, gate = self.servers, self.until_ns, self._gate_rules()
+        servers, until_ns, gate = self.servers.at(pace), self.until_ns, self._gate_rules()
         cost = getattr(servers.deployment.step_times, pace)
         kept = {"record_steps": record_steps, "record_parts": record_parts}
         if servers.prefill is not None:
@@ -231,7 +230,6 @@ __all__ = [
     "At",
     "ClassPromise",
     "Level",
-    "Pace",
     "SimulateAnswer",
     "Simulated",
     "Simulator",

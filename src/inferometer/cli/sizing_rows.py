@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.decide.costs import Costs, costs_of, mean_tokens
-from inferometer.decide.sizing_types import Pace, PacedAnswer, ServedBy, SizedKind
+from inferometer.decide.sizing_types import PacedAnswer, ServedBy, SizedKind
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
+from inferometer.simulate.deployment import Pace
 from inferometer.spec.prices import ApiPrice, OwnedPrice
 from inferometer.spec.types import PriceSpec
 from inferometer.stats.estimate import Estimate, Verdict

@@ -5,7 +5,8 @@ from typing import Final
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.decide.probing import ReplicaProbe
-from inferometer.decide.sizing_types import Pace, SizingQuestion
+from inferometer.decide.sizing_types import SizingQuestion
+from inferometer.simulate.deployment import Pace
 
 _SEARCH_RATIO: Final = 64.0
 
@@ -13,7 +14,7 @@ _SEARCH_RATIO: Final = 64.0
 def probe_of(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int = 1) -> ReplicaProbe:
     """The probe of so many of these replicas, under the question's traffic and promise."""
     return ReplicaProbe(
-        deployment=candidate.deployment,
+        deployment=candidate.deployment.at(pace),
         step_times=getattr(candidate.deployment.step_times, pace),
         traffic=question.traffic,
         objective=question.objective,

@@ -14,9 +14,10 @@ from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.probing import ReplicaProbe, reading_of
-from inferometer.decide.sizing_types import Bound, Done, Map, Pace, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
+from inferometer.decide.sizing_types import Bound, Done, Map, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
+from inferometer.simulate.deployment import Pace
 from inferometer.units import NS_PER_S
 
 _SATURATING_REQUESTS: Final = 600

@@ -3,18 +3,17 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
 from inferometer.decide.traffic import Traffic
 from inferometer.records import promises, request_summaries
 from inferometer.simulate.cluster_config import Router
+from inferometer.simulate.deployment import Pace
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
-
-Pace: TypeAlias = Literal["likely", "fast", "slow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,4 +152,4 @@ class Bound(NamedTuple):
     n_devices: int
 
 
-__all__ = ["Bound", "Done", "Map", "Pace", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]
+__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]

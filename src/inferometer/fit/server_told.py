@@ -1,13 +1,21 @@
-"""What does a server itself name of its limits: in the metrics that were scraped beside a load test, or in the log of its start?"""
+"""What does a server itself name of its limits: in metrics scraped beside load tests, in its log's first lines, in its status lines?
 
+Seats are in nobody's metrics. But while requests wait and memory is left, all seats are taken but for those of answers that just ended:
+the most that ran, seen often enough, are the seats.
+"""
+
+import math
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.fit.server_knobs import BLOCK_TOKENS, Limit, Switch, ToldByServer
+from inferometer.records.server_series import gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server
-from inferometer.records.types import Run
+from inferometer.records.types import F64, Run
 
 _LIMITS: Final[dict[Limit, tuple[str, ...]]] = {
     "max_num_seqs": (r"'max_num_seqs': (\d+)", r"--max-num-seqs[= ](\d+)"),
@@ -24,7 +32,26 @@ _SWITCHES: Final[dict[Switch, str]] = {
 }
 _BLOCK_SIZE: Final = r"'block_size': (\d+)"
 _CACHE_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
-"""vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration), entrypoints (arguments that are no defaults)."""
+_STATUS: Final = r"Running: (\d+) reqs, Waiting: (\d+) reqs,.*? KV cache usage: ([\d.]+)%"
+"""vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration), entrypoints (arguments that are no defaults),
+v1/metrics/loggers.py (every ten seconds)."""
+
+_LEAST_FULL_FRACTION: Final = 0.25
+"""Of looks while requests waited: where prompts wait to fit into a step, the most that ran is seen seldom."""
+_LATE_STEPS: Final = 2
+"""A seat stands empty in the step that ended its answer, and in the one that was scheduled meanwhile (asynchronous scheduling)."""
+_MISSED_FRACTION: Final = 0.01
+"""How likely no look may be to have found all seats taken."""
+_ROOM_FRACTION: Final = 0.9
+"""A cache that is fuller may be what requests wait for."""
+
+
+class _Statuses(NamedTuple):
+    """At each look: requests that run and wait, and the share of the KV cache that is used."""
+
+    running: F64
+    waiting: F64
+    kv_fraction: F64
 
 
 def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
@@ -33,17 +60,23 @@ def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
     Example
     -------
     >>> told_by_server([], "GPU KV cache size: 1,048,576 tokens, Maximum concurrency").limits
-    {'n_kv_blocks': 65536}
+    {'n_kv_blocks': 65535}
     """
-    from_metrics, from_log = _by_metrics(runs), ToldByServer() if log is None else _by_log(log)
+    from_metrics = _by_metrics(runs)
+    from_log = ToldByServer() if log is None else _by_log(log, from_metrics.block_tokens)
+    seats = _seats([*_scraped(runs), *([] if log is None else [_logged(log)])], _answer_tokens(runs))
+    seen: dict[Limit, int] = {} if seats is None else {"max_num_seqs": seats}
     return ToldByServer(
-        limits={**from_metrics.limits, **from_log.limits},
+        limits={**seen, **from_metrics.limits, **from_log.limits},
         switches={**from_metrics.switches, **from_log.switches},
         block_tokens=from_log.block_tokens or from_metrics.block_tokens,
     )
 
 
 def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
+    limits: dict[Limit, int] = {}
+    switches: dict[Switch, bool] = {}
+    block_tokens: int | None = None
     for run in runs:
         if run.server is None:
             continue
@@ -52,11 +85,14 @@ def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
         except RecordError:  # pages that are no known server's, or one only
             continue
         if said.n_kv_blocks is not None:
-            return ToldByServer(limits={"n_kv_blocks": said.n_kv_blocks - 1}, block_tokens=said.kv_block_tokens)
-    return ToldByServer()
+            limits["n_kv_blocks"], block_tokens = said.n_kv_blocks - 1, said.kv_block_tokens
+        if said.kind == "vllm" and said.n_finished and said.prefix_queries_tokens is not None:
+            switches["enable_prefix_caching"] = said.prefix_queries_tokens > 0
+    return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens)
 
 
-def _by_log(log: str) -> ToldByServer:
+def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
+    """What the log names; a device's own block size is not in it, ``block_tokens`` is what metrics say."""
     limits: dict[Limit, int] = {}
     for name, patterns in _LIMITS.items():
         found = next((match for pattern in patterns if (match := re.search(pattern, log))), None)
@@ -64,10 +100,46 @@ def _by_log(log: str) -> ToldByServer:
             limits[name] = int(found[1])
     switches: dict[Switch, bool] = {name: found[1] == "True" for name, pattern in _SWITCHES.items() if (found := re.search(pattern, log))}
     size, tokens = re.search(_BLOCK_SIZE, log), re.search(_CACHE_TOKENS, log)
-    block_tokens = int(size[1]) if size else None
+    named_tokens = int(size[1]) if size else block_tokens
     if tokens is not None:
-        limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (block_tokens or BLOCK_TOKENS)
-    return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens)
+        limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (named_tokens or BLOCK_TOKENS) - 1
+    return ToldByServer(limits=limits, switches=switches, block_tokens=named_tokens)
+
+
+def _scraped(runs: Sequence[Run]) -> Iterable[_Statuses]:
+    for run in runs:
+        if run.server is None:
+            continue
+        try:
+            record = server_record(run.server)
+        except RecordError:  # pages that are no known server's
+            continue
+        running, waiting, kv_fraction = (gauge_series(record, gauge) for gauge in ("running", "waiting", "kv_usage"))
+        if running is not None and waiting is not None and kv_fraction is not None:
+            yield _Statuses(running.value, waiting.value, kv_fraction.value)
+
+
+def _logged(log: str) -> _Statuses:
+    lines = np.array([[float(number) for number in found] for found in re.findall(_STATUS, log)]).reshape(-1, 3)
+    return _Statuses(lines[:, 0], lines[:, 1], lines[:, 2] / 100)
+
+
+def _answer_tokens(runs: Sequence[Run]) -> float | None:
+    answers = [run.requests.output_tokens for run in runs if run.requests is not None and len(run.requests.output_tokens)]
+    return float(np.concatenate(answers).mean()) if answers else None
+
+
+def _seats(statuses: Sequence[_Statuses], answer_tokens: float | None) -> int | None:
+    """The most that ran, where so many ran often enough while others waited and memory was left; None where that was not seen."""
+    if not statuses or not answer_tokens:
+        return None
+    running, waiting, kv_fraction = (np.concatenate(column) for column in zip(*statuses, strict=True))
+    most = float(np.nanmax(running, initial=0.0))
+    is_held = (waiting > 0) & (kv_fraction < _ROOM_FRACTION)
+    n_full, n_held = int((is_held & (running == most)).sum()), int(is_held.sum())
+    some_ended = 1 - math.exp(-_LATE_STEPS * most / answer_tokens)
+    is_sure = n_full >= max(_LEAST_FULL_FRACTION * n_held, 1) and some_ended**n_held < _MISSED_FRACTION
+    return int(most) if is_sure else None
 
 
 __all__ = ["told_by_server"]

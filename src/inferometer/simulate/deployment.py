@@ -1,8 +1,8 @@
 """Which replica is simulated: which model, on which device, whose scheduler with which knobs, how much KV cache, and which step times?"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel import kv_cache, memory
@@ -10,6 +10,9 @@ from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
+
+Pace: TypeAlias = Literal["likely", "fast", "slow"]
+"""What is asked of a server that is not known exactly: as it most likely is, and both ends of what may be."""
 
 _DEFAULT_SEATS: Final = 256
 _DEFAULT_STEP_TOKENS: Final = 2048
@@ -45,6 +48,14 @@ class Deployment:
     """What was asked of it."""
     front_end_s: float = 0.0
     """Between a request's sending and the scheduler's sight of it; a datasheet knows of none."""
+    fast_config: engine_config.EngineConfig | None = None
+    slow_config: engine_config.EngineConfig | None = None
+    """With the limits at both ends of what load tests leave open; None: they are known."""
+
+    def at(self, pace: Pace) -> "Deployment":
+        """The same with the limits that go with this pace of its steps."""
+        ends = {"likely": None, "fast": self.fast_config, "slow": self.slow_config}
+        return replace(self, config=ends[pace] or self.config)
 
 
 class _KvBlocks(NamedTuple):
@@ -114,4 +125,4 @@ def _swap_knobs(
     return knobs
 
 
-__all__ = ["Deployment", "Knobs", "deploy"]
+__all__ = ["Deployment", "Knobs", "Pace", "deploy"]

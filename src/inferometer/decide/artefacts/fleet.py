@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from inferometer.decide.sizing_types import Pace
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
+from inferometer.simulate.deployment import Pace
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
