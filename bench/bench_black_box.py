@@ -10,6 +10,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from results_log import log_row
@@ -27,7 +28,7 @@ from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.records.types import ABSENT, Run, RunManifest
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.deployment import Deployment, Knobs, Pace
 from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.workload_demand import demand_of
@@ -184,7 +185,7 @@ def foretold(steps, config, plan, front_end_s):
 
 def capacity(steps, config, spec, objective, start, truth):
     deployment = Deployment(
-        model=truth.model, engine=ENGINE, hardware=None, config=config, kv_origin="",
+        model=truth.model, engine=ENGINE, hardware=None, config=config, kv_origin="", knobs=Knobs(),
         step_times=StepTimes(basis="fitted", origin="", engine=ENGINE, likely=steps, fast=steps, slow=steps),
     )  # fmt: skip
     probe = ReplicaProbe(deployment=deployment, step_times=steps, traffic=Traffic(spec=spec, n_requests=1000), objective=objective)
@@ -194,17 +195,17 @@ def capacity(steps, config, spec, objective, start, truth):
     return find_capacity(probe, question).located_load
 
 
-def config_of_fit(fit: ServerFit):
+def config_of_fit(fit: ServerFit, pace="likely"):
+    knobs = {knob.name: knob.at(pace) for knob in fit.knobs}
+    budget = max(knobs["max_num_batched_tokens"], 5000 * (not knobs["enable_chunked_prefill"]))
     return SchedulerConfig(
-        num_blocks=fit.knob("n_kv_blocks") + 1,
-        max_model_len=min(5000, fit.knob("n_kv_blocks") * fit.block_tokens),
-        max_num_seqs=min(
-            fit.knob("max_num_seqs"), max(fit.knob("max_num_batched_tokens"), 5000 * (not fit.knob("enable_chunked_prefill")))
-        ),
-        max_num_batched_tokens=max(fit.knob("max_num_batched_tokens"), 5000 * (not fit.knob("enable_chunked_prefill"))),
-        enable_chunked_prefill=fit.knob("enable_chunked_prefill"),
-        enable_prefix_caching=fit.knob("enable_prefix_caching"),
-        async_scheduling=fit.knob("async_scheduling"),
+        num_blocks=knobs["n_kv_blocks"] + 1,
+        max_model_len=min(5000, knobs["n_kv_blocks"] * fit.block_tokens),
+        max_num_seqs=min(knobs["max_num_seqs"], budget),
+        max_num_batched_tokens=budget,
+        enable_chunked_prefill=knobs["enable_chunked_prefill"],
+        enable_prefix_caching=knobs["enable_prefix_caching"],
+        async_scheduling=knobs["async_scheduling"],
     )
 
 
@@ -230,9 +231,9 @@ def one_server(seed, is_known):
     for i, share in enumerate(HELD_OUT):
         plan = truth.plan(rate * share, 800, 77 + i)
         seen = foretold(truth.steps, truth.config, plan, truth.front_end_s)
-        said, fast, slow = (foretold(steps, config, plan, fit.front_end_s) for steps in (levels.likely, levels.fast, levels.slow))
-        errors.append(said / seen - 1)
-        covered.append((np.minimum(fast, said) <= seen) & (seen <= np.maximum(slow, said)))
+        said = [foretold(getattr(levels, pace), config_of_fit(fit, pace), plan, fit.front_end_s) for pace in get_args(Pace)]
+        errors.append(said[0] / seen - 1)
+        covered.append((np.min(said, axis=0) <= seen) & (seen <= np.max(said, axis=0)))
     found = capacity(levels.likely, config, truth.spec, slo, rate, truth)
     true_limits = {
         "max_num_seqs": truth.config.max_num_seqs,

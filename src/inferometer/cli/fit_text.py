@@ -5,7 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.fit_views import parameter_row
-from inferometer.fit.server_fit import KnobFit, ServerFit
+from inferometer.fit.knob_fit import KnobFit
+from inferometer.fit.server_fit import ServerFit
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.units import format_fraction
 

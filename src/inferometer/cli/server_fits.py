@@ -71,20 +71,21 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
 
 
 def _every_knob(fit: ServerFit, knobs: Knobs, pace: Pace) -> Knobs:
-    shared, own = {**_limits(fit, knobs, pace), **knobs.shared}, dict(knobs.own)
+    found = {knob.name: knob.at(pace) for knob in fit.knobs}
+    shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
-        own = {switch: str(fit.knob(switch, pace)) for switch in _SWITCHES} | own
+        own = {switch: str(found[switch]) for switch in _SWITCHES} | own
     return Knobs(policy=knobs.policy, shared=_possible(shared, knobs.shared), own=own, utilization_fraction=knobs.utilization_fraction)
 
 
-def _limits(fit: ServerFit, knobs: Knobs, pace: Pace) -> dict[str, int]:
-    limits = {name: int(fit.knob(name, pace)) for name in ("max_num_seqs", "max_num_batched_tokens")}
-    if not fit.knob("enable_chunked_prefill", pace):
+def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> dict[str, int]:
+    limits = {name: int(found[name]) for name in ("max_num_seqs", "max_num_batched_tokens")}
+    if not found["enable_chunked_prefill"]:
         limits["max_model_len"] = fit.max_model_len
         limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], fit.max_model_len)
     if "num_blocks" in knobs.own:
         return limits
-    return limits | {"num_blocks": int(fit.knob("n_kv_blocks", pace)) + 1, "block_size": fit.block_tokens}
+    return limits | {"num_blocks": int(found["n_kv_blocks"]) + 1, "block_size": fit.block_tokens}
 
 
 def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:

@@ -8,10 +8,9 @@ from inferometer.cli.sizing_boxes import box_cautions
 from inferometer.cli.sizing_over_time import OverTime
 from inferometer.cli.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
-from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
+from inferometer.decide.sizing_types import Done, Pace, Searched, SizedKind, SizingQuestion
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
-from inferometer.simulate.deployment import Pace
 from inferometer.spec.prices import ApiPrice
 from inferometer.stats.estimate import Verdict
 

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
 from inferometer.decide.traffic import Traffic
 from inferometer.records import promises, request_summaries
-from inferometer.simulate.cluster_config import Router
-from inferometer.simulate.deployment import Pace
+from inferometer.simulate import cluster_config, deployment
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
+
+Pace: TypeAlias = deployment.Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class SizingQuestion:
     """Of a probe at the lowest effort."""
     resolution_ratio: float = 0.05
     """Of the capacities that are shown."""
-    router: Router = "least-loaded"
+    router: cluster_config.Router = "least-loaded"
     pace: Pace = "likely"
     """At which step times the promise is to be kept."""
 
@@ -152,4 +153,4 @@ class Bound(NamedTuple):
     n_devices: int
 
 
-__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]
+__all__ = ["Bound", "Done", "Map", "Pace", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]

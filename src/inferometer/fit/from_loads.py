@@ -12,7 +12,8 @@ import numpy as np
 
 from inferometer.errors import ModelError
 from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks
-from inferometer.fit.server_fit import KnobFit, SeenLoad, ServerFit, plain_base
+from inferometer.fit.knob_fit import KnobFit
+from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer, terms_of
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec

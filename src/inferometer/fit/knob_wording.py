@@ -2,9 +2,9 @@
 
 from typing import Final, NamedTuple
 
+from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.knob_profiles import LimitInterval, SwitchVerdict
 from inferometer.fit.load_looks import Crowd
-from inferometer.fit.server_fit import KnobFit
 from inferometer.fit.server_knobs import Limit, Switch, Terms
 
 _DEFAULTS: Final[dict[Limit, tuple[int, ...]]] = {"max_num_seqs": (256, 1024), "max_num_batched_tokens": (2048, 8192)}

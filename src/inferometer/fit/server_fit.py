@@ -14,9 +14,9 @@ from scipy.optimize import brentq
 
 from inferometer.errors import ModelError
 from inferometer.fit.effective_steps import steps_at
+from inferometer.fit.knob_fit import KnobFit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.records.types import F64
-from inferometer.simulate.deployment import Pace
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
@@ -27,34 +27,6 @@ _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
 _WIDEST: Final = 2.0
 _INEXACT_RATIO: Final = 0.01
 """Of any step, beside what the load tests leave open: a closed form of a few numbers is no server."""
-_ALIKE_BOTH_WAYS: Final = ("async_scheduling",)
-"""Where load tests leave such a switch open, step times stand in for it, and do so under other loads."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnobFit:
-    """A limit or a switch of the server's scheduler, under vLLM's name, and what the load tests say of it."""
-
-    name: str
-    value: int | bool
-    """What a simulation takes."""
-    low: int | None
-    high: int | None
-    """Ends of the interval of 90 %; None: the load tests set none on that side."""
-    told_by: Literal["load", "server", "assumed"]
-    said: str
-    """In words."""
-    probe: str | None
-    """A load test that would tell more."""
-
-    def at(self, pace: Pace) -> int | bool:
-        """As a simulation takes it, and both ends of what the load tests leave open: the loosest limit is the fast end."""
-        if pace == "likely":
-            return self.value
-        if isinstance(self.value, bool):
-            is_open = self.told_by == "assumed" and self.name not in _ALIKE_BOTH_WAYS
-            return pace == "fast" if is_open else self.value
-        return max(self.value, self.high or self.value) if pace == "fast" else min(self.value, self.low or self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +81,9 @@ class ServerFit:
         arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in self.base.items()}
         return steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
 
-    def knob(self, name: str, pace: Pace = "likely") -> int | bool:
-        """What a simulation takes for this limit or switch, or an end of what the load tests leave open."""
-        return next(knob for knob in self.knobs if knob.name == name).at(pace)
+    def knob(self, name: str) -> int | bool:
+        """What a simulation takes for this limit or switch."""
+        return next(knob.value for knob in self.knobs if knob.name == name)
 
     def levels(self) -> steptime_levels.StepTimes:
         """Step times as they most likely are, and moved so that prompts and tokens both come at the 5 % and 95 % ends of their times."""
@@ -222,7 +194,6 @@ class _Kind:
 
 __all__ = [
     "SERVER_FIT_NAME",
-    "KnobFit",
     "SeenLoad",
     "ServerFit",
     "is_server_fit",

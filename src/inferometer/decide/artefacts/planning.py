@@ -7,12 +7,11 @@ import numpy as np
 from inferometer.decide import candidate_probes, probing
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
-from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
+from inferometer.decide.sizing_types import Pace, ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.promises import JudgedThreshold
 from inferometer.records.types import F64, I64, Caution, RequestTable, Run, StepTable
-from inferometer.simulate.deployment import Pace
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.units import NS_PER_S
 
