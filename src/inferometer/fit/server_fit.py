@@ -13,8 +13,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from inferometer.errors import ModelError
-from inferometer.fit.effective_steps import steps_at
-from inferometer.fit.knob_fit import KnobFit
+from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.records.types import F64
 from inferometer.spec.types import EngineSpec, ModelSpec
@@ -55,7 +54,7 @@ class ServerFit:
     engine: EngineSpec
     block_tokens: int
     max_model_len: int
-    knobs: tuple[KnobFit, ...]
+    knobs: tuple[knob_fit.KnobFit, ...]
     parameters: tuple[steptime.FittedParameter, ...]
     """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and after it gave a token."""
     covariance: tuple[tuple[float, ...], ...]
@@ -79,7 +78,7 @@ class ServerFit:
     def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
         """The step times, at other unknowns if given."""
         arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in self.base.items()}
-        return steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
+        return effective_steps.steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
 
     def knob(self, name: str) -> int | bool:
         """What a simulation takes for this limit or switch."""
