@@ -7,6 +7,8 @@ from inferometer.simulate.deployment import Pace
 
 _ALIKE_BOTH_WAYS: Final = ("async_scheduling",)
 """Where load tests leave such a switch open, step times stand in for it, and do so under other loads."""
+_OPEN_RATIO: Final = 4
+"""A limit of which no upper end is known is simulated so much larger too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,8 @@ class KnobFit:
         if isinstance(self.value, bool):
             is_open = self.told_by == "assumed" and self.name not in _ALIKE_BOTH_WAYS
             return pace == "fast" if is_open else self.value
-        return max(self.value, self.high or self.value) if pace == "fast" else min(self.value, self.low or self.value)
+        high = _OPEN_RATIO * self.value if self.high is None and self.low is not None else self.high
+        return max(self.value, high or self.value) if pace == "fast" else min(self.value, self.low or self.value)
 
 
 __all__ = ["KnobFit"]

@@ -38,6 +38,8 @@ class LimitInterval:
     high: int | None
     is_bounded_below: bool
     """Something smaller would have shown."""
+    is_likely_inside: bool
+    """None at all explains the load tests too, but the best value does so better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,7 @@ class Profiles:
             return any(self._may_be(knobs) for knobs in self._beside(name, value))
 
         is_open = whole.low < whole.high and may_be(whole.high)
+        is_likely_inside = best < whole.high and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
         is_low_in = whole.low == best or may_be(whole.low)
         return LimitInterval(
             name=name,
@@ -74,6 +77,7 @@ class Profiles:
             low=whole.low if is_low_in else _edge(may_be, whole.low, best),
             high=None if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, best),
             is_bounded_below=not is_low_in,
+            is_likely_inside=is_likely_inside,
         )
 
     def verdict(self, name: Switch) -> SwitchVerdict:
@@ -97,6 +101,9 @@ class Profiles:
 
     def _may_be(self, knobs: ServerKnobs) -> bool:
         return self._is_as_good(self._yielded(knobs))
+
+    def _more(self, knobs: ServerKnobs) -> float:
+        return float((self._cost_of_groups(self._yielded(knobs)) - self._best).sum())
 
     def _is_as_good(self, misfit: F64) -> bool:
         more = self._cost_of_groups(misfit) - self._best

@@ -42,8 +42,11 @@ def limit_fit(found: LimitInterval, most: Crowd, terms: Terms, address: Address,
     if found.high is not None:
         said = f"{found.low:,} {word}" if found.low == found.high else f"{found.low:,} to {found.high:,} {word}"
         return KnobFit(name=found.name, value=_round(found), low=found.low, high=found.high, told_by="load", said=said, probe=None)
-    value = _assumed(found, terms, n_seats)
     probe = _limit_probe(found.name, most, address)
+    if found.is_likely_inside:
+        said = f"{found.low:,} {word} or more: {found.best:,} fits best, and none at all hardly worse"
+        return KnobFit(name=found.name, value=found.best, low=found.low, high=None, told_by="load", said=said, probe=probe)
+    value = _assumed(found, terms, n_seats)
     said = f"{found.low:,} {word} or more: never used up; {value:,} is assumed"
     return KnobFit(name=found.name, value=value, low=found.low, high=None, told_by="assumed", said=said, probe=probe)
 

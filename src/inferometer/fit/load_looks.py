@@ -62,7 +62,13 @@ class LoadLook:
     @property
     def has_shared_prefixes(self) -> bool:
         """Do some prompts begin alike, as far as is known?"""
-        return self.plan is not None and bool(self.plan.prefix_tokens[self.requests.request_index].any())
+        return bool(self.shared_tokens().any())
+
+    def shared_tokens(self) -> I64:
+        """Of each prompt: how many tokens others begin with too, as far as is known."""
+        if self.plan is None:
+            return np.zeros(len(self.requests.request_index), np.int64)
+        return self.plan.prefix_tokens[self.requests.request_index].astype(np.int64)
 
     def _shared(self, block_size: int) -> SharedBlocks | None:
         if self.plan is None:
@@ -83,7 +89,7 @@ class Crowd(NamedTuple):
     n_streaming: int
     """Answers under way: there are at least so many seats."""
     n_held_tokens: int
-    """Of prompts and answers under way: the KV cache holds at least so many."""
+    """Of prompts whose answers were under way, without what they may have shared: the KV cache holds at least so many."""
     n_inside_tokens: int
     """Of prompts and whole answers of all inside: KV cache beyond that makes no difference."""
     n_prompt_tokens: int
@@ -156,12 +162,12 @@ def _crowd(one: LoadLook) -> Crowd:
     prompt = table.prompt_tokens.astype(np.int64)
     end_ns = np.where(table.finished_ns == ABSENT, np.iinfo(np.int64).max, table.finished_ns)
     streams = one.is_told & (one.output_tokens > 1)
-    ones = np.ones(len(prompt), np.int64)
+    ones, shared = np.ones(len(prompt), np.int64), one.shared_tokens()
     first_ns, last_ns = table.first_token_ns[streams], end_ns[streams]
     return Crowd(
         n_inside=_most(table.sent_ns, end_ns, ones),
         n_streaming=_most(first_ns, last_ns, ones[streams]),
-        n_held_tokens=_most(first_ns, last_ns, prompt[streams]),
+        n_held_tokens=_most(first_ns, last_ns, (prompt - shared)[streams]),
         n_inside_tokens=_most(table.sent_ns, end_ns, prompt + output),
         n_prompt_tokens=_most(table.sent_ns, end_ns, prompt) + int(ones.sum()),
         longest_tokens=int((prompt + output).max()),
