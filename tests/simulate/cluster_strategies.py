@@ -16,13 +16,18 @@ def sglang_configs(draw):
     page_size = draw(st.sampled_from([1, 4, 16]))
     context_length = draw(st.integers(12, 70))
     n_pages = -(-context_length // page_size) + draw(st.sampled_from([0, 1, 3, 10, 100]))
+    n_seats, schedule_policy = draw(st.integers(1, 6)), draw(st.sampled_from(["fcfs", "lpm"]))
+    n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
         context_length=context_length,
-        max_running_requests=draw(st.integers(1, 6)),
+        max_running_requests=n_seats,
         page_size=page_size,
-        chunked_prefill_size=draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1,
-        schedule_policy=draw(st.sampled_from(["fcfs", "lpm"])),
+        chunked_prefill_size=n_chunk,
+        schedule_policy=schedule_policy,
+        enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
+        enable_priority_scheduling=schedule_policy == "fcfs" and draw(st.booleans()),
+        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 10])),
         disable_radix_cache=draw(st.sampled_from([False, False, True])),
         disable_overlap_schedule=draw(st.booleans()),
     )

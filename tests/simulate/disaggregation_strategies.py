@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from hypothesis import strategies as st
-from simulator_strategies import configs, costs, demands, speculating_configs
+from simulator_strategies import VLLMS, configs, costs, demands, speculating_configs
 
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.disaggregated import PoolCosts
@@ -32,8 +32,8 @@ def links(draw):
 @st.composite
 def disaggregated_configs(draw):
     """Little memory on either side, so that somebody waits for room."""
-    prefill = draw(configs() | speculating_configs())
-    same = {"block_size": prefill.block_size, "max_model_len": prefill.max_model_len}
+    prefill = draw(configs(policies=VLLMS) | speculating_configs(policies=VLLMS))
+    same = {"policies": VLLMS, "block_size": prefill.block_size, "max_model_len": prefill.max_model_len}
     decode = draw(configs(**same) | speculating_configs(**same) if prefill.num_speculative_tokens == 0 else configs(**same))
     if draw(st.booleans()):
         swap = {"preemption_mode": "swap", "kv_block_bytes": 10, "swap_bytes_per_s": 1e10}

@@ -144,7 +144,7 @@ def play_admission(case: AdmissionCase) -> list[list[int]]:
     running = [request_of(i, prompt, said, most, []) for i, (prompt, said, most) in enumerate(case.running)]
     adder, said = PrefillAdder(config, cache, running, case.ratio), []
     for which, most in case.waiting:
-        if adder.is_full:
+        if adder.verdict is Verdict.OTHER:
             break
         request = request_of(which, len(case.tree.sequences[which]), 0, most, own.contents[which])
         num_cached, node = cache.match(request, request.num_tokens - 1)

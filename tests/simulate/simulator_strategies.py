@@ -12,10 +12,12 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 BATCH_SCALE = 25
+VLLMS = ("fcfs", "priority")
 
 
 @st.composite
-def configs(draw, **fixed):
+def configs(draw, policies=("fcfs", "priority", "srpt"), **fixed):
+    policies = VLLMS if {"kv_allocation", "rules"} & set(fixed) else policies
     block_size = fixed.get("block_size") or draw(st.sampled_from([1, 2, 4, 16]))
     max_model_len = fixed.get("max_model_len") or draw(st.integers(2, 60))
     max_num_seqs = draw(st.integers(1, 12))
@@ -33,7 +35,7 @@ def configs(draw, **fixed):
         "enable_chunked_prefill": is_chunked,
         "long_prefill_token_threshold": min(draw(st.sampled_from([0, 0, 1, 5])), max_model_len),
         "long_prefill_token_threshold_adaptive": draw(st.booleans()),
-        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "policy": draw(st.sampled_from(policies)),
         "scheduler_reserve_full_isl": draw(st.booleans()),
         "watermark_fraction": draw(st.sampled_from([0.0, 0.0, 0.1])),
         "async_scheduling": draw(st.booleans()),
@@ -81,6 +83,7 @@ def batch_configs(draw):
         max_queue_size=draw(st.sampled_from([0, 0, 1, 3])),
         timeout_action=draw(st.sampled_from(["REJECT", "DELAY"])),
         has_priority_levels=draw(st.booleans()),
+        instance_count=draw(st.sampled_from([1, 1, 2, 3])),
     )
     return draw(st.sampled_from([static, dynamic, NoBatching(**memory)]))
 
@@ -107,7 +110,7 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
         priority=np.array(draw(integers)) % 3,
         follows=follows,
         think_ns=np.array(draw(integers)) // 4 * scale,
-        abort_ns=np.where(can_abort & (patience < 80) & (follows < 0), arrival + patience * scale, ABSENT),
+        abort_ns=np.where(can_abort & (patience < 80), np.where(follows < 0, arrival, 0) + patience * scale, ABSENT),
     )
     families = np.array(draw(integers)) % 3
     n_full = (prompt + output) // config.block_size

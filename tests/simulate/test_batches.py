@@ -1,5 +1,7 @@
 """Are batches formed and paid for as their rules say? Both simulators, by hand and equal to the nanosecond."""
 
+from heapq import heapreplace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -176,6 +178,34 @@ def test_a_full_queue_refuses_by_level(run):
     assert simulation.requests.finished_ns.tolist() == [3000, 9000, 12_000, 3, 6000]
 
 
+@BOTH
+def test_instances_take_batches_side_by_side_from_one_queue(run):
+    """Two of two each: the fifth request waits for the first to be done. A lone one waits for company, though a device is idle."""
+    config = DynamicBatching(**MEMORY, max_batch_size=2, instance_count=2)
+    simulation = run(demand([0] * 5, [4] * 5, [1, 3, 2, 2, 1]), config, COST, record_parts=True)
+    assert simulation.requests.admitted_ns.tolist() == [0, 0, 0, 0, 2000]
+    assert simulation.requests.finished_ns.tolist() == [3000, 3000, 2000, 2000, 3000]
+    assert simulation.steps.start_ns.tolist() == [0, 0, 1000, 1000, 2000, 2000]
+    assert simulation.steps.kv_blocks_used.max() == 4
+    waiting = DynamicBatching(**MEMORY, max_batch_size=4, max_queue_delay_microseconds=10, instance_count=2)
+    assert admitted_ns(run, [0, 0, 0, 0, 1, 2], waiting) == [0] * 4 + [10_001] * 2
+
+
+def test_instances_are_servers():
+    """First come, first served by three: whoever comes takes the server that is free first, to the nanosecond (Kiefer and Wolfowitz)."""
+    rng = np.random.default_rng(3)
+    arrival, length = np.cumsum(rng.integers(1, 9_000, 4_000)), rng.geometric(0.1, 4_000)
+    config = DynamicBatching(num_blocks=300, max_model_len=4096, max_batch_size=1, instance_count=3)
+    simulation = simulate(demand(arrival, np.full(4_000, 4), length), config, COST)
+    free_ns, expected = [0, 0, 0], []
+    for come_ns, n_tokens in zip(arrival.tolist(), length.tolist(), strict=True):
+        start_ns = max(come_ns, free_ns[0])
+        heapreplace(free_ns, start_ns + n_tokens * 1000)
+        expected.append(start_ns)
+    assert simulation.requests.admitted_ns.tolist() == expected
+    assert simulation.busy_ns.tolist() == [length.sum() * 1000 // 3]
+
+
 @pytest.mark.parametrize(
     ("made", "what"),
     [
@@ -184,6 +214,7 @@ def test_a_full_queue_refuses_by_level(run):
         (lambda: StaticBatching(**MEMORY, max_wait_ns=-1), "longest wait for a batch = -1"),
         (lambda: DynamicBatching(**MEMORY, preferred_batch_size=(2, 9)), "preferred_batch_size = .2, 9."),
         (lambda: DynamicBatching(**MEMORY, max_queue_size=-1), "max_queue_size = -1"),
+        (lambda: DynamicBatching(**MEMORY, instance_count=0), "instance_count = 0"),
         (lambda: NoBatching(num_blocks=4, max_model_len=1), "max_model_len = 1"),
         (lambda: NoBatching(num_blocks=4, max_model_len=8, block_size=0), "block_size = 0"),
     ],

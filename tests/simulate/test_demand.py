@@ -45,7 +45,7 @@ def test_impossible_ends_are_named():
         ({"follows": [-1, -2, -1]}, "request 1 follows request -2"),
         ({"follows": [-1, 0, 0]}, "request 2 follows request 0, as another does"),
         ({"follows": [-1, 0, 1], "think_ns": [0, -1, 0]}, "think_ns of request 1 is -1"),
-        ({"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, 50]}, "request 2 has an abort time"),
+        ({"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, -2]}, "request 2 is aborted before it arrives"),
         ({"follows": [-1, -1, 1], "arrival_ns": [4, 3, 0]}, "request 1 arrives at 3 ns"),
         ({"follows": [-1, 0, 1], "arrival_ns": [0, 0, -1]}, "request 2 arrives at -1 ns"),
     ],

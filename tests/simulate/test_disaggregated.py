@@ -22,6 +22,7 @@ from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.disaggregated_run import simulate_disaggregated_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 
 PAGE = Path(__file__).parents[2] / "docs" / "disaggregation.md"
@@ -244,12 +245,32 @@ def test_each_pool_has_its_own_steps():
 
 
 @pytest.mark.parametrize(
+    ("prompt_tokens", "output_tokens", "every_ns", "link", "what"),
+    [
+        (60, 2, 400, NO_LINK, "before the replicas that compute prompts"),
+        (4, 40, 2000, NO_LINK, "before the replicas that generate"),
+        (60, 2, 1500, LINK, "of KV caches on their way"),
+        (4, 4, 5000, NO_LINK, None),
+    ],
+)
+def test_the_pool_that_has_too_much_to_do_is_named(prompt_tokens, output_tokens, every_ns, link, what):
+    """A prompt of 60 takes one step of 1,000 ns, and 4,200 ns of the link; eight answers of 40 take 40 steps."""
+    requests = demand(np.arange(300) * every_ns, [prompt_tokens] * 300, [output_tokens] * 300)
+    memory = {"num_blocks": 200, "max_num_batched_tokens": 64}
+    config = pools(link, prefill=engine(max_num_seqs=2, **memory), decode=engine(max_num_seqs=8, **memory))
+    cautions = cautions_of(simulate_disaggregated_plainly(requests, config, COSTS), config)
+    assert [caution.code for caution in cautions] == ([] if what is None else ["overload", "bottleneck"])
+    assert what is None or what in cautions[1].text
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"prefill": SglangConfig(max_total_num_tokens=1000, context_length=128)},
         {"decode": engine(block_size=8)},
         {"decode": engine(max_model_len=64)},
         {"decode": engine(kv_allocation="contiguous")},
+        {"decode": engine(policy="srpt")},
         {"prefill": engine(preemption_mode="swap", kv_block_bytes=1, swap_bytes_per_s=1.0)},
         {"answer_begins_at": "nobody"},
     ],

@@ -55,6 +55,18 @@ def test_a_refusal_and_a_departure_are_ends_too(run):
 
 
 @BOTH
+def test_a_follower_loses_patience_so_long_after_its_sending(run):
+    """Request 1 is sent at 2,000 and has its second token at 4,000; its client leaves at 4,500, and request 2 follows that."""
+    away_ns = [ABSENT, 2500, 1600]
+    requests = demand([0, 0, 0], [5] * 3, [2, 50, 50], follows=[-1, 0, 1], abort_ns=away_ns)
+    table = run(requests, CONFIG, COST).requests
+    assert table.status.tolist() == [RequestStatus.LENGTH, RequestStatus.ABORTED, RequestStatus.ABORTED]
+    assert table.intended_send_ns.tolist() == [0, 2000, 4500]
+    assert table.finished_ns.tolist() == [2000, 4500, 6100]
+    assert table.output_tokens.tolist() == [2, 2, 1]
+
+
+@BOTH
 def test_a_follower_of_one_that_never_ends_never_comes_and_is_counted(run):
     config = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
     simulation = run(demand([0, 0, 0], [60, 5, 5], [2, 1, 1], follows=[-1, 0, 1]), config, COST)

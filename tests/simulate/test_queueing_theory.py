@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
-from simulator_strategies import configs, costs, demands
+from simulator_strategies import VLLMS, configs, costs, demands
 
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.batch_config import NoBatching
@@ -110,6 +110,32 @@ def test_seats_that_do_not_slow_one_another_are_servers(n_seats, load):
     assert low - STEP_NS <= expected_ns <= high + STEP_NS
 
 
+@pytest.mark.parametrize("load", [0.6, 0.85])
+def test_shortest_remaining_first_is_schrage_and_millers_queue(load):
+    """Lengths of 20 or 200 steps, preempted without loss (swapped in no time). Schrage and Miller (Operations Research 14, 1966): the
+    wait of length x is lambda E[min(S, x)^2] / 2 / (1 - load of shorter ones) / (1 - load up to x), and then it takes dt / (1 - load of
+    those shorter than t) for each dt that is left. Who comes during a step waits for its end: right to one step.
+    """
+    short, long, share = 20, 200, 0.8
+    mean = share * short + (1 - share) * long
+    rate = load / mean
+    shorter = rate * share * short
+    short_steps = rate * short**2 / 2 / (1 - shorter) + short
+    long_steps = rate * (share * short**2 + (1 - share) * long**2) / 2 / (1 - shorter) / (1 - load) + short + (long - short) / (1 - shorter)
+    config = replace(one_seat(), policy="srpt", preemption_mode="swap", swap_bytes_per_s=math.inf, kv_block_bytes=1, num_blocks=600)
+    excess = []
+    for seed in range(N_REPETITIONS):
+        rng = np.random.default_rng([17, seed])
+        arrival = np.cumsum(rng.exponential(STEP_NS / rate, N_REQUESTS)).astype(np.int64)
+        lengths = np.where(rng.random(N_REQUESTS) < share, short, long)
+        table = simulate(demand(arrival, np.ones(N_REQUESTS), lengths), config, linear_cost(launch_s=STEP_NS * 1e-9)).requests
+        steps = (table.finished_ns - table.intended_send_ns)[N_WARM:] / STEP_NS
+        expected = np.where(lengths[N_WARM:] == short, short_steps, long_steps)
+        excess.append(np.mean(steps - expected))
+    low, high = interval(np.array(excess))
+    assert low - 1 <= 0 <= high + 1
+
+
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_many_seats_share_the_processor(load):
     """Each row costs the same and each request gets one row a step: M/G/1 processor sharing, whose mean sojourn E[S]/(1 - load)
@@ -145,6 +171,7 @@ def busy_runs(draw):
     """All who run compute in every step: synchronous, a budget for all, no preemption, nobody leaves."""
     config = draw(
         configs(
+            policies=VLLMS,
             async_scheduling=False,
             enable_chunked_prefill=True,
             max_num_batched_tokens=4096,

@@ -26,14 +26,22 @@ def configs(draw, spare_pages=(0, 1, 3, 10, 100)):
     context_length = draw(st.integers(12, 70))
     disable_radix_cache = draw(st.booleans())
     n_pages = -(-context_length // page_size) + draw(st.sampled_from(spare_pages))
+    n_seats = draw(st.integers(1, 12))
+    n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
+    schedule_policy = draw(st.sampled_from(["fcfs", "lpm"]))
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
         context_length=context_length,
-        max_running_requests=draw(st.integers(1, 12)),
+        max_running_requests=n_seats,
         page_size=page_size,
-        chunked_prefill_size=draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1,
+        chunked_prefill_size=n_chunk,
         max_prefill_tokens=draw(st.sampled_from([8, 32, 256])),
-        schedule_policy=draw(st.sampled_from(["fcfs", "lpm"])),
+        schedule_policy=schedule_policy,
+        enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
+        enable_priority_scheduling=schedule_policy == "fcfs" and draw(st.booleans()),
+        disable_priority_preemption=draw(st.sampled_from([False, False, True])),
+        schedule_low_priority_values_first=draw(st.booleans()),
+        priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 0, 1, 10])),
         schedule_conservativeness_ratio=draw(st.sampled_from([0.05, 0.5, 1.0, 1.5])),
         ignore_eos=not disable_radix_cache and draw(st.booleans()),
         disable_radix_cache=disable_radix_cache,
@@ -102,7 +110,7 @@ def test_every_request_is_served(run):
     is_done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
     allowed = np.array([max(config.max_new_tokens(int(n), int(m)), 1) for n, m in zip(prompt, most, strict=True)])
     assert np.array_equal(table.output_tokens[is_done], np.minimum(said, allowed)[is_done])
-    assert np.all((steps.n_prefill_requests == 0) | (steps.n_decode_requests == 0))
+    assert config.enable_mixed_chunk or np.all((steps.n_prefill_requests == 0) | (steps.n_decode_requests == 0))
     assert np.all(steps.n_prefill_requests + steps.n_decode_requests <= config.max_running_requests)
     assert np.all(steps.kv_blocks_used <= config.n_kv_blocks)
     if config.chunked_prefill_size != -1:
@@ -176,6 +184,45 @@ def test_prompts_stall_those_who_generate():
     assert run.steps.n_decode_requests.tolist() == [0, 1, 0, 0, 0, 3, 3, 3, 1, 1, 1]
     assert (run.requests.first_token_ns // MS).tolist() == [1, 5, 5]
     assert (run.requests.finished_ns // MS).tolist() == [11, 8, 8]
+
+
+def test_mixed_chunks_let_those_who_generate_go_on():
+    """Who generates takes one of eight tokens: request 1 computes seven of its twelve, then five, and then both generate."""
+    memory = {"max_total_num_tokens": 200, "context_length": 100, "disable_overlap_schedule": True}
+    config = SglangConfig(**memory, max_running_requests=4, chunked_prefill_size=8, enable_mixed_chunk=True)
+    found = run_of(config, demand([0, MS // 2], [4, 12], [5, 2]))
+    parts = found.parts
+    assert list(zip(parts.step_index, parts.request_index, parts.n_computed_tokens, strict=True)) == [
+        *[(0, 0, 4), (1, 1, 7), (1, 0, 1), (2, 1, 5), (2, 0, 1)],
+        *[(3, 1, 1), (3, 0, 1), (4, 0, 1)],
+    ]
+    assert found.requests.finished_ns.tolist() == [5 * MS, 4 * MS]
+
+
+@pytest.mark.parametrize(("urgency", "finished_ms", "n_preempted"), [(20, [12, 4], 1), (10, [10, 12], 0)])
+def test_who_is_much_more_urgent_takes_the_place_of_who_generates(urgency, finished_ms, n_preempted):
+    """More than the threshold of 10: request 0 goes with two tokens said, computes them again with its prompt, and says eight more."""
+    config = SglangConfig(
+        max_total_num_tokens=200, context_length=100, max_running_requests=1, disable_overlap_schedule=True, enable_priority_scheduling=True
+    )
+    found = run_of(config, demand([0, 3 * MS // 2], [4, 3], [10, 2], priority=[0, urgency]))
+    assert found.requests.finished_ns.tolist() == [n * MS for n in finished_ms]
+    assert found.requests.n_preemptions.tolist() == [n_preempted, 0]
+
+
+def test_the_most_urgent_waits_least_of_equals_the_first():
+    found = {}
+    for low_first in (False, True):
+        config = SglangConfig(
+            max_total_num_tokens=200,
+            context_length=100,
+            max_running_requests=1,
+            enable_priority_scheduling=True,
+            schedule_low_priority_values_first=low_first,
+        )
+        table = run_of(config, demand([0, 1, 2, 3, 4], [4] * 5, [3] * 5, priority=[9, 1, 3, 1, 3])).requests
+        found[low_first] = np.argsort(table.admitted_ns).tolist()
+    assert found == {False: [0, 2, 4, 1, 3], True: [0, 1, 3, 2, 4]}
 
 
 def test_who_has_said_least_is_thrown_out():

@@ -20,7 +20,7 @@ def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gat
     created_utc, deployment = now_utc(), servers.deployment
     run = simulated_run.simulated_run(
         simulation,
-        deployment.config,
+        servers.pools or deployment.config,
         run_id=new_run_id(created_utc),
         created_utc=created_utc,
         command=("inferometer", *sys.argv[1:]),

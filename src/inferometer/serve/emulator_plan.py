@@ -39,6 +39,8 @@ class EmulatorPlan:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.time_scale_ratio) and self.time_scale_ratio > 0):
             raise SpecError(f"time scale {self.time_scale_ratio}", where="the emulator's plan", allowed="above 0")
+        if self.config.n_instances > 1:
+            raise SpecError(self.config.engine, where="the emulator's plan", allowed="one instance: its batches run one after the other")
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1:
             raise SpecError(f"answers of {self.mean_output_tokens} tokens", where="the emulator's plan", allowed="1 or more on average")
         if not 0 <= self.port <= 65535:

@@ -27,6 +27,8 @@ class BatchRules(NamedTuple):
     max_queue_size: int = 0
     has_priorities: bool = False
     is_streaming: bool = True
+    n_instances: int = 1
+    """So many batches run side by side, each on a device of its own."""
 
     @property
     def largest(self) -> int:
@@ -42,7 +44,6 @@ class _OneBatchAtATime:
     num_blocks: int
     max_model_len: int
     block_size: int
-    depth: ClassVar[int] = 1
     enable_prefix_caching: ClassVar[bool] = False
 
     @property
@@ -53,12 +54,22 @@ class _OneBatchAtATime:
     @property
     def max_num_active(self) -> int:
         """How many requests may run at once?"""
-        return self.rules.max_batch_size
+        return self.rules.max_batch_size * self.rules.n_instances
+
+    @property
+    def n_instances(self) -> int:
+        """How many batches run side by side?"""
+        return self.rules.n_instances
+
+    @property
+    def depth(self) -> int:
+        """How many batches may be in flight?"""
+        return self.rules.n_instances
 
     @property
     def n_kv_blocks(self) -> int:
         """How many blocks can hold tokens?"""
-        return self.num_blocks
+        return self.num_blocks * self.rules.n_instances
 
     def _check(self) -> None:
         rules = self.rules
@@ -70,6 +81,7 @@ class _OneBatchAtATime:
             ("the longest wait for a batch", rules.max_delay_ns, 0),
             ("the time-out of the queue", rules.timeout_ns, 0),
             ("max_queue_size", rules.max_queue_size, 0),
+            ("instance_count", rules.n_instances, 1),
         ):
             if value < least:
                 raise SpecError(f"{name} = {value}", where=_WHERE, allowed=f"{least} or more")
@@ -111,8 +123,10 @@ class StaticBatching(_OneBatchAtATime):
 class DynamicBatching(_OneBatchAtATime):
     """Triton's dynamic batcher before a model that runs a whole batch; names are Triton's, 0 and () mean: no such rule.
 
-    One instance, so that responses keep their order by themselves. A batch is formed when the instance is idle; one that was
-    formed but not begun is never grown. Answers are given when the batch is over.
+    ``instance_count`` is the ``count`` of its ``instance_group``: so many batches run side by side, each on a device of its own with
+    ``num_blocks`` of memory, all from one queue; where several instances are idle the first takes the next batch. A batch is formed when an
+    instance is idle; one that was formed but not begun is never grown. Answers are given when the batch is over, whichever is over first
+    (``preserve_ordering`` off).
     """
 
     num_blocks: int
@@ -125,6 +139,7 @@ class DynamicBatching(_OneBatchAtATime):
     max_queue_size: int = 0
     """Of each priority level."""
     has_priority_levels: bool = False
+    instance_count: int = 1
     block_size: int = 16
 
     def __post_init__(self) -> None:
@@ -133,7 +148,7 @@ class DynamicBatching(_OneBatchAtATime):
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
-        return "Triton's dynamic batcher"
+        return "Triton's dynamic batcher" + f", {self.instance_count} instances" * (self.instance_count > 1)
 
     @property
     def rules(self) -> BatchRules:
@@ -147,6 +162,7 @@ class DynamicBatching(_OneBatchAtATime):
             max_queue_size=self.max_queue_size,
             has_priorities=self.has_priority_levels,
             is_streaming=False,
+            n_instances=self.instance_count,
         )
 
 

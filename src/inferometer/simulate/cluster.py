@@ -48,7 +48,7 @@ def simulate_cluster(
         part_logs,
         outcome=outcome,
         end_ns=end_ns,
-        busy_ns=states.counters["busy_ns"][:, 0].astype(np.int64),
+        busy_ns=states.counters["busy_ns"][:, 0].astype(np.int64) // engine.n_instances,
     )
     made = seats_numbered_through(found, engine.max_num_active)
     return made if gate is None else made._replace(shed_reasons=front.gate.requests["reason"].copy(), gate_classes=gate.class_names)

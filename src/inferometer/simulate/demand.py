@@ -33,7 +33,7 @@ class Demand(NamedTuple):
     class_index: I32
     tenant_index: I32
     abort_ns: I64
-    """When the client goes away; ABSENT where it stays."""
+    """When the client goes away; of one that follows another, how long after its sending; ABSENT where it stays."""
     content_start: I64
     """(N + 1) Where each request's content ids begin."""
     contents: I32
@@ -82,7 +82,7 @@ def demand(  # noqa: PLR0913 -- one for each column
     ------
     SpecError
         A column of another length, an arrival before its predecessor or before 0, a length below 1, an abort before its arrival; a
-        request that follows a later one, or one that another follows already, or that has an abort time.
+        request that follows a later one, or one that another follows already.
     """
     n_requests = len(np.asarray(arrival_ns))
     output = _column("output_tokens", output_tokens, n_requests, np.int32)
@@ -159,6 +159,15 @@ def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) 
     return np.ascontiguousarray(cast)
 
 
+def leaving_order(requests: Demand) -> I32:
+    """Whose client goes away at a known time, in order of that, and room behind them for those that follow others."""
+    is_leaving = requests.abort_ns != ABSENT
+    known = np.flatnonzero(is_leaving & (requests.follows == -1))
+    leaving = np.zeros(int(is_leaving.sum()), np.int32)
+    leaving[: len(known)] = known[np.argsort(requests.abort_ns[known], kind="stable")]
+    return leaving
+
+
 def _check(requests: Demand) -> None:
     if requests.n_requests == 0:
         raise SpecError("no requests", where=_WHERE, allowed="at least one")
@@ -173,7 +182,8 @@ def _check(requests: Demand) -> None:
     small = np.flatnonzero(requests.max_tokens < requests.output_tokens)
     if small.size:
         raise SpecError(f"max_tokens of request {small[0]} is below its output_tokens", where=_WHERE, allowed="that or more")
-    early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < requests.arrival_ns))
+    earliest_ns = np.where(requests.follows < 0, requests.arrival_ns, 0)
+    early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < earliest_ns))
     if early.size:
         raise SpecError(f"request {early[0]} is aborted before it arrives", where=_WHERE)
 
@@ -192,10 +202,6 @@ def _check_followers(requests: Demand) -> None:
     unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
     if unthinkable.size:
         raise SpecError(f"think_ns of request {unthinkable[0]} is {requests.think_ns[unthinkable[0]]}", where=_WHERE, allowed="0 to 2^61")
-    leaving = followers[requests.abort_ns[followers] != ABSENT]
-    if leaving.size:
-        text = f"request {leaving[0]} has an abort time, but when it is sent is not known beforehand"
-        raise SpecError(text, where=_WHERE, allowed="ABSENT for requests that follow others")
 
 
-__all__ = ["Demand", "SharedBlocks", "contents_checked", "demand", "with_contents"]
+__all__ = ["Demand", "SharedBlocks", "contents_checked", "demand", "leaving_order", "with_contents"]

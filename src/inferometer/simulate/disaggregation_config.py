@@ -84,6 +84,8 @@ class DisaggregatedConfig:
         if self.answer_begins_at not in BEGINNINGS:
             raise SpecError(f"answer_begins_at = {self.answer_begins_at!r}", where=_WHERE, allowed=", ".join(BEGINNINGS))
         for engine in self.engines:
+            if engine.policy == "srpt":
+                raise SpecError("a pool with the policy srpt", where=_WHERE, allowed="fcfs, priority")
             if engine.rules != "vllm" or engine.is_contiguous:
                 raise SpecError(f"a pool with the rules of {engine.engine}", where=_WHERE, allowed="vLLM's, with a paged KV cache")
         if self.engines[0].preemption_mode == "swap":
@@ -106,6 +108,12 @@ class DisaggregatedConfig:
         if not isinstance(prefill, SchedulerConfig) or not isinstance(decode, SchedulerConfig):
             raise SpecError(f"pools of {prefill.engine} and {decode.engine}", where=_WHERE, allowed="vLLM's rules", try_="--policy vllm")
         return prefill, decode
+
+    @property
+    def seats(self) -> tuple[int, ...]:
+        """How many requests may run at once on each replica?"""
+        prefill, decode = self.engines
+        return (prefill.max_num_active,) * self.prefill.n_replicas + (decode.max_num_active,) * self.decode.n_replicas
 
     @property
     def n_replicas(self) -> int:

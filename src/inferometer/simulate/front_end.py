@@ -24,7 +24,7 @@ def delayed(requests: Demand, front_end_s: float) -> Demand:
     [1000000, 1000005]
     """
     delay_ns = round(front_end_s * NS_PER_S)
-    leaves = requests.abort_ns != ABSENT
+    leaves = (requests.abort_ns != ABSENT) & (requests.follows < 0)  # a follower's patience begins with its own sending
     abort_ns = requests.abort_ns.copy()
     abort_ns[leaves] += delay_ns
     return requests._replace(arrival_ns=requests.arrival_ns + delay_ns, think_ns=_after(requests, delay_ns), abort_ns=abort_ns)

@@ -32,7 +32,7 @@ def simulate(
     quiet run take more memory than the requests; ``record_parts`` also keeps who did what in each of them. A ``gate`` stands before the
     engine and holds requests back: see ``cluster.simulate_cluster``.
     """
-    if gate is not None:
+    if gate is not None or config.n_instances > 1:
         alone, kept = ClusterConfig(engine=config), {"record_steps": record_steps, "record_parts": record_parts}
         return simulate_cluster(requests, alone, cost, gate=gate, until_ns=until_ns, **kept)
     requests = contents_checked(requests, config)

@@ -1,12 +1,12 @@
 """How is the engine's scheduler set up? Names, meanings and defaults are those of vLLM 0.32.0."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.simulate.acceptance import N_DRAWS
 
-Policy: TypeAlias = Literal["fcfs", "priority"]
+Policy: TypeAlias = Literal["fcfs", "priority", "srpt"]
 KvAllocation: TypeAlias = Literal["paged", "contiguous"]
 Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
@@ -26,8 +26,11 @@ class SchedulerConfig:
 
     ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong by whole percents. Block 0 is
     never handed out. ``max_num_active_seqs`` None means ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
-    Not vLLM's: with ``one_prefill_at_a_time`` nobody is admitted in a step in which another request is in its
-    prefill; "contiguous" gives each request one piece of memory for its prompt and all tokens that it may generate.
+    Not vLLM's: with the policy "srpt" (shortest remaining processing time, Schrage, Operations Research 16, 1968) the fewest tokens left
+    to compute, prompt and ``max_tokens``, are the most urgent, and as long as the next in the queue lacks a seat or blocks for its prompt
+    whoever runs and has more left than it, the most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in
+    which another request is in its prefill; "contiguous" gives each request one piece of memory for its prompt and all tokens that it
+    may generate.
 
     Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's ``method``: "draft_model" and
     "eagle" (MTP too) reserve as many slots ahead, "draft_model" one row of each step's budget, "eagle" recomputes the last block of
@@ -43,6 +46,8 @@ class SchedulerConfig:
     memory for ``max_model_len`` tokens each. "vllm-v0": whole prompts in steps of their own, before any decode, ``max_model_len``
     tokens of them or ``max_num_batched_tokens`` if that is more, padded to the longest. ``serving_config`` sets what goes with each.
     """
+
+    n_instances: ClassVar[int] = 1  # batches run one after the other
 
     num_blocks: int
     max_model_len: int
@@ -76,10 +81,11 @@ class SchedulerConfig:
                 self._refuse(name, "1 or more")
         if self.max_model_len < 2:
             self._refuse("max_model_len", "2 or more: a prompt token and an output token")
-        if self.num_blocks < max(2, -(-self.max_model_len // self.block_size)):
+        n_least = max(2, -(-self.max_model_len // self.block_size))
+        if self.num_blocks < n_least:
             self._refuse(
                 "num_blocks",
-                f"enough for one request of max_model_len = {self.max_model_len}: {-(-self.max_model_len // self.block_size)}",
+                f"{n_least} or more, enough for one request of max_model_len = {self.max_model_len}",
                 try_="a smaller max_model_len or more memory for the KV cache, as vLLM says when it refuses to start",
             )
         if self.step_budget_tokens < self.max_num_seqs:
@@ -99,6 +105,8 @@ class SchedulerConfig:
                     self._refuse(name, f"{type(getattr(self, name))(0)}: the rules of {self.rules} compute prompts whole")
         if self.rules != "vllm" and self.num_speculative_tokens != 0:
             self._refuse("num_speculative_tokens", f"0 where the rules are those of {self.rules}")
+        if self.policy == "srpt" and (self.rules != "vllm" or self.is_contiguous):
+            self._refuse("policy", "fcfs or priority where the rules are not vLLM's or the KV cache is contiguous")
         if self.is_contiguous and self.enable_prefix_caching:
             self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
         if self.num_speculative_tokens != 0:
@@ -142,7 +150,8 @@ class SchedulerConfig:
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
-        changes = ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
+        changes = ", shortest remaining first" * (self.policy == "srpt")
+        changes += ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
         changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
         return _ENGINES[self.rules] + changes + ", swapping" * (self.preemption_mode == "swap")
 

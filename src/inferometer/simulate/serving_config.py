@@ -1,9 +1,10 @@
 """Which configuration does an engine get: from the knobs that all engines share, under vLLM's names, and from its own?"""
 
+import re
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 
@@ -90,7 +91,7 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
 
     ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens, block_size); those that the engine
-    does not have are refused. ``own`` has the engine's names and their values as text, and wins.
+    does not have are refused. ``own`` has the engine's names and their values as text, several with commas between, and wins.
 
     Raises
     ------
@@ -111,14 +112,24 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     values: dict[str, object] = dict(kind.preset)
     for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
         check_knob(engine, name, where=where)
-        values[name] = value
+        is_several = isinstance(value, str) and ("," in value or get_origin(known[name].type) is tuple)
+        values[name] = str(value).split(",") if is_several else value
     lacking = [name for name, field in known.items() if field.default is MISSING and name not in values]
     if lacking:
         raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
     try:
         return msgspec.convert(values, type=kind.config, strict=False)
     except msgspec.ValidationError as problem:
-        raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
+        name = next(name for name in values if re.search(rf"\$\.{name}\b", str(problem)))
+        raise SpecError(f"{engine}: {name} = {own.get(name, values[name])}", where=where, allowed=_allowed(known[name])) from problem
+
+
+def _allowed(knob: Field[Any]) -> str:
+    """What does a knob take, in words?"""
+    kinds = get_args(knob.type) if get_origin(knob.type) is not Literal and get_args(knob.type) else (knob.type,)
+    words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "nothing"}
+    said = [", ".join(get_args(kind)) if get_origin(kind) is Literal else words.get(kind, "several, with commas between") for kind in kinds]
+    return "whole numbers with commas between" if get_origin(knob.type) is tuple else " or ".join(said)
 
 
 __all__ = ["ENGINE_NAMES", "check_knob", "default_block_size", "engine_config"]

@@ -1,7 +1,7 @@
 """How is SGLang's scheduler set up? Names, meanings and defaults are those of SGLang 0.5.23."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 
@@ -24,8 +24,11 @@ class SglangConfig:
     """The knobs of ``sglang serve`` that decide who computes what, for one pool of full-attention layers.
 
     ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends on the device's memory (-1: off).
-    ``ignore_eos`` says that every request will use all of its ``max_new_tokens``, which SGLang then reserves in full.
+    ``ignore_eos`` says that every request will use all of its ``max_new_tokens``, which SGLang then reserves in full. Of priorities the
+    larger is the more urgent, unless ``schedule_low_priority_values_first``.
     """
+
+    n_instances: ClassVar[int] = 1  # batches run one after the other
 
     max_total_num_tokens: int
     context_length: int
@@ -35,6 +38,11 @@ class SglangConfig:
     max_prefill_tokens: int = 16384
     schedule_policy: SchedulePolicy = "fcfs"
     schedule_conservativeness_ratio: float = 1.0
+    enable_mixed_chunk: bool = False
+    enable_priority_scheduling: bool = False
+    disable_priority_preemption: bool = False
+    schedule_low_priority_values_first: bool = False
+    priority_scheduling_preemption_threshold: int = 10
     ignore_eos: bool = False
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
@@ -53,6 +61,16 @@ class SglangConfig:
             self._refuse("context_length", "8 or more, as max_total_num_tokens: the server keeps 6 tokens of each request back")
         if self.ignore_eos and self.disable_radix_cache:
             self._refuse("ignore_eos", "False where disable_radix_cache is True: SGLang admits by other rules then")
+        self._check_order()
+
+    def _check_order(self) -> None:
+        n_seats = self.max_running_requests
+        if self.enable_mixed_chunk and self.chunked_prefill_size < n_seats:
+            self._refuse("enable_mixed_chunk", f"False, or a chunked_prefill_size of max_running_requests = {n_seats} or more")
+        if self.enable_priority_scheduling and self.schedule_policy != "fcfs":
+            self._refuse("enable_priority_scheduling", f"False where schedule_policy is {self.schedule_policy}: SGLang refuses it")
+        if self.priority_scheduling_preemption_threshold < 0:
+            self._refuse("priority_scheduling_preemption_threshold", "0 or more")
 
     def _refuse(self, name: str, allowed: str) -> None:
         raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed)
@@ -96,6 +114,11 @@ class SglangConfig:
     def depth(self) -> int:
         """How many batches may be in flight?"""
         return 1 if self.disable_overlap_schedule else 2
+
+    @property
+    def is_preempting(self) -> bool:
+        """May whoever generates have to go for somebody more urgent?"""
+        return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
     def initial_new_token_ratio(self) -> float:

@@ -1,26 +1,21 @@
 """What does a simulation say as a run, and what must it confess? The run is of the type of measured ones."""
 
-import math
-from typing import Final, NamedTuple
-
 import numpy as np
 
-from inferometer.records.types import ABSENT, I32, Caution, RequestStatus, RequestTable, Run, RunManifest, StepMemoryTable
+from inferometer.records.types import ABSENT, I32, Caution, RequestStatus, Run, RunManifest, StepMemoryTable
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.gate_config import Reason
 from inferometer.simulate.gate_outcome import shed_cautions
 from inferometer.simulate.outcome import Outcome, Simulation
-from inferometer.simulate.replica_shares import requests_of
+from inferometer.simulate.overload import overload_cautions
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import ModelSpec
-
-_MIN_REQUESTS: Final = 30
-"""With fewer nothing can be said about growth."""
 
 
 def simulated_run(
     simulation: Simulation,
-    config: EngineConfig,
+    config: EngineConfig | DisaggregatedConfig,
     *,
     run_id: str,
     created_utc: str,
@@ -66,8 +61,10 @@ def _step_memory(simulation: Simulation) -> StepMemoryTable | None:
     return StepMemoryTable(holes.free_blocks, holes.largest_hole_blocks, holes.compaction_debt_blocks, swapped)
 
 
-def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
+def cautions_of(simulation: Simulation, config: EngineConfig | DisaggregatedConfig) -> tuple[Caution, ...]:
     """Why are these numbers less good than they look? Requests without an end are counted here, never dropped."""
+    pools = config if isinstance(config, DisaggregatedConfig) else None
+    config = config.decode.engine if isinstance(config, DisaggregatedConfig) else config
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     is_rejected = status == RequestStatus.REJECTED
@@ -95,32 +92,8 @@ def cautions_of(simulation: Simulation, config: EngineConfig) -> tuple[Caution, 
     if n_too_long:
         text = f"{n_too_long} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
         cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
-    return (*cautions, *_overload(simulation, config), *_assumptions(config))
-
-
-def _overload(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
-    """Is there more to do than all replicas can, or than those that one router sends it to?"""
-    cautions, n_replicas = list[Caution](), len(simulation.busy_ns)
-    growth = _growth(simulation.requests, config.max_num_active * n_replicas)
-    if growth is not None:
-        text = f"the queue grows without bound while this load goes on: {growth.n_arrived} requests came in the second half, "
-        text += f"{growth.n_arrived - growth.n_more} left"
-        remedy = "a lower rate or more replicas; averages over such a run say only how long it lasted"
-        cautions.append(Caution(code="overload", text=text, remedy=remedy))
-    grows = _growing_replicas(simulation, config)
-    if 0 < len(grows) < n_replicas:
-        text = f"the queue grows without bound on {len(grows)} of {n_replicas} replicas, not on the others: "
-        text += ", ".join(f"replica {replica}" for replica in grows)
-        remedy = "a router that looks at the load (least-loaded), or more replicas for these classes or prefixes"
-        cautions.append(Caution(code="uneven", text=text, remedy=remedy))
-    return tuple(cautions)
-
-
-def _growing_replicas(simulation: Simulation, config: EngineConfig) -> list[int]:
-    if simulation.visits is None:
-        return []
-    of_each = [requests_of(simulation.requests, simulation.visits, replica) for replica in range(len(simulation.busy_ns))]
-    return [replica for replica, own in enumerate(of_each) if _growth(own, config.max_num_active) is not None]
+    seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
+    return (*cautions, *overload_cautions(simulation, seats, pools), *_assumptions(config))
 
 
 def _assumptions(config: EngineConfig) -> tuple[Caution, ...]:
@@ -145,28 +118,6 @@ def _shed_cautions(simulation: Simulation) -> tuple[Caution, ...]:
     class_index, names = simulation.requests.class_index, simulation.gate_classes
     named = [names[index] if len(names) > index else f"class {index}" for index in range(int(class_index.max(initial=-1)) + 1)]
     return shed_cautions(_shed_reasons(simulation), class_index, named)
-
-
-class _Growth(NamedTuple):
-    n_arrived: int
-    n_more: int
-    """Arrivals less departures."""
-
-
-def _growth(requests: RequestTable, n_seats: int) -> _Growth | None:
-    """By how much did the number of requests inside grow in the second half of the arrivals? None where that may be chance.
-
-    Below capacity that number has a limit, at capacity it wanders as the square root of the arrivals, above it grows with them:
-    more than three square roots and a full engine is no chance.
-    """
-    came_ns, left_ns = requests.intended_send_ns, requests.finished_ns
-    if len(came_ns) < _MIN_REQUESTS or came_ns[-1] == came_ns[0]:
-        return None
-    half_ns, last_ns = (int(came_ns[0]) + int(came_ns[-1])) // 2, int(came_ns[-1])
-    n_arrived = int(np.sum((came_ns > half_ns) & (came_ns <= last_ns)))
-    n_left = int(np.sum((left_ns > half_ns) & (left_ns <= last_ns)))
-    growth = _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
-    return growth if growth.n_more > 3 * math.sqrt(n_arrived) + n_seats else None
 
 
 __all__ = ["cautions_of", "simulated_run"]

@@ -1,7 +1,7 @@
 """How is TensorRT-LLM's scheduler set up? Names, meanings and defaults are those of its PyTorch backend."""
 
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, TypeAlias, get_args
 
 from inferometer.errors import SpecError
 
@@ -19,6 +19,8 @@ class TrtllmConfig:
 
     ``num_blocks`` is what the server's log calls the primary pool: its max tokens over ``tokens_per_block``.
     """
+
+    n_instances: ClassVar[int] = 1  # batches run one after the other
 
     num_blocks: int
     max_seq_len: int

@@ -13,7 +13,7 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
     Raises
     ------
     SpecError
-        A follower that leaves: a simulator does not know beforehand when it is sent. More blocks than can be numbered.
+        More blocks than can be numbered.
     """
     is_follower = plan.follows != NONE
     leaves = plan.abort_after_ns != NONE

@@ -104,6 +104,7 @@ def _speculation(scheduler: SchedulerConfig) -> str | None:
 def _check_vllm_has(scheduler: SchedulerConfig) -> None:
     problems = {
         f"the rules of {scheduler.rules}": scheduler.rules != "vllm",
+        "the policy srpt": scheduler.policy == "srpt",
         "one prefill at a time": scheduler.one_prefill_at_a_time,
         "a contiguous KV cache": scheduler.is_contiguous,
         "swapping": scheduler.preemption_mode == "swap",

@@ -1,11 +1,12 @@
 """Who comes and who goes next, and what happens when a request ends? Compiled.
 
 Two sources: requests that come by themselves, sorted, and those that follow others, a heap of the ones whose time is known. Of
-both, whoever is due first comes first, of several due at once the one with the smaller index.
+both, whoever is due first comes first, of several due at once the one with the smaller index. Clients that go away are a heap too.
 """
 
+from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel.state import NOTHING, State
+from inferometer.simulate.kernel.state import NOTHING, State, Whole
 from inferometer.simulate.outcome import FAR_NS
 
 
@@ -27,7 +28,8 @@ def take_next(state: State) -> int:
     world = state.world[0]
     has_own = world.next_arrival < len(state.arrival_order)
     if world.n_due > 0 and not (has_own and _is_before(state, state.arrival_order[world.next_arrival], state.due[0])):
-        return _pop(state)
+        world.n_due -= 1
+        return _pop(state, state.due, world.n_due, 0)
     world.next_arrival += 1
     index: int = state.arrival_order[world.next_arrival - 1]
     return index
@@ -36,20 +38,17 @@ def take_next(state: State) -> int:
 @compiled
 def next_abort_ns(state: State) -> int:
     """When does the next client go away? ``FAR_NS`` where none is known to."""
-    world = state.world[0]
-    if world.next_abort == len(state.abort_order):
+    if state.world[0].n_leaving == 0:
         return FAR_NS
-    when_ns: int = state.abort_ns[state.abort_order[world.next_abort]]
+    when_ns: int = state.abort_ns[state.leaving[0]]
     return when_ns
 
 
 @compiled
 def take_next_abort(state: State) -> int:
     """Whose client goes away at ``next_abort_ns``? Somebody's must."""
-    world = state.world[0]
-    world.next_abort += 1
-    index: int = state.abort_order[world.next_abort - 1]
-    return index
+    state.world[0].n_leaving -= 1
+    return _pop(state, state.leaving, state.world[0].n_leaving, 1)
 
 
 @compiled
@@ -72,7 +71,12 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
         after = state.follower[index]
         state.requests[after].sent_ns = max(state.earliest_ns[after], when_ns + state.think_ns[after])
         state.requests[after].arrival_ns = state.requests[after].sent_ns
-        _push(state, after)
+        _push(state, state.due, state.world[0].n_due, after, 0)
+        state.world[0].n_due += 1
+        if state.abort_ns[after] != ABSENT:
+            state.abort_ns[after] += state.requests[after].sent_ns
+            _push(state, state.leaving, state.world[0].n_leaving, after, 1)
+            state.world[0].n_leaving += 1
 
 
 @compiled
@@ -82,27 +86,32 @@ def _is_before(state: State, one: int, other: int) -> bool:
 
 
 @compiled
-def _push(state: State, index: int) -> None:
-    world, heap = state.world[0], state.due
-    place = world.n_due
-    world.n_due += 1
-    while place > 0 and _is_before(state, index, heap[(place - 1) // 2]):
+def _comes_up_before(state: State, one: int, other: int, is_leaving: int) -> bool:
+    if is_leaving:
+        first, second = state.abort_ns[one], state.abort_ns[other]
+        return first < second or (first == second and one < other)
+    return _is_before(state, one, other)
+
+
+@compiled
+def _push(state: State, heap: Whole, size: int, index: int, is_leaving: int) -> None:
+    place = size
+    while place > 0 and _comes_up_before(state, index, heap[(place - 1) // 2], is_leaving):
         heap[place] = heap[(place - 1) // 2]
         place = (place - 1) // 2
     heap[place] = index
 
 
 @compiled
-def _pop(state: State) -> int:
-    world, heap = state.world[0], state.due
+def _pop(state: State, heap: Whole, size: int, is_leaving: int) -> int:
+    """The first of ``size + 1``."""
     first: int = heap[0]
-    world.n_due -= 1
-    size, last, place = world.n_due, heap[world.n_due], 0
+    last, place = heap[size], 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and _is_before(state, heap[child + 1], heap[child]):
+        if child + 1 < size and _comes_up_before(state, heap[child + 1], heap[child], is_leaving):
             child += 1
-        if not _is_before(state, heap[child], last):
+        if not _comes_up_before(state, heap[child], last, is_leaving):
             break
         heap[place] = heap[child]
         place = child

@@ -38,23 +38,51 @@ def schedule(state: State, slot: int) -> None:
     """The next step of the batch, or the first one of a new batch, or nothing yet."""
     counters = state.counters[0]
     counters.n_preempted = 0
-    if counters.n_running == 0:
-        _form(state)
+    if state.batches[slot].n_rows == 0:
+        _form(state, slot)
     _launch(state, slot)
+
+
+@compiled
+def idle_instance(state: State) -> int:
+    """Which instance is next to be asked? The first of those whose batch goes on, else the first idle one."""
+    n_instances, idle = len(state.batches), NOTHING
+    for slot in range(n_instances - 1, -1, -1):
+        if state.batches[slot].is_in_flight == 0 and (idle == NOTHING or state.batches[slot].n_rows > 0 or state.batches[idle].n_rows == 0):
+            idle = slot
+    return idle
+
+
+@compiled
+def first_done(state: State) -> int:
+    """Whose step is over first? One must be in flight."""
+    first = NOTHING
+    for slot in range(len(state.batches)):
+        batch = state.batches[slot]
+        if batch.is_in_flight and (first == NOTHING or batch.end_ns < state.batches[first].end_ns):
+            first = slot
+    return first
+
+
+@compiled
+def _first_row(state: State, slot: int) -> int:
+    """Where among those that run do the rows of an instance begin?"""
+    row: int = slot * (state.config[0].max_num_active // state.config[0].n_instances)
+    return row
 
 
 @inlined
 def update(state: State, slot: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
-    config, counters, parts = state.config[0], state.counters[0], state.parts[slot]
-    is_over = True
-    for row in range(counters.n_running):
-        request = state.requests[state.running[row]]
+    config, counters, parts, batch = state.config[0], state.counters[0], state.parts[slot], state.batches[slot]
+    is_over, first = True, _first_row(state, slot)
+    for row in range(batch.n_rows):
+        request = state.requests[state.running[first + row]]
         if request.status == _RUNNING and _n_outputs(request) < _n_wanted(config, request):
             is_over = False
     n_delivered = 0
-    for row in range(counters.n_running):
-        index = state.running[row]
+    for row in range(batch.n_rows):
+        index = state.running[first + row]
         request = state.requests[index]
         parts[row].n_delivered = 0
         if request.status != _RUNNING or not (config.is_streaming or is_over):
@@ -70,10 +98,11 @@ def update(state: State, slot: int) -> int:
             is_stopped = n_wanted == request.stop_tokens and n_wanted < request.max_tokens
             arrivals.end(state, index, _STOPPED if is_stopped else _LENGTH, counters.now_ns)
     if is_over:
-        for row in range(counters.n_running):
-            seats.release(state, state.running[row])
-        counters.n_running = 0
-        counters.n_free = config.n_kv_blocks
+        for row in range(batch.n_rows):
+            seats.release(state, state.running[first + row])
+        counters.n_running -= batch.n_rows
+        counters.n_free += batch.n_reserved_blocks
+        batch.n_rows = 0
     return n_delivered
 
 
@@ -86,10 +115,11 @@ def abort(state: State, index: int) -> None:
 
 
 @compiled
-def _form(state: State) -> None:
+def _form(state: State, slot: int) -> None:
     """Walk through the queue from its front: who would leave, and is it time? Then seat them."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
+    max_batch_size, num_blocks = config.max_num_active // config.n_instances, config.n_kv_blocks // config.n_instances
     oldest_ns, timeout_ns = FAR_NS, FAR_NS
     while True:
         index = _next_in_time(state)
@@ -98,7 +128,7 @@ def _form(state: State) -> None:
         request = state.requests[index]
         longest, most = max(longest, request.num_prompt_tokens), max(most, _n_allowed(config, request))
         n_blocks = (n_pending + 1) * ((longest + most + config.block_size - 1) // config.block_size)
-        is_full = n_pending == config.max_num_active or n_blocks > config.n_kv_blocks
+        is_full = n_pending == max_batch_size or n_blocks > num_blocks
         if is_full:
             break
         queue.pop(state)
@@ -118,7 +148,7 @@ def _form(state: State) -> None:
         counters.wake_ns = min(due_ns, timeout_ns)
     for i_kept in range(n_sent, n_pending):
         queue.put_back(state, state.skipped[i_kept])
-    _begin(state, n_sent)
+    _begin(state, slot, n_sent)
 
 
 @compiled
@@ -142,10 +172,10 @@ def _next_in_time(state: State) -> int:
 
 
 @compiled
-def _begin(state: State, n_sent: int) -> None:
+def _begin(state: State, slot: int, n_sent: int) -> None:
     """Seat those that leave the queue, and reserve their memory."""
-    config, counters = state.config[0], state.counters[0]
-    longest, most = 0, 0
+    config, counters, batch = state.config[0], state.counters[0], state.batches[slot]
+    longest, most, first = 0, 0, _first_row(state, slot)
     for row in range(n_sent):
         index = state.skipped[row]
         request = state.requests[index]
@@ -153,18 +183,20 @@ def _begin(state: State, n_sent: int) -> None:
         request.status = _RUNNING
         request.admitted_ns = counters.now_ns
         seats.take(state, index)
-        state.running[row] = index
-    counters.n_running = n_sent
-    counters.n_free = config.n_kv_blocks - n_sent * ((longest + most + config.block_size - 1) // config.block_size)
+        state.running[first + row] = index
+    counters.n_running += n_sent
+    batch.n_rows = n_sent
+    batch.n_reserved_blocks = n_sent * ((longest + most + config.block_size - 1) // config.block_size)
+    counters.n_free -= batch.n_reserved_blocks
 
 
 @inlined
 def _launch(state: State, slot: int) -> None:
     """Note the step's rows and what its time depends on; rows that have stopped are computed on, prompts are padded."""
-    config, counters, batch, parts = state.config[0], state.counters[0], state.batches[slot], state.parts[slot]
-    n_prefill, n_decode, longest, pairs, context = 0, 0, 0, 0, 0
-    for row in range(counters.n_running):
-        index = state.running[row]
+    config, batch, parts = state.config[0], state.batches[slot], state.parts[slot]
+    n_prefill, n_decode, longest, pairs, context, first = 0, 0, 0, 0, 0, _first_row(state, slot)
+    for row in range(batch.n_rows):
+        index = state.running[first + row]
         request, part = state.requests[index], parts[row]
         before = request.num_computed_tokens
         is_live = request.status == _RUNNING and (before == 0 or _n_outputs(request) < _n_wanted(config, request))
@@ -183,7 +215,7 @@ def _launch(state: State, slot: int) -> None:
         part.seat = request.seat
         part.yields_token = int(is_live)
         request.num_computed_tokens = before + n_tokens
-    batch.n_parts = counters.n_running
+    batch.n_parts = batch.n_rows
     batch.n_prefill_requests = n_prefill
     batch.n_decode_requests = n_decode
     batch.prefill_tokens = n_prefill * longest
@@ -211,4 +243,4 @@ def _n_outputs(request: Record) -> int:
     return n_tokens
 
 
-__all__ = ["abort", "add", "schedule", "update"]
+__all__ = ["abort", "add", "first_done", "idle_instance", "schedule", "update"]

@@ -211,7 +211,7 @@ def _send(states: State, router: RouterState, index: int) -> None:
 def _touch(states: State, replica: int) -> None:
     """Something has changed for this replica: if it does nothing, it has to look again."""
     counters = states.counters[replica, 0]
-    if counters.n_in_flight == 0:
+    if counters.n_in_flight < states.config[replica, 0].n_instances:
         counters.is_due = 1
 
 

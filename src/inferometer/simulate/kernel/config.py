@@ -31,12 +31,14 @@ CONFIG: Final = np.dtype(
             "max_model_len",
             "block_size",
             "n_kv_blocks",
+            "n_instances",
             "watermark_blocks",
             "long_prefill_token_threshold",
             "is_adaptive",
             "is_caching",
             "is_chunked",
             "is_priority",
+            "is_srpt",
             "is_async",
             "is_reserving",
             "depth",
@@ -44,6 +46,10 @@ CONFIG: Final = np.dtype(
             "chunking_policy",
             "chunk_tokens",
             "is_longest_prefix_first",
+            "is_mixed_chunk",
+            "priority_sign",
+            "is_preempting",
+            "preemption_threshold",
             "is_one_prefill",
             "is_contiguous",
             "num_spec_tokens",
@@ -79,6 +85,7 @@ def config_record(config: EngineConfig) -> NDArray[Any]:
     for name in ("max_num_active", "max_model_len", "block_size", "n_kv_blocks", "depth"):
         record[name] = getattr(config, name)
     record["is_caching"] = config.enable_prefix_caching
+    record["n_instances"] = config.n_instances
     kind, columns = _own_columns(config)
     record["kind"] = kind
     for name, value in columns.items():
@@ -94,6 +101,10 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "is_chunked": config.chunked_prefill_size != -1,
             "chunk_tokens": config.chunked_prefill_size,
             "is_longest_prefix_first": config.schedule_policy == "lpm",
+            "is_mixed_chunk": config.enable_mixed_chunk,
+            "priority_sign": config.enable_priority_scheduling * (1 if config.schedule_low_priority_values_first else -1),
+            "is_preempting": config.is_preempting,
+            "preemption_threshold": config.priority_scheduling_preemption_threshold,
             "is_reserving": config.ignore_eos,
             "is_async": not config.disable_overlap_schedule,
         }
@@ -127,7 +138,8 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "long_prefill_token_threshold": config.long_prefill_token_threshold,
         "is_adaptive": config.long_prefill_token_threshold_adaptive,
         "is_chunked": config.enable_chunked_prefill,
-        "is_priority": config.policy == "priority",
+        "is_priority": config.policy != "fcfs",
+        "is_srpt": config.policy == "srpt",
         "is_async": config.async_scheduling,
         "is_reserving": config.scheduler_reserve_full_isl,
         "is_one_prefill": config.one_prefill_at_a_time,

@@ -22,9 +22,39 @@ def add(state: State, index: int) -> None:
     kind = KIND
     if kind == _BATCHES:
         batches.add(state, index)
+    elif kind == _SGLANG:
+        sglang.add(state, index)
+    elif kind == _VLLM:
+        vllm_schedule.add(state, index)
     else:
         state.requests[index].status = _WAITING
         queue.add(state, index)
+
+
+@inlined
+def has_instances() -> bool:
+    """May batches run side by side, rather than one after the other?"""
+    return KIND == _BATCHES
+
+
+@inlined
+def next_slot(state: State) -> int:
+    """Where is the next batch noted? Some slot must be free."""
+    kind, counters = KIND, state.counters[0]
+    slot: int = (counters.first_batch + counters.n_in_flight) % state.config[0].depth
+    if kind == _BATCHES:
+        slot = batches.idle_instance(state)
+    return slot
+
+
+@inlined
+def first_slot(state: State) -> int:
+    """Which batch in flight is done first?"""
+    kind = KIND
+    slot: int = state.counters[0].first_batch
+    if kind == _BATCHES:
+        slot = batches.first_done(state)
+    return slot
 
 
 @inlined
@@ -71,4 +101,4 @@ def abort(state: State, index: int) -> None:
         batches.abort(state, index)
 
 
-__all__ = ["abort", "add", "schedule", "update"]
+__all__ = ["abort", "add", "first_slot", "has_instances", "next_slot", "schedule", "update"]

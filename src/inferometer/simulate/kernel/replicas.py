@@ -89,7 +89,7 @@ def state_of(states: State, replica: int) -> State:
         parts=states.parts[replica],
         batches=states.batches[replica],
         abort_ns=states.abort_ns,
-        abort_order=states.abort_order,
+        leaving=states.leaving,
         arrival_order=states.arrival_order,
         due=states.due,
         follower=states.follower,

@@ -6,12 +6,20 @@ in the step before; whoever holds pages is counted in ``n_running``.
 
 from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import queue, seats, sglang_admission as admission, sglang_cache as cache, vllm_schedule
-from inferometer.simulate.kernel.sglang_decode import decode
+from inferometer.simulate.kernel.sglang_decode import decode, mix
 from inferometer.simulate.kernel.sglang_order import order_queue
+from inferometer.simulate.kernel.sglang_preempt import preempt_for
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.reference.request import Status
 
 _WAITING, _RUNNING, _STOPPED = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED)
+
+
+@compiled
+def add(state: State, index: int) -> None:
+    """A request arrives."""
+    state.requests[index].status = _WAITING
+    cache.queue_up(state, index)
 
 
 @inlined
@@ -24,6 +32,10 @@ def schedule(state: State, slot: int) -> None:
         own.new_token_ratio = own.initial_new_token_ratio
     _merge(state)
     _prefill(state, slot)
+    if batch.n_parts > 0 and state.config[0].is_mixed_chunk and mix(state):
+        for i_running in range(own.n_generating):
+            _add_part(state, slot, state.running[i_running], 1)
+        own.n_generating = 0
     own.n_joining = batch.n_parts
     for i_part in range(batch.n_parts):
         state.joining[i_part] = state.parts[slot, i_part].request
@@ -72,13 +84,13 @@ def _merge(state: State) -> None:
 @compiled
 def _prefill(state: State, slot: int) -> None:
     """Whose prompts are computed, and how much of them? Nobody's, where nobody waits or nothing is left for them."""
-    own, counters, size = state.sglang[0], state.counters[0], state.config[0].block_size
-    if own.n_generating == 0:
+    own, config, size, n_old = state.sglang[0], state.config[0], state.config[0].block_size, 0
+    if own.n_generating == 0 or config.is_preempting:
         own.is_batch_full = 0
-    if own.cut == NOTHING and (own.is_batch_full or counters.n_waiting == 0):
+    if own.cut == NOTHING and (own.is_batch_full or state.counters[0].n_waiting == 0):
         return
     own.n_chosen = 0
-    if own.cut == NOTHING and _n_places(state) <= 0:
+    if own.cut == NOTHING and _n_places(state) <= 0 and not config.is_preempting:
         own.is_batch_full = 1
         return
     order_queue(state)
@@ -88,9 +100,11 @@ def _prefill(state: State, slot: int) -> None:
         n_tokens = admission.go_on(state, index)
         if n_tokens == 0:
             return
-        own.n_chosen = 1
+        own.n_chosen = n_old = 1
         _add_part(state, slot, index, n_tokens)
     _take_from_queue(state, slot)
+    for i_part in range(n_old, state.batches[slot].n_parts):
+        seats.take(state, state.parts[slot, i_part].request)
     n_tokens = 0
     for i_part in range(state.batches[slot].n_parts):
         n_tokens += state.parts[slot, i_part].num_tokens
@@ -98,25 +112,28 @@ def _prefill(state: State, slot: int) -> None:
     for i_part in range(state.batches[slot].n_parts):
         part = state.parts[slot, i_part]
         cache.extend(state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens)
+    for i_preempted in range(state.counters[0].n_preempted):
+        cache.queue_up(state, state.preempted[i_preempted])
 
 
 @compiled
 def _take_from_queue(state: State, slot: int) -> None:
     """Those who wait, in order, until one does not fit."""
-    own = state.sglang[0]
+    own, is_preempting = state.sglang[0], state.config[0].is_preempting
     while True:
         index = queue.peek(state)
-        if index == NOTHING or admission.is_full(state):
+        if index == NOTHING or admission.verdict(state) == admission.OTHER:
             return
         if own.n_chosen >= _n_places(state):
             own.is_batch_full = 1
-        if own.is_batch_full:
+        if own.is_batch_full and not (is_preempting and preempt_for(state, index)):
             return
         num_cached, node = cache.match(state, index, state.requests[index].num_tokens - 1)
+        state.requests[index].num_known_tokens = state.requests[index].num_tokens - num_cached
         verdict, n_tokens = admission.try_to_add(state, index, node, num_cached)
         if n_tokens > 0:
             queue.pop(state)
-            _seat(state, index)
+            _open(state, index)
             _add_part(state, slot, index, n_tokens)
         if verdict == admission.NO_TOKEN:
             own.is_batch_full = int(own.n_chosen > 0 or own.n_generating > 0)
@@ -125,13 +142,14 @@ def _take_from_queue(state: State, slot: int) -> None:
 
 
 @compiled
-def _seat(state: State, index: int) -> None:
+def _open(state: State, index: int) -> None:
+    """Somebody begins; the seats are given when all are known that had to go."""
     counters, request = state.counters[0], state.requests[index]
     if request.status == _WAITING:
         request.num_cached_tokens = request.num_computed_tokens
         request.admitted_ns = counters.now_ns
     request.status = _RUNNING
-    seats.take(state, index)
+    request.num_known_tokens = request.num_tokens
     counters.n_running += 1
 
 
@@ -152,4 +170,4 @@ def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
     batch.n_parts += 1
 
 
-__all__ = ["schedule"]
+__all__ = ["add", "schedule"]

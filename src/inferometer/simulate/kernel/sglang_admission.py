@@ -27,31 +27,42 @@ def max_new_tokens(state: State, index: int) -> int:
 def begin(state: State) -> None:
     """New budgets, less what those who generate will still need."""
     config, own = state.config[0], state.sglang[0]
-    own.n_input_left = config.max_num_batched_tokens
-    own.n_chunk_left = config.chunk_tokens
-    own.current_offset = 0
-    ratio = 1.0 if config.is_reserving else own.new_token_ratio
-    total = 0.0
+    n_mixed = own.n_generating if config.is_mixed_chunk else 0
+    own.n_input_left = config.max_num_batched_tokens - n_mixed
+    own.n_chunk_left = config.chunk_tokens - n_mixed
+    own.current_offset = n_mixed
+    total = float(n_mixed)
     for i_running in range(own.n_generating):
-        index = state.running[i_running]
-        n_said = state.requests[index].num_tokens - state.requests[index].num_prompt_tokens
-        total += min(max_new_tokens(state, index) - n_said, CLIP_MAX_NEW_TOKENS) * ratio
+        total += n_expected(state, state.running[i_running])
     own.total_offset = total
 
 
 @compiled
-def is_full(state: State) -> bool:
-    """Is there enough to compute?"""
-    own = state.sglang[0]
-    is_spent: bool = own.n_input_left <= 0 or (state.config[0].is_chunked == 1 and own.n_chunk_left <= 0)
-    return is_spent
+def n_expected(state: State, index: int) -> float:
+    """How much more will one say that generates?"""
+    request, ratio = state.requests[index], 1.0
+    if not state.config[0].is_reserving:
+        ratio = state.sglang[0].new_token_ratio
+    n_said = request.num_tokens - request.num_prompt_tokens
+    n_tokens: float = min(max_new_tokens(state, index) - n_said, CLIP_MAX_NEW_TOKENS) * ratio
+    return n_tokens
+
+
+@compiled
+def verdict(state: State) -> int:
+    """May one more come?"""
+    own, config = state.sglang[0], state.config[0]
+    if total_left(state) <= 0 or state.counters[0].n_free * config.block_size - own.current_offset <= 0:
+        return NO_TOKEN
+    is_full = own.n_input_left <= 0 or (config.is_chunked == 1 and own.n_chunk_left <= 0)
+    return OTHER if is_full else CONTINUE
 
 
 @compiled
 def go_on(state: State, index: int) -> int:
     """How much more does the one compute whose prompt was cut? 0 where not even that fits."""
     own, request, size = state.sglang[0], state.requests[index], state.config[0].block_size
-    n_left: int = min(own.n_chunk_left, int(_total_left(state)))
+    n_left: int = min(own.n_chunk_left, int(total_left(state)))
     if n_left <= 0:
         n_left = own.n_chunk_left
     n_remaining = request.num_tokens - request.num_computed_tokens
@@ -72,27 +83,24 @@ def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> t
     max_new = max_new_tokens(state, index)
     n_said = request.num_tokens - request.num_prompt_tokens
     tree.lock(state, node)
-    verdict, n_fitting = _fitting(state, n_tokens, min(max(max_new - n_said, 0), CLIP_MAX_NEW_TOKENS))
+    answer, n_fitting = _fitting(state, n_tokens, min(max(max_new - n_said, 0), CLIP_MAX_NEW_TOKENS))
     tree.unlock(state, node)
-    if verdict != CONTINUE:
-        return verdict, 0
+    if answer != CONTINUE:
+        return answer, 0
     cache.open_row(state, index, node, num_cached_tokens)
     request.num_computed_tokens = num_cached_tokens
     state.sglang[0].n_chosen += 1
     if n_fitting < n_tokens:
         state.sglang[0].cut = index
     _reserve(state, n_fitting, 0 if n_fitting < n_tokens else min(max_new, CLIP_MAX_NEW_TOKENS))
-    size = state.config[0].block_size
-    if _total_left(state) <= 0 or state.counters[0].n_free * size - state.sglang[0].current_offset <= 0:
-        return NO_TOKEN, n_fitting
-    return OTHER if is_full(state) else CONTINUE, n_fitting
+    return verdict(state), n_fitting
 
 
 @compiled
 def _fitting(state: State, n_tokens: int, n_planned: int) -> tuple[int, int]:
     """How many of these tokens fit?"""
     own, size = state.sglang[0], state.config[0].block_size
-    if n_tokens + n_planned + size >= _total_left(state):
+    if n_tokens + n_planned + size >= total_left(state):
         return NO_TOKEN, 0
     paged = (n_tokens + size - 1) // size * size
     if not state.config[0].is_chunked:
@@ -115,9 +123,10 @@ def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
 
 
 @compiled
-def _total_left(state: State) -> float:
+def total_left(state: State) -> float:
+    """How much memory is left, if everybody says what is expected?"""
     left: float = state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
     return left
 
 
-__all__ = ["CONTINUE", "NO_TOKEN", "OTHER", "begin", "go_on", "is_full", "max_new_tokens", "try_to_add"]
+__all__ = ["CONTINUE", "NO_TOKEN", "OTHER", "begin", "go_on", "max_new_tokens", "n_expected", "total_left", "try_to_add", "verdict"]

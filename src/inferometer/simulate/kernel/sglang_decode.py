@@ -1,31 +1,21 @@
 """Who generates a token, and who has to go for that? SGLang's rules, compiled; the same as ``reference.sglang.SglangScheduler``'s."""
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import queue, seats, sglang_cache as cache
+from inferometer.simulate.kernel import sglang_cache as cache
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
-
-_PREEMPTED = int(Status.PREEMPTED)
 
 
 @compiled
 def decode(state: State) -> int:
     """How many of ``running`` generate a token now? All of them or none."""
-    own, size = state.sglang[0], state.config[0].block_size
-    n_before, n_kept = own.n_generating, 0
-    for i_running in range(n_before):
-        index = state.running[i_running]
-        if not _will_finish(state, index):
-            state.running[n_kept] = index
-            n_kept += 1
-    own.n_generating = n_kept
-    if n_kept > 0:
+    own, n_before = state.sglang[0], state.sglang[0].n_generating
+    _drop_finishing(state)
+    if own.n_generating > 0:
         if _fits(state):
             own.new_token_ratio = max(own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio)
-        elif n_kept < n_before:  # the pages of those who finish come free with this step
-            own.is_batch_full = 0
+        elif own.n_generating < n_before:  # the pages of those who finish come free with this step
             return 0
         else:
             _retract(state)
@@ -33,11 +23,46 @@ def decode(state: State) -> int:
         own.is_batch_full = 0
     if own.n_generating == 0 or not _fits(state):
         return 0
+    _extend(state)
     n_decoding: int = own.n_generating
-    cache.make_room(state, n_decoding * size)
-    for i_running in range(n_decoding):
-        cache.extend(state, state.running[i_running], state.requests[state.running[i_running]].num_computed_tokens + 1)
     return n_decoding
+
+
+@compiled
+def mix(state: State) -> bool:
+    """Does everybody in ``running`` generate a token in a step of prompts? All or, where memory lacks, nobody."""
+    own = state.sglang[0]
+    _drop_finishing(state)
+    if own.n_generating == 0 or not _fits(state):
+        return False
+    for i_running in range(own.n_generating):
+        request = state.requests[state.running[i_running]]
+        request.num_known_tokens = request.num_tokens
+    _extend(state)
+    return True
+
+
+@compiled
+def _drop_finishing(state: State) -> None:
+    """Whose last token is in flight generates no more."""
+    own, n_kept = state.sglang[0], 0
+    for i_running in range(own.n_generating):
+        index = state.running[i_running]
+        if not _will_finish(state, index):
+            state.running[n_kept] = index
+            n_kept += 1
+    if n_kept < own.n_generating:
+        own.is_batch_full = 0
+    own.n_generating = n_kept
+
+
+@compiled
+def _extend(state: State) -> None:
+    """Room for one more token of each who generates."""
+    n_generating = state.sglang[0].n_generating
+    cache.make_room(state, n_generating * state.config[0].block_size)
+    for i_running in range(n_generating):
+        cache.extend(state, state.running[i_running], state.requests[state.running[i_running]].num_computed_tokens + 1)
 
 
 @compiled
@@ -64,26 +89,13 @@ def _fits(state: State) -> bool:
 @compiled
 def _retract(state: State) -> None:
     """Throw out whoever has said least, of these who has the longest prompt, until the others fit; the last one stays."""
-    own, counters = state.sglang[0], state.counters[0]
+    own, counters, n_before = state.sglang[0], state.counters[0], state.counters[0].n_preempted
     _sort_by_progress(state)
-    while own.n_generating > 1 and (counters.n_preempted == 0 or not _fits(state)):
+    while own.n_generating > 1 and (counters.n_preempted == n_before or not _fits(state)):
         own.n_generating -= 1
-        index = state.running[own.n_generating]
-        request = state.requests[index]
-        cache.release(state, index)
-        seats.release(state, index)
-        counters.n_running -= 1
-        cache.make_room(state, own.n_generating * RETRACT_DECODE_STEPS)
-        request.status = _PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
-        request.is_prefill_chunk = 1
-        request.num_preemptions += 1
-        state.preempted[counters.n_preempted] = index
-        counters.n_preempted += 1
-    for i_preempted in range(counters.n_preempted):
-        queue.add(state, state.preempted[i_preempted])
+        cache.throw_out(state, state.running[own.n_generating])
+    for i_preempted in range(n_before, counters.n_preempted):
+        cache.queue_up(state, state.preempted[i_preempted])
     n_said, n_most = 0, 0
     for i_running in range(own.n_generating):
         request = state.requests[state.running[i_running]]
@@ -115,4 +127,4 @@ def _is_ahead(state: State, one: int, other: int) -> bool:
     return has_shorter
 
 
-__all__ = ["decode"]
+__all__ = ["decode", "mix"]

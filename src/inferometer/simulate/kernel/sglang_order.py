@@ -13,6 +13,10 @@ _STOPPED = int(Status.STOPPED)
 def order_queue(state: State) -> None:
     """In order of arrival, or those first of whose prompts most is cached, but only one of those who share what is not."""
     config, counters, own = state.config[0], state.counters[0], state.sglang[0]
+    if config.priority_sign != 0:
+        n_waiting = _gather(state)
+        _sort_by_priority(state, n_waiting)
+        _put(state, n_waiting)
     if not config.is_caching or counters.n_waiting == 0:
         return
     if not config.is_longest_prefix_first or counters.n_waiting > MATCHED_QUEUE:
@@ -34,6 +38,13 @@ def order_queue(state: State) -> None:
                 request.queue_key = 1  # behind all others
             state.last_equal[content] = own.n_orders
     _sort(state, n_waiting)
+    _put(state, n_waiting)
+
+
+@compiled
+def _put(state: State, n_waiting: int) -> None:
+    """The queue is what was gathered, in its order."""
+    counters = state.counters[0]
     for i_waiting in range(n_waiting):
         state.waiting[i_waiting] = state.skipped[i_waiting]
     counters.waiting_head = 0
@@ -50,6 +61,22 @@ def _gather(state: State) -> int:
             state.skipped[n_waiting] = index
             n_waiting += 1
     return n_waiting
+
+
+@compiled
+def _sort_by_priority(state: State, n_waiting: int) -> None:
+    """The most urgent first, of equals who came first; whoever was sorted before is in order already."""
+    sign = state.config[0].priority_sign
+    for i_next in range(1, n_waiting):
+        index, place = state.skipped[i_next], i_next
+        key, turn = sign * state.requests[index].priority, state.requests[index].turn
+        while place > 0:
+            before = state.requests[state.skipped[place - 1]]
+            if sign * before.priority < key or (sign * before.priority == key and before.turn < turn):
+                break
+            state.skipped[place] = state.skipped[place - 1]
+            place -= 1
+        state.skipped[place] = index
 
 
 @compiled

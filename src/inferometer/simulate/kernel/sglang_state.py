@@ -32,6 +32,7 @@ SGLANG: Final = np.dtype(
                 "n_joining",
                 "is_batch_full",
                 "n_looks",
+                "n_turns",
                 "n_orders",
                 "n_evictable",
                 "first_unused_node",

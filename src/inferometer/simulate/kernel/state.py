@@ -10,7 +10,7 @@ import numpy as np
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.batch_config import BatchConfig
-from inferometer.simulate.demand import Demand
+from inferometer.simulate.demand import Demand, leaving_order
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel.config import config_record
 from inferometer.simulate.kernel.sglang_state import node_records, sglang_record
@@ -51,6 +51,8 @@ REQUEST: Final = np.dtype(
         ("num_cached_tokens", np.int32),
         ("node", np.int32),
         ("queue_key", np.int32),
+        ("turn", np.int32),
+        ("num_known_tokens", np.int32),
         ("replica", np.int32),
         ("sent_ns", np.int64),
         ("arrival_ns", np.int64),
@@ -130,9 +132,13 @@ BATCH: Final = np.dtype(
         ("n_yielding", np.int64),
         ("yielding_context_tokens", np.int64),
         ("num_swapped_blocks", np.int64),
+        ("is_in_flight", np.int64),
+        ("n_rows", np.int64),
+        ("n_reserved_blocks", np.int64),
     ],
     align=True,
 )
+"""``n_rows`` and ``n_reserved_blocks`` are those of an instance that runs whole batches."""
 
 COUNTERS: Final = np.dtype(
     [
@@ -180,7 +186,7 @@ WORLD: Final = np.dtype(
         for name in (
             "now_ns",
             "next_arrival",
-            "next_abort",
+            "n_leaving",
             "n_due",
             "n_steps",
             "n_ended",
@@ -248,9 +254,9 @@ class State(NamedTuple):
     batches: Records
     """(D) ``BATCH``"""
     abort_ns: Whole
-    """(N)"""
-    abort_order: Whole
-    """Requests whose client goes away, in order of that."""
+    """(N) Of one that follows another and is not sent: how long after its sending."""
+    leaving: Whole
+    """A heap of requests whose client goes away at a known time."""
     arrival_order: Whole
     """Requests that come by themselves, in order of that."""
     due: Whole
@@ -275,7 +281,7 @@ SHARED: Final = frozenset(
         "skipped",
         "acceptance",
         "abort_ns",
-        "abort_order",
+        "leaving",
         "arrival_order",
         "due",
         "follower",
@@ -294,8 +300,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
     longest += (config.depth + 2) * (1 + len(acceptance))  # drafts in flight, and what is reserved beyond them
     n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
-    aborting = np.flatnonzero(requests.abort_ns != ABSENT)
     followers = np.flatnonzero(requests.follows != NOTHING)
+    leaving, world = leaving_order(requests), np.zeros(1, WORLD)
+    world["n_leaving"] = len(leaving) - np.sum(requests.abort_ns[followers] != ABSENT)
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
     counters = np.zeros(1, COUNTERS)
@@ -306,7 +313,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     return State(
         config=config_columns,
         counters=counters,
-        world=np.zeros(1, WORLD),
+        world=world,
         requests=_request_records(requests),
         contents=requests.contents if config.enable_prefix_caching else np.empty(0, np.int32),
         blocks=_block_records(config.n_kv_blocks + 1),
@@ -327,8 +334,8 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),
         batches=np.zeros(config.depth, BATCH),
-        abort_ns=requests.abort_ns,
-        abort_order=aborting[np.argsort(requests.abort_ns[aborting], kind="stable")].astype(np.int64),
+        abort_ns=requests.abort_ns.copy(),
+        leaving=leaving,
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),
         due=np.empty(len(followers), np.int32),
         follower=follower,

@@ -41,13 +41,15 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     counters.wake_ns = FAR_NS
     while counters.n_in_flight < depth and counters.n_running + counters.n_waiting > 0:
         counters.wake_ns = FAR_NS
-        slot = (counters.first_batch + counters.n_in_flight) % depth
+        slot = policy.next_slot(state)
         policy.schedule(state, slot)
         _price(state, cost, slot)
         _note(state, log, slot)
-        if state.batches[slot].n_parts == 0 and counters.n_preempted == 0 and counters.n_busy_in_flight == 0:
-            counters.n_in_flight = 0
-            return False
+        is_idle = state.batches[slot].n_parts == 0 and (counters.n_busy_in_flight == 0 or policy.has_instances())
+        if is_idle and counters.n_preempted == 0:
+            counters.n_in_flight = counters.n_busy_in_flight
+            break
+        state.batches[slot].is_in_flight = 1
         counters.n_in_flight += 1
         counters.n_busy_in_flight += state.batches[slot].n_parts > 0
     is_any: bool = counters.n_in_flight > 0
@@ -56,17 +58,21 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
 
 @compiled
 def ready_ns(state: State) -> int:
-    """When is the oldest batch in flight done? Without one: when does a wait end?"""
-    counters = state.counters[0]
-    when_ns: int = state.batches[counters.first_batch].end_ns if counters.n_in_flight > 0 else counters.wake_ns
+    """When is the first batch in flight done, or a wait over?"""
+    when_ns: int = state.counters[0].wake_ns
+    if state.counters[0].n_in_flight > 0:
+        when_ns = min(when_ns, state.batches[policy.first_slot(state)].end_ns)
     return when_ns
 
 
 @inlined
 def complete_oldest(state: State, part_log: PartLog) -> bool:
-    """The oldest batch in flight is done: process what it yielded; False where requests preempt one another for ever."""
-    counters, slot = state.counters[0], state.counters[0].first_batch
+    """If the first batch in flight is done, process what it yielded; False where requests preempt one another for ever."""
+    counters, slot = state.counters[0], policy.first_slot(state)
     batch = state.batches[slot]
+    if batch.end_ns > counters.now_ns:
+        return True  # a wait is over
+    batch.is_in_flight = 0
     n_delivered = policy.update(state, slot)
     if len(part_log.seat) > 0:
         _note_parts(state, part_log, slot)
@@ -92,7 +98,7 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
 def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
     """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
     counters, batch = state.counters[0], state.batches[slot]
-    batch.start_ns = max(counters.now_ns, counters.device_free_ns)
+    batch.start_ns = counters.now_ns if policy.has_instances() else max(counters.now_ns, counters.device_free_ns)
     batch.end_ns = batch.start_ns + price.duration_ns(state, cost, slot)
     counters.device_free_ns = batch.end_ns
 

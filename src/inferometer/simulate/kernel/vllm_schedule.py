@@ -13,6 +13,16 @@ _CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
 _WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)
 
 
+@compiled
+def add(state: State, index: int) -> None:
+    """A request arrives."""
+    request = state.requests[index]
+    request.status = _WAITING
+    if state.config[0].is_srpt:
+        request.priority = _num_left(state, index)
+    queue.add(state, index)
+
+
 @inlined
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
@@ -37,9 +47,36 @@ def _choose(state: State, slot: int) -> None:
         budget = _schedule_running(state, slot, budget, threshold, 1)
         _admit_waiting(state, slot, budget, threshold)
     else:
+        if config.is_srpt:
+            _make_way(state, slot)
+        n_made_way = state.counters[0].n_preempted
         budget = _schedule_running(state, slot, budget, threshold, NOTHING)
-        if state.counters[0].n_preempted == 0 and state.counters[0].n_waiting > 0:
+        if state.counters[0].n_preempted == n_made_way and state.counters[0].n_waiting > 0:
             _admit_waiting(state, slot, budget, threshold)
+
+
+@compiled
+def _make_way(state: State, slot: int) -> None:
+    """Shortest remaining first: who has to go, so that the next in the queue, with less left to compute, finds a seat and blocks?"""
+    config, counters = state.config[0], state.counters[0]
+    while counters.n_running > 0:
+        index = queue.peek(state)
+        if index == NOTHING:
+            return
+        request, i_victim = state.requests[index], _victim(state)
+        n_blocks = (request.num_tokens + config.block_size - 1) // config.block_size + config.watermark_blocks
+        has_room = counters.n_running < config.max_num_active and n_blocks <= counters.n_free
+        if has_room or request.num_stale_output_tokens > 0 or _num_left(state, state.running[i_victim]) <= request.priority:
+            return
+        _preempt(state, slot, i_victim)
+
+
+@compiled
+def _num_left(state: State, index: int) -> int:
+    """How many tokens has a request at most left to compute?"""
+    request = state.requests[index]
+    n_tokens: int = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len) - request.num_computed_tokens
+    return n_tokens
 
 
 @compiled
@@ -123,10 +160,12 @@ def _victim(state: State) -> int:
     n_running: int = state.counters[0].n_running
     if not state.config[0].is_priority:
         return n_running - 1
-    worst = 0
+    worst, is_srpt = 0, state.config[0].is_srpt
     for i_running in range(1, n_running):
-        one, other = state.requests[state.running[i_running]], state.requests[state.running[worst]]
-        if one.priority > other.priority or (one.priority == other.priority and one.arrival_ns > other.arrival_ns):
+        one, other = state.running[i_running], state.running[worst]
+        own = _num_left(state, one) if is_srpt else state.requests[one].priority
+        most = _num_left(state, other) if is_srpt else state.requests[other].priority
+        if own > most or (own == most and state.requests[one].arrival_ns > state.requests[other].arrival_ns):
             worst = i_running
     return worst
 
@@ -164,6 +203,8 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
         request.num_computed_tokens = 0
         request.num_stale_output_tokens = request.num_in_flight_tokens
         request.num_output_placeholders = 0
+    if state.config[0].is_srpt:
+        request.priority = _num_left(state, index)
     queue.put_back(state, index)
     state.preempted[counters.n_preempted] = index
     counters.n_preempted += 1
@@ -354,4 +395,4 @@ def _take_drafts(part: Record, request: Record) -> int:
     return n_drafts
 
 
-__all__ = ["launch", "schedule"]
+__all__ = ["add", "launch", "schedule"]

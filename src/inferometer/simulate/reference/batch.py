@@ -42,6 +42,8 @@ class Batch(NamedTuple):
     """Of a contiguous KV cache, after the admissions."""
     num_swapped_blocks: int = 0
     """Copied to the host or back before the step."""
+    instance: int = 0
+    """On which device, of those that run batches side by side."""
 
 
 class Delivery(NamedTuple):

@@ -23,8 +23,19 @@ class _Formed(NamedTuple):
     rejected: tuple[Request, ...]
 
 
+class _Instance:
+    """A device that runs one batch after the other; as long as one runs nobody joins."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.rows: list[Request] = []
+        """Of its batch, those that have stopped too."""
+        self.n_kv_blocks_used = 0
+        self.is_computing = False
+
+
 class BatchScheduler:
-    """One batch after the other; as long as one runs nobody joins."""
+    """One queue, and instances that take whole batches from it."""
 
     def __init__(self, config: BatchConfig) -> None:
         self._config = config
@@ -33,9 +44,7 @@ class BatchScheduler:
         self._delayed = set[int]()
         self.waiting: list[Request] = []
         """In order of urgency, then those that did not wait too long, then of arrival."""
-        self.running: list[Request] = []
-        """Rows of the batch, those that have stopped too."""
-        self.n_kv_blocks_used = 0
+        self._instances = [_Instance(number) for number in range(config.rules.n_instances)]
 
     @property
     def n_waiting(self) -> int:
@@ -43,9 +52,14 @@ class BatchScheduler:
         return len(self.waiting)
 
     @property
+    def n_kv_blocks_used(self) -> int:
+        """How many blocks are reserved?"""
+        return sum(instance.n_kv_blocks_used for instance in self._instances)
+
+    @property
     def has_unfinished(self) -> bool:
         """Is anyone running or waiting?"""
-        return bool(self.running or self.waiting)
+        return bool(self.waiting) or any(instance.rows for instance in self._instances)
 
     def add(self, request: Request) -> None:
         """A request arrives; where the queue of its level is full it is refused."""
@@ -57,25 +71,28 @@ class BatchScheduler:
         insort(self.waiting, request, key=self._order)
 
     def schedule(self, now_ns: int) -> Batch:
-        """The next step of the batch, or the first one of a new batch, or nothing yet."""
+        """The next step of a batch, or the first one of a new batch, or nothing yet; some instance must be idle."""
         formed = _Formed(0, FAR_NS, ())
-        if not self.running:
+        instance = min((one for one in self._instances if not one.is_computing), key=lambda one: not one.rows)
+        if not instance.rows:
             formed = self._form(now_ns)
-            self.running, self.waiting = self.waiting[: formed.n_sent], self.waiting[formed.n_sent :]
-            for request in self.running:
+            instance.rows, self.waiting = self.waiting[: formed.n_sent], self.waiting[formed.n_sent :]
+            for request in instance.rows:
                 request.status = Status.RUNNING
                 self._seats.take(request)
-            self.n_kv_blocks_used = self._n_blocks(self.running)
-        is_context = bool(self.running) and self.running[0].num_computed_tokens == 0
-        scheduled = tuple(self._launch(request) for request in self.running)
-        longest = max((request.num_prompt_tokens for request in self.running), default=0)
-        n_padding = sum(longest - request.num_prompt_tokens for request in self.running) if is_context else 0
-        return Batch(scheduled, rejected=formed.rejected, num_padding_tokens=n_padding, wake_ns=formed.wake_ns)
+            instance.n_kv_blocks_used = self._n_blocks(instance.rows)
+        instance.is_computing = bool(instance.rows)
+        is_context = bool(instance.rows) and instance.rows[0].num_computed_tokens == 0
+        scheduled = tuple(self._launch(request) for request in instance.rows)
+        longest = max((request.num_prompt_tokens for request in instance.rows), default=0)
+        n_padding = sum(longest - request.num_prompt_tokens for request in instance.rows) if is_context else 0
+        return Batch(scheduled, rejected=formed.rejected, num_padding_tokens=n_padding, wake_ns=formed.wake_ns, instance=instance.number)
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
-        del batch
-        live = [request for request in self.running if request.status is Status.RUNNING]
+        instance = self._instances[batch.instance]
+        instance.is_computing = False
+        live = [request for request in instance.rows if request.status is Status.RUNNING]
         is_over = all(_n_outputs(request) >= self._n_wanted(request) for request in live)
         served = list[Delivery]()
         for request in live:
@@ -88,9 +105,9 @@ class BatchScheduler:
                 is_stopped = request.num_output_tokens == request.stop_tokens < request.max_tokens
                 request.status = Status.STOPPED if is_stopped else Status.LENGTH
         if is_over:
-            for request in self.running:
+            for request in instance.rows:
                 self._seats.release(request)
-            self.running, self.n_kv_blocks_used = [], 0
+            instance.rows, instance.n_kv_blocks_used = [], 0
         return served
 
     def abort(self, request: Request) -> None:
@@ -107,7 +124,7 @@ class BatchScheduler:
             self._apply_timeouts(n_pending, now_ns, rejected)
             if n_pending == len(self.waiting):
                 break
-            is_full = n_pending == rules.max_batch_size or self._n_blocks(self.waiting[: n_pending + 1]) > self._config.n_kv_blocks
+            is_full = n_pending == rules.max_batch_size or self._n_blocks(self.waiting[: n_pending + 1]) > self._config.num_blocks
             if is_full:
                 break
             n_pending += 1

@@ -1,7 +1,6 @@
 """Who comes and who goes, and what became of everybody? In plain Python; ``kernel/arrivals.py`` does the same on arrays."""
 
-from collections import deque
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -24,8 +23,8 @@ class Clients:
         self._demand = demand
         self._arrivals = [(request.arrival_ns, request.index) for request in self.requests if demand.follows[request.index] < 0]
         self._followers = {int(leader): i for i, leader in enumerate(demand.follows) if leader >= 0}
-        departures = [(int(when), i) for i, when in enumerate(demand.abort_ns) if when != ABSENT]
-        self._departures = deque(sorted(departures))
+        self._departures = [(int(when), i) for i, when in enumerate(demand.abort_ns) if when != ABSENT and demand.follows[i] < 0]
+        heapify(self._departures)
 
     @property
     def next_ns(self) -> int:
@@ -43,7 +42,7 @@ class Clients:
 
     def take_next_abort(self) -> Request:
         """Whose client goes away at ``next_abort_ns``?"""
-        return self.requests[self._departures.popleft()[1]]
+        return self.requests[heappop(self._departures)[1]]
 
     def end(self, request: Request, when_ns: int) -> None:
         """A request has ended; whoever follows it will be sent."""
@@ -53,6 +52,8 @@ class Clients:
             after.arrival_ns = max(int(self._demand.arrival_ns[after.index]), when_ns + int(self._demand.think_ns[after.index]))
             self.sent_ns[after.index] = after.arrival_ns
             heappush(self._arrivals, (after.arrival_ns, after.index))
+            if self._demand.abort_ns[after.index] != ABSENT:
+                heappush(self._departures, (after.arrival_ns + int(self._demand.abort_ns[after.index]), after.index))
 
     def facts(self) -> RequestFacts:
         """What became of them?"""

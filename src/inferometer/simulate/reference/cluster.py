@@ -136,7 +136,7 @@ class Cluster:
 
     def _touch(self, replica: Replica) -> None:
         """Something has changed for this replica: if it does nothing, it has to look again."""
-        if not replica.is_computing:
+        if replica.is_idle:
             self._due.add(replica.number)
 
     def _launch(self) -> None:

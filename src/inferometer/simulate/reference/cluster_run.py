@@ -40,7 +40,7 @@ def simulate_cluster_plainly(
         [log.part_log()] if record_parts else None,
         outcome=outcome,
         end_ns=end_ns,
-        busy_ns=np.array([replica.busy_ns for replica in replicas]),
+        busy_ns=np.array([replica.busy_ns // config.engine.n_instances for replica in replicas]),
     )
     made = seats_numbered_through(found, config.engine.max_num_active)
     if gate is None or entry is None:

@@ -49,6 +49,7 @@ class Replica:
         self.prefilled: list[Request] = []
         """Whose prompt is computed here, and whose answer is not for here."""
         self._config = config
+        self._n_instances = config.n_instances
         self._cost = cost
         self._clients = clients
         self._log = log
@@ -63,9 +64,19 @@ class Replica:
         return bool(self._in_flight)
 
     @property
+    def is_idle(self) -> bool:
+        """Is there a device that does nothing?"""
+        return len(self._in_flight) < self._n_instances
+
+    @property
     def ready_ns(self) -> int:
-        """When is the oldest batch in flight done? Without one: when does a wait end?"""
-        return self._in_flight[0].end_ns if self._in_flight else self._wake_ns
+        """When is the first batch in flight done, or a wait over?"""
+        return min(self._in_flight[self._i_first].end_ns, self._wake_ns) if self._in_flight else self._wake_ns
+
+    @property
+    def _i_first(self) -> int:
+        """Which batch in flight is done first?"""
+        return min(range(len(self._in_flight)), key=lambda i: (self._in_flight[i].end_ns, self._in_flight[i].batch.instance))
 
     def take(self, request: Request) -> None:
         """A request comes to this replica."""
@@ -89,16 +100,21 @@ class Replica:
         self._wake_ns = FAR_NS
         while len(self._in_flight) < self._config.depth and self.scheduler.has_unfinished:
             launched = self._launch(self.scheduler.schedule(self.now_ns))
-            is_idle = not launched.batch.scheduled and not any(flight.batch.scheduled for flight in self._in_flight)
+            n_busy = sum(bool(flight.batch.scheduled) for flight in self._in_flight)
+            is_idle = not launched.batch.scheduled and (self._n_instances > 1 or n_busy == 0)
             if is_idle and not launched.batch.preempted:
-                self._in_flight.clear()
-                return False
+                if n_busy == 0:
+                    self._in_flight.clear()
+                break
             self._in_flight.append(launched)
         return bool(self._in_flight)
 
     def complete_oldest(self) -> bool:
-        """The oldest batch in flight is done: deliver what it yielded; False where requests preempt one another for ever."""
-        oldest = self._in_flight.popleft()
+        """If the first batch in flight is done, deliver what it yielded; False where requests preempt one another for ever."""
+        oldest = self._in_flight[self._i_first]
+        if oldest.end_ns > self.now_ns:
+            return True  # a wait is over
+        del self._in_flight[self._i_first]
         self.busy_ns += oldest.end_ns - oldest.start_ns
         served = self.scheduler.update(oldest.batch)
         delivered = {request.index: num_tokens for request, num_tokens in served}
@@ -119,7 +135,7 @@ class Replica:
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has, and log it."""
         step = step_statistics.step_statistics(batch)
-        start_ns = max(self.now_ns, self._device_free_ns)
+        start_ns = max(self.now_ns, self._device_free_ns) if self._n_instances == 1 else self.now_ns
         self._device_free_ns = start_ns
         self._device_free_ns += price.duration_ns(batch, step, self._config, self._cost)
         for part in batch.scheduled:

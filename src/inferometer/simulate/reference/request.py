@@ -57,6 +57,7 @@ class Request:
         "num_computed_tokens",
         "num_host_blocks",
         "num_in_flight_tokens",
+        "num_known_tokens",
         "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
@@ -67,6 +68,7 @@ class Request:
         "seat",
         "status",
         "stop_tokens",
+        "turn",
     )
 
     def __init__(
@@ -102,6 +104,10 @@ class Request:
         self.num_cached_blocks = 0
         self.num_host_blocks = 0
         """Blocks in host memory, where it was swapped out."""
+        self.num_known_tokens = 0
+        """What SGLang last knew of its tokens; of one that waits, those that were not cached."""
+        self.turn = 0
+        """As which of all it came into SGLang's queue, the last time."""
 
     @property
     def num_output_tokens(self) -> int:

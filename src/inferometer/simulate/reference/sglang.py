@@ -1,7 +1,8 @@
 """Who computes how many tokens in the next step? SGLang's scheduler in plain Python, to be read.
 
 Mirrors ``Scheduler.get_next_batch_to_run`` and ``ScheduleBatch.retract_decode`` (``sglang/srt/managers``) of SGLang 0.5.23: a step
-computes prompts or generates, never both, and prompts come first. No mixed chunks, priorities, speculation or hierarchical cache.
+computes prompts or generates, and prompts come first; with mixed chunks who generates joins a step of prompts. Of the orders those
+by arrival, priority and longest prefix. No speculation, no hierarchical cache.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,9 @@ class SglangScheduler:
         """The only one whose prompt is computed in part."""
         self._is_batch_full = False
         self._n_looks = 0
+        self._n_turns = 0
+        self._preempted: list[Request] = []
+        """Who had to go for somebody more urgent, in the step that is decided."""
 
     @property
     def has_unfinished(self) -> bool:
@@ -51,19 +55,23 @@ class SglangScheduler:
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING
-        self.waiting.append(request)
+        self._queue([request])
 
     def schedule(self, now_ns: int) -> Batch:
         """Decide the next step."""
         if not self.cache.rows and all(request.arrival_ns == now_ns for request in self.waiting):  # nothing was to do before
             self.new_token_ratio = self._config.initial_new_token_ratio
         self._merge()
+        self._preempted = []
         chosen = self._prefill()
+        if chosen and self._config.enable_mixed_chunk:
+            chosen += [(request, 1) for request in self._mix()]
         self._last_extend = [request for request, _ in chosen]
-        if chosen:
-            return Batch(scheduled=tuple(self._launch(request, n_tokens) for request, n_tokens in chosen))
-        decoding, retracted = self._decode()
-        return Batch(scheduled=tuple(self._launch(request, 1) for request in decoding), preempted=tuple(retracted))
+        if not chosen:
+            decoding, retracted = self._decode()
+            chosen = [(request, 1) for request in decoding]
+            self._preempted += retracted
+        return Batch(scheduled=tuple(self._launch(request, n_tokens) for request, n_tokens in chosen), preempted=tuple(self._preempted))
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded. What was in flight when its request was thrown out comes again."""
@@ -100,11 +108,11 @@ class SglangScheduler:
 
     def _prefill(self) -> list[tuple[Request, int]]:
         """Whose prompts are computed, and how much of them? Nobody's, where nobody waits or nothing is left for them."""
-        if not self.running:
+        if not self.running or self._config.is_preempting:
             self._is_batch_full = False
         if self._cut is None and (self._is_batch_full or not self.waiting):
             return []
-        if self._cut is None and self._n_places([]) <= 0:
+        if self._cut is None and self._n_places([]) <= 0 and not self._config.is_preempting:
             self._is_batch_full = True
             return []
         self._order_queue()
@@ -117,18 +125,20 @@ class SglangScheduler:
         self._cut = None
         self._take_from_queue(adder)
         self._open(adder, n_old)
+        self._queue(self._preempted)
         return adder.chosen
 
     def _take_from_queue(self, adder: PrefillAdder) -> None:
         """Those who wait, in order, until one does not fit."""
         for request in self.waiting:
-            if adder.is_full:
+            if adder.verdict is Verdict.OTHER:
                 return
             if len(adder.chosen) >= self._n_places(adder.chosen):
                 self._is_batch_full = True
-            if self._is_batch_full:
+            if self._is_batch_full and not (self._config.is_preempting and self._preempt_for(request, adder)):
                 return
             num_cached, node = self.cache.match(request, request.num_tokens - 1)
+            request.num_known_tokens = request.num_tokens - num_cached
             verdict = adder.try_to_add(request, node, num_cached)
             if verdict is Verdict.NO_TOKEN:
                 self._is_batch_full = bool(adder.chosen or self.running)
@@ -143,12 +153,36 @@ class SglangScheduler:
             if request.status is Status.WAITING:
                 request.num_cached_tokens = request.num_computed_tokens
             request.status = Status.RUNNING
+            request.num_known_tokens = request.num_tokens
             self._seats.take(request)
         size = self._config.page_size
         n_tokens = sum(n for _, n in adder.chosen)
         self.cache.make_room(n_tokens + (len(adder.chosen) * size if size > 1 else 0))
         for request, n in adder.chosen:
             self.cache.extend(request, request.num_computed_tokens + n)
+
+    def _preempt_for(self, request: Request, adder: PrefillAdder) -> bool:
+        """Throw out those who generate and are much less urgent than one that waits, if that is enough."""
+        victims = adder.victims_of(request, self.running)
+        for victim in [other for other in self.running if other in victims]:
+            self.running.remove(victim)
+            adder.forget(victim)
+            self._throw_out(victim)
+            self._preempted.append(victim)
+        return bool(victims)
+
+    def _mix(self) -> list[Request]:
+        """Who generates a token in a step of prompts? All or, where memory lacks, none."""
+        n_before = len(self.running)
+        self.running = [request for request in self.running if not self._will_finish(request)]
+        if len(self.running) < n_before:
+            self._is_batch_full = False
+        if not self.running or not self._fits(self.running):
+            return []
+        for request in self.running:
+            request.num_known_tokens = request.num_tokens
+        mixed, self.running = self._extended(), []
+        return mixed
 
     def _n_places(self, chosen: Sequence[object]) -> int:
         """How many may the next batch have, of whom these have theirs already?"""
@@ -157,6 +191,9 @@ class SglangScheduler:
 
     def _order_queue(self) -> None:
         """In order of arrival, or those first of whose prompts most is cached, but only one of those who share what is not."""
+        if self._config.enable_priority_scheduling:
+            sign = 1 if self._config.schedule_low_priority_values_first else -1
+            self.waiting.sort(key=lambda request: (sign * request.priority, request.turn))
         if self._config.disable_radix_cache or not self.waiting:
             return
         if self._config.schedule_policy == "fcfs" or len(self.waiting) > MATCHED_QUEUE:
@@ -201,10 +238,14 @@ class SglangScheduler:
             self._is_batch_full = False
         if not self.running or not self._fits(self.running):
             return [], retracted
+        return self._extended(), retracted
+
+    def _extended(self) -> list[Request]:
+        """All who generate, with room for one more token each."""
         self.cache.make_room(len(self.running) * self._config.page_size)
         for request in self.running:
             self.cache.extend(request, request.num_computed_tokens + 1)
-        return self.running, retracted
+        return self.running
 
     def _fits(self, requests: list[Request]) -> bool:
         """Is there room for one more token of each, if what nobody uses goes?"""
@@ -218,22 +259,32 @@ class SglangScheduler:
         self.running.sort(key=lambda request: (request.num_output_tokens, -request.num_prompt_tokens), reverse=True)
         retracted = list[Request]()
         while len(self.running) > 1 and (not retracted or not self._fits(self.running)):
-            request = self.running.pop()
-            self.cache.release(request, None)
-            self._seats.release(request)
-            self.cache.make_room(len(self.running) * RETRACT_DECODE_STEPS)
-            request.status = Status.PREEMPTED
-            request.num_computed_tokens = 0
-            request.num_stale_output_tokens = request.num_in_flight_tokens
-            request.num_output_placeholders = 0
-            request.is_prefill_chunk = True
-            request.num_preemptions += 1
-            retracted.append(request)
-        self.waiting += retracted
+            retracted.append(self.running.pop())
+            self._throw_out(retracted[-1])
+        self._queue(retracted)
         n_said = sum(request.num_output_tokens for request in self.running)
         n_most = sum(max_new_tokens(self._config, request) for request in self.running)
         self.new_token_ratio = min((n_said + RETRACT_DECODE_STEPS * len(self.running)) / (n_most + 1), 1.0)
         return retracted
+
+    def _throw_out(self, request: Request) -> None:
+        """Take everything from one that is no longer among those who generate."""
+        self.cache.release(request, None)
+        self._seats.release(request)
+        self.cache.make_room(len(self.running) * RETRACT_DECODE_STEPS)
+        request.status = Status.PREEMPTED
+        request.num_computed_tokens = 0
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.num_output_placeholders = 0
+        request.is_prefill_chunk = True
+        request.num_preemptions += 1
+
+    def _queue(self, requests: Sequence[Request]) -> None:
+        """They come into the queue, behind all others."""
+        for request in requests:
+            self._n_turns += 1
+            request.turn = self._n_turns
+            self.waiting.append(request)
 
     def _will_finish(self, request: Request) -> bool:
         """Is its last token in flight?"""

@@ -28,21 +28,25 @@ class PrefillAdder:
     def __init__(self, config: SglangConfig, cache: PageCache, running: Sequence[Request], new_token_ratio: float) -> None:
         self._config = config
         self._cache = cache
-        self._n_input_left = config.max_prefill_tokens
-        self._n_chunk_left = config.chunked_prefill_size
-        ratio = 1.0 if config.ignore_eos else new_token_ratio
-        self._total_offset = 0.0
+        n_mixed = len(running) if config.enable_mixed_chunk else 0
+        self._n_input_left = config.max_prefill_tokens - n_mixed
+        self._n_chunk_left = config.chunked_prefill_size - n_mixed
+        self._ratio = 1.0 if config.ignore_eos else new_token_ratio
+        self._total_offset = float(n_mixed)
         for request in running:
-            self._total_offset += min(max_new_tokens(config, request) - request.num_output_tokens, CLIP_MAX_NEW_TOKENS) * ratio
-        self._current_offset = 0
+            self._total_offset += self._n_expected(request)
+        self._current_offset = n_mixed
         self.chosen: list[tuple[Request, int]] = []
         self.cut: Request | None = None
         """The one whose prompt was cut."""
 
     @property
-    def is_full(self) -> bool:
-        """Is there enough to compute?"""
-        return self._n_input_left <= 0 or (self._is_chunked and self._n_chunk_left <= 0)
+    def verdict(self) -> Verdict:
+        """May one more come?"""
+        if self._total_left <= 0 or self._current_left <= 0:
+            return Verdict.NO_TOKEN
+        is_full = self._n_input_left <= 0 or (self._is_chunked and self._n_chunk_left <= 0)
+        return Verdict.OTHER if is_full else Verdict.CONTINUE
 
     def go_on(self, request: Request) -> None:
         """The one whose prompt was cut before computes more of it; it must, or its memory is never free."""
@@ -74,9 +78,29 @@ class PrefillAdder:
         if n_fitting < n_tokens:
             self.cut = request
         self._reserve(n_fitting, 0 if n_fitting < n_tokens else min(max_new, CLIP_MAX_NEW_TOKENS))
-        if self._total_left <= 0 or self._current_left <= 0:
-            return Verdict.NO_TOKEN
-        return Verdict.OTHER if self.is_full else Verdict.CONTINUE
+        return self.verdict
+
+    def victims_of(self, request: Request, running: Sequence[Request]) -> list[Request]:
+        """Who has to go for one that waits? The least urgent first, of equals the last to come; nobody, if all of them are not enough."""
+        config, victims = self._config, list[Request]()
+        sign = 1 if config.schedule_low_priority_values_first else -1
+        n_wanted = request.num_known_tokens + min(max_new_tokens(config, request), CLIP_MAX_NEW_TOKENS) - self._total_left
+        for other in sorted(running, key=lambda other: (-sign * other.priority, -other.turn)):
+            if sign * (other.priority - request.priority) <= config.priority_scheduling_preemption_threshold:
+                break
+            victims.append(other)
+            n_wanted -= self._n_expected(other)
+            if n_wanted <= 0:
+                return victims
+        return []
+
+    def forget(self, request: Request) -> None:
+        """One that generates has to go: nothing more is expected of it."""
+        self._total_offset -= self._n_expected(request)
+
+    def _n_expected(self, request: Request) -> float:
+        """How much more will one say that generates?"""
+        return min(max_new_tokens(self._config, request) - request.num_output_tokens, CLIP_MAX_NEW_TOKENS) * self._ratio
 
     def _fitting(self, n_tokens: int, n_planned: int) -> tuple[Verdict, int]:
         """How many of these tokens fit?"""

@@ -25,7 +25,7 @@ def simulate_plainly(
     gate: GateConfig | None = None,
 ) -> Simulation:
     """What becomes of these requests? The same as ``kernel.simulate``, some hundred times slower."""
-    if gate is not None:
+    if gate is not None or config.n_instances > 1:
         alone = ClusterConfig(engine=config)
         return simulate_cluster_plainly(requests, alone, cost, gate=gate, until_ns=until_ns, record_parts=record_parts)
     requests = contents_checked(requests, config)

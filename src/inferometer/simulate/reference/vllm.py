@@ -65,7 +65,7 @@ class Scheduler:
         self._contiguous = ContiguousKvCache(config) if config.is_contiguous else None
         self.kv_cache = self._contiguous or KvCache(config)
         self.running: list[Request] = []
-        self.waiting = WaitingQueue(is_priority=config.policy == "priority")
+        self.waiting = WaitingQueue(is_priority=config.policy != "fcfs")
         self.n_host_free = config.n_host_blocks
         self._num_swapped_blocks = 0
         self._seats = Seats(config.max_num_active)
@@ -88,6 +88,8 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """A request arrives."""
         request.status = Status.WAITING
+        if self._config.policy == "srpt":
+            request.priority = self._num_left(request)
         self.waiting.add(request)
 
     def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
@@ -144,9 +146,32 @@ class Scheduler:
             budget = self._schedule_running(budget, threshold, chosen, preempted, is_prefill=True)
             self._admit_waiting(budget, threshold, chosen)
         else:
+            self._make_way(preempted)
+            n_made_way = len(preempted)
             budget = self._schedule_running(budget, threshold, chosen, preempted)
-            if not preempted:
+            if len(preempted) == n_made_way:
                 self._admit_waiting(budget, threshold, chosen)
+
+    def _make_way(self, preempted: list[Request]) -> None:
+        """Shortest remaining first: who has to go, so that the next in the queue, with less left to compute, finds a seat and blocks?"""
+        config = self._config
+        while config.policy == "srpt" and len(self.waiting) and self.running:
+            following, victim = self.waiting.peek(), self.running[self._victim()]
+            n_blocks = -(-following.num_tokens // config.block_size) + config.watermark_blocks
+            has_room = len(self.running) < config.max_num_active and n_blocks <= self.kv_cache.n_free
+            if has_room or following.num_stale_output_tokens > 0 or self._num_left(victim) <= following.priority:
+                break
+            self.running.remove(victim)
+            self._preempt(victim)
+            preempted.append(victim)
+
+    def _num_left(self, request: Request) -> int:
+        """How many tokens has a request at most left to compute?"""
+        return min(request.num_prompt_tokens + request.max_tokens, self._config.max_model_len) - request.num_computed_tokens
+
+    def _urgency(self, request: Request) -> tuple[int, int]:
+        """The smaller, the more urgent."""
+        return (self._num_left(request) if self._config.policy == "srpt" else request.priority, request.arrival_ns)
 
     def _long_prefill_threshold(self) -> int:
         """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
@@ -208,7 +233,7 @@ class Scheduler:
         """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
         if self._config.policy == "fcfs":
             return len(self.running) - 1
-        return max(range(len(self.running)), key=lambda i: (self.running[i].priority, self.running[i].arrival_ns))
+        return max(range(len(self.running)), key=lambda i: self._urgency(self.running[i]))
 
     def _preempt(self, request: Request) -> None:
         """Take everything from a request but its tokens; what does not go to the host it will compute again."""
@@ -216,11 +241,13 @@ class Scheduler:
         request.status = Status.PREEMPTED
         request.num_spec_tokens = 0
         request.num_preemptions += 1
-        self.waiting.put_back(request)
         if not self._swap_out(request):
             request.num_computed_tokens = 0
             request.num_stale_output_tokens = request.num_in_flight_tokens
             request.num_output_placeholders = 0
+        if self._config.policy == "srpt":
+            request.priority = self._num_left(request)
+        self.waiting.put_back(request)
 
     def _swap_out(self, request: Request) -> bool:
         """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""

@@ -1,0 +1,42 @@
+"""Does an engine get the knobs that are said, and is a wrong one named with what it takes?"""
+
+import pytest
+
+from inferometer.errors import SpecError
+from inferometer.simulate.serving_config import engine_config
+
+SHARED = {"num_blocks": 1000, "max_model_len": 4096}
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "value"),
+    [
+        ("dynamic", {"preferred_batch_size": "4,8"}, (4, 8)),
+        ("dynamic", {"preferred_batch_size": "4"}, (4,)),
+        ("dynamic", {"instance_count": "2"}, 2),
+        ("vllm", {"acceptance_fraction": "0.8,0.6", "num_speculative_tokens": "2"}, (0.8, 0.6)),
+        ("vllm", {"acceptance_fraction": "0.8", "num_speculative_tokens": "2"}, 0.8),
+        ("vllm", {"policy": "srpt"}, "srpt"),
+        ("sglang", {"enable_mixed_chunk": "true"}, True),
+    ],
+)
+def test_text_becomes_what_the_knob_takes(engine, own, value):
+    assert getattr(engine_config(engine, SHARED, own, where="--set"), next(iter(own))) == value
+
+
+@pytest.mark.parametrize(
+    ("engine", "own", "what"),
+    [
+        ("dynamic", {"preferred_batch_size": "4,x"}, "preferred_batch_size = 4,x\n.*\n.*whole numbers with commas"),
+        ("vllm", {"policy": "nope"}, "policy = nope\n.*\n.*fcfs, priority, srpt"),
+        ("sglang", {"enable_mixed_chunk": "yes"}, "enable_mixed_chunk = yes\n.*\n.*true or false"),
+        ("vllm", {"watermark_fraction": "1x"}, "watermark_fraction = 1x\n.*\n.*a number"),
+        ("sglang", {"enable_mixed_chunk": "true", "chunked_prefill_size": "512"}, "max_running_requests = 2048"),
+        ("sglang", {"enable_priority_scheduling": "true", "schedule_policy": "lpm"}, "enable_priority_scheduling"),
+        ("vllm", {"policy": "srpt", "kv_allocation": "contiguous", "enable_prefix_caching": "false"}, "policy = srpt"),
+        ("orca", {"policy": "srpt"}, "policy = srpt"),
+    ],
+)
+def test_what_a_knob_takes_is_said(engine, own, what):
+    with pytest.raises(SpecError, match=what):
+        engine_config(engine, SHARED, own, where="--set")
