@@ -14,6 +14,7 @@ from inferometer.simulate.reference.sglang import SglangScheduler
 from inferometer.simulate.reference.sglang_tree import RadixTree
 from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 
 COST = linear_cost(launch_s=1e-3)
@@ -220,8 +221,9 @@ def test_the_most_urgent_waits_least_of_equals_the_first():
             enable_priority_scheduling=True,
             schedule_low_priority_values_first=low_first,
         )
-        table = run_of(config, demand([0, 1, 2, 3, 4], [4] * 5, [3] * 5, priority=[9, 1, 3, 1, 3])).requests
-        found[low_first] = np.argsort(table.admitted_ns).tolist()
+        simulation = run_of(config, demand([0, 1, 2, 3, 4], [4] * 5, [3] * 5, priority=[9, 1, 3, 1, 3]))
+        found[low_first] = np.argsort(simulation.requests.admitted_ns).tolist()
+        assert [caution.code for caution in cautions_of(simulation, config)] == ["priorities"] * (not low_first)
     assert found == {False: [0, 2, 4, 1, 3], True: [0, 1, 3, 2, 4]}
 
 

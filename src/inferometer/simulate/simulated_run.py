@@ -10,6 +10,7 @@ from inferometer.simulate.gate_outcome import shed_cautions
 from inferometer.simulate.outcome import Outcome, Simulation
 from inferometer.simulate.overload import overload_cautions
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.spec.types import ModelSpec
 
 
@@ -93,11 +94,16 @@ def cautions_of(simulation: Simulation, config: EngineConfig | DisaggregatedConf
         text = f"{n_too_long} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
         cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
     seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
-    return (*cautions, *overload_cautions(simulation, seats, pools), *_assumptions(config))
+    return (*cautions, *overload_cautions(simulation, seats, pools), *_assumptions(simulation, config))
 
 
-def _assumptions(config: EngineConfig) -> tuple[Caution, ...]:
-    """What was said, not measured?"""
+def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
+    """What was said, not measured, or may mean something else than the workload does?"""
+    if isinstance(config, SglangConfig) and config.enable_priority_scheduling and not config.schedule_low_priority_values_first:
+        if len(np.unique(simulation.requests.priority)) < 2:
+            return ()
+        text = "the larger a priority the more urgent, as SGLang has it; in a workload the smaller is"
+        return (Caution(code="priorities", text=text, remedy="--set schedule_low_priority_values_first=true"),)
     if not isinstance(config, SchedulerConfig) or config.num_speculative_tokens == 0:
         return ()
     text = (
