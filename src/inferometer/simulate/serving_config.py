@@ -65,6 +65,7 @@ _ENGINES: Final = {
     ),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
+_WORDS: Final[dict[Any, str]] = {bool: "true or false", int: "a whole number", float: "a number", type(None): "nothing"}
 
 
 def default_block_size(engine: str) -> int:
@@ -126,10 +127,11 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
 
 def _allowed(knob: Field[Any]) -> str:
     """What does a knob take, in words?"""
-    kinds = get_args(knob.type) if get_origin(knob.type) is not Literal and get_args(knob.type) else (knob.type,)
-    words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "nothing"}
-    said = [", ".join(get_args(kind)) if get_origin(kind) is Literal else words.get(kind, "several, with commas between") for kind in kinds]
-    return "whole numbers with commas between" if get_origin(knob.type) is tuple else " or ".join(said)
+    kind: Any = knob.type
+    if get_origin(kind) is tuple:
+        return "whole numbers with commas between"
+    kinds: tuple[Any, ...] = get_args(kind) if get_args(kind) and get_origin(kind) is not Literal else (kind,)
+    return " or ".join(", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, "several with commas between") for one in kinds)
 
 
 __all__ = ["ENGINE_NAMES", "check_knob", "default_block_size", "engine_config"]
