@@ -112,7 +112,12 @@ def test_weights_in_a_format_that_vllm_cannot_make_are_the_checkpoints():
 
 @pytest.mark.parametrize(
     "scheduler",
-    [{"one_prefill_at_a_time": True}, {"kv_allocation": "contiguous", "enable_prefix_caching": False}, {"rules": "sarathi"}],
+    [
+        {"one_prefill_at_a_time": True},
+        {"kv_allocation": "contiguous", "enable_prefix_caching": False},
+        {"rules": "sarathi"},
+        {"policy": "srpt"},
+    ],
 )
 def test_what_vllm_cannot_do_is_not_deployed(scheduler):
     made = fleet(scheduler=scheduler)
