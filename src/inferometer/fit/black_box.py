@@ -162,10 +162,9 @@ def _turned(box: BlackBox, place: Place, name: Switch, settled: list[Place]) -> 
 
 
 def scan(box: BlackBox, start: Place, *, is_wide: bool) -> ServerKnobs:
-    """The limits that fit best with these step times: one after the other, each more and more closely; widely from several starts."""
-    knobs = start.knobs
-    if is_wide:
-        knobs = min(_starts(box.terms, knobs), key=lambda one: box.cost(Place(one, start.x)))
+    """The limits that fit best with these step times: seats and memory together, for they stand in for one another, then each closely."""
+    pairs = _pairs(box.terms, start.knobs, is_wide=is_wide)
+    knobs = min((start.knobs, *pairs), key=lambda one: box.cost(Place(one, start.x)))
     for name in LIMITS:
         knobs = _best_limit(box, Place(knobs, start.x), name, is_wide=is_wide)
     return knobs
@@ -193,11 +192,17 @@ def _best_limit(box: BlackBox, place: Place, name: Limit, *, is_wide: bool) -> S
     )
 
 
-def _starts(terms: Terms, knobs: ServerKnobs) -> list[ServerKnobs]:
-    """As it is; with the fewest seats that can be; with the least memory; and with neither limit."""
+def _pairs(terms: Terms, knobs: ServerKnobs, *, is_wide: bool) -> list[ServerKnobs]:
+    """Seats and KV blocks on a grid: over all that may be, or around these."""
     seats, blocks = terms.ranges["max_num_seqs"], terms.ranges["n_kv_blocks"]
-    pairs = ((seats.low, blocks.high), (seats.high, blocks.low), (seats.high, blocks.high))
-    return [knobs, *(replace(knobs, max_num_seqs=n_seats, n_kv_blocks=n_blocks) for n_seats, n_blocks in pairs)]
+    if is_wide:
+        some_seats, some_blocks = seats.candidates(_N_WIDE), blocks.candidates(_N_WIDE)
+    else:
+        some_seats = sorted({seats.within(knobs.max_num_seqs + further) for further in (-1, 0, 1)})
+        some_blocks = Range(
+            blocks.within(round(knobs.n_kv_blocks / _NEAR_RATIO)), blocks.within(round(knobs.n_kv_blocks * _NEAR_RATIO))
+        ).candidates(_N_WIDE)
+    return [replace(knobs, max_num_seqs=n_seats, n_kv_blocks=n_blocks) for n_seats in some_seats for n_blocks in some_blocks]
 
 
 def _open_knobs(terms: Terms) -> ServerKnobs:

@@ -69,7 +69,7 @@ class Profiles:
             return any(self._may_be(knobs) for knobs in self._beside(name, value))
 
         is_open = whole.low < whole.high and may_be(whole.high)
-        is_likely_inside = best < whole.high and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
+        is_likely_inside = whole.low < best < whole.high and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
         is_low_in = whole.low == best or may_be(whole.low)
         return LimitInterval(
             name=name,
