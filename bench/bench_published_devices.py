@@ -6,8 +6,7 @@ another *degree* of tensor parallelism (each left out in turn), other *lengths* 
 (up to 16 users foretell more), another *device* (the others of that table foretell it from its datasheet).
 Families (engine, model, precision) are halved by hash. Sizes and shares in ``fit.discrepancy`` and ``fit.device_beliefs`` were chosen on
 the *learned* half alone; the *reported* half was printed beside it while this was built, and nothing was fitted to it. ``roofline`` is the
-same schedule at the datasheet's peaks. AIConfigurator's own predictions are not in these files; 17.7 % (TPOT) and 60 % (TTFT) were counted
-as its median errors on 48 of its measured rows.
+same schedule at the datasheet's peaks. AIConfigurator is asked for the same rows by ``bench_published_aiconfigurator.py``.
 """
 
 import argparse
@@ -115,7 +114,7 @@ def roofline(asked):
 
 
 def asked_about(name, data, cache, only):
-    """(question, half, table, group, n seen) with errors, insides and the roofline's errors of each row asked about."""
+    """(question, half, table, group, n seen) with errors, insides, the roofline's errors and the label of each row asked about."""
     public = published_loads(tables(data, name))
     print(f"{name}: {len(public.loads)} closed loops; left out: {dict(public.left_out)}")
     groups, load = groups_of(public.loads, name), Loads(cache)
@@ -135,7 +134,8 @@ def asked_about(name, data, cache, only):
             inside = np.where(np.isnan(told), np.nan, np.abs(told) <= np.array(fit.foretold[3:]))
             bound = np.array(roofline(asked_loads)) - np.array(truth(asked_loads))
             side = "reported" if half(key[2:]) else "learned"
-            row = (question, side, key[0], key, len(seen), np.abs(np.expm1(told)), inside, np.abs(np.expm1(bound)))
+            labels = [one.published.label for one in asked_loads]
+            row = (question, side, key[0], key, len(seen), np.abs(np.expm1(told)), inside, np.abs(np.expm1(bound)), labels)
             yield row
             asked_of = f"{question:11} {side:8} {' '.join(key):55} {len(seen):4} -> {len(asked):4}"
             line = "  ".join(f"{metric} {words(row[5][k], row[6][k])}" for k, metric in enumerate(METRICS))
@@ -148,15 +148,21 @@ def words(errors, inside):
     return f"{np.nanmedian(errors):.1%} (90th {np.nanpercentile(errors, 90):.1%}, inside {np.nanmean(inside):.0%})"
 
 
+def by_group(rows, metric):
+    """Few groups have most rows: the share inside, each group's counting once."""
+    shares = [np.mean(row[6][metric]) for row in rows if not np.any(np.isnan(row[6][metric]))]
+    return f"[{np.mean(shares):.0%} a group]" if shares else ""
+
+
 def summary(rows):
-    print("\nquestion, half, table: rows; median error (90th percentile, share inside the 90 % interval); roofline")
+    print("\nquestion, half, table: rows; median error (90th percentile, share inside the 90 % interval) [of a group]; roofline")
     for side in ("reported", "learned"):
         names = sorted({(row[0], row[2]) for row in rows if row[1] == side})
         for question, table in [*names, *((name, "all") for name in dict.fromkeys(one[0] for one in names)), ("all", "all")]:
             mine = [row for row in rows if row[1] == side and question in {row[0], "all"} and table in {row[2], "all"}]
             errors, inside, bound = (np.concatenate([row[k] for row in mine], axis=1) for k in (5, 6, 7))
             told = ", ".join(
-                f"{metric} {words(errors[k], inside[k])} roofline {np.nanmedian(bound[k]):.0%}"
+                f"{metric} {words(errors[k], inside[k])} {by_group(mine, k)} roofline {np.nanmedian(bound[k]):.0%}"
                 for k, metric in enumerate(METRICS)
                 if not np.all(np.isnan(errors[k]))
             )

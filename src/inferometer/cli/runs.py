@@ -74,11 +74,13 @@ def load_run(path: Path, request: RunRequest) -> Run:
 
     Raises
     ------
-    RecordError
-        There is none, or it is damaged.
+    RecordError, SpecError
+        There is none, or it is damaged; a model was named for a table, and no number format.
     """
     if not path.is_file() or path.suffix.lower() not in _TABLES:
         return store.read_run(path, skip_damaged=request.skip_damaged)
+    if request.table.model is not None and request.table.engine is None:
+        raise SpecError("a table's number format is not known", where="--model without --dtype", try_="--dtype float16")
     return sweep_csv.read_sweep_csv(path, request.table)
 
 
@@ -86,9 +88,6 @@ def _request(flags: dict[str, Any]) -> RunRequest:
     model = None if flags["model"] is None else resolve.resolve_model(flags["model"], load_format="dummy").spec
     paths: Sequence[Path] = flags["runs"]
     hardware = None if flags["hardware"] is None else catalog.find_hardware(flags["hardware"])
-    is_table = any(path.suffix.lower() in _TABLES for path in paths)
-    if flags["model"] is not None and flags["dtype"] is None and is_table:
-        raise SpecError("a table's number format is not known", where="--model without --dtype", try_="--dtype float16")
     engine = None
     if flags["dtype"] is not None:
         is_gpu = hardware is not None and hardware.kind == "gpu"

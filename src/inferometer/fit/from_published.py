@@ -2,7 +2,8 @@
 
 Everything is a normal distribution around a simulation: parameters as believed of each device, what devices share, and what the model
 misses (``discrepancy``). Gauss-Newton finds the parameters; what is left of the misses is carried over to loads nearby. How wide intervals
-are is learned from each load's own miss when the others foretell it.
+are is learned from each load's own miss when the others foretell it, as far as there are loads nearby: far from all of them, small misses
+of neighbours are no promise.
 Letters of shapes: N loads, 2N latencies (TPOT, then TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
 """
 
@@ -225,29 +226,39 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     prior = np.einsum("ij,jk,ik->i", line.slopes, problem.believed, line.slopes) + np.diag(problem.missed) + problem.noise
     variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
     precision = np.diag(inverse)
-    width = _widths(weights / np.sqrt(precision), n_seen)
-    half = np.sqrt(variance).reshape(-1, 2) * width
+    scale = _scale(weights / np.sqrt(precision), n_seen)
+    half = _half_widths(variance, scale, n_seen)
     gain = problem.believed @ line.slopes[is_seen].T
     covariance_ = problem.believed - gain @ inverse @ gain.T
     n_unknowns = len(UNKNOWNS)
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
-    ratio = [np.hypot(size.amplitude_ratio, size.noise_ratio) * wide / Z_90 for size, wide in zip(_SIZES, width, strict=True)]
+    ratio = _half_widths(np.diag(problem.missed)[:2] + problem.noise[:2], scale, n_seen)[0] / Z_90
     return PublishedFit(
         devices=problem.devices,
         unknowns=np.stack([belief.centre + line.at[block] for belief, block in zip(problem.beliefs, blocks, strict=True)]),
         covariance=np.stack([covariance_[block, block] for block in blocks]),
         spread_ratio=(float(ratio[0]), float(ratio[1])),
         foretold=_foretold(problem, line, mean.reshape(-1, 2), half, n_seen),
-        misses=Misses((weights / precision).reshape(-1, 2), width / np.sqrt(precision).reshape(-1, 2)),
+        misses=Misses((weights / precision).reshape(-1, 2), _half_widths(1 / precision, scale, n_seen)),
         n_seen=n_seen,
     )
 
 
-def _widths(misses: F64, n_seen: int) -> F64:
-    """(2) 90 % half-widths in deviations, from each seen latency's miss when the others foretell it, in its own deviations."""
+def _scale(misses: F64, n_seen: int) -> F64:
+    """(2) Variance of each seen latency's miss when the others foretell it, in what was reckoned with."""
     squares = np.clip(misses.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
-    scale = (_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen)
-    return np.asarray(np.sqrt(scale) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
+    return np.asarray((_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64)
+
+
+def _half_widths(variance: F64, scale: F64, n_seen: int) -> F64:
+    """(M, 2) Of 90 % intervals of 2M latencies: as the seen loads' misses say near to them, and not less than was learned far from them."""
+    by_load = variance.reshape(-1, 2)
+    squares = by_load / np.array([size.amplitude_ratio**2 for size in _SIZES])
+    near = np.array([size.near_ratio**2 for size in _SIZES])
+    far = np.maximum(scale, [size.far_ratio**2 for size in _SIZES])
+    share = squares / (squares + near)
+    widened = by_load * (scale * (1 - share) + far * share)
+    return np.asarray(np.sqrt(widened) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
 
 
 def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int) -> Foretold:

@@ -28,6 +28,8 @@ def read_results(path: Path) -> Imported:
     text = read_text(path)
     if inference_perf_stages.is_stages(_header(text)):
         return inference_perf_stages.read_stages(path)
+    if inferencex.is_inferencex_csv(_header(text)):
+        return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
     if path.suffix.lower() == ".csv" or inferencex.is_silicon(_header(text)):
         return Imported(tool="inferencex", points=inferencex.read_silicon(path))
     for format_, first in _candidates(text, path):

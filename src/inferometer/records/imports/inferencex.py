@@ -1,7 +1,7 @@
 """What do the published tables of InferenceX say, and AIConfigurator's collection of them?
 
-``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds), ``silicon_sample.csv`` those of
-all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and* output
+``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds; also as CSV, one line for each),
+``silicon_sample.csv`` those of all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and* output
 tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be far above the median, because of warm-up.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.imported import UNKNOWN
-from inferometer.records.imports.json_fields import JsonFields, parse_json, read_object, read_objects, read_text
+from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_object, read_objects, read_text
 from inferometer.records.published_points import PublishedPointTable
 
 _NAME: Final = re.compile(r".*?(\d+)k(\d+)k")
@@ -51,12 +51,21 @@ _RATES: Final = {
 }
 _SILICON_HEADER: Final = frozenset({"origin", "concurrency", "backend", "model_path", "system", "mode", "isl", "osl", "ttft_ms", "tpot_ms"})
 
+_POINT: Final = frozenset({"hw", "tp", "conc", "tput_per_gpu", "median_tpot"})
+_LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
+"""As some name the nominal lengths in a CSV."""
+
 _Row = dict[str, str | float | int | bool]
 
 
 def is_inferencex(content: JsonFields) -> bool:
     """Does it look like one point of ``agg_*.json``?"""
-    return {"hw", "tp", "conc", "tput_per_gpu", "median_tpot"} <= set(content.content)
+    return set(content.content) >= _POINT
+
+
+def is_inferencex_csv(header: Sequence[str]) -> bool:
+    """Does it look like the points of ``agg_*.json`` as lines?"""
+    return set(header) >= _POINT
 
 
 def is_silicon(header: Sequence[str]) -> bool:
@@ -76,6 +85,20 @@ def read_inferencex(path: Path) -> PublishedPointTable:
     return _table([_point(path, number, fields) for number, fields in enumerate(content)])
 
 
+def read_inferencex_csv(path: Path) -> PublishedPointTable:
+    """The points of ``agg_*.json`` as lines.
+
+    Raises
+    ------
+    RecordError
+        A column is missing or holds something else; the message has the line's number.
+    """
+    rows = csv.DictReader(read_text(path).splitlines())
+    return _table(
+        [_point(path, number, JsonFields(content=_json_of(row), where=f"{path}, line {number + 2}")) for number, row in enumerate(rows)]
+    )
+
+
 def read_silicon(path: Path) -> PublishedPointTable:
     """The points of ``silicon_sample.csv``.
 
@@ -91,7 +114,7 @@ def read_silicon(path: Path) -> PublishedPointTable:
 
 
 def _point(path: Path, number: int, fields: JsonFields) -> _Row:
-    for name in ("hw", "model", "framework", "precision", "tp", "conc", *_RATES.values()):
+    for name in ("hw", "model", "framework", "precision", "tp", "conc"):
         fields.required(name)
     hardware, framework = (fields.text("hw") or "").lower(), fields.text("framework") or ""
     is_disaggregated = fields.content.get("disagg") is True or framework.startswith("dynamo")
@@ -118,6 +141,24 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
         "concurrency": _count(fields.whole("conc")),
         **{ours: _float(fields.number(theirs)) for ours, theirs in (_RATES | _SECONDS).items()},
     }
+
+
+def _json_of(line: Mapping[str, str | None]) -> dict[str, Json]:
+    """What the line's cells are; empty ones are absent."""
+    told: dict[str, Json] = {name: _value(text) for name, text in line.items() if text}
+    return told | {ours: told[theirs] for ours, theirs in _LENGTHS_OF_LINES.items() if theirs in told and ours not in told}
+
+
+def _value(text: str) -> Json:
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return text
 
 
 def _workload(path: Path, fields: JsonFields) -> tuple[int, int]:
@@ -190,4 +231,4 @@ def _float(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-__all__ = ["is_inferencex", "is_silicon", "read_inferencex", "read_silicon"]
+__all__ = ["is_inferencex", "is_inferencex_csv", "is_silicon", "read_inferencex", "read_inferencex_csv", "read_silicon"]
