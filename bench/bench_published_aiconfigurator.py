@@ -1,10 +1,10 @@
 """How far is AIConfigurator from the published loads that ``bench_published_devices.py`` foretells from others, row by row?
 
-Its release is installed into an environment of its own (databases of kernels included, 115 MB), and each closed loop is asked of its aggregated
-mode: same model, device, engine, precision, lengths, tensor parallelism and users; its own defaults besides, and its newest database of that
-engine. It was fitted to no row; neither does it know which row comes from which version of an engine. The part of the rows that a collection
-of InferenceX's shares with it (``silicon_sample.csv`` lies in its package) is what its makers hold it against.
-Ours beside it: ``--errors`` of ``bench_published_devices.py --keep``, on rows that both foretell.
+Its release is installed into an environment of its own (databases of kernels included, 115 MB), and asked for closed loops in its
+aggregated mode: same model, device, engine, precision, lengths, tensor parallelism and users; its own defaults besides, and its newest
+database of the engine. It was fitted to no row, nor does it know from which version of an engine a row comes. Many of the rows lie in
+its own package (``silicon_sample.csv``): its makers hold it against them. Each answer takes a second or more, so of each group some rows
+are asked. Ours beside it: ``--errors`` is what ``bench_published_devices.py --keep`` wrote, on rows that both foretell.
 """
 
 import argparse

@@ -42,6 +42,9 @@ def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
     model = load_step_time_model(tmp_path / "made.json")
     assert model.trained_on.hardware == "NVIDIA H200 SXM 141GB (vllm)"
     assert {error.n_points for error in model.held_out} == {4}
+    assert model.front_end_s is not None
+    assert "TPOT" in outcome.stdout
+    assert "NEXT" in outcome.stdout
     asked = ("--fit", "made.json", "--hardware", "h200_sxm", "--concurrency", 16, "--requests", 100, "--json")
     simulated_run = run("simulate", "llama-3.1-8b", *asked, folder=tmp_path)
     assert simulated_run.returncode == 0, simulated_run.stderr
@@ -56,9 +59,32 @@ def test_a_device_without_rows_is_told_by_others(table, tmp_path):
     assert model.trained_on.hardware == "NVIDIA B200 SXM (HGX/DGX) (vllm, told by NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
 
 
+def test_the_same_points_as_lines(table, tmp_path):
+    rows = json.loads(table.read_text())
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in one.values()) for one in rows)]
+    (tmp_path / "points.csv").write_text("\n".join(lines))
+    asked = ("--model", "llama-3.1-8b", "--hardware", "h200_sxm", "--json")
+    of_lines, of_objects = (json.loads(run("fit", name, *asked, folder=tmp_path).stdout) for name in ("points.csv", table))
+    assert of_lines["model"]["parameters"] == of_objects["model"]["parameters"]
+
+
 def test_several_kinds_of_rows_are_named(table, tmp_path):
-    check_refused(run("fit", table, folder=tmp_path), 2, "several kinds", "--hardware h100_sxm", "--hardware h200_sxm")
+    check_refused(run("fit", table, folder=tmp_path), 2, "several kinds", "--hardware h100_sxm", "--hardware h200_sxm", "(4 rows)")
     check_refused(run("fit", table, "--framework", "sglang", folder=tmp_path), 2, "no such rows", "--framework vllm")
+    check_refused(run("fit", table, "--model", "qwen3-32b", folder=tmp_path), 2, "no such rows", "--model llama-3.1-8b")
+
+
+def test_rows_that_cannot_be_simulated_are_counted(table, tmp_path):
+    rows = json.loads(table.read_text())
+    failed = [one | {"median_tpot": None} for one in rows[:2]]
+    (tmp_path / "failed.json").write_text(json.dumps([*failed, rows[2] | {"disagg": True}]))
+    check_refused(run("fit", "failed.json", folder=tmp_path), 2, "no row can be simulated", "2 no latencies", "1 prefill and decode apart")
+    (tmp_path / "few.json").write_text(json.dumps([*failed, *rows[2:4]]))
+    check_refused(run("fit", "few.json", folder=tmp_path), 5, "2 loads")
+    (tmp_path / "lacking.json").write_text(json.dumps([{name: value for name, value in rows[0].items() if name != "conc"}]))
+    check_refused(run("fit", "lacking.json", folder=tmp_path), 4, "conc")
+    (tmp_path / "lacking.csv").write_text("backend,model_path,system\nvllm,some,h100_sxm\n")
+    check_refused(run("fit", "lacking.csv", "--model", "llama-3.1-8b", folder=tmp_path), 4, "concurrency", "tpot_ms")
 
 
 def test_a_file_without_points_is_refused(tmp_path):

@@ -43,8 +43,9 @@ Load tests of a server that cannot be seen into, at several rates of which one i
 What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
 
 Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way,
-with --model, --dtype and --hardware to say what was measured. So are InferenceX's agg_*.json, with
---model gpt-oss-120b --hardware h200_sxm --framework vllm --tp 4 to say which of their rows.
+with --model, --dtype and --hardware to say what was measured. So are published tables of closed loops, InferenceX's agg_*.json
+and AIConfigurator's silicon_sample.csv, with --model gpt-oss-120b --hardware h200_sxm --framework vllm --tp 4 to say which of
+their rows; a device without rows is told by the others'.
 """,
 )
 @takes_runs

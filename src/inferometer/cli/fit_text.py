@@ -12,11 +12,15 @@ from inferometer.units import format_fraction
 
 
 def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
-    """Error on points held out, parameters with intervals, and the box in which the model was checked."""
+    """Error on points held out, parameters with intervals, and the box in which the model was checked.
+
+    Of published loads, which know no single step, the held-out errors are those of what clients saw.
+    """
+    seen = {"decode": "TPOT", "prefill": "TTFT"} if model.front_end_s is not None else {}
     errors = Table("held out", "points", "median error", "95th percentile", "in the 90 % interval", box=None, pad_edge=False)
     for error in model.held_out:
         shares = (error.median_fraction, error.p95_fraction, error.coverage_fraction)
-        errors.add_row(error.phase, str(error.n_points), *(format_fraction(share) for share in shares))
+        errors.add_row(seen.get(error.phase, error.phase), str(error.n_points), *(format_fraction(share) for share in shares))
     fitted = Table("parameter", "value", "90 % interval", "told by", box=None, pad_edge=False)
     for row in (parameter_row(parameter) for parameter in model.parameters):
         fitted.add_row(row.name, row.value, row.interval, row.told_by)
@@ -24,9 +28,11 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     for side in model.box:
         box.add_row(side.quantity, f"{side.low:,.0f}", f"{side.high:,.0f}")
     trained = model.trained_on
-    what = f"{trained.n_observations} step times of {trained.n_configurations} points"
+    unit = "latencies of" if seen else "step times of"
+    what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
     head = f"{model.model.model_id} on {trained.hardware or 'a machine that is not named'}: {what}"
-    return Group(Text(head, style="bold"), errors, Text(""), fitted, Text(""), box, Text(f"\nMODEL {model_file}"))
+    next_ = f"\nNEXT  inferometer simulate {model.model.model_id} --fit {model_file} --hardware ID --concurrency N" if seen else ""
+    return Group(Text(head, style="bold"), errors, Text(""), fitted, Text(""), box, Text(f"\nMODEL {model_file}{next_}"))
 
 
 def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:

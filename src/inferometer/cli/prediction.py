@@ -90,8 +90,9 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         ]
     )
     reasons = [said.outside_why for said in (prefill, decode) if said.outside_why]
+    outside_s = 0.0 if model.front_end_s is None else model.front_end_s.value
     return FittedSpeeds(
-        ttft_s=prefill.duration_s,
+        ttft_s=prefill.duration_s.scaled(1 + outside_s / prefill.duration_s.value),
         tpot_s=decode.duration_s,
         tokens_per_s_per_user=decode.duration_s.inverted(),
         decode_tokens_per_s=decode.duration_s.inverted(scenario.batch_size),

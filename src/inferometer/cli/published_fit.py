@@ -1,6 +1,7 @@
 """Which step-time model do the chosen rows of published tables carry?"""
 
 from inferometer.cli.answer import talk
+from inferometer.cli.published_rows import reasons
 from inferometer.cli.published_tables import TableChoice, chosen_loads
 from inferometer.cli.runs import RunRequest
 from inferometer.fit.published_model import published_step_time
@@ -9,7 +10,7 @@ from inferometer.report.cells import estimate_cell
 
 
 def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
-    """The model of the rows that were meant; what a request spends outside of the engine is said beside it.
+    """The model of the rows that were meant, with what a request spends outside of the engine.
 
     Raises
     ------
@@ -17,9 +18,18 @@ def published_fit(request: RunRequest, choice: TableChoice) -> StepTimeModel:
         No rows were meant, too few, or rows of several kinds.
     """
     chosen = chosen_loads(request, choice)
-    model, front_end_s = published_step_time(chosen.loads, chosen.hardware, n_tensor=chosen.n_tensor)
-    outside = f"{estimate_cell(front_end_s, 1e3)} ms"
-    talk(f"{len(chosen.loads)} published loads; a request spends {outside} outside of the engine, which the model leaves out")
+    if chosen.left_out:
+        talk(f"rows of the tables left out: {reasons(chosen.left_out)}")
+    devices = sorted({one.hardware.name for one in chosen.loads} - {chosen.hardware.name})
+    if devices:
+        talk(f"{chosen.hardware.name} has few rows or none: its datasheet, and rows of {', '.join(devices)}, tell of it")
+    talk(f"simulating {len(chosen.loads)} published loads, and fitting them: up to some minutes")
+    model = published_step_time(chosen.loads, chosen.hardware, n_tensor=chosen.n_tensor)
+    n_held = model.trained_on.n_configurations
+    if n_held < len(chosen.loads):
+        talk(f"{len(chosen.loads) - n_held} rows left out: the engine would not have room for such requests")
+    if model.front_end_s is not None:
+        talk(f"a request spends {estimate_cell(model.front_end_s, 1e3)} ms outside of the engine; simulations add that")
     return model
 
 

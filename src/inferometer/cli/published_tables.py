@@ -1,21 +1,22 @@
 """Which rows of published tables does a command mean: of which model and engine, on which device?"""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import click
 
+from inferometer.cli.published_rows import WHERE, table_rows
 from inferometer.cli.runs import RunRequest
 from inferometer.errors import SpecError
-from inferometer.fit.published_loads import BUDGETS, PublishedLoad, published_loads
-from inferometer.records.imports.detection import read_results
-from inferometer.records.imports.inferencex import is_silicon
+from inferometer.fit.published_loads import BUDGETS, PublishedLoad
 from inferometer.spec.types import HardwareSpec
 
-_WHERE = "the published tables"
+_LEAST_OWN = 4
+_MOST_NAMED = 12
+_INDENT = "\n           "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class ChosenLoads(NamedTuple):
     loads: tuple[PublishedLoad, ...]
     hardware: HardwareSpec
     n_tensor: int
+    left_out: Counter[str]
+    """Why other rows of the tables cannot be simulated."""
 
 
 _OPTIONS = (
@@ -55,46 +58,51 @@ def takes_table_choice(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def are_published(paths: Sequence[Path]) -> bool:
-    """Are these files of published tables, rather than runs or tables of a sweep?"""
-    return all(path.is_file() and (path.suffix.lower() == ".json" or _is_collected(path)) for path in paths)
-
-
 def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
-    """The rows that were meant. Where a device was named that has none, those of all others, which tell of it.
+    """The rows that were meant. Where a device was named that has few or none, those of all others too, which tell of it.
 
     Raises
     ------
     SpecError
         None are, or they are of several kinds; the message names these.
     """
-    loads: list[PublishedLoad] = []
-    for path in request.paths:
-        points = read_results(path).points
-        if points is None:
-            raise SpecError("no published table", where=str(path), allowed="InferenceX's agg_*.json, AIConfigurator's silicon_sample.csv")
-        loads += published_loads(points).loads
-    meant = [one for one in loads if _is_meant(one, request, choice)]
+    loads, left_out = table_rows(request.paths)
+    meant = _meant(loads, request, choice)
     own = [one for one in meant if request.hardware is None or request.hardware.hardware_id == one.hardware.hardware_id]
-    chosen = own or meant
-    kinds = sorted({_flags_of(one, has_device=bool(own)) for one in chosen})
-    if len(kinds) != 1:
-        what = "several kinds of rows" if kinds else "no such rows"
-        known = kinds or sorted({_flags_of(one, has_device=True) for one in loads})
-        raise SpecError(what, where=_WHERE, allowed="; ".join(known), try_="one of these")
-    degrees = sorted({one.engine.tensor_parallel_size for one in chosen})
+    has_own = len(own) >= _LEAST_OWN or request.hardware is None
+    chosen = own if has_own else meant
+    kinds = Counter(_flags_of(one, has_device=has_own) for one in chosen)
+    if len(kinds) > 1:
+        raise SpecError("several kinds of rows", where=WHERE, allowed=_listed(kinds), try_="one of these")
+    degrees = sorted({one.engine.tensor_parallel_size for one in own or chosen})
     if choice.n_tensor is None and len(degrees) > 1:
         raise SpecError("of how many devices?", where="--tp", allowed=", ".join(map(str, degrees)) + ", or another")
-    return ChosenLoads(tuple(chosen), request.hardware or chosen[0].hardware, choice.n_tensor or degrees[0])
+    return ChosenLoads(tuple(chosen), request.hardware or chosen[0].hardware, choice.n_tensor or degrees[0], left_out)
 
 
-def _is_meant(one: PublishedLoad, request: RunRequest, choice: TableChoice) -> bool:
+def _meant(loads: Sequence[PublishedLoad], request: RunRequest, choice: TableChoice) -> list[PublishedLoad]:
+    """Flag by flag, so that the first that leaves nothing is the one that is named."""
     model = request.table.model
-    return (
-        (model is None or model.model_id == one.model.model_id)
-        and choice.framework in {None, one.framework}
-        and choice.precision in {None, one.precision or "bf16"}
+    wanted: tuple[tuple[str, str | None, Callable[[PublishedLoad], str]], ...] = (
+        ("--model", None if model is None else model.model_id, lambda one: one.model.model_id),
+        ("--framework", choice.framework, lambda one: one.framework),
+        ("--precision", choice.precision, lambda one: one.precision or "bf16"),
     )
+    meant = list(loads)
+    for flag, value, value_of in wanted:
+        kept = [one for one in meant if value in {None, value_of(one)}]
+        if not kept:
+            known = Counter(f"{flag} {value_of(one)}" for one in meant)
+            raise SpecError(f"no such rows: {flag} {value}", where=WHERE, allowed=_listed(known), try_="one of these")
+        meant = kept
+    return meant
+
+
+def _listed(kinds: Counter[str]) -> str:
+    """One a line, those with the most rows first."""
+    lines = [f"{kind}   ({number} rows)" for kind, number in kinds.most_common(_MOST_NAMED)]
+    more = [f"and {len(kinds) - _MOST_NAMED} more"] if len(kinds) > _MOST_NAMED else []
+    return _INDENT.join([*lines, *more])
 
 
 def _flags_of(one: PublishedLoad, *, has_device: bool) -> str:
@@ -102,9 +110,4 @@ def _flags_of(one: PublishedLoad, *, has_device: bool) -> str:
     return f"--model {one.model.model_id}{device} --framework {one.framework} --precision {one.precision or 'bf16'}"
 
 
-def _is_collected(path: Path) -> bool:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return is_silicon(file.readline().strip().split(","))
-
-
-__all__ = ["ChosenLoads", "TableChoice", "are_published", "chosen_loads", "takes_table_choice"]
+__all__ = ["ChosenLoads", "TableChoice", "chosen_loads", "takes_table_choice"]

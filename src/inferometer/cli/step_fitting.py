@@ -1,7 +1,8 @@
 """Which step-time model do sweeps carry, or published tables?"""
 
 from inferometer.cli.published_fit import published_fit
-from inferometer.cli.published_tables import TableChoice, are_published
+from inferometer.cli.published_rows import are_published
+from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest, load_run
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel.steptime import StepTimeModel

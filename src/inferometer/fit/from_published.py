@@ -16,13 +16,12 @@ from scipy.special import stdtrit
 
 from inferometer.fit.closed_loop import LoopSchedule, LoopSeen, loop_schedule
 from inferometer.fit.device_beliefs import UNKNOWNS, DeviceBelief, device_belief, joint_covariance
-from inferometer.fit.discrepancy import TPOT, TTFT, covariance, places_of
+from inferometer.fit.discrepancy import TPOT, TTFT, Discrepancy, covariance, places_of
 from inferometer.fit.published_loads import PublishedLoad, scheduler_of
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, WorkColumns, term_columns, work_columns
 from inferometer.records.types import F64, I64, Bools
-from inferometer.stats.estimate import Z_90
 
-_SIZES: Final = (TPOT, TTFT)
+SIZES: Final = (TPOT, TTFT)
 _MAX_ROUNDS: Final = 8
 _LARGEST_STEP: Final = 0.6
 _ENOUGH: Final = 0.01
@@ -72,9 +71,9 @@ class PublishedFit:
     """(D, P) As ``UNKNOWNS``."""
     covariance: F64
     """(D, P, P)"""
-    spread_ratio: tuple[float, float]
-    """Standard deviation of log TPOT and log TTFT around the model."""
     foretold: Foretold
+    level: F64
+    """(M, 2) Logarithms of TPOT and TTFT of the loads that were asked about, by the parameters alone."""
     misses: Misses
     n_seen: int
 
@@ -93,15 +92,19 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
     )
 
 
-def fit_published(seen: Sequence[SimulatedLoad], asked: Sequence[SimulatedLoad]) -> PublishedFit:
+def fit_published(
+    seen: Sequence[SimulatedLoad], asked: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepancy] = SIZES
+) -> PublishedFit:
     """Learn from ``seen``, foretell ``asked``: loads of one model, precision and engine; devices may be others.
+
+    ``sizes`` of the misses of TPOT and of TTFT: smaller ones leave more to the parameters.
 
     Raises
     ------
     SpecError
         A device does not compute in the format.
     """
-    problem = _problem([*seen, *asked])
+    problem = _problem([*seen, *asked], sizes)
     is_seen = np.repeat(np.arange(len(problem.loads)) < len(seen), 2)
     at, doubt = _search(problem, is_seen)
     line = _line(problem, at)
@@ -122,6 +125,7 @@ class _Problem(NamedTuple):
     """(2N, 2N) Covariance of the misses, without noise."""
     noise: F64
     """(2N) Variance."""
+    sizes: tuple[Discrepancy, Discrepancy]
 
 
 class _Line(NamedTuple):
@@ -137,14 +141,14 @@ class _Line(NamedTuple):
     """(N)"""
 
 
-def _problem(loads: Sequence[SimulatedLoad]) -> _Problem:
+def _problem(loads: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepancy]) -> _Problem:
     names = [one.published.hardware.hardware_id for one in loads]
     devices = tuple(sorted(set(names)))
     first = [loads[names.index(name)].published for name in devices]
     beliefs = tuple(device_belief(one.model, one.engine, one.hardware) for one in first)
     places = places_of([one.published for one in loads])
     missed = np.zeros((2 * len(loads), 2 * len(loads)))
-    for metric, size in enumerate(_SIZES):
+    for metric, size in enumerate(sizes):
         missed[metric::2, metric::2] = covariance(size, places, places)
     seen = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
     return _Problem(
@@ -155,7 +159,8 @@ def _problem(loads: Sequence[SimulatedLoad]) -> _Problem:
         log_seen=np.log(np.array(seen)).reshape(-1),
         believed=joint_covariance(beliefs[0].deviation, [one.hardware.vendor for one in first]),
         missed=missed,
-        noise=np.tile([size.noise_ratio**2 for size in _SIZES], len(loads)),
+        noise=np.tile([size.noise_ratio**2 for size in sizes], len(loads)),
+        sizes=sizes,
     )
 
 
@@ -227,19 +232,18 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
     precision = np.diag(inverse)
     scale = _scale(weights / np.sqrt(precision), n_seen)
-    half = _half_widths(variance, scale, n_seen)
+    half = _half_widths(variance, scale, n_seen, problem.sizes)
     gain = problem.believed @ line.slopes[is_seen].T
     covariance_ = problem.believed - gain @ inverse @ gain.T
     n_unknowns = len(UNKNOWNS)
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
-    ratio = _half_widths(np.diag(problem.missed)[:2] + problem.noise[:2], scale, n_seen)[0] / Z_90
     return PublishedFit(
         devices=problem.devices,
         unknowns=np.stack([belief.centre + line.at[block] for belief, block in zip(problem.beliefs, blocks, strict=True)]),
         covariance=np.stack([covariance_[block, block] for block in blocks]),
-        spread_ratio=(float(ratio[0]), float(ratio[1])),
+        level=line.level.reshape(-1, 2)[n_seen:],
         foretold=_foretold(problem, line, mean.reshape(-1, 2), half, n_seen),
-        misses=Misses((weights / precision).reshape(-1, 2), _half_widths(1 / precision, scale, n_seen)),
+        misses=Misses((weights / precision).reshape(-1, 2), _half_widths(1 / precision, scale, n_seen, problem.sizes)),
         n_seen=n_seen,
     )
 
@@ -250,12 +254,12 @@ def _scale(misses: F64, n_seen: int) -> F64:
     return np.asarray((_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64)
 
 
-def _half_widths(variance: F64, scale: F64, n_seen: int) -> F64:
+def _half_widths(variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]) -> F64:
     """(M, 2) Of 90 % intervals of 2M latencies: as the seen loads' misses say near to them, and not less than was learned far from them."""
     by_load = variance.reshape(-1, 2)
-    squares = by_load / np.array([size.amplitude_ratio**2 for size in _SIZES])
-    near = np.array([size.near_ratio**2 for size in _SIZES])
-    far = np.maximum(scale, [size.far_ratio**2 for size in _SIZES])
+    squares = by_load / np.array([size.amplitude_ratio**2 for size in sizes])
+    near = np.array([size.near_ratio**2 for size in sizes])
+    far = np.maximum(scale, [size.far_ratio**2 for size in sizes])
     share = squares / (squares + near)
     widened = by_load * (scale * (1 - share) + far * share)
     return np.asarray(np.sqrt(widened) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
@@ -272,4 +276,4 @@ def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int)
     return Foretold(*(column[n_seen:] for column in columns))
 
 
-__all__ = ["Foretold", "Misses", "PublishedFit", "SimulatedLoad", "fit_published", "simulated"]
+__all__ = ["SIZES", "Foretold", "Misses", "PublishedFit", "SimulatedLoad", "fit_published", "simulated"]

@@ -140,7 +140,7 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
         "speculation": bool(points.uses_speculation[index]),
         "an engine that is not simulated": _FRAMEWORKS.get(framework, framework) not in BUDGETS,
         "a precision that is not known": str(points.precision[index]) not in _QUANTIZATIONS,
-        "no latencies or no concurrency": points.concurrency[index] < 1 or not min(_seen(points, index)) > 0,
+        "no latencies or no concurrency": points.concurrency[index] < 1 or not all(value > 0 for value in _seen(points, index)),
     }
     return next((why for why, is_so in reasons.items() if is_so), "")
 

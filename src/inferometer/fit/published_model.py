@@ -5,21 +5,23 @@ A device without loads of its own is told by others' loads: by its datasheet, an
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
-from inferometer.errors import ModelError
+import numpy as np
+
+from inferometer.errors import ModelError, SpecError
 from inferometer.fit.device_beliefs import device_belief
 from inferometer.fit.from_published import SimulatedLoad, fit_published, simulated
 from inferometer.fit.published_loads import PublishedLoad
-from inferometer.fit.published_told import PHASES, held_out_errors, told_of
-from inferometer.perfmodel.steptime import PhaseDoubt, StepTimeModel, TrainedOn
-from inferometer.perfmodel.steptime_box import box_of
+from inferometer.fit.published_settled import doubts_of, places_asked, settled_fit
+from inferometer.fit.published_told import held_out_errors, told_of
+from inferometer.perfmodel import steptime, steptime_box
 from inferometer.spec.types import HardwareSpec
-from inferometer.stats.estimate import Estimate
 
-_LEAST = 4
+_LEAST: Final = 4
 
 
-def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, *, n_tensor: int) -> tuple[StepTimeModel, Estimate]:
+def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, *, n_tensor: int) -> steptime.StepTimeModel:
     """The step times of ``n_tensor`` devices, and what a request spends outside of the engine.
 
     Other degrees of tensor parallelism among the loads tell of the same device. The held-out errors are those of whole loads, each
@@ -29,26 +31,47 @@ def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, 
     ------
     ModelError
         Too few loads, or loads of several models, engines or precisions.
+    SpecError
+        The engine has no room for any of them.
     """
     _check(loads)
-    seen = [simulated(one) for one in loads]
-    fit = fit_published(seen, [replace(seen[0], published=replace(loads[0], hardware=hardware))])
-    told = told_of(fit, fit.devices.index(hardware.hardware_id), device_belief(loads[0].model, loads[0].engine, hardware))
-    model = StepTimeModel(
+    seen = _held(loads)
+    places = places_asked(seen, hardware, n_tensor)
+    fit = fit_published(seen, places)
+    settled = settled_fit(places, fit)
+    belief = device_belief(loads[0].model, loads[0].engine, hardware)
+    told = told_of(settled, 0, belief)
+    doubted = told_of(replace(settled, covariance=fit.covariance[[fit.devices.index(hardware.hardware_id)]], n_seen=fit.n_seen), 0, belief)
+    model = steptime.StepTimeModel(
         model=loads[0].model,
-        engine=replace(loads[0].engine, tensor_parallel_size=n_tensor),
-        parameters=told.parameters,
+        engine=places[0].published.engine,
+        parameters=doubted.parameters,
         kv_traffic_ratio=1.0,
         staircase_rows=(),
         staircase_log_ratio=(),
         free=told.free,
         covariance=told.covariance,
-        doubts=tuple(PhaseDoubt(phase=phase, spread_ratio=fit.spread_ratio[k]) for k, phase in enumerate(PHASES)),
-        box=box_of([shape for one in seen for shape in one.schedule.shapes]),
+        doubts=(),
+        box=steptime_box.box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.misses),
+        front_end_s=doubted.outside_s(float(np.median([one.published.load.prompt_tokens for one in places]))),
     )
-    return model, told.front_end_s
+    return replace(model, doubts=doubts_of(model, places, fit, settled))
+
+
+def _held(loads: Sequence[PublishedLoad]) -> list[SimulatedLoad]:
+    """Those that the engine has room for; ``trained_on`` tells how many."""
+    held: list[SimulatedLoad] = []
+    why: SpecError | None = None
+    for one in loads:
+        try:
+            held.append(simulated(one))
+        except SpecError as error:
+            why = error
+    if why is not None and len(held) < _LEAST:
+        raise why
+    return held
 
 
 def _check(loads: Sequence[PublishedLoad]) -> None:
@@ -59,10 +82,10 @@ def _check(loads: Sequence[PublishedLoad]) -> None:
         raise ModelError(f"{len(loads)} loads that can be simulated", allowed=f"{_LEAST} or more of one model and engine")
 
 
-def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> TrainedOn:
+def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:
     others = sorted({one.published.hardware.name for one in seen} - {hardware.name})
     told_by = f", told by {', '.join(others)}" if others else ""
-    return TrainedOn(
+    return steptime.TrainedOn(
         run_ids=tuple(sorted({one.published.label.partition(" row ")[0] for one in seen})),
         hardware=f"{hardware.name} ({seen[0].published.framework}{told_by})",
         attention_implementation=None,

@@ -22,9 +22,14 @@ class Told(NamedTuple):
 
     parameters: tuple[FittedParameter, ...]
     front_end_s: Estimate
+    prompt_token_s: Estimate
     free: tuple[str, ...]
     covariance: tuple[tuple[float, ...], ...]
     """Of the free ones."""
+
+    def outside_s(self, prompt_tokens: float) -> Estimate:
+        """What a request with such a prompt spends outside of the engine."""
+        return self.front_end_s.scaled(1 + self.prompt_token_s.value * prompt_tokens / self.front_end_s.value)
 
 
 def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
@@ -42,6 +47,7 @@ def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
             for name, estimate, left, before in zip(PARAMETERS, estimates, deviations, belief.deviation, strict=False)
         ),
         front_end_s=estimates[UNKNOWNS.index("front_end_s")],
+        prompt_token_s=estimates[UNKNOWNS.index("prompt_token_s")],
         free=tuple(UNKNOWNS[k] for k in free),
         covariance=tuple(tuple(row) for row in covariance[np.ix_(free, free)].tolist()),
     )

@@ -84,6 +84,8 @@ class StepTimeModel:
     computes_all_logits: bool = False
     """The engine computes the logits of every prompt token, not of the last only: what a shape says of its logits is overruled.
     ``replace(model, computes_all_logits=False)`` tells what asking for the last position only would bring."""
+    front_end_s: Estimate | None = None
+    """What a request spends before the scheduler sees it and after its token left, where the measurements were clients'."""
     schema_version: int = SCHEMA_VERSION
 
     def predict(self, shape: BatchShape) -> StepPrediction:

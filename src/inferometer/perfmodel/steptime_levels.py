@@ -29,6 +29,8 @@ class StepTimes:
     slow: StepTimeArrays
     box: tuple[BoxRange, ...] = ()
     """In which a fit was checked; empty for a datasheet."""
+    front_end_s: float = 0.0
+    """What a request spends outside of the engine; a datasheet and a sweep know of none."""
 
 
 def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
@@ -73,6 +75,7 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
         fast=slowed(likely, 1 / doubt_ratio),
         slow=slowed(likely, doubt_ratio),
         box=fit.box,
+        front_end_s=0.0 if fit.front_end_s is None else fit.front_end_s.value,
     )
 
 

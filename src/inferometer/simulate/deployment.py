@@ -81,7 +81,16 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
-    return Deployment(model=model, engine=engine, hardware=hardware, config=config, step_times=step_times, kv_origin=kv_origin, knobs=knobs)
+    return Deployment(
+        model=model,
+        engine=engine,
+        hardware=hardware,
+        config=config,
+        step_times=step_times,
+        kv_origin=kv_origin,
+        knobs=knobs,
+        front_end_s=step_times.front_end_s,
+    )
 
 
 def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs) -> _KvBlocks:

@@ -1,8 +1,9 @@
 """What do the published tables of InferenceX say, and AIConfigurator's collection of them?
 
-``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds; also as CSV, one line for each),
-``silicon_sample.csv`` those of all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and* output
-tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be far above the median, because of warm-up.
+``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds; also as CSV, a line each),
+``silicon_sample.csv`` those of all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps:
+``tput_per_gpu`` counts input *and* output tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be
+far above the median, because of warm-up.
 """
 
 import csv
@@ -51,7 +52,9 @@ _RATES: Final = {
 }
 _SILICON_HEADER: Final = frozenset({"origin", "concurrency", "backend", "model_path", "system", "mode", "isl", "osl", "ttft_ms", "tpot_ms"})
 
-_POINT: Final = frozenset({"hw", "tp", "conc", "tput_per_gpu", "median_tpot"})
+_POINT: Final = frozenset({"hw", "tp", "framework", "precision"})
+"""Enough to know one by; which others are missing is said when it is read."""
+_COLLECTED: Final = frozenset({"backend", "model_path", "system"})
 _LENGTHS_OF_LINES: Final = {"isl": "isl_max", "osl": "osl_max"}
 """As some name the nominal lengths in a CSV."""
 
@@ -70,7 +73,7 @@ def is_inferencex_csv(header: Sequence[str]) -> bool:
 
 def is_silicon(header: Sequence[str]) -> bool:
     """Does it look like ``silicon_sample.csv``?"""
-    return set(header) >= _SILICON_HEADER
+    return set(header) >= _COLLECTED
 
 
 def read_inferencex(path: Path) -> PublishedPointTable:
@@ -108,8 +111,8 @@ def read_silicon(path: Path) -> PublishedPointTable:
         A line is broken; the message has its number and the column.
     """
     reader = csv.DictReader(read_text(path).splitlines())
-    if not is_silicon(reader.fieldnames or ()):
-        raise RecordError("the header lacks columns", where=str(path), allowed=", ".join(sorted(_SILICON_HEADER)))
+    if missing := _SILICON_HEADER - set(reader.fieldnames or ()):
+        raise RecordError(f"the header lacks {', '.join(sorted(missing))}", where=str(path), allowed=", ".join(sorted(_SILICON_HEADER)))
     return _table([_silicon_point(path, number, row) for number, row in enumerate(reader)])
 
 
