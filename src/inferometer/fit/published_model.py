@@ -79,14 +79,20 @@ def _check(loads: Sequence[PublishedLoad]) -> None:
     if len(kinds) > 1:
         raise ModelError("the loads are of several kinds", where="; ".join(kinds), allowed="one model, precision and engine")
     if len(loads) < _LEAST:
-        raise ModelError(f"{len(loads)} loads that can be simulated", allowed=f"{_LEAST} or more of one model and engine")
+        where = ", ".join(_files(loads)) or "no file"
+        allowed = f"{_LEAST} or more of one model and engine"
+        raise ModelError(f"{len(loads)} loads that can be simulated", where=where, allowed=allowed, try_="further files, or other rows")
+
+
+def _files(loads: Sequence[PublishedLoad]) -> tuple[str, ...]:
+    return tuple(sorted({one.label.partition(" row ")[0] for one in loads}))
 
 
 def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:
     others = sorted({one.published.hardware.name for one in seen} - {hardware.name})
     told_by = f", told by {', '.join(others)}" if others else ""
     return steptime.TrainedOn(
-        run_ids=tuple(sorted({one.published.label.partition(" row ")[0] for one in seen})),
+        run_ids=_files([one.published for one in seen]),
         hardware=f"{hardware.name} ({seen[0].published.framework}{told_by})",
         attention_implementation=None,
         n_observations=2 * len(seen),
