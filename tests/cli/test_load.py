@@ -110,6 +110,11 @@ def test_another_question_does_not_touch_the_folder(url, folder):
     check_refused(load(url, "--rate", 3, folder=folder), 4, "another run", "--out")
 
 
+def test_only_talk_is_on_stderr(url, folder, capfd):
+    assert load(url, "--rate", 40, folder=folder).returncode in {0, 3}
+    assert "leaked" not in capfd.readouterr().err, "the client processes write to the same stderr"
+
+
 def test_a_closed_loop_ends_when_its_time_is_over(url, folder):
     started_s = time.monotonic()
     load(url, "--concurrency", 3, "--for", "1s", folder=folder)

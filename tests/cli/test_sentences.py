@@ -3,6 +3,7 @@
 The rows are those of a published sweep (its four prompt lengths at batch 1), changed where a case needs it.
 """
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 from inferometer.cli.analysis import Analysis, analyse
 from inferometer.cli.point_rows import point_rows
 from inferometer.cli.sentences import five_lines, useful_load
+from inferometer.records.reading import read_run
+from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
+from inferometer.records.tables import select
 from inferometer.report.views import PointRow
 from inferometer.spec.catalog import find_hardware
 from inferometer.spec.resolve import resolve_model
@@ -125,3 +129,23 @@ def test_next_follows_from_the_limit(analysis, rows, said):
 def test_half_the_weights_gain_less_than_two(analysis):
     said = lines_of(analysis, [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")]).next
     assert 1.0 < float(said.partition("(")[2].partition("x")[0]) < 2.0
+
+
+SWEEP = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
+
+
+def test_a_sweep_that_was_stopped_says_so_and_how_it_goes_on():
+    run = read_run(SWEEP)
+    whole = analyse(run, SWEEP, label="sweep")
+    assert "stopped" not in five_lines(whole, point_rows(whole), (), files="").next
+    last = run.sweep.point_index.max()
+    stopped = replace(run, sweep=select(run.sweep, run.sweep.point_index < last))
+    analysis = replace(whole, run=stopped, points=summarise_points(stopped))
+    lines = five_lines(analysis, point_rows(analysis), (), files="")
+    assert "The sweep was stopped: 1 of 27 points lack repetitions." in lines.next
+    assert lines.next.endswith(shlex.join(run.manifest.command))
+    assert lines.answer.startswith("1 user")
+    nothing = replace(stopped, sweep=select(run.sweep, run.sweep.point_index < 0))
+    lines = five_lines(replace(analysis, run=nothing, points=()), (), (), files="")
+    assert lines.answer == "No point is measured yet."
+    assert "27 of 27 points" in lines.next

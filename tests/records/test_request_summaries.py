@@ -7,6 +7,7 @@ import duckdb
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
@@ -187,3 +188,15 @@ def test_tokens_are_conserved(requests, n_instants):
     delivered = delivered_tokens(table, np.linspace(0, end, n_instants).astype(np.int64), at_ns=end)
     assert delivered[-1] == pytest.approx(sum(n for _, _, n in requests))
     assert (np.diff(delivered) >= -1e-9).all()
+
+
+def test_what_nearly_nobody_got_was_missed_however_few_they_are():
+    run = load_run(n=60, ttft_s=0.5)
+    judged = judge_objective(run, parse_objective("ttft:p95<100ms")).thresholds[0]
+    assert judged.seen.seconds.low is None, "60 requests carry no interval of a p95"
+    assert judged.verdict == "missed"
+    assert judged.why.startswith("500 ms; 0 %, surely less than ")
+    kept = judge_objective(run, parse_objective("ttft:p95<1s")).thresholds[0]
+    assert kept.verdict == "undecided", "that all did well says little of one in twenty"
+    some = np.where(np.arange(60) % 12, 0.05, 0.5)
+    assert judge_objective(load_run(n=60, ttft_s=some), parse_objective("ttft:p95<100ms")).verdict == "undecided"

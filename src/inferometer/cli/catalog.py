@@ -84,7 +84,9 @@ def _model(model: ModelSpec) -> CatalogModel:
 
 
 def _model_list(answer: CatalogAnswer) -> RenderableType:
-    table = Table("model", "parameters", "active", "layers", "hidden", "heads/KV", "KV/token (16 bit)", box=None, pad_edge=False)
+    table = Table(
+        Column("model", no_wrap=True), "parameters", "active", "layers", "hidden", "heads/KV", "KV/token (16 bit)", box=None, pad_edge=False
+    )
     for entry in answer.models:
         attention = entry.model.attention
         table.add_row(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from inferometer.records import run_comparison
@@ -65,7 +65,7 @@ def _headline(said: run_comparison.RunComparison) -> str:
 
 
 def _table(said: run_comparison.RunComparison) -> RenderableType:
-    table = Table("metric", "A", "B", "B / A", "verdict", box=None, pad_edge=False)
+    table = Table(Column("metric", no_wrap=True), "A", "B", "B / A", "verdict", box=None, pad_edge=False)
     for one in (said.answer, *said.others):
         table.add_row(one.metric, _value(one.old, one.unit), _value(one.new, one.unit), _ratio(one.ratio), one.verdict)
     return table

@@ -137,7 +137,7 @@ def _limit(
     if has_blocks:
         peak = float(np.nanmax(load.kv_blocks_max))
         parts.append(f"{peak:,.0f}{f' of {n_kv_blocks:,}' if n_kv_blocks else ''} KV blocks used at most")
-    parts.append(f"{whole.n_preemptions:,} preemptions")
+    parts += [] if whole.n_preemptions is None else [f"{whole.n_preemptions:,} preemptions"]
     return "; ".join(parts) + "."
 
 

@@ -20,17 +20,35 @@ _KNEE_GAIN_RATIO = 1.5
 def five_lines(analysis: Analysis, rows: Sequence[PointRow], cautions: Sequence[Caution], *, files: str) -> FiveLines:
     """The run in five lines; ``files`` says where the report and the data are."""
     measured = [row for row in rows if row.status == "ok"]
+    n_open = _n_open(analysis)
     if not measured:
-        return FiveLines(
-            answer="No point could be measured.", limit=_undecided(), next=_next_smaller(), trust=_trust(analysis, cautions), report=files
-        )
+        answer = "No point is measured yet." if n_open else "No point could be measured."
+        following = _going_on(analysis, n_open) if n_open else _next_smaller()
+        return FiveLines(answer=answer, limit=_undecided(), next=following, trust=_trust(analysis, cautions), report=files)
     return FiveLines(
         answer=_answer(measured),
         limit=_limit(analysis, measured),
-        next=_next(analysis, measured),
+        next=_going_on(analysis, n_open) if n_open else _next(analysis, measured),
         trust=_trust(analysis, cautions),
         report=files,
     )
+
+
+def _n_open(analysis: Analysis) -> int:
+    """How many points of the plan still lack repetitions, because the sweep was stopped? One that failed lacks none."""
+    manifest = analysis.run.manifest
+    if manifest.plan is None or manifest.origin != "measured":
+        return 0
+    done = {one.point for one in analysis.points if one.status != "ok" or one.n_reps >= manifest.plan.n_reps}
+    return sum(point not in done for point in manifest.plan.points)
+
+
+def _going_on(analysis: Analysis, n_open: int) -> str:
+    manifest = analysis.run.manifest
+    n_points = 0 if manifest.plan is None else len(manifest.plan.points)
+    command = shlex.join(manifest.command)
+    said = f"The sweep was stopped: {n_open} of {n_points} points lack repetitions. The same command goes on where it was."
+    return said + (f"\ntry: {command}" if command else "")
 
 
 def _answer(rows: Sequence[PointRow]) -> str:

@@ -157,7 +157,7 @@ def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     )
     return [
         f"ASKED  {asked.n_requests:,} requests{rate}: {lengths}; {asked.shared_prefix_fraction:.0%} of prompt tokens seen before",
-        f"ENDED  {counts}; {likely.n_preemptions:,} preemptions; {format_duration(likely.span_s)} in all",
+        f"ENDED  {counts}; {likely.n_preemptions or 0:,} preemptions; {format_duration(likely.span_s)} in all",
         f"STEPS  {where.step_times_from}",
         f"KV     {where.n_kv_blocks:,} blocks, {where.kv_blocks_from}",
         f"RULES  {where.engine}",

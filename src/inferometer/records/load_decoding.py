@@ -15,7 +15,7 @@ from inferometer.errors import RecordError
 from inferometer.records import error_words, exchange_errors, host_clocks, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
 from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable
-from inferometer.records.types import ABSENT, I32, RequestStatus, RequestTable
+from inferometer.records.types import ABSENT, I32, UNKNOWN_COUNT, RequestStatus, RequestTable
 from inferometer.spec.workload.plan import RequestPlan
 
 _LENGTH: Final = "length"
@@ -142,9 +142,9 @@ def _requests(rows: list[_Row], plan: RequestPlan) -> RequestTable:
             row.frame.asked_prompt_tokens if usage.prompt_tokens == ABSENT else usage.prompt_tokens
             for row, usage in zip(rows, usages, strict=True)
         ],
-        "cached_tokens": [max(usage.cached_tokens, 0) for usage in usages],
+        "cached_tokens": [UNKNOWN_COUNT if usage.cached_tokens == ABSENT else usage.cached_tokens for usage in usages],
         "output_tokens": [row.answer.output_tokens for row in rows],
-        "n_preemptions": np.zeros(len(rows), np.int32),
+        "n_preemptions": np.full(len(rows), UNKNOWN_COUNT, np.int32),
         "status": [int(status) for status in statuses],
         "priority": _of_plan(plan.priority, index),
         "class_index": _of_plan(plan.class_index, index),

@@ -11,7 +11,7 @@ from inferometer.records.types import Bools, RequestStatus, RequestTable, Run
 from inferometer.spec.objectives import ObjectiveSpec, Threshold
 from inferometer.stats.autocorrelated import run_share_estimate
 from inferometer.stats.estimate import Estimate, Verdict, judge
-from inferometer.units import NS_PER_S, format_duration
+from inferometer.units import NS_PER_S, format_duration, format_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,22 @@ def _judged(threshold: Threshold, requests: RequestTable, at_ns: int) -> JudgedT
     samples = latency_samples(requests, threshold.metric, at_ns=at_ns)
     seen = summarise_latency(threshold.metric, samples, (threshold.percentile_fraction,)).percentile(threshold.percentile_fraction)
     verdict = judge(None if seen is None else seen.seconds, threshold.limit_s)
+    within = _certainly_missed(samples.lower_s <= threshold.limit_s, threshold.percentile_fraction) if verdict == "undecided" else None
+    if seen is not None and within is not None:
+        return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=_why_missed(threshold, seen, within))
     return JudgedThreshold(threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict))
+
+
+def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
+    """The share within the limit, where it is too small for any doubt: that needs fewer requests than the percentile's own interval."""
+    within = run_share_estimate(is_within, name="share of requests within the limit")
+    return within if within is not None and within.high is not None and within.high < percentile_fraction else None
+
+
+def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str:
+    share = format_fraction(within.value) + ("" if within.high is None else f", surely less than {format_fraction(within.high)},")
+    at_least = "at least " if seen.is_lower_bound else ""
+    return f"{at_least}{format_duration(seen.seconds.value)}; {share} of requests took less than {format_duration(threshold.limit_s)}"
 
 
 def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:

@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.spec.types import Source
 
-Tool: TypeAlias = Literal["vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d"]
+Tool: TypeAlias = Literal["vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
 
 DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {

@@ -25,7 +25,7 @@ from inferometer.records.latencies import (
     latency_samples,
 )
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.types import ABSENT, F64, I32, I64, RequestStatus, RequestTable, Run
+from inferometer.records.types import ABSENT, F64, I32, I64, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
 from inferometer.stats.autocorrelated import N_BATCHES, quantile_rank, run_mean_estimate, run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
@@ -69,10 +69,12 @@ class RequestSummary:
     n_requests: int
     n_by_status: tuple[tuple[str, int], ...]
     """(status in small letters, requests), those that occur."""
-    n_preemptions: int
+    n_preemptions: int | None
+    """None where nobody could tell, as no client can."""
     input_tokens: int
     """Prompts of requests that got a first token."""
-    cached_tokens: int
+    cached_tokens: int | None
+    """Of these, found in the prefix cache; None where nobody could tell."""
     output_tokens: int
     """Delivered, of unfinished requests too."""
     span_s: float
@@ -169,9 +171,9 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
         name=name,
         n_requests=len(requests.status),
         n_by_status=tuple((status.name.lower(), int(counts[status])) for status in RequestStatus if counts[status]),
-        n_preemptions=int(requests.n_preemptions.sum()),
+        n_preemptions=_known_sum(requests.n_preemptions),
         input_tokens=int(requests.prompt_tokens[has_first].sum(dtype=np.int64)),
-        cached_tokens=int(requests.cached_tokens[has_first].sum(dtype=np.int64)),
+        cached_tokens=_known_sum(requests.cached_tokens[has_first]),
         output_tokens=int(requests.output_tokens.sum(dtype=np.int64)),
         span_s=(until_ns - start_ns) / NS_PER_S,
         latencies=latencies,
@@ -200,6 +202,11 @@ def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Se
         n_bounded_below_only=samples.n_bounded_below_only,
         percentiles=tuple(found),
     )
+
+
+def _known_sum(counts: I32) -> int | None:
+    """None where nobody could tell one of them."""
+    return None if bool((counts == UNKNOWN_COUNT).any()) else int(counts.sum(dtype=np.int64))
 
 
 def _rate(per_window: F64, edges_ns: F64, name: str) -> Estimate | None:

@@ -8,6 +8,7 @@ queue ends and prefill begins there, what a preemption before the first token ta
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -36,6 +37,10 @@ class TtftParts:
     handover_s: float | None
 
 
+_NS_DIGITS: Final = 9
+"""A difference of means is no finer than the clock: what is left beyond is rounding."""
+
+
 def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | None:
     """The mean parts over the summary's window; None where no first token came in it."""
     first_ns = requests.first_token_ns
@@ -46,7 +51,7 @@ def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | Non
     client_s = float((requests.sent_ns[rows] - requests.intended_send_ns[rows]).mean()) / NS_PER_S
     from_sent_s = float((first_ns[rows] - requests.sent_ns[rows]).mean()) / NS_PER_S
     ttft_s, queue_s, prefill_s = (_mean_s(server, name) for name in ("ttft", "queue", "prefill"))
-    handover_s = None if ttft_s is None or queue_s is None or prefill_s is None else ttft_s - queue_s - prefill_s
+    handover_s = None if ttft_s is None or queue_s is None or prefill_s is None else round(ttft_s - queue_s - prefill_s, _NS_DIGITS)
     ttft = server.time("ttft")
     return TtftParts(
         n_requests=len(rows),

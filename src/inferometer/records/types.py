@@ -21,6 +21,9 @@ from inferometer.spec.types import ModelSpec, Source, SweepPlan
 ABSENT: Final = int(np.iinfo(np.int64).min)
 """The int64 that means *nobody could tell*; NULL in Parquet."""
 
+UNKNOWN_COUNT: Final = -1
+"""The int32 count that nobody could tell."""
+
 SCHEMA_VERSION: Final = 3
 
 
@@ -125,10 +128,11 @@ class RequestTable(NamedTuple):
     """When the last token came, the client went away or the engine refused; ABSENT where the request is unfinished."""
     prompt_tokens: I32
     cached_tokens: I32
-    """Of the prompt, found in the prefix cache at the first admission."""
+    """Of the prompt, found in the prefix cache at the first admission; UNKNOWN_COUNT where nobody could tell."""
     output_tokens: I32
     """Delivered."""
     n_preemptions: I32
+    """UNKNOWN_COUNT where nobody could tell."""
     status: I8
     """A ``RequestStatus``."""
     priority: I32
@@ -333,6 +337,7 @@ __all__ = [
     "I32",
     "I64",
     "SCHEMA_VERSION",
+    "UNKNOWN_COUNT",
     "Bools",
     "Caution",
     "CeilingTable",

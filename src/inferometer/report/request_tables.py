@@ -36,15 +36,19 @@ def counts_table(view: RequestReportView) -> TextTable:
             summary.name,
             f"{summary.n_requests:,}",
             *(f"{dict(summary.n_by_status).get(status, 0):,}" for status in statuses),
-            f"{summary.n_preemptions:,}",
+            _count(summary.n_preemptions),
             f"{summary.input_tokens:,}",
-            f"{summary.cached_tokens:,}",
+            _count(summary.cached_tokens),
             f"{summary.output_tokens:,}",
         )
         for summary in view.summaries
     )
     header = ("requests of", "n", *statuses, "preemptions", "input tokens", "of them cached", "output tokens")
     return TextTable(caption="Requests by how they ended", header=header, rows=rows)
+
+
+def _count(value: int | None) -> str:
+    return ABSENT_TEXT if value is None else f"{value:,}"
 
 
 def latency_table(view: RequestReportView) -> TextTable:

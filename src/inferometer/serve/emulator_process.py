@@ -97,7 +97,10 @@ async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_
     ready.add_done_callback(lambda url: on_ready(url.result()))
     gc.collect()
     gc.freeze()  # what is there now stays: the collector need not look at it
-    return await emulator_listening.serve(plan, stop, ready)
+    try:
+        return await emulator_listening.serve(plan, stop, ready)
+    finally:
+        gc.unfreeze()  # what is frozen at the end of Python is called a leak on stderr, by what duckdb is bound with
 
 
 __all__ = ["Emulator", "run_emulator", "start"]

@@ -67,8 +67,28 @@ def test_lists_of_other_lengths_are_named(tmp_path):
 def test_a_table_with_another_header_is_named(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(RecordError, match="the header lacks columns"):
+    with pytest.raises(RecordError, match="columns a, b") as refused:
         read_results(path)
+    assert "inferometer fit FILE" in str(refused.value)
+    with pytest.raises(RecordError, match="this is a folder"):
+        read_results(tmp_path)
+
+
+def test_a_folder_of_llmservingsim_is_a_run(tmp_path):
+    (tmp_path / "requests.csv").write_text(
+        "request_id,input_toks,output_toks,arrival_s,queued_s,scheduled_s,first_token_s,last_token_s\n"
+        "bench-0,20,3,0.0,0.001,0.002,0.1,0.3\nbench-1,30,5,0.5,0.501,0.502,0.6,1.0\n"
+    )
+    (tmp_path / "meta.json").write_text(
+        '{"started_at": "2026-01-01T00:00:00", "engine_kwargs": {"model": "meta-llama/Llama-3.1-8B", "tensor_parallel_size": 1,'
+        ' "data_parallel_size": 1, "enable_expert_parallel": false, "max_num_seqs": 128,'
+        ' "max_num_batched_tokens": 2048, "dtype": "bfloat16"}}'
+    )
+    (tmp_path / "llmservingsim_prediction_summary.txt").write_text("")
+    for path in (tmp_path, tmp_path / "requests.csv"):
+        found = read_results(path)
+        assert found.tool == "llmservingsim"
+        assert found.runs[0].requests.output_tokens.tolist() == [3, 5]
 
 
 @given(st.binary(max_size=100))

@@ -62,6 +62,7 @@ async def _do(job: messages.Job) -> messages.Done:
         try:
             return await client.run(start.origin_ns)
         finally:
+            gc.unfreeze()  # what is frozen at the end of Python is called a leak on stderr, by what duckdb is bound with
             loop.remove_reader(_STDIN)
     finally:
         writer.close()

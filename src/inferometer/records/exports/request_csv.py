@@ -8,7 +8,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.tables import optional_ns
-from inferometer.records.types import F64, RequestStatus, Run
+from inferometer.records.types import F64, I32, UNKNOWN_COUNT, RequestStatus, Run
 from inferometer.units import NS_PER_S
 
 HEADER: Final = (
@@ -52,9 +52,9 @@ def request_csv(run: Run) -> str:
         requests.class_index.astype(str).tolist(),
         *(_texts(column_s) for column_s in (intended_s, sent_s, admitted_s, first_s, finished_s)),
         requests.prompt_tokens.astype(str).tolist(),
-        requests.cached_tokens.astype(str).tolist(),
+        _counts(requests.cached_tokens),
         requests.output_tokens.astype(str).tolist(),
-        requests.n_preemptions.astype(str).tolist(),
+        _counts(requests.n_preemptions),
         *(_texts(column_s) for column_s in (first_s - intended_s, first_s - sent_s, tpot_s, finished_s - intended_s)),
     )
     text = io.StringIO()
@@ -66,6 +66,10 @@ def request_csv(run: Run) -> str:
 
 def _texts(column_s: F64) -> list[str]:
     return ["" if np.isnan(value_s) else f"{value_s:.9f}" for value_s in column_s.tolist()]
+
+
+def _counts(column: I32) -> list[str]:
+    return ["" if value == UNKNOWN_COUNT else str(value) for value in column.tolist()]
 
 
 __all__ = ["HEADER", "request_csv"]

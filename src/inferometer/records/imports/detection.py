@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
-from inferometer.records.imports import aiperf, guidellm, inference_perf, inference_perf_stages, inferencex, llmd, vllm_bench
+from inferometer.records.imports import aiperf, guidellm, inference_perf, inference_perf_stages, inferencex, llmd, llmservingsim, vllm_bench
 from inferometer.records.imports.imported import Imported
 from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_text
 
@@ -25,17 +25,33 @@ def read_results(path: Path) -> Imported:
     RecordError
         It is of no format that is known, or broken; the message names file and field.
     """
+    path = _log_of(path) if path.is_dir() else path
     text = read_text(path)
+    if llmservingsim.is_log(_header(text)):
+        return Imported(tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,))
     if inference_perf_stages.is_stages(_header(text)):
         return inference_perf_stages.read_stages(path)
     if inferencex.is_inferencex_csv(_header(text)):
         return Imported(tool="inferencex", points=inferencex.read_inferencex_csv(path))
-    if path.suffix.lower() == ".csv" or inferencex.is_silicon(_header(text)):
+    if inferencex.is_silicon(_header(text)):
         return Imported(tool="inferencex", points=inferencex.read_silicon(path))
+    if path.suffix.lower() == ".csv":
+        raise RecordError(
+            f"no table that is known has the columns {', '.join(_header(text)[:12])}", where=str(path), allowed=KNOWN, try_=_TABLE
+        )
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
             return format_.read(path)
     raise RecordError("the file is of no format that is known", where=str(path), allowed=KNOWN)
+
+
+def _log_of(folder: Path) -> Path:
+    """The log in a folder of LLMServingSim, the one kind of result that is a folder."""
+    log = folder / "requests.csv"
+    if not log.is_file() or not (folder / "meta.json").is_file():
+        allowed = "a file of results, or a folder with LLMServingSim's requests.csv and meta.json"
+        raise RecordError("this is a folder", where=str(folder), allowed=allowed, try_="one of the files in it")
+    return log
 
 
 def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
@@ -84,7 +100,8 @@ _LISTS: Final = (
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
 )
 _LINES: Final = (_Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),)
-_TABLES: Final = ("AIConfigurator silicon_sample.csv", "inference-perf stages.csv")
+_TABLES: Final = ("AIConfigurator silicon_sample.csv", "inference-perf stages.csv", "LLMServingSim requests.csv")
+_TABLE: Final = "a table of a sweep: inferometer fit FILE; a trace: inferometer simulate … --workload FILE"
 KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES)))
 """The formats, for people."""
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,14 +11,8 @@ from inferometer.errors import RecordError
 from inferometer.records.imports.imported import UNKNOWN
 from inferometer.records.load_types import ChunkKind, ChunkTable
 from inferometer.records.published import Tool
-from inferometer.records.types import ABSENT, Caution, EngineFacts, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import ABSENT, UNKNOWN_COUNT, EngineFacts, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.spec.types import ModelSpec, Source
-
-_NOT_TOLD: Final = Caution(
-    code="NOT_TOLD",
-    text="the file tells neither cached prompt tokens nor preemptions: the 0 of both says nothing",
-    remedy="read them from the server's own metrics",
-)
 
 
 class ImportedRequest(NamedTuple):
@@ -72,7 +66,6 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         host=None,
         source=facts.source,
         is_complete=True,
-        cautions=(_NOT_TOLD,),
     )
     chunks = _chunks(rows, start_ns)
     return Run(manifest=manifest, sweep=None, steps=None, ceilings=None, requests=_requests(rows, start_ns), chunks=chunks)
@@ -94,9 +87,9 @@ def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:
         first_token_ns=instants("first_token_ns"),
         finished_ns=instants("finished_ns"),
         prompt_tokens=counts("prompt_tokens"),
-        cached_tokens=np.zeros(n, np.int32),
+        cached_tokens=np.full(n, UNKNOWN_COUNT, np.int32),
         output_tokens=counts("output_tokens"),
-        n_preemptions=np.zeros(n, np.int32),
+        n_preemptions=np.full(n, UNKNOWN_COUNT, np.int32),
         status=np.array([row.status for row in rows], np.int8),
         priority=np.zeros(n, np.int32),
         class_index=np.zeros(n, np.int32),

@@ -9,6 +9,7 @@ Letters of shapes: N requests, K prefix blocks.
 import csv
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
@@ -76,6 +77,11 @@ class PublishedServing:
     """(N) When the engine core saw each request."""
     prefix: PrefixBlocks | None
     claims: tuple[Claim, ...]
+
+
+def is_log(header: Sequence[str]) -> bool:
+    """Does it look like the ``requests.csv`` of such a folder?"""
+    return {"request_id", "arrival_s", "input_toks", "output_toks"} <= set(header)
 
 
 def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedServing:
@@ -188,5 +194,6 @@ __all__ = [
     "PrefixBlocks",
     "PublishedServing",
     "Statistic",
+    "is_log",
     "read_llmservingsim",
 ]
