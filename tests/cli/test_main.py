@@ -1,5 +1,6 @@
 """Does the command line start fast, explain itself, and fail with the right code?"""
 
+import io
 import os
 import subprocess
 import sys
@@ -8,7 +9,12 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
+from inferometer.cli.answer import whole_words
 from inferometer.cli.main import VERBS, app
 from inferometer.cli.usage import as_spec_error
 from inferometer.spec.catalog import load_hardware
@@ -102,6 +108,18 @@ def test_the_package_can_be_run_as_a_module():
 def test_ids_are_whole_at_80_columns():
     listed = run("catalog", "hardware", COLUMNS="80").stdout.splitlines()[1:]
     assert {device.hardware_id for device in load_hardware()} == {line.split()[0] for line in listed if not line.startswith(" ")}
+
+
+def test_nothing_is_cut_on_a_narrow_terminal():
+    path = "/a/folder/whose/name/is/longer/than/any/column/of/this/table/model.gguf"
+    table = Table("what", "where")
+    table.add_row("output_tokens_per_s", path)
+    console = Console(width=40, record=True, file=io.StringIO())
+    console.print(whole_words(Group(Padding(table), Text("the end"))))
+    shown = console.export_text()
+    assert "…" not in shown
+    cells = [line[1:-1].partition("│")[2].strip() for line in shown.splitlines() if line.startswith("│")]
+    assert "".join(cells) == path
 
 
 def test_what_does_not_fit_is_the_answer():

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
 
 T = TypeVar("T")
 
@@ -23,7 +25,20 @@ def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> No
     if isinstance(shown, str):
         click.echo(shown)  # rich would wrap it at the terminal's width
     else:
-        Console(highlight=False).print(shown)
+        Console(highlight=False).print(whole_words(shown))
+
+
+def whole_words(shown: RenderableType) -> RenderableType:
+    """The same with tables that fold what is longer than its column: rich would cut ids, paths and commands, which are there to be copied."""
+    if isinstance(shown, Group):
+        for part in shown.renderables:
+            whole_words(part)
+    elif isinstance(shown, Padding):
+        whole_words(shown.renderable)
+    elif isinstance(shown, Table):
+        for column in shown.columns:
+            column.overflow = "fold"
+    return shown
 
 
 def talk(text: str) -> None:
@@ -38,4 +53,4 @@ def json_schema(answer_type: type[object]) -> dict[str, Any]:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`).")
 
-__all__ = ["give", "json_option", "json_schema", "talk"]
+__all__ = ["give", "json_option", "json_schema", "talk", "whole_words"]
