@@ -9,7 +9,6 @@ Letters of shapes: N requests, K prefix blocks.
 import csv
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
@@ -79,7 +78,7 @@ class PublishedServing:
     claims: tuple[Claim, ...]
 
 
-def is_log(header: Sequence[str]) -> bool:
+def is_log(header: list[str]) -> bool:
     """Does it look like the ``requests.csv`` of such a folder?"""
     return {"request_id", "arrival_s", "input_toks", "output_toks"} <= set(header)
 
