@@ -29,7 +29,7 @@ def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> No
 
 
 def whole_words(shown: RenderableType) -> RenderableType:
-    """The same with tables that fold what is longer than its column: rich would cut ids, paths and commands, which are there to be copied."""
+    """The same with tables that fold what is longer than its column: rich would cut ids, paths and commands, made to be copied."""
     if isinstance(shown, Group):
         for part in shown.renderables:
             whole_words(part)

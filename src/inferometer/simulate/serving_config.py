@@ -131,7 +131,8 @@ def _allowed(knob: Field[Any]) -> str:
     if get_origin(kind) is tuple:
         return "whole numbers with commas between"
     kinds: tuple[Any, ...] = get_args(kind) if get_args(kind) and get_origin(kind) is not Literal else (kind,)
-    return " or ".join(", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, "several with commas between") for one in kinds)
+    other = "several with commas between"
+    return " or ".join(", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, other) for one in kinds)
 
 
 __all__ = ["ENGINE_NAMES", "check_knob", "default_block_size", "engine_config"]
