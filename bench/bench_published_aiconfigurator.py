@@ -57,13 +57,15 @@ def question(one):
     return asked
 
 
-def answers_of(loads, environment, scratch):
+def answers_of(loads, environment, scratch, limit_s):
     scratch.mkdir(parents=True, exist_ok=True)
     asked, told = scratch / "questions.jsonl", scratch / "answers.jsonl"
     asked.write_text("".join(json.dumps(question(one)) + "\n" for one in loads))
     driver = Path(__file__).with_name("aiconfigurator_driver.py")
-    if not told.exists() or len(told.read_text().splitlines()) < len(loads):
-        subprocess.run([environment / "bin" / "python", driver, asked, told], check=True)
+    try:
+        subprocess.run([environment / "bin" / "python", driver, asked, told], check=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        print(f"stopped after {limit_s:g} s: what it had answered is compared")
     return [json.loads(line) for line in told.read_text().splitlines()]
 
 
@@ -102,6 +104,7 @@ def main():
     parser.add_argument("--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA))
     parser.add_argument("--folder", type=Path, required=True, help="Of its environment and its answers.")
     parser.add_argument("--most", type=int, default=8, help="Rows of a group, by hash of what they ask: each takes it a second or more.")
+    parser.add_argument("--limit-s", type=float, help="Then what it has answered is compared.")
     parser.add_argument("--errors", type=Path, help="Ours, as the other benchmark kept them.")
     arguments = parser.parse_args()
     environment = installed(arguments.folder / "environment")
@@ -114,7 +117,8 @@ def main():
                 groups += [key] * len(chosen)
     order = sorted(range(len(loads)), key=lambda k: (loads[k].hardware.hardware_id, loads[k].framework))
     loads, groups = [loads[k] for k in order], [groups[k] for k in order]
-    told = answers_of(loads, environment, arguments.folder)
+    told = answers_of(loads, environment, arguments.folder, arguments.limit_s)
+    loads, groups = loads[: len(told)], groups[: len(told)]
     found = np.array([(one.get("tpot_ms", np.nan), one.get("ttft_ms", np.nan)) for one in told]) / 1e3
     errors = np.abs(found / np.array([(one.tpot_s, one.ttft_s) for one in loads]) - 1)
     why = {}
@@ -132,7 +136,8 @@ def main():
     for side in ("reported", "learned"):
         mine = np.array([half(group[2:]) == (side == "reported") for group in groups]) & np.all(np.isfinite(errors), axis=1)
         told_ = ", ".join(f"{metric} {words(errors[mine, k])}" for k, metric in enumerate(("tpot", "ttft")))
-        log_row(f"published devices: {RELEASE}, {side} half", told_, f"{mine.sum()} closed loops on NVIDIA's devices, none fitted")
+        devices = ", ".join(sorted({group[1] for group, is_mine in zip(groups, mine, strict=True) if is_mine}))
+        log_row(f"published devices: {RELEASE}, {side} half", told_, f"{mine.sum()} closed loops on {devices}, none fitted")
         keys = [(group[0], one.label) for group, one, is_mine in zip(groups, loads, mine, strict=True) if is_mine]
         compared(f"{side} half", keys, errors[mine], ours)
 
