@@ -12,11 +12,13 @@ from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import ABSENT
 from inferometer.records.validity_client import share_text
 from inferometer.spec.objectives import percentile_name
+from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 _MOVED: Final = Limits(suspect=1.1, invalid=math.inf)
 """A percentile that is a tenth off is another answer; the steady state's stands beside it: never INVALID."""
-_MOVED_PERCENTILES: Final = (0.5, 0.95)
+_MOVED_PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95)
+"""Those of them count that the steady state has enough requests for."""
 
 
 def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
@@ -28,7 +30,7 @@ def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
     share = f"{share_text(n_cut, len(evidence.requests.status))} requests are of warm-up and drain"
     moved = _moved_most(evidence, steady) if n_cut else None
     if moved is None:
-        return reason("warm-up", "VALID", f"{share}; they move no percentile", "")
+        return reason("warm-up", "VALID", f"{share}; they move no percentile by more than its doubt", "")
     factor = max(moved.whole_s / moved.steady_s, moved.steady_s / moved.whole_s)
     text = f"{share}: {moved.name} is {format_duration(moved.whole_s)} with them and {format_duration(moved.steady_s)} without"
     return reason("warm-up", _MOVED.verdict(factor), text, "read the steady state's numbers, or a longer run")
@@ -55,7 +57,7 @@ class _Moved(NamedTuple):
 
 
 def _moved_most(evidence: LoadEvidence, steady: SteadyState) -> _Moved | None:
-    """Which percentile differs most between the whole run and its steady state?"""
+    """Which percentile differs most between the whole run and its steady state, by more than the steady state's own doubt?"""
     requests, is_steady = evidence.requests, steady.holds(evidence.requests)
     has_first = requests.first_token_ns != ABSENT
     has_tpot = has_first & is_one_of(requests, COMPLETED) & (requests.output_tokens > 1) & (requests.finished_ns > requests.first_token_ns)
@@ -63,10 +65,13 @@ def _moved_most(evidence: LoadEvidence, steady: SteadyState) -> _Moved | None:
     tpot_s = (requests.finished_ns - requests.first_token_ns) / np.maximum(requests.output_tokens - 1, 1) / NS_PER_S
     found: list[_Moved] = []
     for name, values_s, has_it in (("TTFT", ttft_s, has_first), ("TPOT", tpot_s, has_tpot)):
-        if bool((has_it & is_steady).any()):
-            for fraction in _MOVED_PERCENTILES:
-                whole_s, steady_s = (percentile_of(values_s[rows], fraction) for rows in (has_it, has_it & is_steady))
-                found.append(_Moved(f"{name} {percentile_name(fraction)}", whole_s, steady_s))
+        for fraction in _MOVED_PERCENTILES:
+            estimate = run_quantile_estimate(values_s[has_it & is_steady], fraction)
+            if estimate is None or estimate.low is None or estimate.high is None:
+                continue
+            whole_s = percentile_of(values_s[has_it], fraction)
+            if not estimate.low <= whole_s <= estimate.high:
+                found.append(_Moved(f"{name} {percentile_name(fraction)}", whole_s, estimate.value))
     known = [one for one in found if one.whole_s > 0 and one.steady_s > 0]
     return max(known, key=lambda one: abs(math.log(one.whole_s / one.steady_s)), default=None)
 

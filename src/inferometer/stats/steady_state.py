@@ -2,19 +2,21 @@
 
 Warm-up: the truncation that makes the standard error of what is left least (MSER-5), believed only where what it cuts off differs from
 the rest by more than chance and by a share that matters. Logarithms are compared, so that one slow request is no warm-up.
-Trend: Kendall's test on means of consecutive batches, which are made longer until they have forgotten one another.
+Trend: Kendall's test on means of consecutive batches, which are made longer until they have forgotten one another; what they still
+remember widens what chance can do. Samples without a change look like one in ``FALSE_ALARM_FRACTION`` of runs, all looks together.
 
 Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output, Simulation 69 (1997); MSER-5 after White,
-Cobb and Spratt, A Comparison of Five Steady-State Truncation Heuristics for Simulation, Winter Simulation Conference (2000).
+Cobb and Spratt, A Comparison of Five Steady-State Truncation Heuristics for Simulation, Winter Simulation Conference (2000). Trend of
+samples that remember: Hamed and Rao, A Modified Mann-Kendall Trend Test for Autocorrelated Data, Journal of Hydrology 204 (1998).
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr
+from scipy.special import ndtr, stdtr
 
 from inferometer.stats.autocorrelated import MIN_INDEPENDENT_SAMPLES, independent_samples
 
@@ -25,13 +27,16 @@ MIN_SAMPLES: Final = 40
 """With fewer nobody can tell warm-up or drift from chance."""
 _MOST_CUT_FRACTION: Final = 0.5
 """A least error beyond the middle says that no steady state was reached (White 1997)."""
-_CHANCE_FRACTION: Final = 1e-3
-"""The cut was chosen among many: the usual 0.05 would see warm-up in every other run."""
+FALSE_ALARM_FRACTION: Final = 0.03
+"""In so many runs in which nothing changes, one of all the looks at it may say that something does (Bonferroni)."""
+_TREND_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3
+"""A third for the trend of TTFT and a third for that of TPOT, whose few batches have little power ..."""
+_CUT_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3 / 4
+"""... and a third for warm-up and drain in both."""
 MATTERS_RATIO: Final = 1.1
 """Differences below a tenth are left alone."""
 _N_TREND_BATCHES: Final = 20
 _MIN_TREND_BATCHES: Final = 8
-_TREND_CHANCE_FRACTION: Final = 0.01
 _MAX_BATCH_CORRELATION_RATIO: Final = 0.4
 """About two standard errors of the correlation of 20 independent batches."""
 
@@ -61,7 +66,7 @@ def warm_up(samples: ArrayLike) -> int:
     if logs.size < MIN_SAMPLES:
         return 0
     n_cut = mser(logs)
-    return n_cut if n_cut and _differ(logs[:n_cut], logs[n_cut:]) else 0
+    return n_cut if n_cut and _differ(logs[:n_cut], logs[n_cut:], n_tried=_n_tried(logs.size // MSER_BATCH)) else 0
 
 
 def mser(samples: ArrayLike) -> int:
@@ -75,8 +80,12 @@ def mser(samples: ArrayLike) -> int:
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum((means**2)[::-1])[::-1]
     errors = (squares - sums**2 / left) / left.astype(np.float64) ** 2
-    n_tried = max(1, math.floor(n_batches * _MOST_CUT_FRACTION) + 1)
-    return int(np.argmin(errors[:n_tried])) * MSER_BATCH
+    return int(np.argmin(errors[: _n_tried(n_batches)])) * MSER_BATCH
+
+
+def _n_tried(n_batches: int) -> int:
+    """Among how many cuts is the best one chosen?"""
+    return max(1, math.floor(n_batches * _MOST_CUT_FRACTION) + 1)
 
 
 def trend(samples: ArrayLike) -> Trend | None:
@@ -89,51 +98,70 @@ def trend(samples: ArrayLike) -> Trend | None:
     """
     logs = _logs(samples)
     n_third = logs.size // 3
-    batches = _independent_batches(logs)
-    if batches is None:
+    if logs.size < MIN_SAMPLES:
         return None
+    batches = _independent_batches(logs)
     ratio = math.exp(float(logs[-n_third:].mean() - logs[:n_third].mean()))
     chance = _chance_of_trend(batches)
     matters = max(ratio, 1 / ratio) > MATTERS_RATIO
     return Trend(ratio=ratio, chance_fraction=chance, is_drifting=matters and chance < _TREND_CHANCE_FRACTION)
 
 
-def _independent_batches(logs: _Floats) -> _Floats | None:
-    """Means of as many consecutive batches as have forgotten one another, but for what a straight line explains.
+class _Batches(NamedTuple):
+    """Means of as many consecutive batches as have forgotten one another."""
 
-    Of those that never forget, the fewest: they drift, or the run is too short to tell a drift from a long memory.
-    """
-    if logs.size < MIN_SAMPLES:
-        return None
-    means = _means(logs, _N_TREND_BATCHES)
-    while means.size > _MIN_TREND_BATCHES:
-        place = np.arange(means.size) - (means.size - 1) / 2
-        rest = means - means.mean() - place * float(place @ means) / float(place @ place)
-        scale = float(rest @ rest)
-        if scale <= 0 or float(rest[1:] @ rest[:-1]) / scale < _MAX_BATCH_CORRELATION_RATIO:
-            return means
-        means = _means(logs, means.size - 4)
-    return means
+    means: _Floats
+    n_each: int
+    correlation_ratio: float
+    """Of neighbours, but for what a straight line explains; 0 where they are the fewest, whose memory cannot be told from a drift."""
 
 
-def _chance_of_trend(batches: _Floats) -> float:
-    """How often do as many independent samples rise or fall together as these do? Kendall (1938), by the normal law, good from 8 on."""
-    n = batches.size
-    concordant = float(np.sign(batches[None, :] - batches[:, None])[np.triu_indices(n, 1)].sum())
-    deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+def _independent_batches(logs: _Floats) -> _Batches:
+    """Of samples that never forget, the fewest batches: they drift, or the run is too short to tell a drift from a long memory."""
+    n_batches = min(_N_TREND_BATCHES, logs.size // MSER_BATCH)
+    while n_batches - 4 >= _MIN_TREND_BATCHES:
+        means = _means(logs, n_batches)
+        seen = _correlation_ratio(means)
+        if seen < _MAX_BATCH_CORRELATION_RATIO:
+            return _Batches(means, logs.size // n_batches, max(seen, 0.0))
+        n_batches -= 4
+    return _Batches(_means(logs, n_batches), logs.size // n_batches, 0.0)
+
+
+def _correlation_ratio(means: _Floats) -> float:
+    """How alike are neighbours, without a straight line through all?"""
+    place = np.arange(means.size) - (means.size - 1) / 2
+    rest = means - means.mean() - place * float(place @ means) / float(place @ place)
+    scale = float(rest @ rest)
+    return float(rest[1:] @ rest[:-1]) / scale if scale > 0 else 0.0
+
+
+def _chance_of_trend(batches: _Batches) -> float:
+    """How often do as many samples without a trend rise or fall together as these do? Kendall (1938), by the normal law, good from 8 on."""
+    means, n = batches.means, batches.means.size
+    concordant = float(np.sign(means[None, :] - means[:, None])[np.triu_indices(n, 1)].sum())
+    memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
+    deviation = math.sqrt(memory_ratio * n * (n - 1) * (2 * n + 5) / 18)
     return min(1.0, 2 * float(ndtr(-max(abs(concordant) - 1, 0) / deviation)))
 
 
-def _differ(first: _Floats, rest: _Floats) -> bool:
-    """Do the means of two stretches differ by more than chance, and by as much as matters? The rest tells how far samples go together."""
+def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
+    """Do the means of two stretches differ by more than chance, and by as much as matters? The rest tells how far samples go together.
+
+    The cut between them is the best of ``n_tried``. Those of which one cuts off less than twice as much as the other say almost the
+    same: chance had as many tries as there are doublings.
+    """
     gap = abs(float(first.mean() - rest.mean()))
     is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES
     if gap < math.log(MATTERS_RATIO) or not is_long:
         return False
-    n_batches = min(_N_TREND_BATCHES, rest.size // MSER_BATCH)
-    variance_of_one = float(_means(rest, n_batches).var(ddof=1)) * (rest.size // n_batches)
+    batches = _independent_batches(rest)
+    memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
+    variance_of_one = float(batches.means.var(ddof=1)) * batches.n_each * memory_ratio
     error = math.sqrt(max(variance_of_one, float(rest.var(ddof=1))) * (1 / first.size + 1 / rest.size))
-    return error == 0 or 2 * float(ndtr(-gap / error)) < _CHANCE_FRACTION
+    if error == 0:
+        return True
+    return 2 * float(stdtr(batches.means.size - 1, -gap / error)) * (1 + math.log2(n_tried)) < _CUT_CHANCE_FRACTION
 
 
 def _means(samples: _Floats, n_batches: int) -> _Floats:
@@ -146,4 +174,4 @@ def _logs(samples: ArrayLike) -> _Floats:
     return np.asarray(np.log(np.maximum(array, np.finfo(np.float64).tiny)), dtype=np.float64)
 
 
-__all__ = ["MATTERS_RATIO", "MIN_SAMPLES", "MSER_BATCH", "Trend", "mser", "trend", "warm_up"]
+__all__ = ["FALSE_ALARM_FRACTION", "MATTERS_RATIO", "MIN_SAMPLES", "MSER_BATCH", "Trend", "mser", "trend", "warm_up"]
