@@ -123,8 +123,12 @@ def test_the_same_seed_says_the_same():
         ({"prompt": "word " * 512}, 400, "maximum context length is 512"),
         ({"prompt": ""}, 400, "empty"),
         ({"prompt": "x", "max_tokens": 0}, 400, "max_tokens"),
-        ({"prompt": ["x", "y"]}, 400, "prompt"),
-        ({"prompt": "x", "n": 2}, 400, "n and best_of"),
+        ({"prompt": ["x", 7]}, 400, "prompt"),
+        ({"prompt": "x", "n": 0}, 400, "n must be at least 1"),
+        ({"prompt": ["x"] * 600, "n": 2}, 400, "1024 answers"),
+        ({"prompt": "x", "min_tokens": 9, "max_tokens": 8}, 400, "min_tokens"),
+        ({"prompt": "x", "logprobs": -1}, 400, "logprobs"),
+        ({"prompt": "x", "stream_options": {"include_usage": True}}, 400, "stream=True"),
         ({"prompt": 7}, 400, "prompt"),
         (b"{", 400, ""),
     ],
@@ -142,6 +146,91 @@ def test_what_cannot_be_served_is_refused_in_openais_shape(body, status, word):
     assert word in error["message"]
     assert error["type"]
     assert after.status == 200
+
+
+def test_several_prompts_with_several_answers_each():
+    async def main(**body):
+        async with talking(mean_output_tokens=6.0) as client:
+            prompts = ["one two three", [4, 5]]
+            reply = await client.complete(prompts, n=2, max_tokens=20, **body)
+            return reply, (await client.ask("GET", "/metrics")).body.decode()
+
+    whole, page = asyncio.run(main())
+    texts = [choice["text"] for choice in whole.json["choices"]]
+    assert [choice["index"] for choice in whole.json["choices"]] == [0, 1, 2, 3]
+    assert len(set(texts)) == 4, "each answer is drawn for itself"
+    n_said = sum(len(text.split()) for text in texts)
+    assert whole.json["usage"]["prompt_tokens"] == 5, "a prompt counts once"
+    assert whole.json["usage"]["completion_tokens"] == n_said
+    assert f'generation_tokens_total{{engine="0",model_name="{MODEL}"}} {n_said}.0' in page
+    streamed, _ = asyncio.run(main(stream=True, stream_options={"include_usage": True}))
+    *events, usage = streamed.chunks
+    assert streamed.events[-1] == "[DONE]"
+    assert usage["usage"]["completion_tokens"] == n_said
+    for index, text in enumerate(texts):
+        mine = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+        assert "".join(one["text"] for one in mine) == text
+        assert [one["finish_reason"] is not None for one in mine] == [False] * (len(mine) - 1) + [True]
+
+
+def test_a_chat_with_two_answers_has_two_roles():
+    async def main():
+        async with talking() as client:
+            return (await client.chat("one", n=2, max_tokens=2, stream=True)).chunks
+
+    roles = [chunk["choices"][0]["index"] for chunk in asyncio.run(main()) if "role" in chunk["choices"][0]["delta"]]
+    assert roles == [0, 1]
+
+
+@pytest.mark.parametrize("prompt", ["one two  three", [7, 8, 9]])
+def test_the_prompt_is_repeated_and_weighed_where_that_is_asked(prompt):
+    async def main():
+        async with talking() as client:
+            asked = {"echo": True, "logprobs": 2}
+            return [await client.complete(prompt, **asked, max_tokens=n, stream=n == 3) for n in (0, 2, 3)]
+
+    silent, whole, streamed = asyncio.run(main())
+    (only,) = silent.json["choices"]
+    assert len(only["text"].split()) == 3
+    assert silent.json["usage"]["completion_tokens"] == 1, "vLLM draws one that it does not say"
+    (choice,) = whole.json["choices"]
+    told = choice["logprobs"]
+    assert "".join(told["tokens"]) == choice["text"]
+    assert choice["text"].startswith(only["text"])
+    assert [choice["text"][at:] for at in told["text_offset"]] == ["".join(told["tokens"][i:]) for i in range(5)]
+    assert told["token_logprobs"][0] is None
+    assert np.exp(told["token_logprobs"][1:]) == pytest.approx(1 / 256)
+    assert all(next(iter(top)) == token and len(top) == 2 for token, top in zip(told["tokens"][1:], told["top_logprobs"][1:], strict=True))
+    pieces = [chunk["choices"][0]["logprobs"] for chunk in streamed.chunks]
+    text = "".join(chunk["choices"][0]["text"] for chunk in streamed.chunks)
+    assert [text[at:].startswith(token) for piece in pieces for at, token in zip(piece["text_offset"], piece["tokens"], strict=True)] == [
+        True
+    ] * 6
+
+
+def test_likelihoods_of_a_chat():
+    async def main():
+        async with talking() as client:
+            plain = await client.chat("one", max_tokens=2, logprobs=True)
+            return plain, await client.chat("one", max_tokens=2, logprobs=True, top_logprobs=3, stream=True)
+
+    plain, streamed = asyncio.run(main())
+    (choice,) = plain.json["choices"]
+    assert "".join(one["token"] for one in choice["logprobs"]["content"]) == choice["message"]["content"]
+    assert all(bytes(one["bytes"]).decode() == one["token"] and one["top_logprobs"] == [] for one in choice["logprobs"]["content"])
+    told = [chunk["choices"][0]["logprobs"]["content"][0] for chunk in streamed.chunks[1:]]
+    assert [len(one["top_logprobs"]) for one in told] == [3, 3]
+
+
+def test_a_stop_text_is_kept_where_that_is_asked():
+    async def main():
+        async with talking() as client:
+            words = (await client.complete(max_tokens=9)).json["choices"][0]["text"].split()
+        async with talking() as client:
+            return words, await client.complete(max_tokens=9, stop=words[4], include_stop_str_in_output=True)
+
+    words, stopped = asyncio.run(main())
+    assert stopped.json["choices"][0]["text"].split() == words[:5]
 
 
 def test_pages():

@@ -13,7 +13,8 @@ from inferometer.errors import SpecError
 from inferometer.serve.emission_log import read_emission_log
 from inferometer.serve.fault_specs import FaultRule, draw_faults, parse_faults
 
-STREAM = {"max_tokens": 8, "stream": True, "stream_options": {"include_usage": True}}
+WHOLE = {"max_tokens": 8}
+STREAM = {**WHOLE, "stream": True, "stream_options": {"include_usage": True}}
 
 
 def ask(fault, tmp_path=None, **body):
@@ -23,7 +24,7 @@ def ask(fault, tmp_path=None, **body):
         log = None if tmp_path is None else tmp_path / "log"
         async with talking(faults=parse_faults(fault), emission_log=log) as client:
             started_s = time.perf_counter()
-            reply = await client.complete(**(STREAM | body))
+            reply = await client.complete(**((STREAM if body.get("stream", True) else WHOLE) | body))
             return reply, time.perf_counter() - started_s
 
     return asyncio.run(main())

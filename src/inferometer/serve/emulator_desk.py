@@ -1,9 +1,11 @@
 """What does a client's request mean to the engine, and what will be said to it?"""
 
 import uuid
+from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
 
-from inferometer.serve.emulator_exchange import Served
+from inferometer.serve.emulator_exchange import Choice, Served
+from inferometer.serve.emulator_logprobs import Likelihoods
 from inferometer.serve.emulator_pages import CHAT_PATH
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_requests import Asked, Limits, read_chat, read_completion
@@ -21,6 +23,7 @@ class Desk:
         self.limits = Limits(plan.model_name, plan.config.max_model_len)
         self.tokenizer = Tokenizer(plan.tokenizer)
         self._plan = plan
+        self._n_choices = 0
 
     def take(self, request: HttpRequest, number: int, faults: Faults) -> Served:
         """What shall the engine do for this request, and what shall be said?
@@ -32,7 +35,6 @@ class Desk:
         """
         is_chat = request.path == CHAT_PATH
         asked = (read_chat if is_chat else read_completion)(request.body, self.limits, self.tokenizer)
-        answer = self._answer(asked, number)
         client_id = request.headers.get("x-request-id", "")
         wording = Wording(
             reply_id=("chatcmpl-" if is_chat else "cmpl-") + (client_id or uuid.uuid4().hex),
@@ -46,29 +48,39 @@ class Desk:
             path=request.path,
             accepted_ns=request.accepted_ns,
             asked=asked,
-            answer=answer,
-            request=self._request(asked, answer, number, request.accepted_ns),
+            choices=tuple(self._choice(asked, place, number, request.accepted_ns) for place in range(len(asked.prompts) * asked.n_choices)),
             faults=faults,
             wording=wording,
+            likelihoods=None if asked.n_top_logprobs is None else Likelihoods(asked.n_top_logprobs, self.tokenizer.vocabulary),
         )
 
-    def _answer(self, asked: Asked, number: int) -> Answer:
-        mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens
-        drawn = draw_answer(self.tokenizer.vocabulary, mean_tokens, asked.most_tokens, seed=self._plan.seed, number=number)
-        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, asked.most_tokens)))
-        return answer.stopped_at(asked.stops, asked.least_tokens) if asked.stops else answer
+    def _choice(self, asked: Asked, place: int, number: int, arrival_ns: int) -> Choice:
+        prompt, answer = asked.prompts[place // asked.n_choices], self._answer(asked, number, place)
+        engine_index = self._n_choices
+        self._n_choices += 1
+        echo = self.tokenizer.pieces(prompt) if asked.echoes else ()
+        return Choice(index=place, answer=answer, request=self._request(asked, prompt, answer, engine_index, arrival_ns), echo=echo)
 
-    def _request(self, asked: Asked, answer: Answer, number: int, arrival_ns: int) -> Request:
+    def _answer(self, asked: Asked, number: int, place: int) -> Answer:
+        mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens
+        seed, vocabulary = self._plan.seed, self.tokenizer.vocabulary
+        drawn = draw_answer(vocabulary, mean_tokens, asked.most_tokens[place // asked.n_choices], seed=seed, number=number, place=place)
+        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, asked.most_tokens[place // asked.n_choices])))
+        if asked.is_silent:
+            return answer._replace(n_chars=0)
+        return answer.stopped_at(asked.stops, asked.least_tokens, includes_stop=asked.includes_stop) if asked.stops else answer
+
+    def _request(self, asked: Asked, prompt: Sequence[Hashable], answer: Answer, engine_index: int, arrival_ns: int) -> Request:
         config = self._plan.config
         contents = list[int]()
         if config.enable_prefix_caching:
-            contents = content_ids([*asked.tokens, *self.tokenizer.spoken(answer)], config.block_size)
+            contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
         return Request(
-            number,
+            engine_index,
             arrival_ns=arrival_ns,
-            prompt=len(asked.tokens),
+            prompt=len(prompt),
             stop=answer.n_tokens,
-            max_tokens=asked.most_tokens,
+            max_tokens=min(max(asked.most_tokens), self.limits.max_model_len - len(prompt)),
             priority=asked.priority,
             contents=contents,
         )

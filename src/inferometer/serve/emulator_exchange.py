@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from inferometer.serve.emission_log import EmissionKind
+from inferometer.serve.emulator_logprobs import Likelihoods
 from inferometer.serve.emulator_requests import Asked
 from inferometer.serve.emulator_tokens import Answer
-from inferometer.serve.emulator_wording import DONE, End, Usage, Wording, error_event
+from inferometer.serve.emulator_wording import DONE, End, Said, Usage, Wording, error_event
 from inferometer.serve.fault_specs import FaultRule, Faults
 from inferometer.serve.http_line import Line
 from inferometer.simulate.reference.request import Request, Status
@@ -26,6 +27,20 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
+@dataclass(slots=True, kw_only=True)
+class Choice:
+    """One answer to a request, which the engine has as one of its own, and how far it was said."""
+
+    index: int
+    answer: Answer
+    request: Request
+    echo: tuple[str, ...] = ()
+    """Tokens of the prompt that come before the answer."""
+    n_due: int = 0
+    n_said: int = 0
+    is_over: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """A request that the engine has, and all that its reply needs."""
@@ -35,10 +50,22 @@ class Served:
     path: str
     accepted_ns: int
     asked: Asked
-    answer: Answer
-    request: Request
+    choices: tuple[Choice, ...]
+    """In order of prompts, those of one prompt together."""
     faults: Faults
     wording: Wording
+    likelihoods: Likelihoods | None
+    """Where the client wants to know them."""
+
+    @property
+    def usage(self) -> Usage:
+        """Of all choices so far; a prompt with several answers counts once."""
+        firsts = [choice.request for choice in self.choices[:: self.asked.n_choices]]
+        return Usage(
+            sum(request.num_prompt_tokens for request in firsts),
+            sum(choice.n_due for choice in self.choices),
+            sum(request.num_cached_tokens for request in firsts),
+        )
 
 
 class Exchange:
@@ -50,10 +77,13 @@ class Exchange:
         self.is_over = False
         """Nothing more will be said."""
         self._note = note
-        self._n_due = 0
-        self._n_said = 0
         self._has_struck = False
         self._held: list[_Piece] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Has each choice had its last token?"""
+        return all(choice.is_over for choice in self.served.choices)
 
     def open(self, due_ns: int) -> None:
         """Send the headers of a stream, as vLLM does before there is a token."""
@@ -63,16 +93,16 @@ class Exchange:
         if self.served.asked.is_streaming:
             self._emit(_Piece(b"", EmissionKind.HEADERS, 0, due_ns, is_last=False))
 
-    def deliver(self, n_tokens: int, due_ns: int) -> None:
-        """So many tokens are there; the request's status says whether they are the last."""
+    def deliver(self, choice: Choice, n_tokens: int, due_ns: int) -> None:
+        """So many tokens of a choice are there; its request's status says whether they are the last."""
+        choice.n_due += n_tokens
+        choice.is_over = choice.request.status.is_finished
         if self.is_over:
             return
-        self._n_due += n_tokens
-        is_end = self.served.request.status.is_finished
         if self.served.asked.is_streaming:
-            if is_end or self._n_due - self._n_said >= self.served.faults.tokens_per_chunk:
-                self._say(due_ns, is_end=is_end)
-        elif is_end:
+            if choice.is_over or choice.n_due - choice.n_said >= self.served.faults.tokens_per_chunk:
+                self._say(choice, due_ns)
+        elif self.is_answered:
             self._reply(due_ns)
 
     def fail(self, message: str, status: int, due_ns: int) -> None:
@@ -87,14 +117,15 @@ class Exchange:
             self.is_over = True
             self._note(self.served.number, EmissionKind.END, 0, due_ns, self.line.reply(status, body))
 
-    def _say(self, due_ns: int, *, is_end: bool) -> None:
-        """One event for all tokens that are due, and what follows the last."""
-        served, first, self._n_said = self.served, self._n_said, self._n_due
-        text = served.answer.text(first, self._n_said)
-        usage = self._usage() if served.asked.has_continuous_usage else None
-        event = served.wording.opening(usage and usage._replace(output_tokens=0)) if first == 0 else b""
-        event += served.wording.last(text, self._end(), usage) if is_end else served.wording.tokens(text, usage)
-        piece = _Piece(event, EmissionKind.TOKENS, self._n_said - first, due_ns, is_last=is_end)
+    def _say(self, choice: Choice, due_ns: int) -> None:
+        """One event for all tokens of a choice that are due, and what follows the last of all."""
+        served, first = self.served, choice.n_said
+        choice.n_said, is_end = choice.n_due, self.is_answered
+        said = self._said(choice, first)
+        usage = served.usage if served.asked.has_continuous_usage else None
+        event = served.wording.opening(choice.index, usage and usage._replace(output_tokens=0)) if first == 0 else b""
+        event += served.wording.last(said, _end(choice), usage) if choice.is_over else served.wording.tokens(said, usage)
+        piece = _Piece(event, EmissionKind.TOKENS, choice.n_said - first, due_ns, is_last=is_end)
         if self._strikes(is_end=is_end):
             struck = self._struck(piece)
             if struck is None:
@@ -107,8 +138,8 @@ class Exchange:
     def _reply(self, due_ns: int) -> None:
         """The whole text at once."""
         served = self.served
-        body = served.wording.whole(served.answer.text(0, self._n_due), self._end(), self._told_usage())
-        piece = _Piece(body, EmissionKind.TOKENS, self._n_due, due_ns, is_last=True)
+        body = served.wording.whole([(self._said(choice, 0), _end(choice)) for choice in served.choices], self._told_usage())
+        piece = _Piece(body, EmissionKind.TOKENS, served.usage.output_tokens, due_ns, is_last=True)
         if self._strikes(is_end=True):
             struck = self._struck(piece)
             if struck is None:
@@ -116,19 +147,22 @@ class Exchange:
             piece = struck
         self._emit(piece)
 
-    def _end(self) -> End:
-        status, stop_text = self.served.request.status, self.served.answer.stop_text
-        if stop_text is not None and self._n_due >= self.served.answer.n_tokens:
-            return End("stop", stop_text)
-        return End("stop" if status is Status.STOPPED else "length", None)
-
-    def _usage(self) -> Usage:
-        request = self.served.request
-        return Usage(request.num_prompt_tokens, self._n_due, request.num_cached_tokens)
+    def _said(self, choice: Choice, first: int) -> Said:
+        """What is told of a choice's tokens from this one on, behind the prompt where that is to be repeated."""
+        answer, likelihoods = choice.answer, self.served.likelihoods
+        echo = choice.echo if first == 0 else ()
+        text = "".join(echo) + answer.text(first, choice.n_due)
+        if likelihoods is None:
+            return Said(choice.index, text)
+        tokens = [*echo, *(answer.text(i, i + 1) for i in range(first, choice.n_due))]
+        if self.served.asked.is_chat:
+            return Said(choice.index, text, likelihoods.of_chat(tokens))
+        n_before = 0 if echo or first == 0 else len("".join(choice.echo)) + len(answer.text(0, first))
+        return Said(choice.index, text, likelihoods.of_completion(tokens, n_chars_before=n_before, is_from_start=bool(echo)))
 
     def _told_usage(self) -> Usage | None:
         """The counts, or what a fault says of them."""
-        usage, strike = self._usage(), self.served.faults.strike
+        usage, strike = self.served.usage, self.served.faults.strike
         if strike is not None and strike.kind == "no-usage":
             return None
         wrong = strike.count if strike is not None and strike.kind == "wrong-usage" else 0
@@ -143,7 +177,11 @@ class Exchange:
     def _strikes(self, *, is_end: bool) -> bool:
         """Is it time for this request's fault?"""
         strike = self.served.faults.strike
-        return strike is not None and not self._has_struck and (is_end or self._n_said > strike.after_tokens)
+        return (
+            strike is not None
+            and not self._has_struck
+            and (is_end or sum(choice.n_said for choice in self.served.choices) > strike.after_tokens)
+        )
 
     def _struck(self, piece: _Piece) -> _Piece | None:
         """What the fault makes of this piece; None where it was the end of the stream."""
@@ -168,7 +206,7 @@ class Exchange:
         if strike.kind == "invalid-utf8":
             return data.replace(b'" ', b'"\xff\xfe ', 1)
         if strike.kind == "huge-chunk" and self.served.asked.is_streaming:
-            return self.served.wording.tokens(" " + "x" * strike.size_bytes, None) + data
+            return self.served.wording.tokens(Said(0, " " + "x" * strike.size_bytes), None) + data
         if strike.kind == "comments" and self.served.asked.is_streaming:
             return b": keep-alive\n\n" + data
         return data
@@ -217,8 +255,14 @@ class Exchange:
             self.line.done()
 
 
+def _end(choice: Choice) -> End:
+    if choice.answer.stop_text is not None and choice.n_due >= choice.answer.n_tokens:
+        return End("stop", choice.answer.stop_text)
+    return End("stop" if choice.request.status is Status.STOPPED else "length", None)
+
+
 _LASTING: Final = ("comments", "split-writes")
 """They strike again with every event."""
 _CUTTING: Final = ("reset", "truncated-sse", "error-event")
 
-__all__ = ["Exchange", "Served"]
+__all__ = ["Choice", "Exchange", "Served"]

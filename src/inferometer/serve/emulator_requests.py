@@ -1,7 +1,7 @@
 """What does a client ask for, in OpenAI's words, and what is it refused with? Keys that nobody knows are let pass, as vLLM does."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -10,6 +10,8 @@ from inferometer.serve.emulator_tokens import Tokenizer
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 """What vLLM generates for a completion where nobody says; a chat goes on to the end of the context."""
+
+_MOST_ANSWERS: Final = 1024
 
 Body = TypeVar("Body")
 
@@ -44,9 +46,8 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     min_tokens: int | None = None
     ignore_eos: bool | None = None
     stop: str | list[str] | None = None
+    include_stop_str_in_output: bool | None = None
     n: int | None = None
-    best_of: int | None = None
-    logprobs: bool | int | None = None
     priority: int | None = None
 
 
@@ -55,6 +56,7 @@ class CompletionBody(_Body, frozen=True, kw_only=True):
 
     prompt: str | list[Any]
     echo: bool | None = None
+    logprobs: int | None = None
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -69,6 +71,8 @@ class ChatBody(_Body, frozen=True, kw_only=True):
 
     messages: list[Message]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +83,22 @@ class Asked:
     is_streaming: bool
     includes_usage: bool
     has_continuous_usage: bool
-    tokens: Sequence[Hashable]
-    """Of the prompt."""
-    most_tokens: int
-    """All that may be generated."""
+    prompts: tuple[Sequence[Hashable], ...]
+    """Tokens of each."""
+    n_choices: int
+    """So many answers to each prompt."""
+    echoes: bool
+    """Each answer begins with its prompt ..."""
+    is_silent: bool
+    """... and is nothing else."""
+    n_top_logprobs: int | None
+    """With so many of the likeliest tokens beside each; None: likelihoods are not told."""
+    most_tokens: tuple[int, ...]
+    """All that may be generated to each prompt."""
     least_tokens: int
     ignores_eos: bool
     stops: tuple[str, ...]
+    includes_stop: bool
     priority: int
 
 
@@ -105,10 +118,11 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
         It cannot be read, is too long, names another model, or asks for what the emulator does not do.
     """
     read = decoded_body(body, CompletionBody)
-    if read.echo:
-        raise Refusal(400, "echo is not supported by the emulator", param="echo")
     most = _DEFAULT_COMPLETION_TOKENS if read.max_tokens is None else read.max_tokens
-    return _asked(read, _prompt_tokens(read.prompt, tokenizer), most, limits, is_chat=False)
+    asked = _asked(read, _prompts(read.prompt, tokenizer), max(most, 1) if read.echo else most, limits, is_chat=False)
+    if read.logprobs is not None and read.logprobs < 0:
+        raise Refusal(400, "`logprobs` must be a positive value.", param="logprobs")
+    return replace(asked, echoes=bool(read.echo), is_silent=bool(read.echo and most == 0), n_top_logprobs=read.logprobs)
 
 
 def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
@@ -124,7 +138,10 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
         raise Refusal(400, "messages must not be empty", param="messages")
     tokens = tokenizer.tokens(" ".join(chat_texts(read.messages))) or ("",)  # a real template says something at least
     most = read.max_tokens if read.max_completion_tokens is None else read.max_completion_tokens
-    return _asked(read, tokens, most, limits, is_chat=True)
+    asked = _asked(read, (tokens,), most, limits, is_chat=True)
+    if read.top_logprobs and not read.logprobs:
+        raise Refusal(400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs")
+    return replace(asked, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
 
 
 def chat_texts(messages: Sequence[Message]) -> list[str]:
@@ -152,44 +169,63 @@ def check_model(name: str | None, limits: Limits) -> None:
         raise Refusal(404, f"The model `{name}` does not exist.", kind="NotFoundError", param="model")
 
 
-def _prompt_tokens(prompt: str | list[Any], tokenizer: Tokenizer) -> Sequence[Hashable]:
+def _prompts(prompt: str | list[Any], tokenizer: Tokenizer) -> tuple[Sequence[Hashable], ...]:
+    """The tokens of each prompt: of a text, of ids, or of several of either."""
     if isinstance(prompt, str):
-        return tokenizer.tokens(prompt)
-    if prompt and all(type(one) is int for one in prompt):
-        return prompt
-    if len(prompt) != 1:
-        raise Refusal(400, "prompt must be one text or one list of token ids", param="prompt")
-    if not isinstance(prompt[0], str | list):
-        raise Refusal(400, f"prompt cannot hold {prompt[0]!r}", param="prompt")
-    return _prompt_tokens(prompt[0], tokenizer)
+        return (tokenizer.tokens(prompt),)
+    if not prompt or all(type(one) is int for one in prompt):
+        return (prompt,)
+    if not all(isinstance(one, str) or (isinstance(one, list) and all(type(token) is int for token in one)) for one in prompt):
+        raise Refusal(400, "prompt must be a text, a list of token ids, or a list of either", param="prompt")
+    return tuple(tokenizer.tokens(one) if isinstance(one, str) else one for one in prompt)
 
 
-def _asked(read: CompletionBody | ChatBody, tokens: Sequence[Hashable], most: int | None, limits: Limits, *, is_chat: bool) -> Asked:
+def _asked(
+    read: CompletionBody | ChatBody, prompts: tuple[Sequence[Hashable], ...], most: int | None, limits: Limits, *, is_chat: bool
+) -> Asked:
     check_model(read.model, limits)
-    if (read.n or 1) != 1 or (read.best_of or 1) != 1:
-        raise Refusal(400, "n and best_of must be 1", param="n")
-    if read.logprobs is not None and read.logprobs is not False:
-        raise Refusal(400, "logprobs are not supported by the emulator", param="logprobs")
-    if not tokens:
-        raise Refusal(400, "the prompt is empty", param="prompt")
-    if most is not None and most < 1:
-        raise Refusal(400, f"max_tokens must be at least 1, got {most}.", param="max_tokens")
-    if len(tokens) >= limits.max_model_len:
-        raise _too_long(len(tokens), limits)
-    left = limits.max_model_len - len(tokens)
+    _check_counts(read, most, n_answers=len(prompts) * (1 if read.n is None else read.n))
+    for tokens in prompts:
+        if not tokens:
+            raise Refusal(400, "the prompt is empty", param="prompt")
+        if len(tokens) >= limits.max_model_len:
+            raise _too_long(len(tokens), limits)
     options = read.stream_options or StreamOptions()
     return Asked(
         is_chat=is_chat,
         is_streaming=bool(read.stream),
         includes_usage=bool(options.include_usage),
         has_continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
-        tokens=tokens,
-        most_tokens=left if most is None else min(most, left),
+        prompts=prompts,
+        n_choices=1 if read.n is None else read.n,
+        echoes=False,
+        is_silent=False,
+        n_top_logprobs=None,
+        most_tokens=tuple(_left(tokens, most, limits) for tokens in prompts),
         least_tokens=read.min_tokens or 0,
         ignores_eos=bool(read.ignore_eos),
         stops=(read.stop,) if isinstance(read.stop, str) else tuple(read.stop or ()),
+        includes_stop=bool(read.include_stop_str_in_output),
         priority=read.priority or 0,
     )
+
+
+def _left(tokens: Sequence[Hashable], most: int | None, limits: Limits) -> int:
+    left = limits.max_model_len - len(tokens)
+    return left if most is None else min(most, left)
+
+
+def _check_counts(read: CompletionBody | ChatBody, most: int | None, *, n_answers: int) -> None:
+    """Refuse numbers that vLLM refuses."""
+    if not 1 <= n_answers <= _MOST_ANSWERS:
+        raise Refusal(400, f"n must be at least 1, and there may be {_MOST_ANSWERS} answers to a request, got {n_answers}.", param="n")
+    if most is not None and most < 1:
+        raise Refusal(400, f"max_tokens must be at least 1, got {most}.", param="max_tokens")
+    if most is not None and (read.min_tokens or 0) > most:
+        text = f"min_tokens must be less than or equal to max_tokens={most}, got {read.min_tokens}."
+        raise Refusal(400, text, param="min_tokens")
+    if read.stream_options is not None and not read.stream:
+        raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
 
 
 def _too_long(n_prompt: int, limits: Limits) -> Refusal:

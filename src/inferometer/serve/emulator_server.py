@@ -30,6 +30,7 @@ _ENDS: Final = {
     reference_request.Status.ABORTED: "abort",
     reference_request.Status.REJECTED: "error",
 }
+_WORST_FIRST: Final = ("error", "abort", "unfinished", "length", "stop")
 _N_LATENESS: Final = 100_000
 
 
@@ -54,6 +55,9 @@ class EmulatorServer:
         self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
         self._accounts = emulator_accounts.Accounts(self._metrics)
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
+        """By number."""
+        self._seats: dict[int, tuple[emulator_exchange.Exchange, emulator_exchange.Choice]] = {}
+        """Whose is the engine's request with this index?"""
         self._on_line: dict[Line, emulator_exchange.Exchange] = {}
         self._lines: set[Line] = set()
         self._n_requests = 0
@@ -90,22 +94,23 @@ class EmulatorServer:
     def on_step(self, deliveries: Sequence[reference_batch.Delivery], now_ns: int) -> None:
         """Tokens are due."""
         for request, n_tokens in deliveries:
-            exchange = self._exchanges.get(request.index)
-            if exchange is None:
+            exchange, choice = self._seats.get(request.index, (None, None))
+            if exchange is None or choice is None:
                 continue
-            exchange.deliver(n_tokens, now_ns)
-            if request.status.is_finished:
+            exchange.deliver(choice, n_tokens, now_ns)
+            if exchange.is_answered:
                 self._forget(exchange)
             elif exchange.is_over:  # a fault has ended the reply
-                self._engine.abort(request, time.perf_counter_ns())
+                self._abort(exchange)
         self._accounts.stepped(deliveries, now_ns)
 
     def on_dropped(self, request: reference_request.Request, now_ns: int) -> None:
         """A request will get no more tokens."""
         self._accounts.ended(request, now_ns)
-        exchange = self._exchanges.get(request.index)
+        exchange, _ = self._seats.get(request.index, (None, None))
         if exchange is not None:
             exchange.fail("the engine refused the request: it waited too long, or the queue is full", 503, now_ns)
+            self._abort(exchange)
             self._forget(exchange)
 
     # what a connection calls
@@ -126,10 +131,16 @@ class EmulatorServer:
     def _on_lost(self, line: Line) -> None:
         self._lines.discard(line)
         exchange = self._on_line.pop(line, None)
-        if exchange is not None and not exchange.served.request.status.is_finished and not self._is_over:
+        if exchange is not None and not exchange.is_answered and not self._is_over:
             exchange.is_over = True
-            self._engine.abort(exchange.served.request, time.perf_counter_ns())
+            self._abort(exchange)
             self._advance()
+
+    def _abort(self, exchange: emulator_exchange.Exchange) -> None:
+        """Take back from the engine what it has of it."""
+        for choice in exchange.served.choices:
+            if not choice.request.status.is_finished:
+                self._engine.abort(choice.request, time.perf_counter_ns())
 
     def _generate(self, line: Line, request: HttpRequest) -> None:
         number = self._n_requests
@@ -146,8 +157,10 @@ class EmulatorServer:
         exchange = emulator_exchange.Exchange(served, line, self._emitted)
         self._exchanges[number] = self._on_line[line] = exchange
         exchange.open(served.accepted_ns)
-        self._accounts.arrived(served.request)
-        self._engine.submit(served.request)
+        for choice in served.choices:
+            self._seats[choice.request.index] = (exchange, choice)
+            self._accounts.arrived(choice.request)
+            self._engine.submit(choice.request)
         self._advance()
 
     def _emitted(self, number: int, kind: emission_log.EmissionKind, n_tokens: int, due_ns: int, written_ns: int) -> None:
@@ -158,6 +171,8 @@ class EmulatorServer:
     def _forget(self, exchange: emulator_exchange.Exchange) -> None:
         served = exchange.served
         del self._exchanges[served.number]
+        for choice in served.choices:
+            del self._seats[choice.request.index]
         if self._on_line.get(exchange.line) is exchange:
             del self._on_line[exchange.line]
         self._log.ended(_logged(served))
@@ -183,17 +198,18 @@ class EmulatorServer:
 
 
 def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
-    strike, request = served.faults.strike, served.request
+    strike, usage = served.faults.strike, served.usage
+    ends = {_ENDS.get(choice.request.status, "unfinished") for choice in served.choices}
     return emission_log.LoggedRequest(
         number=served.number,
         client_id=served.client_id,
         path=served.path,
         is_streaming=served.asked.is_streaming,
         accepted_ns=served.accepted_ns,
-        prompt_tokens=request.num_prompt_tokens,
-        cached_tokens=request.num_cached_tokens,
-        output_tokens=request.num_output_tokens,
-        end=_ENDS.get(request.status, "unfinished"),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        output_tokens=sum(choice.request.num_output_tokens for choice in served.choices),
+        end=next(end for end in _WORST_FIRST if end in ends),
         fault=None if strike is None else strike.kind,
     )
 

@@ -46,7 +46,7 @@ class Answer(NamedTuple):
         n_before = sum(1 + len(self.word(i)) for i in range(first))
         return said[: max(self.n_chars - n_before, 0)]
 
-    def stopped_at(self, stops: Sequence[str], least_tokens: int) -> "Answer":
+    def stopped_at(self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False) -> "Answer":
         """The same, ended by the first of these texts that shows after so many tokens."""
         full = self._replace(n_chars=None).text(0, self.n_tokens)
         n_least = len(self._replace(n_chars=None).text(0, least_tokens))
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
             return self
         n_chars, stop_text = min(hits)
         n_tokens = full[: n_chars + len(stop_text)].count(" ")  # each token is led by one
-        return self._replace(n_tokens=n_tokens, n_chars=n_chars, stop_text=stop_text)
+        return self._replace(n_tokens=n_tokens, n_chars=n_chars + len(stop_text) * includes_stop, stop_text=stop_text)
 
 
 class _Encoding(Protocol):
@@ -103,6 +103,12 @@ class Tokenizer:
             return text.split()
         return self._real.encode(text).ids
 
+    def pieces(self, tokens: Sequence[Hashable]) -> tuple[str, ...]:
+        """The text of each of these tokens, which together are the text that they stand for."""
+        if self._real is not None or all(isinstance(token, int) for token in tokens):
+            return tuple(self.text([token]) for token in tokens if isinstance(token, int))
+        return tuple(f" {token}" if place else str(token) for place, token in enumerate(tokens))
+
     def text(self, ids: Sequence[int]) -> str:
         """The text of these ids; without a tokenizer, ids are places in the vocabulary."""
         if self._real is None:
@@ -110,9 +116,11 @@ class Tokenizer:
         return self._real.decode(list(ids))
 
 
-def draw_answer(vocabulary: tuple[str, ...], mean_tokens: float | None, most_tokens: int, *, seed: int, number: int) -> Answer:
-    """What the request with this number is told: a geometric number of words, or as many as may be."""
-    draws = np.random.default_rng((seed, number, 0))
+def draw_answer(
+    vocabulary: tuple[str, ...], mean_tokens: float | None, most_tokens: int, *, seed: int, number: int, place: int = 0
+) -> Answer:
+    """What the request with this number is told, in one of its places: a geometric number of words, or as many as may be."""
+    draws = np.random.default_rng((seed, number, place))
     n_tokens = most_tokens if mean_tokens is None else min(int(draws.geometric(1 / mean_tokens)), most_tokens)
     start, stride = (int(value) for value in draws.integers(0, len(vocabulary), 2))
     return Answer(vocabulary, n_tokens, start, stride | 1)

@@ -3,6 +3,7 @@
 Mirrors the field order of vLLM 0.32.0 (``entrypoints/openai``), so that a client cannot tell.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -34,6 +35,14 @@ class End(NamedTuple):
     stop_reason: str | None
 
 
+class Said(NamedTuple):
+    """A piece of one choice."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None = None
+
+
 class Wording:
     """One reply in OpenAI's words; words of the emulator need no escape, other texts get one."""
 
@@ -45,44 +54,56 @@ class Wording:
             "created": created_s,
             "model": model_name,
         }
-        opened = b"data: " + msgspec.json.encode(self._head)[:-1] + b',"choices":['
-        self._before = opened + (b'{"index":0,"delta":{"content":' if is_chat else b'{"index":0,"text":')
-        tail = b',"token_ids":null}]' if is_chat else b',"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
-        self._after = (b"}" if is_chat else b"") + b',"logprobs":null,"finish_reason":null' + tail
-        self._opened = opened
+        self._opened = b"data: " + msgspec.json.encode(self._head)[:-1] + b',"choices":['
+        self._before = b'{"index":%d,"delta":{"content":' if is_chat else b'{"index":%d,"text":'
+        self._behind = b"}" if is_chat else b""
+        self._nothing: dict[str, Any] = {"token_ids": None} if is_chat else {"prompt_token_ids": None, "token_ids": None}
+        self._after = (
+            b',"finish_reason":null' + (b"" if is_chat else b',"stop_reason":null,"prompt_token_ids":null') + b',"token_ids":null}]'
+        )
 
-    def opening(self, usage: Usage | None) -> bytes:
+    def opening(self, index: int, usage: Usage | None) -> bytes:
         """The event that says who speaks, before the first token of a chat; nothing for a completion."""
         if not self._is_chat:
             return b""
-        choice = b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' % index
         return self._opened + choice + _counts(usage) + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
 
-    def tokens(self, text: str, usage: Usage | None) -> bytes:
+    def tokens(self, said: Said, usage: Usage | None) -> bytes:
         """The event of tokens that are not the last; ``usage`` where counts come with each."""
-        return self._before + msgspec.json.encode(text) + self._after + _counts(usage) + b"}\n\n"
+        return self._opened + self._content(said) + self._after + _counts(usage) + b"}\n\n"
 
-    def last(self, text: str, end: End, usage: Usage | None) -> bytes:
-        """The event of the last tokens."""
+    def last(self, said: Said, end: End, usage: Usage | None) -> bytes:
+        """The event of a choice's last tokens."""
         reasons = {"finish_reason": end.finish_reason, "stop_reason": end.stop_reason}
-        nothing = {"token_ids": None} if self._is_chat else {"prompt_token_ids": None, "token_ids": None}
-        after = msgspec.json.encode({"logprobs": None, **reasons, **nothing})[1:]
-        return self._before + msgspec.json.encode(text) + (b"}," if self._is_chat else b",") + after + b"]" + _counts(usage) + b"}\n\n"
+        after = msgspec.json.encode({**reasons, **self._nothing})[1:]
+        return self._opened + self._content(said) + b"," + after + b"]" + _counts(usage) + b"}\n\n"
+
+    def _content(self, said: Said) -> bytes:
+        logprobs = b"null" if said.logprobs is None else msgspec.json.encode(said.logprobs)
+        return self._before % said.index + msgspec.json.encode(said.text) + self._behind + b',"logprobs":' + logprobs
 
     def usage(self, usage: Usage) -> bytes:
         """The event after the last token, where counts were asked for."""
         return self._opened + b'],"usage":' + msgspec.json.encode(usage.said(has_details=True)) + b"}\n\n"
 
-    def whole(self, text: str, end: End, usage: Usage | None) -> bytes:
+    def whole(self, choices: Sequence[tuple[Said, End]], usage: Usage | None) -> bytes:
         """The reply that is no stream."""
-        nothing: dict[str, Any] = {"logprobs": None, "finish_reason": end.finish_reason, "stop_reason": end.stop_reason, "token_ids": None}
-        said: dict[str, Any] = {"index": 0, "text": text}
-        if self._is_chat:
-            message = {"role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None, "function_call": None}
-            said = {"index": 0, "message": message | {"reasoning": None}}
         head = self._head | {"object": "chat.completion"} if self._is_chat else self._head
-        body = head | {"choices": [said | nothing], "service_tier": None, "system_fingerprint": None}
+        body = head | {"choices": [self._choice(*one) for one in choices], "service_tier": None, "system_fingerprint": None}
         return msgspec.json.encode(body if usage is None else body | {"usage": usage.said(has_details=True)})
+
+    def _choice(self, said: Said, end: End) -> dict[str, Any]:
+        ended: dict[str, Any] = {
+            "logprobs": said.logprobs,
+            "finish_reason": end.finish_reason,
+            "stop_reason": end.stop_reason,
+            "token_ids": None,
+        }
+        if not self._is_chat:
+            return {"index": said.index, "text": said.text} | ended
+        message = {"role": "assistant", "content": said.text, "refusal": None, "annotations": None, "audio": None, "function_call": None}
+        return {"index": said.index, "message": message | {"reasoning": None}} | ended
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:
@@ -95,4 +116,4 @@ def _counts(usage: Usage | None) -> bytes:
     return b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.said(has_details=False))
 
 
-__all__ = ["DONE", "End", "Usage", "Wording", "error_event"]
+__all__ = ["DONE", "End", "Said", "Usage", "Wording", "error_event"]
