@@ -38,7 +38,7 @@ class End(NamedTuple):
 class Said(NamedTuple):
     """A piece of one choice."""
 
-    index: int
+    choice_index: int
     text: str
     logprobs: dict[str, Any] | None = None
 
@@ -81,7 +81,7 @@ class Wording:
 
     def _content(self, said: Said) -> bytes:
         logprobs = b"null" if said.logprobs is None else msgspec.json.encode(said.logprobs)
-        return self._before % said.index + msgspec.json.encode(said.text) + self._behind + b',"logprobs":' + logprobs
+        return self._before % said.choice_index + msgspec.json.encode(said.text) + self._behind + b',"logprobs":' + logprobs
 
     def usage(self, usage: Usage) -> bytes:
         """The event after the last token, where counts were asked for."""
@@ -101,9 +101,9 @@ class Wording:
             "token_ids": None,
         }
         if not self._is_chat:
-            return {"index": said.index, "text": said.text} | ended
+            return {"index": said.choice_index, "text": said.text} | ended
         message = {"role": "assistant", "content": said.text, "refusal": None, "annotations": None, "audio": None, "function_call": None}
-        return {"index": said.index, "message": message | {"reasoning": None}} | ended
+        return {"index": said.choice_index, "message": message | {"reasoning": None}} | ended
 
 
 def error_event(message: str, kind: str, status: int) -> bytes:
