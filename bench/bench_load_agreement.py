@@ -134,10 +134,14 @@ def said_by(summary, asked):
 
 
 def ours_as(tool, run, rate_per_s):
-    """Our record in the other tool's definitions. vLLM's bench starts its clock an interval before it sends; the others with the first."""
+    """Our record in the other tool's definitions. The others start the clock of their rates an interval before the first request.
+
+    AIPerf's rates are over its phase (``MetricResultsDict.observation_duration``), whose first request waits for one interval
+    (``timing/strategies/request_rate.py``), not over the ``benchmark_duration`` that it reports beside them.
+    """
     view = next(one for one in tool_views(run) if one.tool == tool)
     requests = run.requests
-    begin_ns = int(requests.intended_send_ns.min()) - (int(1e9 / rate_per_s) if tool == "vLLM bench" else 0)
+    begin_ns = int(requests.intended_send_ns.min()) - (0 if tool == "inferometer" else int(1e9 / rate_per_s))
     tokens_per_s = float(requests.output_tokens.sum()) / (int(requests.finished_ns.max()) - begin_ns) * 1e9
     return Said(view.ttft.mean_s, view.ttft.median_s, view.tpot.mean_s, view.tpot.median_s, tokens_per_s)
 

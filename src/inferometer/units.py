@@ -215,7 +215,8 @@ def _parse_quantity(text: str, factors: dict[str, float] | dict[str, int], *, ki
     number, unit = match.groups()
     if unit not in factors:
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
-        raise SpecError(problem, where=where, allowed=f"one of {', '.join(factors)}", try_=example)
+        likely = f"{number}{'s' if 's' in factors else example.lstrip('0123456789.')}"
+        raise SpecError(problem, where=where, allowed=f"one of {', '.join(factors)}", try_=example if unit else likely)
     return float(number) * factors[unit]
 
 

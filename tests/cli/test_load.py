@@ -312,3 +312,30 @@ def test_a_client_process_that_dies_ends_the_run_and_loses_nothing(url, folder):
     again = load(url, *LONG, folder=folder)
     assert again.returncode in {0, 3}, again.stderr
     assert read_run(folder / "run").requests.request_index.tolist() == list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (("--duration", "60s"), "try: --for"),
+        (("--request-rate", 5), "try: --rate"),
+        (("--num-prompts", 5), "try: --requests"),
+        (("--base-url", "http://127.0.0.1:9"), "try: URL, without a flag"),
+        (("--for", "3"), "try: 3s"),
+    ],
+)
+def test_words_of_other_tools_are_known(flags, word, folder):
+    check_refused(load("http://127.0.0.1:9", *flags, folder=folder), 2, word)
+
+
+def test_a_run_is_written_for_other_tools_too(url, folder):
+    flags = ("--requests", 5, "--slo", "ttft:p50<20s", "--export", "llm-d", "--export", "vllm-bench", "--export", "csv")
+    outcome = load(url, *flags, folder=folder)
+    assert outcome.returncode in {0, 3, 11}, outcome.stderr
+    assert json.loads((folder / "run" / "vllm-bench.json").read_text())["completed"] == 5
+    assert json.loads((folder / "run" / "llm-d-report.json").read_text())["version"]
+    assert len((folder / "run" / "requests.csv").read_text().splitlines()) == 6
+    stored = read_run(folder / "run")
+    assert stored.manifest.client_scheduling in {("real-time",), ("short slices",), ("usual",)}
+    again = load(url, *flags, "--export", "csv", folder=folder)
+    assert "requests.csv" in again.stderr

@@ -9,7 +9,8 @@ import click
 from inferometer.cli.answer import give, json_option
 from inferometer.errors import RecordError
 from inferometer.records.durability import replace_file
-from inferometer.records.exports.writing import ExportFormat, exported_text
+from inferometer.records.exports.formats import ExportFormat
+from inferometer.records.exports.writing import exported_text
 from inferometer.records.promises import judge_objective
 from inferometer.records.store import read_run
 from inferometer.spec.objectives import parse_objective

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -9,6 +10,7 @@ from inferometer.cli.answer import json_option, talk
 from inferometer.cli.load_options import LoadRequest, takes_load
 from inferometer.cli.load_sending import SentLoad, send_load
 from inferometer.cli.load_wording import check_prompts, check_size, default_folder, what_will_happen
+from inferometer.records.exports import formats
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import replay
 
@@ -22,6 +24,7 @@ class AnswerableLoad:
     folder: Path
     class_names: tuple[str, ...]
     objective: ObjectiveSpec | None
+    exports: tuple[formats.ExportFormat, ...]
     as_json: bool
 
 
@@ -41,9 +44,18 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
 @takes_load
 @click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run; the same one resumes it.")
+@click.option(
+    "--export",
+    "exports",
+    multiple=True,
+    type=click.Choice(get_args(formats.ExportFormat)),
+    help="Also for other tools, in the run's folder.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @json_option
-def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run: bool, as_json: bool) -> AnswerableLoad | None:
+def command(
+    request: LoadRequest, slo: str | None, out: Path | None, exports: tuple[formats.ExportFormat, ...], *, dry_run: bool, as_json: bool
+) -> AnswerableLoad | None:
     """How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
     Each request is sent at its instant of the workload, the same that `inferometer simulate` takes, whatever became of those before;
@@ -59,7 +71,9 @@ def command(request: LoadRequest, slo: str | None, out: Path | None, *, dry_run:
     if dry_run:
         return None
     sent = send_load(request, drawn, folder, as_json=as_json)
-    return AnswerableLoad(sent=sent, folder=folder, class_names=drawn.class_names, objective=objective, as_json=as_json)
+    return AnswerableLoad(
+        sent=sent, folder=folder, class_names=drawn.class_names, objective=objective, exports=tuple(dict.fromkeys(exports)), as_json=as_json
+    )
 
 
 __all__ = ["AnswerableLoad", "command"]

@@ -41,6 +41,7 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload), *_told(decoded)),
         load=asked.load,
         clocks=decoded.clocks,
+        client_scheduling=tuple(sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})),
     )
     run = types.Run(
         manifest=manifest,

@@ -44,6 +44,8 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     origin_monotonic_ns: int
     """What CLOCK_MONOTONIC shows (or would have shown) at instant 0 of the run."""
     started_utc: str
+    scheduled: str = ""
+    """By which rule the system gives this process its core: real-time, short slices, usual; '' where nobody told."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):

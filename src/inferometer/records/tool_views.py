@@ -119,7 +119,7 @@ def _aiperf(seen: _Seen) -> ToolView:
         tpot=per_request,
         itl=per_request,
         e2e=_spread(seen.last_s - seen.before_connect_s),
-        definitions="from before the connect; its ITL is our TPOT; gaps between chunks are its ICL",
+        definitions="from before the connect; its ITL is our TPOT, its ICL is of chunks; its rates begin an interval before the first send",
     )
 
 

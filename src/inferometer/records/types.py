@@ -306,6 +306,8 @@ class RunManifest:
     """Of a load test: may its numbers be trusted?"""
     clocks: tuple[HostClock, ...] = ()
     """Of a load test that was sent from several hosts: by which clocks, session by session."""
+    client_scheduling: tuple[str, ...] = ()
+    """Of a load test: by which rules its client processes got their cores (real-time, short slices, usual)."""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -29,11 +29,14 @@ _REPORT_EVERY: Final = 50
 class LoadClient:
     """One process's share of a load test."""
 
-    def __init__(self, job: messages.Job, writer: raw_writer.RawLogWriter, send_report: Callable[[messages.Report], None]) -> None:
+    def __init__(
+        self, job: messages.Job, writer: raw_writer.RawLogWriter, send_report: Callable[[messages.Report], None], *, scheduled: str = ""
+    ) -> None:
         self._job = job
         self._plan = messages.unpacked_plan(job.columns)
         self._writer = writer
         self._send_report = send_report
+        self._scheduled = scheduled
         place = target.target_of(job.load)
         self._bodies = bodies.body_writer(job.load, self._plan, job.id_prefix)
         self._rows: list[int] = int32s(job.rows).tolist()
@@ -79,6 +82,7 @@ class LoadClient:
                 begins_ns=job.begins_ns,
                 origin_monotonic_ns=origin_ns,
                 started_utc=job.started_utc,
+                scheduled=self._scheduled,
             )
         )
         self._agenda.add(origin_ns + job.begins_ns, self._on_pulse)

@@ -35,21 +35,24 @@ class _Attributes(ctypes.Structure):
     )
 
 
-def wake_at_once() -> None:
-    """Ask for the promptest waking that this user may have; threads that are started later have it too."""
+def wake_at_once() -> str:
+    """Ask for the promptest waking that this user may have, and say which that is; threads that are started later have it too."""
     if sys.platform != "linux":
-        return
+        return "usual"
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError:
-        _ask_for_short_slices()
+        return "short slices" if _has_short_slices() else "usual"
+    return "real-time"
 
 
-def _ask_for_short_slices() -> None:
+def _has_short_slices() -> bool:
+    """Ask for them; does the system know what is asked?"""
     number = _SET_ATTRIBUTES.get(platform.machine())
-    if number is not None:
-        asked = _Attributes(size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime=_SLICE_NS)
-        ctypes.CDLL(None).syscall(number, 0, ctypes.byref(asked), 0)
+    if number is None:
+        return False
+    asked = _Attributes(size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime=_SLICE_NS)
+    return int(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(asked), 0)) == 0
 
 
 __all__ = ["wake_at_once"]

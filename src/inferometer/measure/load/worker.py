@@ -31,13 +31,13 @@ def main() -> NoReturn:
     """Do one job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when to stop
     _allow_many_files()
-    scheduling.wake_at_once()
+    scheduled = scheduling.wake_at_once()
     job = messages.read_message(_STDIN)
     if not isinstance(job, messages.Job):
         sys.exit(MeasureError.exit_code)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            done = runner.run(_do(job))
+            done = runner.run(_do(job, scheduled))
     except InferometerError as error:
         messages.write_all(_STDOUT, messages.encoded(messages.Failed(process_index=job.process_index, why=str(error))))
         sys.exit(error.exit_code)
@@ -45,10 +45,10 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-async def _do(job: messages.Job) -> messages.Done:
+async def _do(job: messages.Job, scheduled: str) -> messages.Done:
     writer = RawLogWriter(Path(job.raw_path))
     try:
-        client = LoadClient(job, writer, _send_report)
+        client = LoadClient(job, writer, _send_report, scheduled=scheduled)
         client.ahead.prepare_for(_PREPARE_NS)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: client.fail(_cause(context)))

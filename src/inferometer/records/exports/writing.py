@@ -1,17 +1,15 @@
-"""In which formats can a run of requests be written, and how does it look in each?"""
+"""How does a run of requests look in each format of other tools?"""
 
 import json
-from typing import Literal, TypeAlias
 
 import msgspec
 
+from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.llmd_report import llmd_report
 from inferometer.records.exports.request_csv import request_csv
 from inferometer.records.exports.vllm_bench_json import vllm_bench_json
 from inferometer.records.promises import Judgement
 from inferometer.records.types import Run
-
-ExportFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
 
 
 def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | None = None) -> str:
@@ -29,4 +27,4 @@ def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | Non
     return msgspec.json.format(msgspec.json.encode(llmd_report(run, judgement=judgement)), indent=2).decode() + "\n"
 
 
-__all__ = ["ExportFormat", "exported_text"]
+__all__ = ["exported_text"]
