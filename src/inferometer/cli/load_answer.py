@@ -4,16 +4,13 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-from inferometer.cli.answer import give, talk
+from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
+from inferometer.cli.load_exports import write_exports
 from inferometer.cli.load_running import LoadedRun, loaded_run
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
-from inferometer.records.durability import replace_file
-from inferometer.records.exports.formats import FILE_NAMES
-from inferometer.records.exports.writing import exported_text
-from inferometer.records.promises import judge_objective
 from inferometer.report.request_terminal import request_report_text
 from inferometer.report.request_views import RequestReportView
 from inferometer.spec.objectives import ObjectiveSpec
@@ -42,16 +39,8 @@ def answer(made: AnswerableLoad) -> None:
     give(said, as_json=made.as_json, show=lambda _: request_report_text(view))
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    _export(made, loaded)
+    write_exports(loaded.run, made)
     sys.exit(_exit_code(loaded, view))
-
-
-def _export(made: AnswerableLoad, loaded: LoadedRun) -> None:
-    judgement = None if made.objective is None else judge_objective(loaded.run, made.objective)
-    for format_ in made.exports:
-        path = made.folder / FILE_NAMES[format_]
-        replace_file(path, exported_text(loaded.run, format_, judgement=judgement).encode())
-        talk(f"as {format_}: {path}")
 
 
 def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:

@@ -4,14 +4,13 @@ import uuid
 from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
 
+from inferometer.serve import emulator_logprobs, fault_specs
 from inferometer.serve.emulator_exchange import Choice, Served
-from inferometer.serve.emulator_logprobs import Likelihoods
 from inferometer.serve.emulator_pages import CHAT_PATH
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_requests import Asked, Limits, read_chat, read_completion
 from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
 from inferometer.serve.emulator_wording import Wording
-from inferometer.serve.fault_specs import Faults
 from inferometer.serve.http_line import HttpRequest
 from inferometer.simulate.reference.request import Request
 
@@ -25,7 +24,7 @@ class Desk:
         self._plan = plan
         self._n_choices = 0
 
-    def take(self, request: HttpRequest, number: int, faults: Faults) -> Served:
+    def take(self, request: HttpRequest, number: int, faults: fault_specs.Faults) -> Served:
         """What shall the engine do for this request, and what shall be said?
 
         Raises
@@ -51,7 +50,9 @@ class Desk:
             choices=tuple(self._choice(asked, place, number, request.accepted_ns) for place in range(len(asked.prompts) * asked.n_choices)),
             faults=faults,
             wording=wording,
-            likelihoods=None if asked.n_top_logprobs is None else Likelihoods(asked.n_top_logprobs, self.tokenizer.vocabulary),
+            likelihoods=None
+            if asked.n_top_logprobs is None
+            else emulator_logprobs.Likelihoods(asked.n_top_logprobs, self.tokenizer.vocabulary),
         )
 
     def _choice(self, asked: Asked, place: int, number: int, arrival_ns: int) -> Choice:
@@ -59,7 +60,7 @@ class Desk:
         engine_index = self._n_choices
         self._n_choices += 1
         echo = self.tokenizer.pieces(prompt) if asked.echoes else ()
-        return Choice(index=place, answer=answer, request=self._request(asked, prompt, answer, engine_index, arrival_ns), echo=echo)
+        return Choice(place, answer, self._request(asked, prompt, answer, engine_index, arrival_ns), echo)
 
     def _answer(self, asked: Asked, number: int, place: int) -> Answer:
         mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens

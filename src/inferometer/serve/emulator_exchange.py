@@ -5,12 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from inferometer.serve import emulator_logprobs, fault_specs
 from inferometer.serve.emission_log import EmissionKind
-from inferometer.serve.emulator_logprobs import Likelihoods
 from inferometer.serve.emulator_requests import Asked
 from inferometer.serve.emulator_tokens import Answer
 from inferometer.serve.emulator_wording import DONE, End, Said, Usage, Wording, error_event
-from inferometer.serve.fault_specs import FaultRule, Faults
 from inferometer.serve.http_line import Line
 from inferometer.simulate.reference.request import Request, Status
 from inferometer.units import s_from_ns
@@ -27,18 +26,19 @@ class _Piece(NamedTuple):
     is_last: bool
 
 
-@dataclass(slots=True, kw_only=True)
 class Choice:
-    """One answer to a request, which the engine has as one of its own, and how far it was said."""
+    """One answer to a request, which the engine has as one of its own, and how far it was said. ``echo``: the prompt, repeated before."""
 
-    index: int
-    answer: Answer
-    request: Request
-    echo: tuple[str, ...] = ()
-    """Tokens of the prompt that come before the answer."""
-    n_due: int = 0
-    n_said: int = 0
-    is_over: bool = False
+    __slots__ = ("answer", "echo", "index", "is_over", "n_due", "n_said", "request")
+
+    def __init__(self, index: int, answer: Answer, request: Request, echo: tuple[str, ...]) -> None:
+        self.index = index
+        self.answer = answer
+        self.request = request
+        self.echo = echo
+        self.n_due = 0
+        self.n_said = 0
+        self.is_over = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class Served:
     asked: Asked
     choices: tuple[Choice, ...]
     """In order of prompts, those of one prompt together."""
-    faults: Faults
+    faults: fault_specs.Faults
     wording: Wording
-    likelihoods: Likelihoods | None
+    likelihoods: emulator_logprobs.Likelihoods | None
     """Where the client wants to know them."""
 
     @property
@@ -200,7 +200,7 @@ class Exchange:
             return piece._replace(data=piece.data[half:])
         return piece._replace(data=self._spoiled(strike, piece.data))
 
-    def _spoiled(self, strike: FaultRule, data: bytes) -> bytes:
+    def _spoiled(self, strike: fault_specs.FaultRule, data: bytes) -> bytes:
         if strike.kind == "malformed-json":
             return data.replace(b'"choices":[', b'"choices":[[,', 1)
         if strike.kind == "invalid-utf8":
@@ -211,7 +211,7 @@ class Exchange:
             return b": keep-alive\n\n" + data
         return data
 
-    def _cut(self, strike: FaultRule, piece: _Piece) -> None:
+    def _cut(self, strike: fault_specs.FaultRule, piece: _Piece) -> None:
         """End the reply before its end."""
         if strike.kind == "error-event" and self.served.asked.is_streaming:
             data = error_event("the emulator was asked to fail", "InternalServerError", 500) + DONE
