@@ -4,10 +4,9 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.cli import load_exports, load_running
 from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
-from inferometer.cli.load_exports import write_exports
-from inferometer.cli.load_running import LoadedRun, loaded_run
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
 from inferometer.cli.request_view import RequestQuestion, request_view
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
@@ -33,13 +32,13 @@ ANSWER = LoadAnswer
 
 def answer(made: AnswerableLoad) -> None:
     """Decode, judge and store the test, and say how it went."""
-    loaded = loaded_run(made.sent, made.folder, _percentiles(made.objective))
+    loaded = load_running.loaded_run(made.sent, made.folder, _percentiles(made.objective))
     view = request_view(loaded.run, RequestQuestion(objective=made.objective, class_names=made.class_names), path=made.folder)
     said = LoadAnswer(requests=answer_of(view), is_interrupted=loaded.is_interrupted, record=str(made.folder))
     give(said, as_json=made.as_json, show=lambda _: request_report_text(view))
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    write_exports(loaded.run, made)
+    load_exports.write_exports(loaded.run, made)
     sys.exit(_exit_code(loaded, view))
 
 
@@ -47,7 +46,7 @@ def _percentiles(objective: ObjectiveSpec | None) -> tuple[float, ...]:
     return () if objective is None else objective.percentile_fractions
 
 
-def _exit_code(loaded: LoadedRun, view: RequestReportView) -> int:
+def _exit_code(loaded: load_running.LoadedRun, view: RequestReportView) -> int:
     """INVALID counts before any objective."""
     validity, judgement = loaded.run.manifest.validity, view.judgement
     if validity is not None and validity.verdict == "INVALID":
