@@ -67,13 +67,15 @@ def words(told, metric):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA))
+    parser.add_argument("--table", action="append", choices=TABLES)
     parser.add_argument("--question", action="append", choices=QUESTIONS)
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
     arguments = parser.parse_args()
     if arguments.cache:
         arguments.cache.mkdir(parents=True, exist_ok=True)
     found = defaultdict(list)
-    for name in TABLES:
+    names = arguments.table or TABLES
+    for name in names:
         for question, side, told in asked_about(name, Path(arguments.data), arguments.cache, arguments.question or QUESTIONS):
             found[question, side].append(told)
     for (question, side), parts in sorted(found.items()):
@@ -81,7 +83,7 @@ def main():
         log_row(
             f"published devices, saved fits: {question}, {side} half",
             f"tpot {words(told, 0)}, ttft {words(told, 1)}",
-            f"{len(told)} predictions by {len(parts)} saved fits",
+            f"{len(told)} predictions by {len(parts)} saved fits; {', '.join(names)}",
         )
 
 
