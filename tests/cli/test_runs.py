@@ -59,7 +59,7 @@ def test_what_no_column_has_must_be_said():
 
 def test_a_model_without_a_number_format_is_no_fact():
     with pytest.raises(SpecError, match="number format"):
-        request_of(PROMPTS, "--model", "qwen2.5-3b")
+        analyses_of(request_of(PROMPTS, "--model", "qwen2.5-3b"))
 
 
 def test_a_stored_run_needs_nothing_said(tmp_path):
