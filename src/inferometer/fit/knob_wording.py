@@ -43,7 +43,7 @@ def limit_fit(found: LimitInterval, most: Crowd, terms: Terms, address: Address,
         said = f"{found.low:,} {word}" if found.low == found.high else f"{found.low:,} to {found.high:,} {word}"
         return KnobFit(name=found.name, value=_round(found), low=found.low, high=found.high, told_by="load", said=said, probe=None)
     probe = _limit_probe(found.name, most, address)
-    if found.is_likely_inside:
+    if found.name == "n_kv_blocks" and found.is_likely_inside:  # of seats and step budgets usual values are likelier than a faint best
         said = f"{found.low:,} {word} or more: {found.best:,} fits best, and none at all hardly worse"
         return KnobFit(name=found.name, value=found.best, low=found.low, high=None, told_by="load", said=said, probe=probe)
     value = _assumed(found, terms, n_seats)
