@@ -4,6 +4,7 @@ The tree (exit code behind each class)::
 
     InferometerError                1
     ├── SpecError                   2   the question was bad: a value, a file, a flag
+    │   └── TooLargeError           2   devices of more memory, or more of them, would do
     ├── MeasureError                3   the measurement failed or is INVALID
     │   └── EngineError             3   the engine under test failed or died
     ├── RecordError                 4   a record cannot be read or written
@@ -46,6 +47,10 @@ class SpecError(InferometerError):
     """The question was bad: an unknown name, an impossible value, a broken file."""
 
     exit_code: ClassVar[int] = 2
+
+
+class TooLargeError(SpecError):
+    """What is asked for does not fit into the memory of so many devices."""
 
 
 class MeasureError(InferometerError):
@@ -92,4 +97,5 @@ __all__ = [
     "RecordError",
     "SizingError",
     "SpecError",
+    "TooLargeError",
 ]

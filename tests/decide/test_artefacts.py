@@ -83,6 +83,7 @@ def test_the_workload_file_is_one(tmp_path):
         ({"scheduler": {"max_num_batched_tokens": 512, "block_size": 32}}, {"--max-num-batched-tokens": "512", "--block-size": "32"}),
         ({"scheduler": {"policy": "priority", "watermark_fraction": 0.01}}, {"--scheduling-policy": "priority", "--watermark": "0.01"}),
         ({"scheduler": {"long_prefill_token_threshold": 256}}, {"--long-prefill-token-threshold": "256"}),
+        ({"scheduler": {"pipeline_parallel_size": 4}}, {"--pipeline-parallel-size": "4", "--tensor-parallel-size": "2"}),
         ({"scheduler": {"max_num_active_seqs": 32}}, {"--max-num-active-seqs": "32", "--max-num-seqs": "64"}),
     ],
 )
@@ -206,6 +207,15 @@ def test_the_autoscaler_reads_what_the_adapter_offers():
     (rule,) = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])["externalRules"]
     assert metric["metric"]["name"] == rule["name"]["as"]
     assert metric["target"] == {"type": "AverageValue", "averageValue": "30"}  # whole ones of the 30.5 in flight at capacity
+
+
+def test_a_replica_of_several_nodes_is_started_on_each():
+    """2 x 8 devices: two machines of eight."""
+    made = fleet(engine={"tensor_parallel_size": 8}, scheduler={"pipeline_parallel_size": 2})
+    files = files_of(made, packaging_of(made))
+    assert "kubernetes.yaml" not in files
+    assert "--nnodes 2" in files["README.md"]
+    assert "2 replicas, each of 16 x NVIDIA H100 SXM" in files["README.md"]
 
 
 def test_no_image_no_kubernetes():

@@ -88,6 +88,7 @@ LINES = [
     {"engine": {"quantization": "int8", "kv_cache_dtype": "int8"}},
     {"engine": {"dtype": "float16", "kv_cache_dtype": "int4", "quantization": "int4"}},
     {"engine": {"kv_cache_dtype": "float4", "tensor_parallel_size": 8}},
+    {"scheduler": {"pipeline_parallel_size": 2}},
     {"scheduler": {"enable_prefix_caching": False, "async_scheduling": False, "scheduler_reserve_full_isl": False}},
     {"scheduler": {"policy": "priority", "watermark_fraction": 0.01, "max_num_active_seqs": 32, "block_size": 32}},
     {"scheduler": {"long_prefill_token_threshold": 256, "long_prefill_token_threshold_adaptive": True, "max_num_batched_tokens": 8192}},

@@ -165,10 +165,34 @@ def test_devices_are_answered_in_order_and_by_any_map():
 
 def test_what_does_not_fit_is_refused_with_the_reason():
     big = catalog.find_model("llama-3.1-70b")
-    made = candidates_of(big, [offer("l40s")], replace(GRID, tensor_parallel_sizes=(1, 3)))
+    made = candidates_of(big, [offer("l40s")], replace(GRID, tensor_parallel_sizes=(1, 3), pipeline_parallel_sizes=(1,)))
     assert made.possible == ()
     assert any("no memory" in one.why for one in made.refused)
     assert any("64 heads are not divided by 3" in one.why for one in made.refused)
+
+
+def test_a_model_that_no_node_holds_is_spread_over_several():
+    """405 G parameters of 2 bytes are 810 GB; 8 devices of 80 GB hold 640."""
+    big = catalog.find_model("llama-3.1-405b")
+    grid = replace(GRID, tensor_parallel_sizes=(8,), max_num_seqs=(64,))
+    (found,) = candidates_of(big, [offer("h100_sxm")], grid).possible
+    assert (found.parallelism, found.n_devices, found.usd_per_hour) == ("TP8 PP2", 16, 32.0)
+    assert found.deployment.config.max_model_len == big.max_position_tokens
+    assert candidates_of(big, [offer("h100_sxm")], replace(grid, pipeline_parallel_sizes=(1,))).possible == ()
+    asked = replace(grid, pipeline_parallel_sizes=(2, 4))
+    assert [one.parallelism for one in candidates_of(big, [offer("h100_sxm")], asked).possible] == ["TP8 PP2", "TP8 PP4"]
+
+
+def test_one_stage_is_enough_where_it_holds_whole_contexts(candidates):
+    assert {candidate.parallelism for candidate in candidates} == {"TP1", "TP2"}
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_other_engines_are_sized_by_their_own_rules(engine):
+    grid = replace(GRID, policy=engine, tensor_parallel_sizes=(1,), max_num_seqs=(256,))
+    made = candidates_of(MODEL, [offer("h100_sxm")], grid).possible
+    assert {type(one.deployment.config).__name__.lower() for one in made} == {f"{engine}config"}
+    assert size_device(Task(question(rate_per_s=4.0), made)).best.n_replicas == 1
 
 
 def test_other_knobs_are_tried_and_named():

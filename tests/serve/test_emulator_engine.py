@@ -36,6 +36,7 @@ CONFIGS = {
         draft_method="eagle",
         draft_cost_ratio=0.15,
     ),
+    "vllm on a pipeline": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, pipeline_parallel_size=3),
     "vllm that swaps": SchedulerConfig(
         num_blocks=24,
         max_model_len=256,

@@ -79,6 +79,12 @@ def speculating_case(seed: int) -> Case:
     return replace(case, config=config)
 
 
+def piped_case(seed: int) -> Case:
+    """The same workload on a pipeline."""
+    case, rng = random_case(seed), np.random.default_rng([seed, 3])
+    return replace(case, config=replace(case.config, pipeline_parallel_size=int(rng.choice([2, 3, 4]))))
+
+
 def random_config(rng) -> SchedulerConfig:
     block_size = int(rng.choice([1, 2, 4, 8, 16]))
     max_model_len = int(rng.integers(max(4, block_size), 16 * block_size if block_size > 2 else 48))

@@ -1,6 +1,6 @@
 """Compare the twins with the real scheduler of vLLM 0.32.0 after every step, and record what it decides.
 
-In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts::
+In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts, ``--piped`` on a pipeline::
 
     PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz --seeds 0:3000
     PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py loop --seeds 0:1000
@@ -16,10 +16,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from cases import random_case, speculating_case
+from cases import piped_case, random_case, speculating_case
 from kernel_driver import KernelDriver, demand_of
 from stepping import ReferenceDriver, drive
-from traces import GOLDEN, GOLDEN_SPECULATING, encode
+from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, encode
 from vllm_driver import VllmDriver, VllmFactory
 from vllm_engine_loop import Loop
 
@@ -104,11 +104,16 @@ def main() -> int:
     parser.add_argument("what", choices=("fuzz", "loop", "record"))
     parser.add_argument("--seeds", default="0:2500", help="first:end")
     parser.add_argument("--speculating", action="store_true")
+    parser.add_argument("--piped", action="store_true")
     arguments = parser.parse_args()
-    make_case = speculating_case if arguments.speculating else random_case
+    make_case, golden = random_case, GOLDEN
+    if arguments.speculating:
+        make_case, golden = speculating_case, GOLDEN_SPECULATING
+    if arguments.piped:
+        make_case, golden = piped_case, GOLDEN_PIPED
     first, end = map(int, arguments.seeds.split(":"))
     if arguments.what == "record":
-        record(GOLDEN_SPECULATING if arguments.speculating else GOLDEN, make_case, end)
+        record(golden, make_case, end)
         return 0
     if arguments.what == "loop":
         return min(compare_loops(range(first, end), make_case), 1)

@@ -6,10 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cases import random_case, speculating_case
+from cases import piped_case, random_case, speculating_case
 from kernel_driver import KernelDriver
 from stepping import ReferenceDriver, State, drive
-from traces import GOLDEN, GOLDEN_SPECULATING, decode
+from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, decode
 
 import inferometer
 from inferometer.simulate.reference.vllm import Scheduler
@@ -17,13 +17,14 @@ from inferometer.simulate.reference.vllm import Scheduler
 HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())
 SPECULATING_TRACES = decode(GOLDEN_SPECULATING.read_bytes())
+PIPED_TRACES = decode(GOLDEN_PIPED.read_bytes())
 N_WORKLOADS, N_STEPS, N_LOOPS = 3000, 200_000, 1000
-N_SPECULATING = 600
+N_SPECULATING, N_PIPED = 600, 600
 
 
 @pytest.mark.parametrize("twin", [ReferenceDriver, KernelDriver], ids=["reference", "kernel"])
 def test_recorded_traces_are_reproduced(twin):
-    for case, recorded in TRACES + SPECULATING_TRACES:
+    for case, recorded in TRACES + SPECULATING_TRACES + PIPED_TRACES:
         calls = list(drive(case, [twin(case)]))
         assert len(calls) == len(recorded), f"seed {case.seed}"
         for (step, call, (state,)), expected in zip(calls, recorded, strict=True):
@@ -41,6 +42,13 @@ def test_recorded_traces_cover_the_grid():
     assert any(request.abort_step is not None for case, _ in TRACES for request in case.requests)
     assert any(len(request.outputs) < request.max_tokens for case, _ in TRACES for request in case.requests)
     assert sum(len(state.preempted) for _, states in TRACES for state in states) > 100
+
+
+def test_recorded_traces_of_pipelines_cover_the_grid():
+    configs = [case.config for case, _ in PIPED_TRACES]
+    assert {config.pipeline_parallel_size for config in configs} == {2, 3, 4}
+    assert {config.async_scheduling for config in configs} == {True, False}
+    assert sum(len(state.preempted) for _, states in PIPED_TRACES for state in states) > 50
 
 
 def test_recorded_traces_of_drafts_cover_the_grid():
@@ -71,7 +79,7 @@ def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
 
 def test_kernel_decides_as_the_reference_does():
     for seed in range(1000, 1150):
-        case = speculating_case(seed) if seed % 3 == 0 else random_case(seed)
+        case = (speculating_case, random_case, piped_case)[seed % 3](seed)
         for step, call, (reference, kernel) in drive(case, [ReferenceDriver(case), KernelDriver(case)]):
             assert reference == kernel, f"seed {seed}, step {step}, after {call}"
 
@@ -102,6 +110,20 @@ def test_real_scheduler_never_differs_with_drafts():
     counts = counts_of("fuzz", N_SPECULATING, "--speculating")
     assert counts["workloads"] == N_SPECULATING
     assert counts["drafts"] >= 50 * N_SPECULATING
+    assert "different" not in counts
+
+
+@pytest.mark.slow
+def test_real_scheduler_never_differs_on_a_pipeline():
+    counts = counts_of("fuzz", N_PIPED, "--piped")
+    assert counts["steps"] >= 50 * N_PIPED
+    assert "different" not in counts
+
+
+@pytest.mark.slow
+def test_real_engine_loop_gives_the_same_times_on_a_pipeline():
+    counts = counts_of("loop", N_PIPED, "--piped")
+    assert counts["FINISHED"] >= 0.8 * N_PIPED
     assert "different" not in counts
 
 

@@ -9,6 +9,7 @@ from cases import Case
 from stepping import State
 
 GOLDEN = Path(__file__).parent / "vllm_0_32_0_traces.json.gz"
+GOLDEN_PIPED = Path(__file__).parent / "vllm_0_32_0_piped_traces.json.gz"
 GOLDEN_SPECULATING = Path(__file__).parent / "vllm_0_32_0_speculating_traces.json.gz"
 
 

@@ -1,6 +1,7 @@
 """The real scheduler of vLLM 0.32.0 behind the same interface: no model, no GPU, no network. Runs in vLLM's environment."""
 
 import json
+import os
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -75,13 +76,19 @@ class VllmFactory:
         vllm_config.speculative_config = speculation(config, model, vllm_config.parallel_config)
         spec = FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         blocks = KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
-        return cls(
+        if config.pipeline_parallel_size > 1:  # as on a GPU: model runner V2, which alone pipes asynchronously
+            vllm_config.parallel_config.pipeline_parallel_size = config.pipeline_parallel_size
+            os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+        scheduler = cls(
             vllm_config=vllm_config,
             kv_cache_config=blocks,
             structured_output_manager=StructuredOutputManager(vllm_config),
             block_size=config.block_size,
             log_stats=False,
         )
+        os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)
+        assert config.pipeline_parallel_size == 1 or scheduler.use_v2_model_runner
+        return scheduler
 
 
 def speculation(config, model, parallel):

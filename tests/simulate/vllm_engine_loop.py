@@ -11,6 +11,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm_driver import VllmDriver
 
 from inferometer.records.types import ABSENT
+from inferometer.simulate.reference.stages import Stages
 from inferometer.simulate.step_cost import duration_ns
 
 
@@ -18,7 +19,7 @@ class Device:
     """Works off one batch after the other; knows what each takes."""
 
     def __init__(self, driver: VllmDriver, cost) -> None:
-        self.now_ns, self.free_ns = 0, 0
+        self.now_ns, self.stages = 0, Stages(driver.case.config.pipeline_parallel_size)
         self.on_wait = lambda: None
         self._driver, self._cost = driver, cost
         self._last = None
@@ -27,10 +28,11 @@ class Device:
     def execute_model(self, scheduler_output, non_block):
         assert non_block
         chosen = scheduler_output.num_scheduled_tokens
-        self.free_ns = max(self.now_ns, self.free_ns)
-        if chosen:
-            self.free_ns += duration_ns(self._cost, len(chosen), 0, sum(chosen.values()), 0, 0)
-        self._last = Result(self, self.free_ns, self._driver.yields(scheduler_output, self.drafted))
+        yields = self._driver.yields(scheduler_output, self.drafted)
+        took_ns = duration_ns(self._cost, len(chosen), 0, sum(chosen.values()), 0, 0) if chosen else 0
+        is_sampling = any(n_drafts is not None for n_drafts in yields.values())
+        passage = self.stages.work(self.now_ns, took_ns, is_sampling=is_sampling)
+        self._last = Result(self, passage.end_ns, yields)
         return self._last
 
     def take_draft_token_ids(self):

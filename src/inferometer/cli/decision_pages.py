@@ -159,7 +159,7 @@ def _facts(answer: SizeAnswer) -> tuple[tuple[str, str], ...]:
     facts = [
         ("model", answer.model_id),
         ("weights, KV cache", f"{pick.weights_dtype}, {pick.kv_cache_dtype}"),
-        ("tensor parallel", str(pick.tensor_parallel_size)),
+        ("parallelism", pick.parallelism),
         ("lengths", f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"),
         ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
         ("router", answer.router),

@@ -21,10 +21,11 @@ from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide import candidates, sizing, sizing_types
-from inferometer.errors import SizingError
+from inferometer.errors import SizingError, SpecError
 from inferometer.spec import prices, resolve, types
 
 ANSWER = SizeAnswer
+_ENGINES: Final = ("vllm", "sglang", "trtllm")
 _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 
 
@@ -53,7 +54,13 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--prices", "price_file", type=click.Path(path_type=Path), help="YAML of rents, bought devices, APIs. [the catalogue's rents]"
 )
+@click.option(
+    "--engine", type=click.Choice(_ENGINES), default="vllm", show_default=True, help="Whose scheduler; --out writes vLLM's files."
+)
 @click.option("--tp", default="1,2,4,8", show_default=True, help="Tensor-parallel sizes to try.")
+@click.option(
+    "--pp", metavar="SIZES", help="Pipeline stages to try, vLLM's. [1; more where the KV cache is too small for the model's contexts]"
+)
 @click.option(
     "--dtype", type=click.Choice(get_args(types.DType)), default="bfloat16", show_default=True, help="Of weights and activations."
 )
@@ -61,7 +68,11 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option("--max-num-seqs", "seats", default="64,256", show_default=True, help="Seats to try.")
 @click.option("--max-num-batched-tokens", "step_tokens", default="2048,8192", show_default=True, help="Step budgets to try.")
 @click.option(
-    "--set", "own", multiple=True, metavar="NAME=VALUES", help="Values to try of another knob of vLLM: enable_chunked_prefill=true,false."
+    "--set",
+    "own",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Values to try of another knob of the engine: enable_chunked_prefill=true,false.",
 )
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
@@ -81,6 +92,7 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
     table = None if flags["price_file"] is None else prices.read_prices(flags["price_file"])
     fits = [sizing_offers.fit_named(text) for text in flags["fits"]]
     if flags["out"] is not None:
+        _check_is_deployed(flags["engine"])
         deployment_folder.check_free(flags["out"], is_forced=flags["force"])
     grid = sizing_offers.grid_of(flags)
     tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), grid)
@@ -101,6 +113,14 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         sized_folder.write_answer(flags["out"], asked.question, found, grid.utilization_fraction, is_forced=flags["force"])
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)
     sys.exit(_EXIT_CODES[said.verdict])
+
+
+def _check_is_deployed(engine: str) -> None:
+    """Only vLLM's command line, metrics and images are known: said before the search."""
+    if engine != "vllm":
+        raise SpecError(
+            f"files that deploy {engine} cannot be written", where="--out", allowed="--engine vllm", try_="--json, which has its knobs"
+        )
 
 
 def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_over_time.OverTime | None:

@@ -29,7 +29,7 @@ def _fast(answer: SizeAnswer) -> TextTable:
     rows = [
         (
             row.hardware_id,
-            f"{row.n_replicas} x TP{row.tensor_parallel_size} {row.weights_dtype}",
+            f"{row.n_replicas} x {row.parallelism} {row.weights_dtype}",
             _ms(row.asked.served.ttft),
             _ms(row.asked.served.tpot),
             row.verdict,

@@ -118,7 +118,8 @@ def _origins(answer: SizeAnswer) -> list[str]:
     if pick is None:
         return lines
     lengths = f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"
-    asked = f"ASKED  {answer.model_id}, {lengths}; {answer.objective}; {answer.router} router before all replicas, simulated together"
+    who = f"{answer.model_id} on {pick.engine}"
+    asked = f"ASKED  {who}, {lengths}; {answer.objective}; {answer.router} router before all replicas, simulated together"
     power = pick.costs.power_from
     price = [f"PRICE  {one.basis}, {one.date_utc or 'undated'} ({one.source.where})" for one in (pick.rent, pick.owned) if one is not None]
     lines = [

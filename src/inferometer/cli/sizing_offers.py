@@ -87,7 +87,9 @@ def grid_of(flags: dict[str, Any]) -> Grid:
     """What is to be tried on each."""
     return Grid(
         tensor_parallel_sizes=parse_counts(flags["tp"], where="--tp"),
+        pipeline_parallel_sizes=None if flags["pp"] is None else parse_counts(flags["pp"], where="--pp"),
         dtype=flags["dtype"],
+        policy=flags["engine"],
         quantizations=(None, *_quantizations(flags["quantization"])),
         max_num_seqs=parse_counts(flags["seats"], where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(flags["step_tokens"], where="--max-num-batched-tokens"),

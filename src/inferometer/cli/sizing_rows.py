@@ -8,12 +8,18 @@ from inferometer.decide.sizing_types import PacedAnswer, ServedBy, SizedKind
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
 from inferometer.simulate.deployment import Pace
+from inferometer.simulate.engine_config import n_stages_of
 from inferometer.spec.prices import ApiPrice, OwnedPrice
 from inferometer.spec.types import PriceSpec
 from inferometer.stats.estimate import Estimate, Verdict
 
 _SHOWN_FRACTION: Final = 0.95
-_KNOBS: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+_KNOBS: Final = (
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    *("max_running_requests", "chunked_prefill_size", "context_length"),
+    *("max_batch_size", "max_num_tokens", "max_seq_len"),
+)
+"""Seats, budget of a step and longest context: vLLM's, SGLang's and TensorRT-LLM's names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +63,14 @@ class KindRow:
     hardware: str
     layout: str
     model_id: str
+    engine: str
+    """Whose scheduler was simulated."""
     weights_dtype: str
     kv_cache_dtype: str
     tensor_parallel_size: int
+    pipeline_parallel_size: int
+    parallelism: str
+    """``TP8 PP2``"""
     knobs: tuple[tuple[str, int], ...]
     mean_prompt_tokens: float
     """Of the simulated requests."""
@@ -108,9 +119,12 @@ def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
         hardware=kind.hardware,
         layout=kind.layout,
         model_id=candidate.deployment.model.model_id,
+        engine=config.engine,
         weights_dtype=engine.quantization or engine.dtype,
         kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,
         tensor_parallel_size=engine.tensor_parallel_size,
+        pipeline_parallel_size=n_stages_of(config),
+        parallelism=candidate.parallelism,
         knobs=tuple((name, getattr(config, name)) for name in _KNOBS if hasattr(config, name)),
         mean_prompt_tokens=tokens_in,
         mean_output_tokens=tokens_out,

@@ -1,18 +1,22 @@
 """Which replicas can be bought and set up: devices, how many to a replica, number formats, and the engine's knobs?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-from inferometer.errors import SpecError
+from inferometer.errors import SpecError, TooLargeError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.simulate.engine_config import n_stages_of
 from inferometer.simulate.serving_config import check_knob
 from inferometer.spec.prices import OwnedPrice
 from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
+_STAGES_AS_NEEDED: Final = (1, 2, 4, 8)
+_UNLESS_SAID: Final = {"trtllm": {"enable_chunked_prefill": "true"}}
+"""Without it TensorRT-LLM wants steps as long as the longest context."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,8 @@ class Grid:
     """What is tried on each device: all combinations."""
 
     tensor_parallel_sizes: tuple[int, ...] = DEFAULT_TP
+    pipeline_parallel_sizes: tuple[int, ...] | None = None
+    """None: one stage, and more where the KV cache of fewer does not hold a context of the model's whole length."""
     dtype: DType = "bfloat16"
     quantizations: tuple[DType | None, ...] = (None,)
     kv_cache_dtypes: tuple[DType | None, ...] = (None,)
@@ -62,12 +68,18 @@ class Candidate:
     @property
     def n_devices(self) -> int:
         """To a replica."""
-        return self.deployment.engine.tensor_parallel_size
+        return self.deployment.n_devices
 
     @property
     def usd_per_hour(self) -> float | None:
         """Of a replica."""
         return None if self.offer.usd_per_hour is None else self.offer.usd_per_hour * self.n_devices
+
+    @property
+    def parallelism(self) -> str:
+        """``TP8``, or with pipeline stages ``TP8 PP2``."""
+        n_stages = n_stages_of(self.deployment.config)
+        return f"TP{self.deployment.engine.tensor_parallel_size}" + f" PP{n_stages}" * (n_stages > 1)
 
     @property
     def layout(self) -> str:
@@ -76,7 +88,7 @@ class Candidate:
         formats = [engine.dtype if engine.quantization is None else f"{engine.quantization} weights"]
         formats += [f"{engine.kv_cache_dtype} KV"] if engine.kv_cache_dtype is not None else []
         others = "".join(f", {name} {value}" for name, value in self.own)
-        return f"TP{engine.tensor_parallel_size} {', '.join(formats)}, {config.max_num_active} seats{others}"
+        return f"{self.parallelism} {', '.join(formats)}, {config.max_num_active} seats{others}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +99,8 @@ class Refusal:
     tensor_parallel_size: int
     what: str
     why: str
+    is_too_large: bool = False
+    """More devices would do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +125,34 @@ def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Cand
     for offer in offers:
         for engine in _engines(offer, grid):
             for knobs in _knobs(grid):
-                made = _candidate(model, offer, engine, knobs)
-                if isinstance(made, Candidate):
-                    possible.append(made)
-                elif made not in refused:
-                    refused.append(made)
+                made = _on_stages(model, offer, engine, knobs, grid)
+                possible += [one for one in made if isinstance(one, Candidate)]
+                refused += [one for one in made if isinstance(one, Refusal) and one not in refused]
     return Candidates(possible=tuple(possible), refused=tuple(refused))
+
+
+def _on_stages(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs, grid: Grid) -> list[Candidate | Refusal]:
+    """The replica on each number of pipeline stages; the refusal of the most where none can be."""
+    if grid.pipeline_parallel_sizes is not None:
+        return [_candidate(model, offer, engine, _piped(knobs, n_stages)) for n_stages in grid.pipeline_parallel_sizes]
+    made = list[Candidate | Refusal]()
+    for n_stages in _STAGES_AS_NEEDED if grid.policy == "vllm" and offer.hardware.kind != "cpu" else (1,):
+        made.append(_candidate(model, offer, engine, _piped(knobs, n_stages)))
+        if not _is_cramped(made[-1]):
+            break
+    return [one for one in made if isinstance(one, Candidate)] or made[-1:]
+
+
+def _is_cramped(made: Candidate | Refusal) -> bool:
+    """Would more stages hold longer contexts?"""
+    if isinstance(made, Refusal):
+        return made.is_too_large
+    asked = made.deployment
+    return "max_model_len" not in asked.knobs.own and asked.config.max_model_len < asked.model.max_position_tokens
+
+
+def _piped(knobs: Knobs, n_stages: int) -> Knobs:
+    return knobs if n_stages == 1 else replace(knobs, shared={**knobs.shared, "pipeline_parallel_size": n_stages})
 
 
 def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
@@ -136,7 +172,10 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
 
 
 def _knobs(grid: Grid) -> list[Knobs]:
-    others = [dict(zip((name for name, _ in grid.own), chosen, strict=True)) for chosen in product(*(values for _, values in grid.own))]
+    others = [
+        _UNLESS_SAID.get(grid.policy, {}) | dict(zip((name for name, _ in grid.own), chosen, strict=True))
+        for chosen in product(*(values for _, values in grid.own))
+    ]
     return [
         Knobs(
             policy=grid.policy,
@@ -150,18 +189,22 @@ def _knobs(grid: Grid) -> list[Knobs]:
 
 def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs) -> Candidate | Refusal:
     """The replica, or why it cannot be."""
-    tp = engine.tensor_parallel_size
-    what = f"{engine.quantization or engine.dtype} on {tp} x {offer.hardware.name}"
+    tp, n_stages = engine.tensor_parallel_size, knobs.shared.get("pipeline_parallel_size", 1)
+
+    def refusal(why: str, *, is_too_large: bool = False) -> Refusal:
+        what = f"{engine.quantization or engine.dtype} on {tp * n_stages} x {offer.hardware.name}"
+        return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=why, is_too_large=is_too_large)
+
     if model.attention.n_heads % tp:
-        return Refusal(
-            hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=f"{model.attention.n_heads} heads are not divided by {tp}"
-        )
+        return refusal(f"{model.attention.n_heads} heads are not divided by {tp}")
     try:
         step_times = offer.step_times or datasheet_levels(model, engine, offer.hardware)
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
+    except TooLargeError as error:
+        return refusal(error.what, is_too_large=True)
     except SpecError as error:
-        return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=error.what)
+        return refusal(error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}")
 
 
 __all__ = ["DEFAULT_TP", "Candidate", "Candidates", "Grid", "Offer", "Refusal", "candidates_of"]

@@ -29,6 +29,10 @@ class ParallelPlan:
                 f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}", where="--tp, --pp", allowed="1 or more"
             )
 
+    def stage_fraction(self, n_layers: int) -> float:
+        """Which share of the layers has the largest stage? vLLM gives what is left over to some, one layer each."""
+        return -(-n_layers // self.n_pipeline) / n_layers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:

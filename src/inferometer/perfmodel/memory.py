@@ -81,21 +81,21 @@ class LogitsTrap:
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     """What does each device hold for this batch?
 
-    With pipeline parallelism a stage holds its share of layers' weights and cache. Activations are those of the widest layer
+    With pipeline parallelism the largest stage counts, with its share of weights and cache. Activations are those of the widest layer
     (its inputs, outputs and the residual stream), which the next layer reuses: an estimate, engines round up.
     """
     model, engine = question.model, question.engine
-    n_stages = (question.plan or plan_of(engine)).n_pipeline
+    stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     total_bytes = round(question.hardware.memory_bytes.value)
     rows = batch_size * question.prompt_tokens
     rows = rows if question.max_step_tokens is None else min(rows, max(question.max_step_tokens, batch_size))
     positions = rows if question.has_all_logits else batch_size
     blocks_tokens = -(-question.context_tokens // question.block_tokens) * question.block_tokens
-    per_sequence = kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens) / n_kv_shards(model, engine) / n_stages
+    per_sequence = kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens) / n_kv_shards(model, engine) * stage_fraction
     return MemoryBudget(
         total_bytes=total_bytes,
         reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
-        weight_bytes=round(weight_bytes(model, engine) / n_stages),
+        weight_bytes=round(weight_bytes(model, engine) * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
         activation_bytes=round(rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8),
         logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),
@@ -136,9 +136,9 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     29063
     """
     model, engine = question.model, question.engine
-    n_stages = (question.plan or plan_of(engine)).n_pipeline
+    stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     budget = memory_budget(question, max_num_seqs)
-    block_bytes = kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens) / n_kv_shards(model, engine) / n_stages
+    block_bytes = kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens) / n_kv_shards(model, engine) * stage_fraction
     return max(int((budget.free_bytes + budget.kv_bytes) / block_bytes), 0)
 
 

@@ -29,6 +29,8 @@ class StepTimes:
     slow: StepTimeArrays
     box: tuple[BoxRange, ...] = ()
     """In which a fit was checked; empty for a datasheet."""
+    n_stages: int = 1
+    """Of the pipeline through which they are."""
     front_end_s: float = 0.0
     """What a request spends outside of the engine; a datasheet and a sweep know of none."""
 

@@ -10,9 +10,9 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, n_stages_of
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference import price
+from inferometer.simulate.reference import price, stages
 from inferometer.simulate.reference.batch import Batch, Delivery
 from inferometer.simulate.reference.policy import policy_of
 from inferometer.simulate.reference.request import Request, Status
@@ -66,7 +66,7 @@ class LiveEngine:
         self._cost = cost
         self._listener = listener
         self._phase = _Phase.IDLE
-        self._device_free_ns = 0
+        self._stages = stages.Stages(n_stages_of(config))
         self._wake_ns = FAR_NS
         self._in_flight: deque[_InFlight] = deque()
         self._arrivals: deque[Request] = deque()
@@ -119,13 +119,13 @@ class LiveEngine:
 
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has."""
-        start_ns = max(self.now_ns, self._device_free_ns)
-        self._device_free_ns = start_ns + price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
+        duration_ns = price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
+        passage = self._stages.work(self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled))
         self._listener.on_scheduled(batch, self.now_ns)
         for request in batch.rejected:
             self._drop(request, self.now_ns)
         self._wake_ns = batch.wake_ns
-        return _InFlight(batch, self._device_free_ns)
+        return _InFlight(batch, passage.end_ns)
 
     def _complete(self, oldest: _InFlight) -> None:
         """A batch is done: deliver what it yielded."""

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from inferometer.errors import SpecError
+from inferometer.errors import SpecError, TooLargeError
 from inferometer.perfmodel import kv_cache, memory
+from inferometer.perfmodel.communication import ParallelPlan
+from inferometer.perfmodel.pipelines import through_stages
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
@@ -14,6 +16,7 @@ from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
 """What is asked of a server that is not known exactly: as it most likely is, and both ends of what may be."""
 
+_STAGES_KNOB: Final = "pipeline_parallel_size"
 _DEFAULT_SEATS: Final = 256
 _DEFAULT_STEP_TOKENS: Final = 2048
 """vLLM's usual ``max_num_seqs`` and ``max_num_batched_tokens``: what activations are reckoned with where nobody says."""
@@ -57,6 +60,11 @@ class Deployment:
         ends = {"likely": None, "fast": self.fast_config, "slow": self.slow_config}
         return replace(self, config=ends[pace] or self.config)
 
+    @property
+    def n_devices(self) -> int:
+        """Of all stages together."""
+        return self.engine.tensor_parallel_size * engine_config.n_stages_of(self.config)
+
 
 class _KvBlocks(NamedTuple):
     n_blocks: int
@@ -86,11 +94,17 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         engine=engine,
         hardware=hardware,
         config=config,
-        step_times=step_times,
+        step_times=through_stages(step_times, model, hardware, _n_stages(knobs)),
         kv_origin=kv_origin,
         knobs=knobs,
         front_end_s=step_times.front_end_s,
     )
+
+
+def _n_stages(knobs: Knobs) -> int:
+    """Of the pipeline; what is no number is refused with the other knobs."""
+    asked = knobs.own.get(_STAGES_KNOB, str(knobs.shared.get(_STAGES_KNOB, 1)))
+    return max(int(asked), 1) if asked.isdecimal() else 1
 
 
 def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs) -> _KvBlocks:
@@ -106,6 +120,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
         engine=engine,
         hardware=hardware,
         context_tokens=1,
+        plan=ParallelPlan(n_tensor=engine.tensor_parallel_size, n_pipeline=_n_stages(knobs)),
         prompt_tokens=step_tokens,
         max_step_tokens=step_tokens,
         block_tokens=block_size,
@@ -113,8 +128,8 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
     )
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared.get("max_num_seqs", _DEFAULT_SEATS))
     if n_blocks < 2:
-        raise SpecError(
-            f"{model.model_id!r} leaves no memory for a KV cache on {engine.tensor_parallel_size} x {hardware.name}",
+        raise TooLargeError(
+            f"{model.model_id!r} leaves no memory for a KV cache on {engine.tensor_parallel_size * _n_stages(knobs)} x {hardware.name}",
             where="--hardware, --tp",
             try_="more devices (--tp), fewer bits (--quantization), or a larger device",
         )

@@ -27,4 +27,10 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 
 EngineConfig: TypeAlias = SchedulerConfig | TrtllmConfig | SglangConfig | BatchConfig
 
-__all__ = ["EngineConfig"]
+
+def n_stages_of(config: EngineConfig) -> int:
+    """Through how many stages does a batch go, one after the other (pipeline parallelism)?"""
+    return config.pipeline_parallel_size if isinstance(config, SchedulerConfig) else 1
+
+
+__all__ = ["EngineConfig", "n_stages_of"]

@@ -12,9 +12,6 @@ Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
-ASYNC_DEPTH: Final = 2
-"""How many batches are in flight under asynchronous scheduling, without pipeline parallelism."""
-
 _ENGINES: Final[dict[Rules, str]] = {"vllm": "vLLM 0.32.0", "sarathi": "Sarathi-Serve", "orca": "Orca", "vllm-v0": "vLLM v0"}
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
@@ -40,6 +37,9 @@ class SchedulerConfig:
     With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to ``swap_space_bytes`` of host memory and come
     back before he runs again; where they do not fit he computes all again. Both ways take ``swap_bytes_per_s`` on each device, and
     the step that follows begins when the copies are done.
+
+    With ``pipeline_parallel_size`` stages as many batches are in flight, under ``async_scheduling`` one more (vLLM's default on a GPU,
+    its model runner V2), and a request decodes in every so manieth of them.
 
     ``rules`` are those of older engines, in the short form that simulators give them (Vidur's). "sarathi": decodes before prefill
     chunks, memory for the whole prompt at the admission, which goes on in a step that preempts. "orca": no limit of a step's tokens,
@@ -73,10 +73,11 @@ class SchedulerConfig:
     swap_space_bytes: int = 4 * 2**30
     swap_bytes_per_s: float | None = None
     kv_block_bytes: int | None = None
+    pipeline_parallel_size: int = 1
     rules: Rules = "vllm"
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active", "pipeline_parallel_size"):
             if getattr(self, name) < 1:
                 self._refuse(name, "1 or more")
         if self.max_model_len < 2:
@@ -99,6 +100,8 @@ class SchedulerConfig:
         self._check_what_is_added()
 
     def _check_what_is_added(self) -> None:
+        if self.pipeline_parallel_size > 1 and (self.rules != "vllm" or self.num_speculative_tokens != 0):
+            self._refuse("pipeline_parallel_size", "1 with drafts, or with rules of other engines")
         if self.rules in {"orca", "vllm-v0"}:
             for name in ("enable_chunked_prefill", "long_prefill_token_threshold"):
                 if getattr(self, name):
@@ -153,6 +156,7 @@ class SchedulerConfig:
         changes = ", shortest remaining first" * (self.policy == "srpt")
         changes += ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
         changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
+        changes += f", {self.pipeline_parallel_size} pipeline stages" * (self.pipeline_parallel_size > 1)
         return _ENGINES[self.rules] + changes + ", swapping" * (self.preemption_mode == "swap")
 
     @property
@@ -226,7 +230,7 @@ class SchedulerConfig:
     @property
     def depth(self) -> int:
         """How many batches may be in flight?"""
-        return ASYNC_DEPTH if self.async_scheduling else 1
+        return self.pipeline_parallel_size + self.async_scheduling
 
 
-__all__ = ["ASYNC_DEPTH", "DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "Rules", "SchedulerConfig"]
+__all__ = ["DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "Rules", "SchedulerConfig"]

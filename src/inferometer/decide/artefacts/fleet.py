@@ -1,7 +1,7 @@
 """What is to run, and what was predicted of it? All that the files of a deployment are made of: their plan."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
@@ -11,6 +11,9 @@ from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
+
+_NODE_DEVICES: Final = 8
+"""As on an HGX or OAM board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +97,12 @@ class Fleet:
     @property
     def n_devices(self) -> int:
         """To a replica."""
-        return self.engine.tensor_parallel_size
+        return self.engine.tensor_parallel_size * self.scheduler.pipeline_parallel_size
+
+    @property
+    def n_nodes(self) -> int:
+        """To a replica, of machines as they are sold."""
+        return -(-self.n_devices // _NODE_DEVICES)
 
 
 __all__ = ["Fleet", "OperatingPoint", "Promise"]

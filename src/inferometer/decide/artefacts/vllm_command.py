@@ -75,6 +75,7 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
         "quantization": None if engine.quantization == fleet.model.checkpoint_dtype else _online(engine.quantization),
         "kv-cache-dtype": "auto" if engine.kv_cache_dtype in {None, engine.dtype} else _KV_DTYPES.get(engine.kv_cache_dtype or "float16"),
         "tensor-parallel-size": engine.tensor_parallel_size,
+        "pipeline-parallel-size": scheduler.pipeline_parallel_size if scheduler.pipeline_parallel_size > 1 else None,
         "max-model-len": scheduler.max_model_len,
         "max-num-seqs": scheduler.max_num_seqs,
         "max-num-batched-tokens": scheduler.max_num_batched_tokens,

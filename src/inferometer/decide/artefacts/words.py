@@ -152,6 +152,12 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
             f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}; a new one helps once"
         )
         lines[-1] += " its model is loaded."
+    elif fleet.n_nodes > 1:
+        lines.append(
+            f"A replica takes {fleet.n_nodes} nodes. On each run `./vllm-serve.sh --nnodes {fleet.n_nodes} --master-addr FIRST_NODE "
+            f"--node-rank N`, N from 0 on; on all but the first with `--headless`. Only the first answers."
+        )
+        lines.append("There is no kubernetes.yaml: a pod lives on one node (LeaderWorkerSet makes groups of pods).")
     else:
         lines.append(f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name} (--image NAME).")
     lines += [f"The router: {router_note}."] if (router_note := balance_note(fleet)) else []

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.engine_config import EngineConfig, n_stages_of
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
@@ -42,6 +42,7 @@ CONFIG: Final = np.dtype(
             "is_async",
             "is_reserving",
             "depth",
+            "n_stages",
             "capacity_policy",
             "chunking_policy",
             "chunk_tokens",
@@ -84,6 +85,7 @@ def config_record(config: EngineConfig) -> NDArray[Any]:
     record = np.zeros(1, CONFIG)
     for name in ("max_num_active", "max_model_len", "block_size", "n_kv_blocks", "depth"):
         record[name] = getattr(config, name)
+    record["n_stages"] = n_stages_of(config)
     record["is_caching"] = config.enable_prefix_caching
     record["n_instances"] = config.n_instances
     kind, columns = _own_columns(config)

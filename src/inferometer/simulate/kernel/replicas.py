@@ -88,6 +88,7 @@ def state_of(states: State, replica: int) -> State:
         preempted=states.preempted[replica],
         parts=states.parts[replica],
         batches=states.batches[replica],
+        stages=states.stages[replica],
         abort_ns=states.abort_ns,
         leaving=states.leaving,
         arrival_order=states.arrival_order,

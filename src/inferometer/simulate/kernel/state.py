@@ -38,6 +38,7 @@ REQUEST: Final = np.dtype(
         ("num_in_flight_tokens", np.int32),
         ("num_stale_output_tokens", np.int32),
         ("is_prefill_chunk", np.int32),
+        ("next_decode_eligible_step", np.int32),
         ("status", np.int32),
         ("num_prompt_tokens", np.int32),
         ("stop_tokens", np.int32),
@@ -123,6 +124,7 @@ BATCH: Final = np.dtype(
         ("step_index", np.int64),
         ("start_ns", np.int64),
         ("end_ns", np.int64),
+        ("busy_ns", np.int64),
         ("n_prefill_requests", np.int64),
         ("n_decode_requests", np.int64),
         ("prefill_tokens", np.int64),
@@ -155,7 +157,7 @@ COUNTERS: Final = np.dtype(
             "n_preempted",
             "n_served",
             "now_ns",
-            "device_free_ns",
+            "current_step",
             "n_pieces",
             "wake_ns",
             "first_batch",
@@ -176,7 +178,7 @@ COUNTERS: Final = np.dtype(
     ],
     align=True,
 )
-"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done; ``ready_ns`` is
+"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on the mean stage; ``ready_ns`` is
 when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now? ``n_rows`` of the block table
 behind the seats were ever used."""
 
@@ -253,6 +255,8 @@ class State(NamedTuple):
     """(D, M) ``PART``"""
     batches: Records
     """(D) ``BATCH``"""
+    stages: Whole
+    """(2, stages of the pipeline) When is each free? When are the tokens of each of the last batches known?"""
     abort_ns: Whole
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: Whole
@@ -308,8 +312,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     counters = np.zeros(1, COUNTERS)
     config_columns = config_record(config)
     counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
-    counters["ready_ns"] = FAR_NS
-    counters["first_free_row"] = counters["first_received"] = NOTHING
+    counters["ready_ns"], counters["first_free_row"], counters["first_received"] = FAR_NS, NOTHING, NOTHING
     return State(
         config=config_columns,
         counters=counters,
@@ -334,6 +337,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),
         batches=np.zeros(config.depth, BATCH),
+        stages=np.zeros((2, int(config_columns["n_stages"][0])), np.int64),
         abort_ns=requests.abort_ns.copy(),
         leaving=leaving,
         arrival_order=np.flatnonzero(requests.follows == NOTHING).astype(np.int32),

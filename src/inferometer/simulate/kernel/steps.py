@@ -1,7 +1,8 @@
 """What does one replica do: take requests in, launch batches, finish them? Compiled; the loops call it, one replica or many.
 
-Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` (depth 2) of vLLM 0.32.0: batches are launched until
-``depth`` are in flight; then the oldest is awaited. Batches run one after the other on the device.
+Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0: batches are launched until
+``depth`` are in flight; then the oldest is awaited. Batches run one after the other on the stages of the device
+(``reference/stages.py``).
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -78,7 +79,7 @@ def complete_oldest(state: State, part_log: PartLog) -> bool:
         _note_parts(state, part_log, slot)
     if n_delivered > 0:
         counters.n_barren_steps = 0
-    counters.busy_ns += batch.end_ns - batch.start_ns
+    counters.busy_ns += batch.busy_ns
     counters.n_busy_in_flight -= batch.n_parts > 0
     counters.first_batch = (slot + 1) % state.config[0].depth
     counters.n_in_flight -= 1
@@ -97,10 +98,29 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
 @inlined
 def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
     """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
-    counters, batch = state.counters[0], state.batches[slot]
-    batch.start_ns = counters.now_ns if policy.has_instances() else max(counters.now_ns, counters.device_free_ns)
-    batch.end_ns = batch.start_ns + price.duration_ns(state, cost, slot)
-    counters.device_free_ns = batch.end_ns
+    counters, batch, stages, n_stages = state.counters[0], state.batches[slot], state.stages, state.config[0].n_stages
+    duration_ns: int = price.duration_ns(state, cost, slot)
+    i_sampled = counters.current_step % n_stages
+    if policy.has_instances():
+        stages[0, 0] = 0  # each works by itself
+    end_ns: int = max(counters.now_ns, stages[1, i_sampled], stages[0, 0])
+    batch.start_ns = end_ns
+    for i_stage in range(n_stages):
+        share_ns = duration_ns * (i_stage + 1) // n_stages - duration_ns * i_stage // n_stages
+        end_ns = max(end_ns, stages[0, i_stage]) + share_ns
+        stages[0, i_stage] = end_ns
+    stages[1, i_sampled] = end_ns if n_stages > 1 and _is_sampling(state, slot) else 0
+    batch.end_ns = end_ns
+    batch.busy_ns = duration_ns // n_stages
+
+
+@compiled
+def _is_sampling(state: State, slot: int) -> bool:
+    """Does anyone get a token by this batch?"""
+    parts, is_any = state.parts[slot], False
+    for i_part in range(state.batches[slot].n_parts):
+        is_any |= parts[i_part].yields_token != 0
+    return is_any
 
 
 @inlined

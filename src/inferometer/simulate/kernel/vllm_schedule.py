@@ -29,6 +29,7 @@ def schedule(state: State, slot: int) -> None:
     state.batches[slot].n_parts = 0
     state.batches[slot].num_swapped_blocks = 0
     state.counters[0].n_preempted = 0
+    state.counters[0].current_step += 1
     _choose(state, slot)
     launch(state, slot)
 
@@ -145,8 +146,9 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
     """How many tokens would this running request compute now?"""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
-    if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens:
-        return 0  # its last token is in flight
+    is_last = placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens
+    if is_last or state.counters[0].current_step < request.next_decode_eligible_step:
+        return 0  # its last token is in flight, or not known on the first stage of a pipeline
     n_tokens: int = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
     if 0 < threshold < n_tokens:
         n_tokens = threshold
@@ -343,7 +345,7 @@ def launch(state: State, slot: int) -> None:
 
     Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong to.
     """
-    batch, parts, is_async = state.batches[slot], state.parts[slot], state.config[0].is_async
+    batch, parts, counters, is_async = state.batches[slot], state.parts[slot], state.counters[0], state.config[0].is_async
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
     n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
@@ -370,7 +372,7 @@ def launch(state: State, slot: int) -> None:
         part.yields_token = 1 - request.is_prefill_chunk
         if is_async and not request.is_prefill_chunk:
             request.num_output_placeholders += 1 + part.num_spec_tokens
-            request.num_spec_tokens = n_drafts
+            request.num_spec_tokens, request.next_decode_eligible_step = n_drafts, counters.current_step + state.config[0].n_stages
         if n_drafts > 0 and not request.is_prefill_chunk:
             n_yielding += 1
             yielding_context += before + n_tokens

@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
-from inferometer.simulate import scheduler_config, step_statistics
-from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate import engine_config, scheduler_config, step_statistics
 from inferometer.simulate.outcome import FAR_NS, max_barren_steps
 from inferometer.simulate.reference import log as reference_log, price
 from inferometer.simulate.reference.batch import Batch
 from inferometer.simulate.reference.clients import Clients
 from inferometer.simulate.reference.policy import Policy, policy_of
 from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.reference.stages import Stages
 
 
 class _InFlight(NamedTuple):
     batch: Batch
-    start_ns: int
     end_ns: int
+    busy_ns: int
     step_index: int
 
 
@@ -30,7 +30,7 @@ class Replica:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: engine_config.EngineConfig,
         cost: StepTimeArrays,
         clients: Clients,
         log: reference_log.Log,
@@ -40,7 +40,7 @@ class Replica:
         self.scheduler = policy_of(config) if scheduler is None else scheduler
         self.now_ns = 0
         self.busy_ns = 0
-        """The time of steps that are done."""
+        """The time of steps that are done, on the mean stage."""
         self.n_inside = 0
         """Requests that were taken in and have not ended."""
         self.number = number
@@ -53,7 +53,8 @@ class Replica:
         self._cost = cost
         self._clients = clients
         self._log = log
-        self._device_free_ns = 0
+        self._n_stages = engine_config.n_stages_of(config)
+        self._stages = Stages(self._n_stages)
         self._n_barren_steps = 0
         self._wake_ns = FAR_NS
         self._in_flight: deque[_InFlight] = deque()
@@ -115,7 +116,7 @@ class Replica:
         if oldest.end_ns > self.now_ns:
             return True  # a wait is over
         del self._in_flight[self._i_first]
-        self.busy_ns += oldest.end_ns - oldest.start_ns
+        self.busy_ns += oldest.busy_ns
         served = self.scheduler.update(oldest.batch)
         delivered = {request.index: num_tokens for request, num_tokens in served}
         for part in oldest.batch.scheduled:
@@ -135,9 +136,9 @@ class Replica:
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has, and log it."""
         step = step_statistics.step_statistics(batch)
-        start_ns = max(self.now_ns, self._device_free_ns) if self._n_instances == 1 else self.now_ns
-        self._device_free_ns = start_ns
-        self._device_free_ns += price.duration_ns(batch, step, self._config, self._cost)
+        duration_ns = price.duration_ns(batch, step, self._config, self._cost)
+        stages = self._stages if self._n_instances == 1 else Stages(1)  # each works by itself
+        start_ns, end_ns = stages.work(self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled))
         for part in batch.scheduled:
             if self._clients.admitted_ns[part.request.index] == ABSENT:
                 self._clients.admitted_ns[part.request.index] = self.now_ns
@@ -146,11 +147,10 @@ class Replica:
         self._wake_ns = batch.wake_ns
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
-            duration = self._device_free_ns - start_ns
             counts = (step.n_prefill_requests, step.n_decode_requests, self.scheduler.n_waiting, len(batch.preempted))
             memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)), self._swapped_blocks(batch))
-            self._log.steps.append((start_ns, duration, *counts, *step[2:], *memory))
-        return _InFlight(batch, start_ns, self._device_free_ns, len(self._log.steps) - 1)
+            self._log.steps.append((start_ns, end_ns - start_ns, *counts, *step[2:], *memory))
+        return _InFlight(batch, end_ns, duration_ns // self._n_stages, len(self._log.steps) - 1)
 
     def _swapped_blocks(self, batch: Batch) -> int:
         config = self._config

@@ -52,6 +52,7 @@ class Request:
         "index",
         "is_prefill_chunk",
         "max_tokens",
+        "next_decode_eligible_step",
         "num_cached_blocks",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -95,6 +96,7 @@ class Request:
         self.num_stale_output_tokens = 0
         """Tokens in flight when the request was preempted: what they yield is delivered and counts no more."""
         self.is_prefill_chunk = True
+        self.next_decode_eligible_step = 0
         self.num_preemptions = 0
         self.num_cached_tokens = 0
         """Tokens found in the prefix cache at the first admission."""

@@ -68,6 +68,7 @@ class Scheduler:
         self.waiting = WaitingQueue(is_priority=config.policy != "fcfs")
         self.n_host_free = config.n_host_blocks
         self._num_swapped_blocks = 0
+        self._current_step = 0
         self._seats = Seats(config.max_num_active)
 
     @property
@@ -95,12 +96,16 @@ class Scheduler:
     def schedule(self, now_ns: int = 0) -> Batch:  # noqa: ARG002 -- others wait for a time, vLLM does not
         """Decide the next step."""
         self._num_swapped_blocks = 0
+        self._current_step += 1
         chosen: dict[Request, int] = {}
         preempted = list[Request]()
         self._choose(chosen, preempted)
         is_async = self._config.async_scheduling
         n_drafts = self._config.num_speculative_tokens
         scheduled = tuple(launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts) for request, n in chosen.items())
+        for part in scheduled if is_async else ():
+            if part.yields_token:
+                part.request.next_decode_eligible_step = self._current_step + self._config.pipeline_parallel_size
         holes = None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
         return Batch(scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks)
 
@@ -224,6 +229,8 @@ class Scheduler:
         num_max = request.num_prompt_tokens + request.max_tokens
         if placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= num_max:
             return 0  # its last token is in flight
+        if self._current_step < request.next_decode_eligible_step:
+            return 0  # of a pipeline: its last token is not known on the first stage
         n_tokens = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
         if 0 < threshold < n_tokens:
             n_tokens = threshold
