@@ -3,6 +3,8 @@
 from heapq import heappop, heappush
 from typing import NamedTuple
 
+from from_python import from_python
+
 from inferometer.records.types import ABSENT
 from inferometer.simulate.gate_config import NOTHING
 from inferometer.simulate.kernel import gating
@@ -28,19 +30,19 @@ class CompiledGate:
         return self.state.requests["reason"].tolist()
 
     def offer(self, index, now_ns):
-        return gating.offer(self.state, index, now_ns)
+        return from_python(gating.offer)(self.state, index, now_ns)
 
     def shed(self, now_ns):
-        return gating.shed(self.state, now_ns)
+        return from_python(gating.shed)(self.state, now_ns)
 
     def release(self, now_ns, n_room):
-        return gating.release(self.state, now_ns, n_room)
+        return from_python(gating.release)(self.state, now_ns, n_room)
 
     def gone(self, index, now_ns):
-        gating.gone(self.state, index, now_ns)
+        from_python(gating.gone)(self.state, index, now_ns)
 
     def ended(self, index, n_output_tokens, now_ns):
-        gating.ended(self.state, index, n_output_tokens, now_ns)
+        from_python(gating.ended)(self.state, index, n_output_tokens, now_ns)
 
 
 FORMS = {"plain": Gate, "compiled": CompiledGate}

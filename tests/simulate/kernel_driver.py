@@ -2,6 +2,7 @@
 
 import numpy as np
 from cases import Case
+from from_python import from_python
 from stepping import State
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
@@ -36,22 +37,22 @@ class KernelDriver:
 
     def add(self, index):
         self.memory.requests["status"][index] = int(Status.WAITING)
-        kernel_queue.add(self.memory, index)
+        from_python(kernel_queue.add)(self.memory, index)
 
     def schedule(self):
         self.slot = (self.first + self.n_in_flight) % self.case.config.depth
-        vllm_schedule.schedule(self.memory, self.slot)
+        from_python(vllm_schedule.schedule)(self.memory, self.slot)
         self.n_in_flight += 1
 
     def update(self):
         self.slot = None
-        vllm_update.update(self.memory, self.first)
+        from_python(vllm_update.update)(self.memory, self.first)
         self.first = (self.first + 1) % self.case.config.depth
         self.n_in_flight -= 1
 
     def abort(self, index):
         if self.memory.requests["status"][index] < int(Status.STOPPED):
-            vllm_update.abort(self.memory, index)
+            from_python(vllm_update.abort)(self.memory, index)
 
     def has_unfinished(self):
         return bool(self.counters["n_running"] + self.counters["n_waiting"])

@@ -7,7 +7,7 @@ drafts. Two what-ifs so see the same luck, and what differs between them is what
 from collections.abc import Sequence
 from typing import Final
 
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import entry
 
 N_DRAWS: Final = 2**32
 """A draw is a whole number below this, all equally likely."""
@@ -39,6 +39,6 @@ def n_accepted(acceptance: Sequence[int], request_index: int, n_outputs: int, n_
     return n_drafts
 
 
-compiled_n_accepted: Final = compiled(n_accepted)
+compiled_n_accepted: Final = entry(n_accepted)
 
 __all__ = ["N_DRAWS", "compiled_n_accepted", "n_accepted"]

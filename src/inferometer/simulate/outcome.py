@@ -23,7 +23,7 @@ from inferometer.records.types import (
     StepTable,
     VisitTable,
 )
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import entry
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.reference.request import Status
 
@@ -164,7 +164,7 @@ class Simulation(NamedTuple):
     """None where prompts and answers are computed by the same replicas."""
 
 
-@compiled
+@entry
 def max_barren_steps(max_model_len: int) -> int:
     """After how many steps that preempt, without a token from any step between them, do requests preempt one another for ever?
 

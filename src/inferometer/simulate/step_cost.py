@@ -13,7 +13,7 @@ import numpy as np
 from inferometer.errors import SpecError
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, step_duration_s
-from inferometer.simulate.compiling import compiled
+from inferometer.simulate.compiling import entry
 
 _TINY_S: Final = 1e-30
 """Stands for no time where the closed form divides by the larger of two times."""
@@ -71,9 +71,9 @@ def _compiled_closed_form() -> Callable[..., int]:
     """``duration_ns`` and what it calls, compiled as they stand, each with the compiled others in its sight."""
     scope: dict[str, Any] = dict(vars(steptime_arrays))
     for name in CLOSED_FORM_PARTS:
-        scope[name] = compiled(FunctionType(scope[name].__code__, scope))
+        scope[name] = entry(FunctionType(scope[name].__code__, scope))
     here = globals() | {"step_duration_s": scope["step_duration_s"]}
-    return compiled(FunctionType(duration_ns.__code__, here, duration_ns.__name__, duration_ns.__defaults__))
+    return entry(FunctionType(duration_ns.__code__, here, duration_ns.__name__, duration_ns.__defaults__))
 
 
 compiled_duration_ns: Final = _compiled_closed_form()

@@ -5,7 +5,7 @@ whoever waited too long; a walk takes requests out and puts those back that do n
 """
 
 from inferometer.records.types import ABSENT, PartKind
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.outcome import FAR_NS
@@ -33,7 +33,7 @@ def add(state: State, index: int) -> None:
     queue.add(state, index)
 
 
-@inlined
+@merged
 def schedule(state: State, slot: int) -> None:
     """The next step of the batch, or the first one of a new batch, or nothing yet."""
     counters = state.counters[0]
@@ -71,7 +71,7 @@ def _first_row(state: State, slot: int) -> int:
     return row
 
 
-@inlined
+@merged
 def update(state: State, slot: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
     config, counters, parts, batch = state.config[0], state.counters[0], state.parts[slot], state.batches[slot]

@@ -14,7 +14,7 @@ their way.
 from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, entry, merged
 from inferometer.simulate.kernel import arrivals, gating, handover, link, routing, steps
 from inferometer.simulate.kernel.front import Front
 from inferometer.simulate.kernel.gate_state import GateState
@@ -35,7 +35,7 @@ IS_SPLIT: Final = False
 """Are prompts computed by other replicas than answers?"""
 
 
-@compiled
+@entry
 def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
     """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
     n_replicas, first = len(states.counters), state_of(states, 0)
@@ -53,7 +53,7 @@ def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_lo
     return _LOG_FULL
 
 
-@inlined
+@merged
 def _next_event_ns(states: State, gate: GateState) -> int:
     """When does a request come or go away, a step end, or a wait?"""
     has_gate, is_split, world = HAS_GATE, IS_SPLIT, states.world[0]
@@ -69,7 +69,7 @@ def _next_event_ns(states: State, gate: GateState) -> int:
     return when_ns
 
 
-@inlined
+@merged
 def _let_go(states: State, gate: GateState) -> None:
     """Whose client goes away now?"""
     has_gate, is_split, now_ns = HAS_GATE, IS_SPLIT, states.world[0].now_ns
@@ -105,7 +105,7 @@ def _give_up(states: State, index: int) -> bool:
     return True
 
 
-@inlined
+@merged
 def _complete(states: State, part_log: PartLog) -> bool:
     """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
     now_ns = states.world[0].now_ns
@@ -120,7 +120,7 @@ def _complete(states: State, part_log: PartLog) -> bool:
     return True
 
 
-@inlined
+@merged
 def _hand_over(states: State, front: Front) -> None:
     """Whose KV cache arrives now, and whose prompt is computed?"""
     is_split, world = IS_SPLIT, states.world[0]
@@ -141,7 +141,7 @@ def _hand_over(states: State, front: Front) -> None:
         world.n_joined += 1
 
 
-@inlined
+@merged
 def _let_come(states: State, front: Front) -> None:
     """Who comes now, and who goes in, and where to?"""
     has_gate, now_ns = HAS_GATE, states.world[0].now_ns
@@ -215,7 +215,7 @@ def _touch(states: State, replica: int) -> None:
         counters.is_due = 1
 
 
-@inlined
+@merged
 def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
     is_split, world = IS_SPLIT, states.world[0]

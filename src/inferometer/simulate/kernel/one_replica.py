@@ -6,7 +6,7 @@ happens while a step runs is seen at its end, in order of time.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, entry, merged
 from inferometer.simulate.kernel import arrivals, steps
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
@@ -17,7 +17,7 @@ _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), i
 _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 
-@compiled
+@entry
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
     """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
     counters = state.counters[0]
@@ -41,7 +41,7 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
     return _LOG_FULL
 
 
-@inlined
+@merged
 def _catch_up(state: State, until_ns: int) -> None:
     """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
     now_ns = state.counters[0].now_ns

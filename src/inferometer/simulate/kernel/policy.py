@@ -5,7 +5,7 @@
 
 from typing import Final
 
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import batches, queue, sglang, sglang_update, trtllm, trtllm_update, vllm_schedule, vllm_update
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
@@ -57,7 +57,7 @@ def first_slot(state: State) -> int:
     return slot
 
 
-@inlined
+@merged
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``; ``wake_ns`` where somebody waits for a time."""
     kind = KIND
@@ -71,7 +71,7 @@ def schedule(state: State, slot: int) -> None:
         batches.schedule(state, slot)
 
 
-@inlined
+@merged
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     kind = KIND

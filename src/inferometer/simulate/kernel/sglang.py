@@ -4,7 +4,7 @@ The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds w
 in the step before; whoever holds pages is counted in ``n_running``.
 """
 
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, merged
 from inferometer.simulate.kernel import queue, seats, sglang_admission as admission, sglang_cache as cache, vllm_schedule
 from inferometer.simulate.kernel.sglang_decode import decode, mix
 from inferometer.simulate.kernel.sglang_order import order_queue
@@ -22,7 +22,7 @@ def add(state: State, index: int) -> None:
     cache.queue_up(state, index)
 
 
-@inlined
+@merged
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``."""
     own, batch = state.sglang[0], state.batches[slot]

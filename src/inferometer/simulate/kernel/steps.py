@@ -7,7 +7,7 @@ Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` o
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, holes, policy, price
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
@@ -35,7 +35,7 @@ def drop(state: State, index: int) -> None:
         policy.abort(state, index)
 
 
-@inlined
+@merged
 def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
     """Launch batches until as many are in flight as may be; False where none is: nothing can be done now."""
     counters, depth = state.counters[0], state.config[0].depth
@@ -66,7 +66,7 @@ def ready_ns(state: State) -> int:
     return when_ns
 
 
-@inlined
+@merged
 def complete_oldest(state: State, part_log: PartLog) -> bool:
     """If the first batch in flight is done, process what it yielded; False where requests preempt one another for ever."""
     counters, slot = state.counters[0], policy.first_slot(state)

@@ -3,7 +3,7 @@
 The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` holds the active requests in order of arrival.
 """
 
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import queue, seats
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.trtllm_batch import form_batch
@@ -14,7 +14,7 @@ _RUNNING, _PREEMPTED = int(Status.RUNNING), int(Status.PREEMPTED)
 _MAX_UTILIZATION, _STATIC_BATCH = CAPACITY_POLICIES.index("MAX_UTILIZATION"), CAPACITY_POLICIES.index("STATIC_BATCH")
 
 
-@inlined
+@merged
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]

@@ -4,7 +4,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched
 """
 
 from inferometer.records.types import PartKind
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import blocks, handover, queue
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.reference.request import Status
@@ -23,7 +23,7 @@ def add(state: State, index: int) -> None:
     queue.add(state, index)
 
 
-@inlined
+@merged
 def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: its parts in order, and what its time depends on."""
     state.batches[slot].n_parts = 0

@@ -5,7 +5,7 @@ The same as ``reference.Scheduler.update`` and ``abort``, on arrays.
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.acceptance import compiled_n_accepted
-from inferometer.simulate.compiling import compiled, inlined
+from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, blocks, handover
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status
@@ -14,7 +14,7 @@ _RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
 _LENGTH, _ABORTED, _PREFILLED = int(Status.LENGTH), int(Status.ABORTED), int(Status.PREFILLED)
 
 
-@inlined
+@merged
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered."""
     parts, counters = state.parts[slot], state.counters[0]
