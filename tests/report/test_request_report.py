@@ -51,7 +51,7 @@ def test_page(page):
     found = Ids(page)
     assert found.sections == SECTIONS
     assert len(found.ids) == len(set(found.ids))
-    assert page.index("UNDECIDED: weakest is ttft:p95") < page.index('id="promises"')
+    assert page.index("MISSED: weakest is ttft:p95") < page.index('id="promises"')
     assert "21" in page
     assert "≥ 847 ms" in page
     assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()

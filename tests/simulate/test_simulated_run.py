@@ -49,9 +49,21 @@ def test_the_unfinished_and_the_refused_are_confessed():
     assert all(caution.remedy for caution in cautions_of(simulation, CONFIG))
 
 
-@pytest.mark.parametrize(("load", "is_named"), [(0.5, False), (0.9, False), (1.3, True), (3.0, True)])
-def test_a_load_above_capacity_is_named(load, is_named):
-    config = SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=8, enable_prefix_caching=False)
+@pytest.mark.parametrize(
+    ("load", "seats", "num_blocks", "is_named"),
+    [
+        (0.5, 8, 2000, False),
+        (0.9, 8, 2000, False),
+        (1.3, 8, 2000, True),
+        (3.0, 8, 2000, True),
+        (0.5, 3000, 50, False),
+        (3.0, 3000, 50, True),
+    ],
+)
+def test_a_load_above_capacity_is_named(load, seats, num_blocks, is_named):
+    config = SchedulerConfig(
+        num_blocks=num_blocks, max_model_len=512, max_num_seqs=seats, max_num_batched_tokens=8192, enable_prefix_caching=False
+    )
     n_requests, mean = 2000, 40
     for seed in range(10):
         rng = np.random.default_rng(seed)

@@ -91,7 +91,7 @@ def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate 
 
 
 def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str:
-    share = format_fraction(within.value) + ("" if within.high is None else f", surely less than {format_fraction(within.high)},")
+    share = format_fraction(within.value) + ("" if within.high is None else f" (at most {format_fraction(within.high)})")
     at_least = "at least " if seen.is_lower_bound else ""
     return f"{at_least}{format_duration(seen.seconds.value)}; {share} of requests took less than {format_duration(threshold.limit_s)}"
 

@@ -4,13 +4,14 @@ The limits hold for the error that the client puts into TTFT at p99: below 20 ms
 adds (15 ms), above 50 ms TTFT is no longer the server's; INVALID begins below that, because the lag that probes see is itself a sample.
 """
 
+import math
 from typing import Final
 
 import numpy as np
 
 from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
 from inferometer.records.load_types import ValidityReason, ValidityVerdict
-from inferometer.records.types import ABSENT, F64, I64
+from inferometer.records.types import ABSENT, F64, I32, I64, RequestTable
 from inferometer.spec.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
@@ -25,8 +26,8 @@ _DISPERSION: Final = Limits(suspect=0.2, invalid=0.5)
 """Queues grow with the variance of arrivals (Kingman): a fifth more or less is a fifth of the waiting time."""
 _MIN_WINDOWS: Final = 10
 _GAPS_OF_A_WINDOW: Final = 10
-_NEW_CONNECTIONS: Final = Limits(suspect=0.1, invalid=2.0)
-"""A handshake is real for users who come once: never INVALID."""
+_HANDSHAKES: Final = Limits(suspect=0.01, invalid=math.inf)
+"""Of TTFT. A handshake is real for users who come once: never INVALID."""
 _FEWER: Final = "more --processes, a lower rate, or a client machine that does nothing else"
 
 
@@ -129,17 +130,32 @@ def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def connections(evidence: LoadEvidence) -> ValidityReason | None:
-    """Were connections kept, so that TTFT holds no handshakes beyond those of the start?"""
+    """Were connections kept, or is what they take to open again little beside TTFT?
+
+    A request on a new connection is sent once that stands: how late it was sent bounds its handshake.
+    """
     exchanges, requests = evidence.exchanges, evidence.requests
     n = int((exchanges.connection_index >= 0).sum())
     if not n:
         return None
-    n_new = int((~exchanges.is_reused & (exchanges.connection_index >= 0)).sum())
+    is_new = ~exchanges.is_reused & (exchanges.connection_index >= 0)
     n_needed = _peak_in_flight(requests.sent_ns, exchanges.last_byte_ns)
-    n_extra = max(n_new - n_needed, 0)
+    n_new = int(is_new.sum())
+    share = max(n_new - n_needed, 0) / max(n_new, 1) * _late_share(requests, exchanges.request_index[is_new])
     text = f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
-    verdict = _NEW_CONNECTIONS.verdict(n_extra / n)
+    text += (
+        f"; those that need not have been opened took up to {format_fraction(share)} of the time to the first token" if share > 0 else ""
+    )
+    verdict = _HANDSHAKES.verdict(share)
     return reason("connections", verdict, text, "let the server keep connections alive: their handshakes are in TTFT")
+
+
+def _late_share(requests: RequestTable, new_rows: I32) -> float:
+    """Of the time to all first tokens, what went by before the requests on new connections were sent."""
+    has_token = (requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT)
+    late_ns = np.where(has_token, np.maximum(requests.sent_ns - requests.intended_send_ns, 0), 0)[new_rows]
+    ttft_ns = (requests.first_token_ns - requests.intended_send_ns)[has_token]
+    return float(late_ns.sum() / ttft_ns.sum()) if ttft_ns.sum() > 0 else 0.0
 
 
 def _lag_beside(instants_ns: I64, due_ns: I64, lag_ns: I64) -> I64:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import ABSENT, I64, Caution
+from inferometer.records.types import ABSENT, I64, Caution, RequestTable
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.outcome import Simulation
 
@@ -33,7 +33,7 @@ def overload_cautions(simulation: Simulation, seats: Sequence[int], pools: Disag
     if len(sent_ns) < _MIN_REQUESTS or sent_ns.max() == sent_ns.min():
         return ()
     window = _Window((int(sent_ns.min()) + int(sent_ns.max())) // 2, int(sent_ns.max()))
-    growth = _growth(sent_ns, simulation.requests.finished_ns, window, sum(seats))
+    growth = _growth(sent_ns, simulation.requests.finished_ns, window, min(sum(seats), _n_running(simulation.requests, window.end_ns)))
     if growth is not None:
         text = f"the queue grows without bound while this load goes on: {growth.n_arrived} requests came in the second half, "
         text += f"{growth.n_arrived - growth.n_more} left"
@@ -50,6 +50,12 @@ def overload_cautions(simulation: Simulation, seats: Sequence[int], pools: Disag
             remedy = "a router that looks at the load (least-loaded), or more replicas for these classes or prefixes"
             cautions.append(Caution(code="uneven", text=text, remedy=remedy))
     return tuple(cautions)
+
+
+def _n_running(requests: RequestTable, at_ns: int) -> int:
+    """How many had been let into an engine by then, and had not left? Fewer than the seats where KV blocks are short."""
+    has_left = (requests.finished_ns != ABSENT) & (requests.finished_ns <= at_ns)
+    return int(np.sum((requests.admitted_ns != ABSENT) & (requests.admitted_ns <= at_ns) & ~has_left))
 
 
 def _of_pools(simulation: Simulation, window: _Window, seats: Sequence[int], n_prefill: int) -> list[Caution]:
@@ -89,15 +95,15 @@ def _grows(simulation: Simulation, window: _Window, seats: Sequence[int], replic
     return _growth(visits.arrived_ns[is_there], visits.left_ns[is_there], window, n_seats) is not None
 
 
-def _growth(came_ns: I64, left_ns: I64, window: _Window, n_seats: int) -> _Growth | None:
+def _growth(came_ns: I64, left_ns: I64, window: _Window, n_served: int) -> _Growth | None:
     """By how much did the number of requests inside grow in the window? None where that may be chance.
 
     Below capacity that number has a limit, at capacity it wanders as the square root of the arrivals, above it grows with them:
-    more than three square roots and a full engine is no chance. Who has not come or not left is ``ABSENT``.
+    more than three square roots and those who are served together is no chance. Who has not come or not left is ``ABSENT``.
     """
     n_arrived, n_left = (int(np.sum((times_ns > window.start_ns) & (times_ns <= window.end_ns))) for times_ns in (came_ns, left_ns))
     growth = _Growth(n_arrived=n_arrived, n_more=n_arrived - n_left)
-    return growth if growth.n_more > 3 * math.sqrt(n_arrived) + n_seats else None
+    return growth if growth.n_more > 3 * math.sqrt(n_arrived) + n_served else None
 
 
 __all__ = ["overload_cautions"]
