@@ -66,6 +66,15 @@ def median_ttft_s(summary):
     return next(one for one in summary["latencies"] if one["latency"] == "ttft")["percentiles"][0]["seconds"]["value"]
 
 
+def test_a_budget_below_the_longest_prompt_settles_an_open_chunking(folder):
+    """At the slow end prompts would not be cut: vLLM does not start like that."""
+    fit = server_fit()
+    knobs = [replace(knob, told_by="assumed") if knob.name == "enable_chunked_prefill" else knob for knob in fit.knobs]
+    replace(fit, knobs=tuple(knobs)).save(folder / "open.json")
+    knobs = simulated(folder, "--fit", "open.json", "--max-num-batched-tokens", "64")["deployment"]["knobs"]
+    assert (knobs["max_num_batched_tokens"], knobs["enable_chunked_prefill"]) == (64, True)
+
+
 def test_a_batch_is_predicted(folder):
     flags = ("--hardware", "l4", "--batch", "4", "--fit", "server.json", "--json")
     outcome = run("predict", "smollm2-135m", *flags, folder=folder)

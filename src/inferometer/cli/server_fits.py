@@ -72,6 +72,8 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
 
 def _every_knob(fit: ServerFit, knobs: Knobs, pace: Pace) -> Knobs:
     found = {knob.name: knob.at(pace) for knob in fit.knobs}
+    if knobs.shared.get("max_num_batched_tokens", fit.max_model_len) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
+        found["enable_chunked_prefill"] = True  # whatever the load tests leave open: vLLM does not start without it on such a budget
     shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
         own = {switch: str(found[switch]) for switch in _SWITCHES} | own
