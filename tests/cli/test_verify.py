@@ -217,6 +217,11 @@ def test_bad_questions(folder, words, exit_code, said):
     assert not (folder / "l.jsonl").exists()
 
 
+def test_a_ledger_that_is_not_there_is_no_empty_one(folder):
+    check_refused(run("ledger", "none.jsonl", folder=folder), 4, "no such ledger")
+    assert "No prediction was sealed yet" in run("ledger", folder=folder).stdout
+
+
 def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     outcome = verify("loads.toml", "--url", "http://127.0.0.1:9", folder=folder)
     assert outcome.returncode == 3

@@ -45,15 +45,18 @@ Examples:
   inferometer ledger --markdown
 """,
 )
-@click.argument("path", metavar="[FILE]", required=False, default=LEDGER, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("given", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--markdown", is_flag=True, help="As it stands in a README.")
 @click.option("--into", type=click.Path(path_type=Path, dir_okay=False, exists=True), help=f"Put it into this file, after {BEGIN}.")
 @json_option
-def command(path: Path, into: Path | None, *, markdown: bool, as_json: bool) -> None:
+def command(given: Path | None, into: Path | None, *, markdown: bool, as_json: bool) -> None:
     """How often were predictions right that were sealed before they were measured: the misses, and what was never measured, too?
 
     The chain of sums is checked: a line that was changed, taken out or put in is named (exit 4).
     """
+    path = LEDGER if given is None else given
+    if given is not None and not given.exists():
+        raise RecordError("there is no such ledger", where=str(given), try_="inferometer verify PLAN --ledger FILE, which writes one")
     entries = read_ledger(path)
     score = score_of(entries)
     said = LedgerAnswer(
@@ -66,7 +69,7 @@ def command(path: Path, into: Path | None, *, markdown: bool, as_json: bool) -> 
     if into is not None:
         put_into(into, ledger_markdown(score))
         talk(f"{into} says what {path} says")
-    give(said, as_json=as_json, show=lambda given: ledger_markdown(given.score) if markdown else ledger_text(given.score, path))
+    give(said, as_json=as_json, show=lambda told: ledger_markdown(told.score) if markdown else ledger_text(told.score, path))
 
 
 def put_into(path: Path, text: str) -> None:

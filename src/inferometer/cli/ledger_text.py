@@ -1,6 +1,7 @@
 """How does a ledger look in a terminal, and in a README: the answer, every metric, every experiment?"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -19,11 +20,11 @@ _OF_METRICS: Final = (
     "prediction",
     "step times",
     "measured",
-    "inside the 90 % interval",
+    "inside",
     "held",
     "wrong",
     "median error",
-    "90th percentile",
+    "p90",
 )
 _OF_EXPERIMENTS: Final = ("experiment", "sealed (UTC)", "step times", "held", "wrong", "undecided", "open", "median error", "verdict")
 
@@ -34,7 +35,13 @@ def ledger_text(score: Score, path: Path) -> RenderableType:
         return f"{_NOTHING} ({path})"
     parts: list[RenderableType] = [Text(f"ANSWER {line}", style="bold") for line in answer_lines(score)]
     tables = [table_text(_metrics(score))] if score.metrics else []
-    return Group(*parts, Text(), *tables, table_text(_experiments(score)), Text(f"LEDGER {path}"))
+    named = _experiments(score)
+    numbers = tuple(str(index + 1) for index in range(len(named.rows)))
+    numbered = replace(
+        named, header=("", *named.header[1:]), rows=tuple((number, *row[1:]) for number, row in zip(numbers, named.rows, strict=True))
+    )
+    names = [Text(f"  {number}  {row[0]}") for number, row in zip(numbers, named.rows, strict=True)]
+    return Group(*parts, Text(), *tables, table_text(numbered), *names, Text(), Text(f"LEDGER {path}"))
 
 
 def ledger_markdown(score: Score) -> str:
