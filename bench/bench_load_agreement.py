@@ -2,8 +2,9 @@
 
 vLLM serves random weights of a small llama on one core, the clients run on the other; every run sends the same number of requests with
 the same lengths at a constant rate that the server sustains. Runs go ours, vLLM's, ours, AIPerf's, ours, ...: each of the others'
-is held against the mean of ours before and after, in its tool's own definitions (``records.tool_views``), so that what drifts on the
-machine cancels. Ours is also held against the server's own counters over the same run. Bar: 3 %.
+is held against the mean of ours before and after, in its tool's own definitions (``records.tool_views``). Latencies of each run are taken
+in the server's own mean of that run, so that what drifts on the machine cancels. Ours is also held against the server's own counters.
+Bar: 3 %.
 """
 
 import argparse
@@ -101,7 +102,8 @@ class Tester:
         return said, Truth(**means, n_tokens=gained[TOKENS])
 
     def _ours(self, folder):
-        cost_of(our_command(self.asked, folder), folder, prefix=("taskset", "-c", CLIENT_CORE))
+        # Of its one token the server would tell a TPOT of 0.
+        cost_of([*our_command(self.asked, folder), "--no-preflight"], folder, prefix=("taskset", "-c", CLIENT_CORE))
         run = read_run(folder / "run")
         print(f"  ours is {run.manifest.validity.verdict}", flush=True)
         return run
@@ -133,34 +135,32 @@ def said_by(summary, asked):
     return Said(ttft.mean_s, middle[0], tpot.mean_s, middle[1], summary.output_tokens_per_s)
 
 
-def ours_as(tool, run, rate_per_s):
-    """Our record in the other tool's definitions. The others start the clock of their rates an interval before the first request.
-
-    AIPerf's rates are over its phase (``MetricResultsDict.observation_duration``), whose first request waits for one interval
-    (``timing/strategies/request_rate.py``), not over the ``benchmark_duration`` that it reports beside them.
-    """
+def ours_as(tool, run):
+    """Our record in the other tool's definitions."""
     view = next(one for one in tool_views(run) if one.tool == tool)
-    requests = run.requests
-    begin_ns = int(requests.intended_send_ns.min()) - (0 if tool == "inferometer" else int(1e9 / rate_per_s))
-    tokens_per_s = float(requests.output_tokens.sum()) / (int(requests.finished_ns.max()) - begin_ns) * 1e9
-    return Said(view.ttft.mean_s, view.ttft.median_s, view.tpot.mean_s, view.tpot.median_s, tokens_per_s)
+    return Said(view.ttft.mean_s, view.ttft.median_s, view.tpot.mean_s, view.tpot.median_s, view.rates.output_tokens_per_s)
+
+
+def in_servers(said, truth):
+    """What a tool says of latencies, in the server's own means of the same run: a machine that was slower then cancels."""
+    return np.array(said) / (truth.ttft_s, truth.ttft_s, truth.tpot_s, truth.tpot_s, 1.0)
 
 
 def compare(tester, n_turns):
     """Ratios ours / theirs by tool and number, one for each turn, and ours / the server's."""
-    ratios, ours_over_server, tokens_apart, rate_per_s = {}, [], [], tester.asked.rate_per_s
-    before, truth = tester.run("inferometer")
+    ratios, ours_over_server, tokens_apart = {}, [], []
+    before = tester.run("inferometer")
     for turn in range(n_turns):
         for name in ("vLLM bench", "AIPerf"):
-            theirs, _ = tester.run(name)
-            after, truth = tester.run("inferometer")
-            around = np.sqrt(np.array(ours_as(name, before, rate_per_s)) * np.array(ours_as(name, after, rate_per_s)))
-            ratios.setdefault(name, []).append(around / np.array(theirs))
-            print(f"turn {turn}, {name}: {theirs}; ours / theirs {np.round(ratios[name][-1], 3)}", flush=True)
-            ours = ours_as("inferometer", after, rate_per_s)
+            theirs = tester.run(name)
+            after = tester.run("inferometer")
+            around = np.sqrt(np.prod([in_servers(ours_as(name, run), truth) for run, truth in (before, after)], axis=0))
+            ratios.setdefault(name, []).append(around / in_servers(*theirs))
+            print(f"turn {turn}, {name}: {theirs[0]}; ours / theirs {np.round(ratios[name][-1], 3)}", flush=True)
+            run, truth = before = after
+            ours = ours_as("inferometer", run)
             ours_over_server.append((ours.ttft_mean_s - truth.ttft_s, ours.tpot_mean_s / truth.tpot_s, ours.ttft_mean_s / truth.ttft_s))
-            tokens_apart.append(int(after.requests.output_tokens.sum()) - truth.n_tokens)
-            before = after
+            tokens_apart.append(int(run.requests.output_tokens.sum()) - truth.n_tokens)
     return ratios, np.array(ours_over_server), np.array(tokens_apart)
 
 

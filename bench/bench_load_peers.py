@@ -34,21 +34,22 @@ def n_answered(folder, peer):
 
 
 def measure(asked, environments, sizes, n_turns, scratch):
-    """CPU seconds by tool, size and turn; and wall seconds."""
+    """CPU seconds by tool, size and turn; and wall seconds. Of a short run before the others, which finds no bytecode, nothing is kept."""
     cpu_s, wall_s = {}, {}
-    for turn in range(n_turns):
-        for n_requests in sizes:
-            load = Asked(**{**asked, "n_requests": n_requests})
-            for peer, environment in ((None, None), *environments):
-                name = OURS if peer is None else peer.name
-                folder = scratch / f"{turn}-{n_requests}-{name.split()[0]}"
-                folder.mkdir()
-                command = our_command(load, folder) if peer is None else peer.command(environment, load, folder)
-                cost = cost_of(command, folder)
-                n_done = n_answered(folder, peer)
-                print(f"{name}, {n_requests} requests: {cost.cpu_s:.2f} CPU s, {cost.wall_s:.1f} s, {n_done} answered", flush=True)
-                if n_done != n_requests:
-                    raise SystemExit(f"{name} answered {n_done} of {n_requests}")
+    turns = [(-1, sizes[0]), *((turn, n_requests) for turn in range(n_turns) for n_requests in sizes)]
+    for turn, n_requests in turns:
+        load = Asked(**{**asked, "n_requests": n_requests})
+        for peer, environment in ((None, None), *environments):
+            name = OURS if peer is None else peer.name
+            folder = scratch / f"{turn}-{n_requests}-{name.split()[0]}"
+            folder.mkdir()
+            command = our_command(load, folder) if peer is None else peer.command(environment, load, folder)
+            cost = cost_of(command, folder)
+            n_done = n_answered(folder, peer)
+            print(f"{name}, {n_requests} requests: {cost.cpu_s:.2f} CPU s, {cost.wall_s:.1f} s, {n_done} answered", flush=True)
+            if n_done != n_requests:
+                raise SystemExit(f"{name} answered {n_done} of {n_requests}")
+            if turn >= 0:
                 cpu_s.setdefault((name, n_requests), []).append(cost.cpu_s)
                 wall_s.setdefault((name, n_requests), []).append(cost.wall_s)
     return cpu_s, wall_s

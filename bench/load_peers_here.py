@@ -17,7 +17,8 @@ from inferometer.measure.load.contents import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 HERE = Path(__file__).parent
 CPU_TORCH = "torch==2.13.0"
 QUIET = {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1"}
-"""Not HF_HUB_OFFLINE: with it AIPerf 0.13.0 takes no tokenizer from a folder."""
+NOT_TOLD = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONDONTWRITEBYTECODE")
+"""Whatever the first two say, be it 0, AIPerf 0.13.0 then takes no tokenizer from a folder; the last has a tool compiled at each start."""
 LIMIT_S = 300
 VOCABULARY = FIRST_TOKEN_ID + N_TOKEN_IDS + len(WORDS)
 
@@ -69,8 +70,9 @@ def cost_of(command, folder, *, prefix=()):
     folder.mkdir(parents=True, exist_ok=True)
     result, log = folder / "cost.json", folder / "words.log"
     line = ["timeout", str(LIMIT_S), *prefix, sys.executable, str(HERE / "process_tree.py"), str(result), *command]
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_TOLD} | QUIET
     with log.open("wb") as words:
-        subprocess.run(line, stdout=words, stderr=words, check=False, env={**os.environ, **QUIET}, cwd=folder)
+        subprocess.run(line, stdout=words, stderr=words, check=False, env=environment, cwd=folder)
     if not result.exists():
         raise SystemExit(f"{command[0]}: not done after {LIMIT_S} s\n{log.read_text(errors='replace')[-3000:]}")
     cost = json.loads(result.read_text())

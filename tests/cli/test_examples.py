@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import click
+import command_line
 import jsonschema
 import pytest
 
@@ -60,9 +61,11 @@ def check(line: str, folder: Path) -> None:
 
 
 def check_json(line: str, folder: Path) -> None:
-    machine = run(f"{line} --json", folder)
+    """In this process: as a command of its own it was run before."""
+    _, verb, *arguments = shlex.split(line)
+    machine = command_line.run(verb, *arguments, "--json", folder=folder)
     assert machine.returncode in exit_codes(line), machine.stderr
-    schema = json.loads(run(f"inferometer schema {line.split()[1]} --json", folder).stdout)["schema"]
+    schema = json.loads(command_line.run("schema", verb, "--json", folder=folder).stdout)["schema"]
     jsonschema.validate(json.loads(machine.stdout), schema)
 
 
@@ -95,7 +98,7 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 @pytest.mark.parametrize("verb", VERBS)
 def test_schemas_are_held_still(verb, tmp_path):
     """A key that changes breaks somebody's script: it must be seen here (accept with ``make golden``)."""
-    now = run(f"inferometer schema {verb}", tmp_path).stdout
+    now = command_line.run("schema", verb, folder=tmp_path).stdout
     golden = SCHEMAS / f"{verb}.json"
     if os.environ.get("INFEROMETER_ACCEPT_GOLDEN"):
         golden.parent.mkdir(parents=True, exist_ok=True)

@@ -90,6 +90,7 @@ def test_an_unknown_verb_is_a_bad_question():
         (("predict", "llama-3.1-8b", "--hardwar", "l4"), ("there is no --hardwar", "try: --hardware")),
         (("simulate", "llama-3.1-8b", "--router", "fast"), ("'fast' is not", "from: --router", "allowed: random, ")),
         (("show",), ("RUN... is missing", "try: inferometer show --help")),
+        (("emulate", "--model", "llama-3.1-8b"), ("there is no --model", "try: MODEL, without a flag before it")),
         (("show", "--nosuch"), ("there is no --nosuch", "from: inferometer show")),
     ],
 )

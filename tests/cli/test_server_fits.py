@@ -7,7 +7,7 @@ import pytest
 from command_line import check_refused, run
 from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
 
-from inferometer.fit.knob_fit import KnobFit
+from inferometer.fit.server_fit import ServerDraw
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 
@@ -48,18 +48,34 @@ def test_the_front_end_is_in_the_first_token(folder):
     assert FRONT_END_S + 8e-3 < medians["fast"] < medians["likely"] < medians["slow"] < FRONT_END_S + 0.2
 
 
-def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
-    """Steps without doubt, seats between 2 and 24: what a request waits for a seat is not known."""
-    seats = KnobFit(name="max_num_seqs", value=24, low=2, high=24, told_by="load", said="2 to 24 seats", probe=None)
+def drawn_server(*seats):
+    """The same step times with other seats in each draw."""
     fit = server_fit()
-    exact = tuple(tuple(1e-6 * share for share in row) for row in fit.covariance)
-    replace(fit, knobs=(seats, *fit.knobs[1:]), covariance=exact).save(folder / "doubted.json")
-    levels = {level["step_times"]: level["summary"] for level in simulated(folder, "--fit", "doubted.json", "--rate", "4")["levels"]}
-    medians = {pace: median_ttft_s(summary) for pace, summary in levels.items()}
-    assert medians["slow"] > 1.5 * medians["likely"]
-    assert medians["fast"] == pytest.approx(medians["likely"], rel=0.2)
-    known = simulated(folder, "--fit", "doubted.json", "--rate", "4", "--max-num-seqs", "24")["levels"]
-    assert median_ttft_s(known[-1]["summary"]) < 1.2 * medians["likely"]
+    parameters = tuple(parameter.estimate.value for parameter in fit.parameters)
+    return replace(fit, draws=tuple(ServerDraw(knobs=LIMITS | SWITCHES | {"max_num_seqs": n}, parameters=parameters) for n in seats))
+
+
+def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
+    """Steps without doubt, seats between 2 and 24: what a request waits is not known, unless somebody says how many there are."""
+    drawn_server(24, 2, 12).save(folder / "doubted.json")
+    busy = ("--fit", "doubted.json", "--rate", "4", "--slo", "ttft:p50<200ms")
+    asked = ("simulate", "hidden", *TRAFFIC, *busy)
+    doubted, known = (run(*asked, *flags, folder=folder) for flags in ((), ("--max-num-seqs", "24")))
+    assert (doubted.returncode, known.returncode) == (11, 0)
+    levels = json.loads(doubted.stdout)["levels"]
+    assert [level["step_times"] for level in levels] == ["likely", "draw", "draw", "draw"]
+    likely, same, few, some = (median_ttft_s(level["summary"]) for level in levels)
+    assert few > 1.5 * likely
+    assert same == likely <= some <= few
+    medians = {median_ttft_s(level["summary"]) for level in json.loads(known.stdout)["levels"]}
+    assert medians == {likely}
+
+
+def test_a_capacity_is_looked_for_in_every_draw(folder):
+    drawn_server(24, 2).save(folder / "doubted.json")
+    outcome = run("capacity", "hidden", "--fit", "doubted.json", "--rate", "2", "--slo", "ttft:p95<2s", folder=folder)
+    assert outcome.returncode in {0, 11}, outcome.stderr
+    assert "in 2 draws requests/s" in outcome.stdout
 
 
 def median_ttft_s(summary):
@@ -67,10 +83,10 @@ def median_ttft_s(summary):
 
 
 def test_a_budget_below_the_longest_prompt_settles_an_open_chunking(folder):
-    """At the slow end prompts would not be cut: vLLM does not start like that."""
-    fit = server_fit()
-    knobs = [replace(knob, told_by="assumed") if knob.name == "enable_chunked_prefill" else knob for knob in fit.knobs]
-    replace(fit, knobs=tuple(knobs)).save(folder / "open.json")
+    """In some draws prompts would not be cut: vLLM does not start like that."""
+    fit = drawn_server(24)
+    draws = [replace(draw, knobs=draw.knobs | {"enable_chunked_prefill": False}) for draw in fit.draws]
+    replace(fit, draws=tuple(draws)).save(folder / "open.json")
     knobs = simulated(folder, "--fit", "open.json", "--max-num-batched-tokens", "64")["deployment"]["knobs"]
     assert (knobs["max_num_batched_tokens"], knobs["enable_chunked_prefill"]) == (64, True)
 

@@ -132,11 +132,26 @@ def test_step_times_of_a_fit(tmp_path):
         (("--slo", "ttft<"), ("--slo",)),
         (("--workload", "nothing-here"), ("--workload", "chat")),
         (("--speed-up", 2), ("--speed-up", "replays no trace")),
+        (("--output-tokens", 2), ("--output-tokens", "replays no trace")),
         (("--gpu-memory-utilization", 0.1), ("KV cache", "--tp")),
     ],
 )
 def test_impossible_questions(flags, words, tmp_path):
     check_refused(run(*LLAMA, *flags, folder=tmp_path), 2, *words)
+
+
+def test_servegens_clients_come_as_their_statistics_say(tmp_path):
+    """Sent or simulated: the rates file is a workload, a tenth of it too, and another rate or length is refused."""
+    columns = "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2"
+    (tmp_path / "x_client_rates.csv").write_text(f"{columns}\n7,0,2.5,1,Gamma,1,1\n")
+    (tmp_path / "x_length_pdfs.jsonl").write_text('{"client": 7, "window_start_s": 0, "input_tokens": {"9": 1}, "output_tokens": {"5": 1}}')
+    asked = ("load", "http://127.0.0.1:9", "--model", "x", "--dry-run", "--workload", "x_client_rates.csv")
+    for flags, said in (((), "sending 1,500 requests"), (("--speed-up", 0.1), "sending 150 requests")):
+        outcome = run(*asked, *flags, folder=tmp_path)
+        assert outcome.returncode == 0, outcome.stderr
+        assert said in outcome.stdout + outcome.stderr
+    for flags in (("--rate", 5), ("--burstiness", 1), ("--output-tokens", 5)):
+        check_refused(run(*LLAMA, "--workload", "x_client_rates.csv", *flags, folder=tmp_path), 2, flags[0], "--speed-up")
 
 
 @pytest.mark.parametrize(

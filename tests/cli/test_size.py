@@ -1,6 +1,7 @@
 """Does `inferometer size` answer what cannot be, take fits and prices, and follow traffic that changes?"""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,7 @@ from click.testing import CliRunner
 
 from inferometer.cli.main import app
 from inferometer.cli.sizing_offers import Fit, offers_of
-from inferometer.errors import InferometerError
+from inferometer.errors import InferometerError, SpecError
 from inferometer.perfmodel.steptime_box import BoxRange
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.steptime_file import load_step_time_model
@@ -58,6 +59,49 @@ def test_a_model_that_fits_nowhere():
     with pytest.raises(InferometerError, match=r"nothing that is on offer can serve 'llama-3\.1-405b'") as caught:
         size("--rate", "1", "--gpus", "l4", model="llama-3.1-405b")
     assert caught.value.exit_code == 6
+
+
+def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
+    done = CliRunner().invoke(app, ["size", "llama-3.1-8b", "--slo", "tpot:p50<1ms", *SMALL, "--rate", "5", "--gpus", "h100_sxm,t4"])
+    text = " ".join(done.stdout.split())
+    assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, 256 seats, at " in text
+    assert " times its limit" in text
+    assert "TRY limits " in text
+    assert "TRIED 1 kinds of replica, 1 searched" in text
+    assert "the others" not in text
+
+
+def test_what_cannot_be_for_one_reason_is_said_once():
+    flags = ("--rate", "1", "--gpus", "l4,t4", "--tp", "1,2,4")
+    done = CliRunner().invoke(app, ["size", "smollm2-135m", "--slo", EASY, *SMALL[2:], *flags])
+    text = " ".join(done.stdout.split())
+    assert "serve 1 request/s of chat" in text
+    assert "NOT bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not divide its 9 heads" in text
+    assert "bfloat16 on 1 x NVIDIA T4: NVIDIA T4 has no known rate in bfloat16" in text
+
+
+def test_prompts_that_no_replica_takes_are_refused_before_the_search():
+    with pytest.raises(SpecError, match=r"prompts are too long for every replica on offer: up to [\d,]+ tokens") as caught:
+        size("--rate", "1", "--gpus", "l4", "--workload", "long-context", model="smollm2-135m")
+    assert "fewer than 8,192" in caught.value.allowed
+
+
+def test_what_a_death_costs_is_said():
+    words = ["size", "llama-3.1-8b", "--slo", "ttft:p95<2s, tpot:p95<100ms", "--rate", "30", "--gpus", "h100_sxm", *SMALL]
+    said = " ".join(CliRunner().invoke(app, words).stdout.split())
+    told = re.search(r"FAILS one dies: (\d+) requests are cut off and come again; of ([\d,]+) until another answers \(3 min\)", said)
+    assert told, said
+    assert int(told[1]) > 0
+    assert float(told[2].replace(",", "")) == pytest.approx(30 * 180, rel=0.1), "those who came meanwhile"
+
+
+def test_rents_of_one_kind_are_compared_and_others_are_doubted():
+    code, said = size("--rate", "2", "--gpus", "h100_sxm,mi300x")
+    assert code in {0, 11}
+    assert {kind["rent"]["basis"] for kind in said["kinds"]} == {"3-year rental assumption"}
+    _, mixed = size("--rate", "2", "--gpus", "h100_sxm,l40s")
+    assert len({kind["rent"]["basis"] for kind in mixed["kinds"]}) == 2
+    assert "PRICE_KINDS" in [caution["code"] for caution in mixed["cautions"]]
 
 
 def test_a_device_without_a_price_is_ranked_last(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from command_line import check_refused, run
@@ -19,10 +20,12 @@ def test_a_static_batch_cell_by_cell(tmp_path):
     """All contexts in one step, nine tokens together, and again."""
     answer = answered(*STATIC, folder=tmp_path)
     assert answer["slots"] == ["CggggggggE" * 2] * 4
-    assert [duration // 1_000_000 for duration in answer["duration_ns"]] == ([8] + [1] * 9) * 2
+    assert answer["duration_ticks"] == ([8] + [1] * 9) * 2
+    assert (answer["start_ticks"][1], answer["duration_ns"]) == (8, None)
     assert answer["ticks"]["n_finished"] == 8
     shown = run(*STATIC, folder=tmp_path).stdout
     assert "0 CggggggggECggggggggE" in shown
+    assert "steps 0 to 19 of 20 (34 ticks)" in shown
 
 
 def test_ways_of_batching_are_compared_on_one_load(tmp_path):
@@ -33,11 +36,28 @@ def test_ways_of_batching_are_compared_on_one_load(tmp_path):
     assert rates[-1] == max(rates)
 
 
+def test_the_page_of_the_tick_model_counts_in_ticks(tmp_path):
+    outcome = run(*STATIC, "--compare", "--chunks", 4, "--prefill-ticks", 4, "--report", "page.html", folder=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    page = re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL)
+    for way in (
+        "static, context in 4 chunks",
+        "static",
+        "in-flight",
+        "in-flight, context in 4 chunks",
+        "one prefill at a time, in 4 chunks",
+    ):
+        assert f"{way}: what each seat did, steps 0 to" in page
+    assert "16 ticks" in page
+    assert not re.search(r"\d (ms|s)\b", page)
+
+
 def test_a_simulated_run_has_a_timeline_if_its_parts_were_recorded(tmp_path):
     simulate = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 8, "--requests", 50)
     run(*simulate, "--parts", "--out", "with", folder=tmp_path)
     answer = answered("timeline", "with", "--first-step", 20, "--steps", 30, folder=tmp_path)
-    assert answer["ticks"] is None
+    assert (answer["ticks"], answer["duration_ticks"]) == (None, None)
+    assert len(answer["duration_ns"]) == 30
     assert {len(slot) for slot in answer["slots"]} == {30}
     assert set("".join(answer["slots"])) <= set("CgE·")
     assert run("timeline", "with", "--perfetto", "trace.json.gz", folder=tmp_path).returncode == 0

@@ -30,6 +30,7 @@ from inferometer.spec.verify_plan import plan_from_text
 ROOT = Path(__file__).parents[2]
 MODEL = "smollm2-135m"
 SWEEP = ROOT / "tests" / "fit" / "data" / "smollm2-135m-float32"
+N_TRIES = 3
 N_DISTURBED = 2
 """Of eight numbers: the emulator shares its cores with whatever else runs there."""
 SOME_ANSWERS_BYTES = 20_000
@@ -97,6 +98,15 @@ def skip_where_others_compute():
 
 def verify(*words, folder):
     return run("verify", *words, "--out", "out", "--ledger", "l.jsonl", "--json", folder=folder)
+
+
+def check_valid(url, folder):
+    """The check of a server, tried again where the measurement itself was no good: a machine that stands still is no one's error."""
+    for _ in range(N_TRIES):
+        outcome = verify("loads.toml", "--url", url, folder=folder)
+        if answer_of(outcome)["verdict"] != "INVALID":
+            return outcome
+    pytest.skip(f"{N_TRIES} load tests on this machine were INVALID: {answer_of(outcome)['experiment']['measured']}")
 
 
 def answer_of(outcome):
@@ -244,7 +254,7 @@ def test_what_size_writes_is_sealed(folder):
 def test_the_server_that_was_believed_holds(folder):
     skip_where_others_compute()
     with emulator(folder) as believed:
-        held = verify("loads.toml", "--url", believed.url, folder=folder)
+        held = check_valid(believed.url, folder)
     inside = [outcome["is_inside"] for outcome in outcomes(answer_of(held))]
     assert sum(inside) >= len(inside) - N_DISTURBED, held.stdout
     assert held.returncode in {0, 11} or not all(inside), "11: too few requests for what p95 was"
@@ -254,7 +264,7 @@ def test_the_server_that_was_believed_holds(folder):
 def test_a_slower_server_is_found_out_and_the_ledger_says_so(folder):
     skip_where_others_compute()
     with emulator(folder, time_scale_ratio=1.3) as slower:
-        missed = verify("loads.toml", "--url", slower.url, folder=folder)
+        missed = check_valid(slower.url, folder)
     said = answer_of(missed)
     assert (said["verdict"], missed.returncode) == ("wrong", 10)
     wrong = [state["claim"]["metric"] for state in said["experiment"]["claims"] if state["outcome"]["verdict"] == "wrong"]

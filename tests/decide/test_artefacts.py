@@ -9,6 +9,8 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import foreign_schemas
+import jsonschema
 import msgspec
 import pytest
 import yaml
@@ -204,18 +206,58 @@ def test_outside_kubernetes_replicas_are_named():
 def test_the_autoscaler_reads_what_the_adapter_offers():
     packaging = packaging_of(fleet())
     metric = of_kind(kubernetes.manifests(fleet(), packaging), "HorizontalPodAutoscaler")["spec"]["metrics"][0]["external"]
-    (rule,) = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])["externalRules"]
+    offered = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])
+    jsonschema.validate(offered, foreign_schemas.PROMETHEUS_ADAPTER)
+    (rule,) = offered["externalRules"]
     assert metric["metric"]["name"] == rule["name"]["as"]
     assert metric["target"] == {"type": "AverageValue", "averageValue": "30"}  # whole ones of the 30.5 in flight at capacity
 
 
-def test_a_replica_of_several_nodes_is_started_on_each():
-    """2 x 8 devices: two machines of eight."""
+def test_groups_of_pods_are_what_leader_worker_set_takes():
+    """2 x 8 devices: two machines of eight; of 4 x 3 none cuts a group of four."""
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup").validate
+    for tp, n_stages, n_nodes in ((8, 2, 2), (4, 3, 3), (16, 1, 2)):
+        made = fleet(engine={"tensor_parallel_size": tp}, scheduler={"pipeline_parallel_size": n_stages})
+        objects = list(yaml.safe_load_all(files_of(made, packaging_of(made))["kubernetes.yaml"]))
+        groups = of_kind(objects, "LeaderWorkerSet")
+        jsonschema.validate(groups, foreign_schemas.LEADER_WORKER_SET)
+        template = groups["spec"]["leaderWorkerTemplate"]
+        assert template["size"] == n_nodes
+        for name in ("leaderTemplate", "workerTemplate"):
+            pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": groups["metadata"], "template": template[name]}
+            validate(pod, KUBERNETES_VERSION, strict=True)
+        for one in objects:
+            if one is not groups:
+                validate(one, KUBERNETES_VERSION, strict=True)
+
+
+def test_a_replica_of_several_nodes_answers_at_its_leader_and_goes_whole():
     made = fleet(engine={"tensor_parallel_size": 8}, scheduler={"pipeline_parallel_size": 2})
-    files = files_of(made, packaging_of(made))
-    assert "kubernetes.yaml" not in files
-    assert "--nnodes 2" in files["README.md"]
-    assert "2 replicas, each of 16 x NVIDIA H100 SXM" in files["README.md"]
+    packaging = packaging_of(made)
+    objects = kubernetes.manifests(made, packaging)
+    groups = of_kind(objects, "LeaderWorkerSet")
+    template = groups["spec"]["leaderWorkerTemplate"]
+    leader, worker = (template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate"))
+    assert groups["spec"]["replicas"] == packaging.n_least
+    assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
+    assert leader["resources"]["limits"] == {"nvidia.com/gpu": "8"} == worker["resources"]["limits"]
+    assert worker["args"] == [*leader["args"], "--headless"]
+    assert "readinessProbe" in leader
+    assert not {"readinessProbe", "livenessProbe", "startupProbe", "ports"} & set(worker)
+    scaled = of_kind(objects, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert scaled == {"apiVersion": groups["apiVersion"], "kind": groups["kind"], "name": groups["metadata"]["name"]}
+    services = [one for one in objects if one["kind"] == "Service"]
+    pods = {name: template[name]["metadata"]["labels"].items() for name in ("leaderTemplate", "workerTemplate")}
+    for service in services:
+        assert service["spec"]["selector"].items() <= pods["leaderTemplate"]
+        assert not service["spec"]["selector"].items() <= pods["workerTemplate"]
+        assert service["metadata"]["name"] != groups["metadata"]["name"]  # LeaderWorkerSet makes one of that name
+    budget = of_kind(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items()
+    assert all(budget <= named for named in pods.values())
+    readme = files_of(made, packaging)["README.md"]
+    assert "--nnodes 2" in readme
+    assert "LeaderWorkerSet must be in the cluster" in readme
+    assert "2 replicas, each of 16 x NVIDIA H100 SXM" in readme
 
 
 def test_no_image_no_kubernetes():

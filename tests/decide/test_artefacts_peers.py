@@ -21,7 +21,7 @@ import yaml
 from fleets import fleet, operating_point
 from peers import free_port, haproxy, program, prometheus, promtool
 
-from inferometer.decide.artefacts import dashboard, promql, router, scraping, vllm_command
+from inferometer.decide.artefacts import dashboard, leader_worker_set, promql, router, scraping, vllm_command
 from inferometer.decide.artefacts.folder import files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -95,16 +95,29 @@ LINES = [
     {"scheduler": {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192}},
     {"scheduler": {"num_speculative_tokens": 3, "acceptance_fraction": 0.6}},
 ]
+GROUP = {"engine": {"tensor_parallel_size": 8}, "scheduler": {"pipeline_parallel_size": 2}}
+
+
+def words_of_group():
+    """Of the leader and of a worker, with Kubernetes' variables put in."""
+    made = fleet(**GROUP)
+    template = leader_worker_set.groups(made, packaging_of(made))["spec"]["leaderWorkerTemplate"]
+    for index, name in enumerate(("leaderTemplate", "workerTemplate")):
+        variables = {"$(LWS_LEADER_ADDRESS)": "group-0.group", "$(LWS_WORKER_INDEX)": str(index)}
+        yield [variables.get(word, word) for word in template[name]["spec"]["containers"][0]["args"]]
 
 
 def test_vllm_understands_what_was_decided():
     made = [fleet(**changes) for changes in LINES]
-    words = [vllm_command.serve_arguments(one, packaging_of(one)) for one in made]
+    words = [*(vllm_command.serve_arguments(one, packaging_of(one)) for one in made), *words_of_group()]
     done = subprocess.run(
         [python_with_vllm(), HERE / "vllm_flags.py", json.dumps(words)], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    *said, leader, worker = json.loads(done.stdout.splitlines()[-1])
+    for flags, node_rank in ((leader, 0), (worker, 1)):
+        assert (flags["nnodes"], flags["node_rank"], flags["master_addr"]) == (2, node_rank, "group-0.group")
+        assert (flags["tensor_parallel_size"], flags["pipeline_parallel_size"], flags["headless"]) == (8, 2, node_rank == 1)
     for one, flags in zip(made, said, strict=True):
         engine, scheduler = one.engine, one.scheduler
         assert flags["model_tag"] == one.model.hf_id

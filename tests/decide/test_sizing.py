@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Grid, Offer, candidates_of
 from inferometer.decide.costs import costs_of, mean_tokens
 from inferometer.decide.probing import ReplicaProbe
@@ -14,7 +15,7 @@ from inferometer.errors import SpecError
 from inferometer.spec import catalog
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.prices import ApiPrice
-from inferometer.spec.types import PriceSpec, Source
+from inferometer.spec.types import Constant, PriceSpec, Source
 from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
 
@@ -140,6 +141,34 @@ def test_costs_apart_add_up_to_the_whole(best):
     assert costs.output_joule_per_token == pytest.approx(watt * best.n_devices / (12.0 * tokens_out))
 
 
+def test_energy_is_what_was_measured_or_an_upper_bound_or_nothing(best):
+    """J per token: the power of all devices / the tokens that come out; nobody's power is no power, and never 0."""
+    served, offered = best.sized_at.served, best.candidate.offer
+    out_per_s = best.rate_per_s * mean_tokens(served)[1]
+    measured = Constant(value=250.0, source=Source(kind="measured", where="a sweep"))
+    nobodys = replace(offered, hardware=replace(offered.hardware, power_watt=None))
+    by_power = [(replace(offered, power=measured), measured), (offered, offered.hardware.power_watt)]
+    for changed, power in by_power:
+        costs = costs_of(replace(best, candidate=replace(best.candidate, offer=changed)))
+        assert costs.output_joule_per_token == pytest.approx(power.value * best.n_devices / out_per_s)
+        assert costs.power_from == power.source
+    unknown = costs_of(replace(best, candidate=replace(best.candidate, offer=nobodys)))
+    assert (unknown.output_joule_per_token, unknown.power_from) == (None, None)
+
+
+def test_bursts_are_dealt_among_the_replicas(candidates):
+    """A burst that is dealt is smaller for each: fewer replicas do than if each got whole bursts, and one less does not."""
+    spec = with_changes(resolve_workload("chat"), {"arrivals": {"process": "gamma", "burstiness_ratio": 0.05}}, where="a test")
+    asked, candidate = replace(question(n_requests=150), spec=spec), candidates[0]
+    enough = fewest_replicas(asked, candidate, most_of(asked, candidate)).n_replicas
+
+    def margin(n_replicas, n_asked):
+        return probe_of(asked, candidate, "likely", n_asked)(asked.rate_per_s * n_asked / n_replicas, 0).margin_ratio
+
+    assert margin(enough, enough) <= 1 < margin(enough - 1, enough - 1)
+    assert margin(enough, 1) > 1
+
+
 def test_a_fit_is_the_only_candidate_of_its_device(candidates):
     fitted = replace(offer("l40s"), step_times=candidates[0].deployment.step_times)
     possible = candidates_of(MODEL, [fitted], GRID).possible
@@ -168,7 +197,7 @@ def test_what_does_not_fit_is_refused_with_the_reason():
     made = candidates_of(big, [offer("l40s")], replace(GRID, tensor_parallel_sizes=(1, 3), pipeline_parallel_sizes=(1,)))
     assert made.possible == ()
     assert any("no memory" in one.why for one in made.refused)
-    assert any("64 heads are not divided by 3" in one.why for one in made.refused)
+    assert any("tensor parallelism does not divide its 64 heads" in one.why for one in made.refused)
 
 
 def test_a_model_that_no_node_holds_is_spread_over_several():

@@ -7,7 +7,8 @@ NAMES = (
     "model_tag", "served_model_name", "host", "port", "dtype", "quantization", "kv_cache_dtype", "tensor_parallel_size", "max_model_len",
     "max_num_seqs", "max_num_batched_tokens", "max_num_active_seqs", "block_size", "gpu_memory_utilization", "scheduling_policy",
     "enable_prefix_caching", "enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling", "long_prefill_token_threshold",
-    "long_prefill_token_threshold_adaptive", "watermark", "speculative_config",
+    "long_prefill_token_threshold_adaptive", "watermark", "speculative_config", "pipeline_parallel_size", "nnodes", "node_rank",
+    "master_addr", "headless",
 )  # fmt: skip
 
 

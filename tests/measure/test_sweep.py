@@ -136,6 +136,14 @@ def test_a_bad_question_leaves_no_points(tiny, tmp_path):
     assert not list(tmp_path.glob("parts/*"))
 
 
+def test_when_the_time_is_over_two_points_are_measured_and_the_others_named(tiny, tmp_path):
+    run = run_sweep(plan_of(*grid()), tiny, tmp_path, lambda _: None, until_s=time.monotonic())
+    assert sorted(set(run.sweep.point_index.tolist())) == [0, 1]
+    assert run.manifest.is_complete
+    caution = next(one for one in run.manifest.cautions if one.code == "TIME_OVER")
+    assert caution.text == "2 of 4 points were left out: the time was over"
+
+
 def test_a_folder_that_holds_another_plan_is_refused_before_anything_is_loaded(tiny, finished):
     began_s = time.monotonic()
     with pytest.raises(RecordError, match="another run"):

@@ -1,4 +1,7 @@
-"""A real vLLM server on loopback, with a tiny random model: from the engine's own environment, bounded in time, ended by its starter."""
+"""A real vLLM server on loopback, with a tiny random model: from the engine's own environment, bounded in time, ended by its starter.
+
+Its tokens are bytes, or words of the test's.
+"""
 
 import http.client
 import json
@@ -7,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -30,7 +33,6 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 32,
-    "vocab_size": 257,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
@@ -41,29 +43,40 @@ CONFIG = {
 }
 
 
-def write_model(folder: Path) -> None:
-    """A configuration and a tokenizer of one token per byte; vLLM draws the weights."""
+END, THOUGHT = "<|end|>", ("<think>", "</think>")
+TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+
+
+def write_model(folder: Path, words: Sequence[str] = ()) -> None:
+    """A configuration and a tokenizer of one token per word, or per byte where there are no words; vLLM draws the weights."""
+    parts = word_tokenizer(words) if words else byte_tokenizer()
+    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, **parts}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": words[1] if words else END, "model_max_length": 1024}
+    settings |= {"chat_template": TEMPLATE} | ({"unk_token": words[0]} if words else {})
+    config = CONFIG | {"vocab_size": len(parts["model"]["vocab"])}
+    for name, content in (("config", config), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def byte_tokenizer() -> dict:
+    """Ids 1 to 256 are bytes, 0 is the end, the last two are about a thought."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     letters = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]
-    end = "<|end|>"
-    vocabulary = {end: 0} | {letter: i for i, letter in enumerate(letters, start=1)}
+    vocabulary = {word: i for i, word in enumerate([END, *letters, *THOUGHT])}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    special = {"id": 0, "content": end, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokenizer = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [special],
-        "normalizer": None,
+    return {
+        "added_tokens": [{"id": vocabulary[word], "content": word, **flags} for word in (END, *THOUGHT)],
         "pre_tokenizer": byte_level,
-        "post_processor": None,
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
     }
-    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, "model_max_length": 1024, "chat_template": template}
-    for name, content in (("config", CONFIG), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
-        (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def word_tokenizer(words: Sequence[str]) -> dict:
+    """The first stands for what is no word, the second is the end."""
+    model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": words[0]}
+    return {"added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": None, "model": model}
 
 
 def vllm_python() -> str:
@@ -76,9 +89,9 @@ def vllm_python() -> str:
 
 
 @contextmanager
-def vllm_server(folder: Path, *further: str) -> Generator[str]:
-    """The address of a server that is up; ``folder`` is where its model and its log are written."""
-    write_model(folder)
+def vllm_server(folder: Path, *further: str, words: Sequence[str] = ()) -> Generator[str]:
+    """The address of a server that is up; ``folder`` is where its model, of these ``words`` or of bytes, and its log are written."""
+    write_model(folder, words)
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
     command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", MODEL]

@@ -58,6 +58,11 @@ def test_int4_keeps_embedding_and_head_in_16_bit():
     assert 3.5e9 < weight_bytes(model, engine) < 4.0e9  # published AWQ and GPTQ checkpoints of Llama-2-7B take 3.9 GB
 
 
+@pytest.mark.parametrize(("model_id", "n_bytes"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)])
+def test_gpt_oss_takes_what_its_checkpoint_s_index_says(model_id, n_bytes):
+    assert weight_bytes(find_model(model_id), EngineSpec(dtype="bfloat16", quantization="float4")) == n_bytes
+
+
 def test_stored_formats_cost_more_than_their_values():
     for dtype, stored in STORED_FORMATS.items():
         assert stored.weight_bits > stored.value_bits == DTYPE_BITS[dtype]

@@ -71,6 +71,20 @@ def test_a_percentile_of_too_few_requests_is_not_compared():
     assert said.answer.verdict == "undecided"
 
 
+def test_short_runs_have_a_number_on_both_sides_or_on_none():
+    """Whether a run's own interval is open, which hangs on its luck, leaves no run out; how many requests it has does, and that is said."""
+    olds, news = runs_of(range(3), n_requests=80, gap_s=0.02), runs_of(range(3, 6), n_requests=80, gap_s=0.02)
+    said = compare_runs(olds, news, ComparisonRule())
+    for one in (said.answer, *said.others):
+        assert (one.old is None) == (one.new is None), one.metric
+        assert one.old is None or one.old.n_samples == 3, "no run was left out"
+    missing = {one.metric: one.why for one in said.others if one.old is None}
+    assert set(missing) == {"ttft_p99_s"}
+    assert missing["ttft_p99_s"].startswith("no run of A and B has this number: it takes 368 requests")
+    short = compare_runs(runs_of([1], n_requests=400), runs_of([2], n_requests=200), ComparisonRule(metric="ttft_p99_s"))
+    assert short.answer.why.startswith("no run of B has this number")
+
+
 def test_pairs_see_what_shared_luck_hides():
     """Each pair has its own machine speed."""
     speeds = np.exp(np.random.default_rng(2).normal(0, 0.4, 6))

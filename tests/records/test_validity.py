@@ -184,6 +184,25 @@ def test_hits_that_the_workload_repeats_are_its_own():
     assert of_check(hits, "cache hits").verdict == "INVALID"
 
 
+def test_a_chats_own_frame_may_be_remembered():
+    """A template of 30 tokens around prompts of 100, of which a server keeps 16 or 128 tokens."""
+    asked = {"arrival_ns": CLEAN.requests.intended_send_ns, "prompt_tokens": np.full(N, 100), "output_tokens": np.full(N, 16)}
+    plan = request_plan("test", **asked)
+    framed = changed(CLEAN, "exchanges", usage_prompt_tokens=130, usage_cached_tokens=16)
+    seen = of_check(framed, "cache hits", plan=plan)
+    assert (seen.verdict, "own frame around it is 23.1" in seen.text) == ("VALID", True), seen.text
+    assert of_check(with_load(framed, endpoint="completions"), "cache hits", plan=plan).verdict == "INVALID"
+    assert of_check(changed(framed, "exchanges", usage_cached_tokens=128), "cache hits", plan=plan).verdict == "INVALID"
+    miscounted = changed(CLEAN, "exchanges", usage_prompt_tokens=1000, usage_cached_tokens=500)
+    assert of_check(miscounted, "cache hits", plan=plan).verdict == "INVALID", "words of nine tokens are no frame"
+
+
+def test_what_is_said_of_token_counts_is_what_was_seen():
+    assert of_check(CLEAN, "token count").text == "tokens of 0 of 400 (0 %) answers were counted by their chunks"
+    unknown = changed(CLEAN, "chunks", n_tokens=ABSENT)
+    assert of_check(unknown, "token count").text == "of 6,400 of 6,400 (100 %) chunks nobody knows how many tokens they hold"
+
+
 def test_a_run_without_exchanges_is_no_load_test():
     assert validity_of(replace(CLEAN, exchanges=None)) is None
 

@@ -78,6 +78,19 @@ def test_the_best_trade_is_one_that_keeps_the_promise(view):
     assert len(chart.rows) == 4
 
 
+def test_a_device_has_one_colour_in_all_charts(view):
+    """The pick comes first, whatever its name."""
+    turned = replace(view, trades=view.trades[::-1], limit_costs=view.limit_costs[::-1])
+    domains = [
+        layer["encoding"]["color"]["scale"]["domain"]
+        for chart in (pareto_chart(turned), limit_cost_chart(turned))
+        for layer in chart.spec["layer"]
+        if "color" in layer["encoding"]
+    ]
+    assert domains
+    assert all(domain == ["b", "a"] for domain in domains)
+
+
 def test_costs_without_a_price_are_not_drawn(view):
     chart = limit_cost_chart(view)
     assert [row[:2] for row in chart.rows] == [("a", "x 0.5"), ("a", "x 2"), ("b", "x 1")]

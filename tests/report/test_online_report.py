@@ -76,6 +76,9 @@ def test_errors_and_other_tools(view):
     assert "500" in text
     for tool in ("AIPerf", "GuideLLM", "inference-perf", "vLLM bench", "SGLang bench", "MLC endpoints", "MLPerf LoadGen"):
         assert tool in text
+    assert "What throughput each tool would have reported" in text
+    page = render_request_report(view)
+    assert "GuideLLM 0.8.1: schemas/base/statistics.py" in page, "where it is defined"
     assert "What went wrong" not in text_of(request_view(load_run()))
 
 

@@ -55,6 +55,13 @@ def test_runs_stand_in_order_of_their_rate(view):
     assert "most goodput within ttft:p95<40ms" in view.answer
 
 
+def test_limits_are_lines_that_say_what_was_promised(view):
+    promised = [row for row in rows_of(ttft_rate_chart(view)) if row.get("text")]
+    assert {(row["value"], row["text"]) for row in promised} == {(40.0, "promised: ttft:p95<40ms")}
+    assert not [row for row in rows_of(tpot_rate_chart(view)) if row.get("text")]
+    assert not [row for row in rows_of(ttft_rate_chart(replace(view, objective=""))) if row.get("text")]
+
+
 def test_curves(view):
     charts = {chart.chart_id: chart for build in RATE_CHARTS if (chart := build(view)) is not None}
     assert set(charts) == {"ttft-vs-rate", "tpot-vs-rate", "goodput-vs-rate", "throughput-latency"}

@@ -9,6 +9,7 @@ import numpy as np
 from cases import Case
 
 from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.reference.sglang import SglangScheduler
 from inferometer.simulate.reference.sglang_admission import PrefillAdder, Verdict
 from inferometer.simulate.reference.sglang_cache import PageCache
 from inferometer.simulate.reference.sglang_tree import RadixTree
@@ -106,6 +107,8 @@ class AdmissionCase(NamedTuple):
     """(prompt tokens, tokens said, max_new_tokens) of those who generate; they hold no pages here."""
     waiting: list[list[int]]
     """(sequence, max_new_tokens)"""
+    is_mixed: bool
+    """Those who generate take part in the step of prompts."""
 
 
 def random_admission_case(seed: int) -> AdmissionCase:
@@ -124,6 +127,7 @@ def random_admission_case(seed: int) -> AdmissionCase:
         ratio=float(rng.choice([0.1, 0.35, 0.7])),
         running=running,
         waiting=waiting,
+        is_mixed=bool(rng.random() < 0.5) and chunk != -1,
     )
 
 
@@ -135,9 +139,11 @@ def play_admission(case: AdmissionCase) -> list[list[int]]:
     config = SglangConfig(
         max_total_num_tokens=100_000 * size,
         context_length=100_000,
+        max_running_requests=4,
         page_size=size,
         max_prefill_tokens=case.max_prefill_tokens,
         chunked_prefill_size=case.chunked_prefill_size,
+        enable_mixed_chunk=case.is_mixed,
     )
     cache = PageCache(config)
     cache.tree, cache.n_free_pages = own.tree, case.n_free_pages
@@ -157,6 +163,82 @@ def play_admission(case: AdmissionCase) -> list[list[int]]:
     return said
 
 
+class PressureCase(NamedTuple):
+    """Memory lacks for those who generate, or for one more urgent than they are."""
+
+    page_size: int
+    n_free_pages: int
+    ratio: float
+    threshold: int
+    is_low_first: bool
+    running: list[list[int]]
+    """(prompt tokens, tokens said, max_new_tokens, priority)"""
+    waiting: list[int]
+    """(prompt tokens, max_new_tokens, priority)"""
+
+
+def random_pressure_case(seed: int) -> PressureCase:
+    rng = np.random.default_rng([seed, 2])
+    running = []
+    for _ in range(int(rng.integers(1, 9))):
+        n_said = int(rng.integers(1, 9))
+        running.append([int(rng.integers(1, 30)), n_said, n_said + int(rng.integers(1, 60)), int(rng.integers(0, 5))])
+    return PressureCase(
+        page_size=int(rng.choice([1, 2, 4])),
+        n_free_pages=int(rng.integers(0, rng.choice([2, 8, 60]))),
+        ratio=float(rng.choice([0.1, 0.35, 0.7])),
+        threshold=int(rng.integers(0, 3)),
+        is_low_first=bool(rng.random() < 0.5),
+        running=running,
+        waiting=[int(rng.integers(1, 20)), int(rng.integers(1, 20)), int(rng.integers(0, 5))],
+    )
+
+
+def play_retraction(case: PressureCase) -> list[float]:
+    """Who has to go so that the others can go on, in order, and the ratio after it, -1 where not even the last can; nothing where nobody
+    has to."""
+    size = case.page_size
+    scheduler = SglangScheduler(SglangConfig(max_total_num_tokens=100_000 * size, context_length=100_000, page_size=size))
+    for index, (prompt, said, most, _) in enumerate(case.running):
+        request = request_of(index, prompt, said, most, [])
+        request.num_computed_tokens = prompt + said - 1
+        scheduler.cache.open(request, scheduler.cache.tree.root, 0)
+        scheduler.cache.extend(request, request.num_computed_tokens)
+        scheduler.running.append(request)
+    for request in scheduler.running:
+        scheduler._seats.take(request)
+    scheduler.cache.n_free_pages = case.n_free_pages
+    if scheduler._fits(scheduler.running):
+        return []
+    retracted = [request.index for request in scheduler._retract()]
+    return [*retracted, scheduler.new_token_ratio if scheduler._fits(scheduler.running) else -1]
+
+
+def play_preemption(case: PressureCase) -> list[int]:
+    """Who has to go for the one that waits; nobody, if all who may are not enough."""
+    size = case.page_size
+    config = SglangConfig(
+        max_total_num_tokens=100_000 * size,
+        context_length=100_000,
+        page_size=size,
+        enable_priority_scheduling=True,
+        schedule_low_priority_values_first=case.is_low_first,
+        priority_scheduling_preemption_threshold=case.threshold,
+    )
+    cache = PageCache(config)
+    cache.n_free_pages = case.n_free_pages
+    running = []
+    for index, (prompt, said, most, priority) in enumerate(case.running):
+        request = request_of(index, prompt, said, most, [])
+        request.priority, request.turn = priority, index
+        running.append(request)
+    prompt, most, priority = case.waiting
+    waiting = request_of(len(running), prompt, 0, most, [])
+    waiting.priority, waiting.num_known_tokens = priority, prompt
+    victims = PrefillAdder(config, cache, running, case.ratio).victims_of(waiting, running)
+    return sorted(victim.index for victim in victims)
+
+
 def request_of(index, prompt, said, most, contents):
     request = Request(index, arrival_ns=0, prompt=prompt, stop=most, max_tokens=most, priority=0, contents=contents)
     request.status = Status.WAITING
@@ -164,11 +246,9 @@ def request_of(index, prompt, said, most, contents):
     return request
 
 
-def store(path: Path, trees, admissions) -> None:
-    text = json.dumps({"trees": trees, "admissions": admissions}, separators=(",", ":"))
-    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+def store(path: Path, **recorded) -> None:
+    path.write_bytes(gzip.compress(json.dumps(recorded, separators=(",", ":")).encode(), mtime=0))
 
 
 def load(path: Path):
-    stored = json.loads(gzip.decompress(path.read_bytes()))
-    return stored["trees"], stored["admissions"]
+    return json.loads(gzip.decompress(path.read_bytes()))

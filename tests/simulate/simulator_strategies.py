@@ -84,6 +84,7 @@ def batch_configs(draw):
         timeout_action=draw(st.sampled_from(["REJECT", "DELAY"])),
         has_priority_levels=draw(st.booleans()),
         instance_count=draw(st.sampled_from([1, 1, 2, 3])),
+        preserve_ordering=draw(st.booleans()),
     )
     return draw(st.sampled_from([static, dynamic, NoBatching(**memory)]))
 

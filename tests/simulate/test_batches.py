@@ -1,5 +1,6 @@
 """Are batches formed and paid for as their rules say? Both simulators, by hand and equal to the nanosecond."""
 
+from dataclasses import replace
 from heapq import heapreplace
 
 import numpy as np
@@ -49,7 +50,9 @@ def test_every_request_and_token_is_accounted_for(run):
     done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
     wanted = np.minimum(requests.output_tokens, config.max_model_len - requests.prompt_tokens)[table.request_index]
     assert np.array_equal(table.output_tokens[done], wanted[done])
-    assert parts.n_delivered_tokens.sum() == table.output_tokens.sum()
+    n_delivered = parts.n_delivered_tokens.sum()
+    assert n_delivered <= table.output_tokens.sum(), "an answer that was kept back is delivered by no step of its own"
+    assert n_delivered == table.output_tokens.sum() or config.rules.is_preserving
     assert np.all(steps.kv_blocks_used <= config.n_kv_blocks)
     assert np.all(steps.n_prefill_requests * steps.n_decode_requests == 0)
     assert np.all(parts.n_computed_tokens[parts.kind != CONTEXT] == 1)
@@ -189,6 +192,37 @@ def test_instances_take_batches_side_by_side_from_one_queue(run):
     assert simulation.steps.kv_blocks_used.max() == 4
     waiting = DynamicBatching(**MEMORY, max_batch_size=4, max_queue_delay_microseconds=10, instance_count=2)
     assert admitted_ns(run, [0, 0, 0, 0, 1, 2], waiting) == [0] * 4 + [10_001] * 2
+
+
+@BOTH
+def test_answers_can_be_kept_in_order(run):
+    """Two devices: the second answer is there at 1,000, the third at 2,000 and its client leaves at 2,500; the first takes 3,000."""
+    config = DynamicBatching(**MEMORY, max_batch_size=1, instance_count=2, preserve_ordering=True)
+    requests = demand([0] * 5, [4] * 5, [3, 1, 1, 1, 2], abort_ns=[ABSENT, ABSENT, 2500, ABSENT, ABSENT])
+    simulation = run(requests, config, COST, record_parts=True)
+    table = simulation.requests
+    assert table.admitted_ns.tolist() == [0, 0, 1000, 2000, 3000], "a device does not wait for answers that are kept back"
+    assert table.first_token_ns.tolist() == [3000, 3000, ABSENT, 3000, 5000]
+    assert table.finished_ns.tolist() == [3000, 3000, 2500, 3000, 5000]
+    assert table.status.tolist() == [RequestStatus.LENGTH] * 2 + [RequestStatus.ABORTED] + [RequestStatus.LENGTH] * 2
+    assert table.output_tokens.tolist() == [3, 1, 0, 1, 2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(settings_of_batches())
+def test_order_is_preserved_and_changes_nothing_else(run):
+    """Answers come in the order in which requests left the queue, when all before them would be there; steps are the same."""
+    config, requests, cost = run
+    if not isinstance(config, DynamicBatching) or (requests.follows >= 0).any() or (requests.abort_ns != ABSENT).any():
+        return
+    free, kept = (simulate(requests, replace(config, preserve_ordering=keeps), cost) for keeps in (False, True))
+    assert free.steps.start_ns.tolist() == kept.steps.start_ns.tolist()
+    done = np.isin(free.requests.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
+    assert np.array_equal(free.requests.status, kept.requests.status)
+    for instant in np.unique(free.requests.admitted_ns[done]):
+        earlier = done & (free.requests.admitted_ns <= instant)
+        now = done & (free.requests.admitted_ns == instant)
+        assert kept.requests.finished_ns[now].max() == free.requests.finished_ns[earlier].max()
 
 
 def test_instances_are_servers():

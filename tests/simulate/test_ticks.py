@@ -37,6 +37,54 @@ def test_in_flight_batching_by_hand():
     assert run.report.busy_slot_fraction == (2 * 7 + 4) / (2 * 11)
 
 
+def test_one_prefill_at_a_time_by_hand():
+    """Two slots, contexts of two chunks of a tick: each chunk beside the other's token, so that a token waits for nobody."""
+    run = run_ticks(
+        TickQuestion(
+            batching="one-prefill", n_slots=2, prefill_ticks=2, n_prefill_chunks=2, output_tokens=3, load_amount=3, horizon_ticks=99
+        )
+    )
+    # 0: chunk of 0. 1: its second, first token at 2. 2: chunk of 1, token of 0. 3: first token of 1, last of 0. And so on to 8.
+    assert (run.steps.duration_ns // TICK_NS).tolist() == [1] * 8
+    assert (run.requests.admitted_ns // TICK_NS).tolist() == [0, 2, 4]
+    assert (run.requests.first_token_ns // TICK_NS).tolist() == [2, 4, 6]
+    assert (run.requests.finished_ns // TICK_NS).tolist() == [4, 6, 8]
+    said = run.report
+    assert (said.ttft_ticks, said.itl_ticks, said.e2e_ticks) == (4, 1, 6)
+    assert (said.requests_per_1000_ticks, said.output_tokens_per_1000_ticks) == (375, 1125)
+
+
+@pytest.mark.parametrize(("n_chunks", "finished", "itl", "e2e"), [(1, [14, 19], 2.5, 9), (2, [12, 17], 1.5, 7)])
+def test_a_rate_by_hand(n_chunks, finished, itl, e2e):
+    """One request each five ticks, contexts of four: the third token of each waits for the next one's context, or for half of it."""
+    run = run_ticks(
+        TickQuestion(n_slots=2, prefill_ticks=4, n_prefill_chunks=n_chunks, output_tokens=3, load="rate", load_amount=200, horizon_ticks=20)
+    )
+    assert (run.requests.intended_send_ns // TICK_NS).tolist() == [5, 10, 15, 20]
+    assert (run.requests.first_token_ns[:3] // TICK_NS).tolist() == [9, 14, 19]
+    assert (run.requests.finished_ns[:2] // TICK_NS).tolist() == finished
+    said = run.report
+    assert (said.ttft_ticks, said.itl_ticks, said.e2e_ticks) == (4, itl, e2e)
+    assert (said.requests_per_1000_ticks, said.output_tokens_per_1000_ticks) == (100, 400)
+    assert (said.n_finished, said.n_unfinished, said.n_queued_at_end) == (2, 2, 1)
+
+
+def test_a_rate_that_is_too_high_by_hand():
+    """Three ticks each, one each two ticks: at the end of the fourth context, at 13, those of 10 and 12 wait."""
+    said = report(n_slots=1, output_tokens=2, load="rate", load_amount=500, horizon_ticks=12)
+    assert said.run_ticks == 13
+    assert (said.n_finished, said.n_queued_at_end) == (3, 2)
+    assert (said.ttft_ticks, said.e2e_ticks) == ((2 + 3 + 4) / 3, (3 + 4 + 5) / 3)
+
+
+def test_concurrency_by_hand():
+    """Three users and one slot: each answer takes three ticks, and whoever got one asks again."""
+    said = report(n_slots=1, output_tokens=2, load="concurrency", load_amount=3, horizon_ticks=9)
+    assert (said.ttft_ticks, said.itl_ticks, said.e2e_ticks) == ((2 + 5 + 8) / 3, 1, (3 + 6 + 9) / 3)
+    assert said.requests_per_1000_ticks == pytest.approx(3000 / 9)
+    assert (said.n_finished, said.n_unfinished, said.n_queued_at_end) == (3, 2, 2)
+
+
 def test_chunks_shorten_the_steps_that_generate():
     """A context in two chunks makes two steps of one tick each instead of one of two, so nobody's token waits."""
     whole = report(batching="one-prefill", load_amount=50, horizon_ticks=2000)

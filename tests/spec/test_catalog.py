@@ -16,6 +16,9 @@ SOURCE = {"s": Source(kind="page", where="somewhere")}
 def constants(device):
     found = [device.memory_bytes, device.memory_bytes_per_s, device.link_bytes_per_s, device.pcie_bytes_per_s, device.power_watt]
     found += [peak.flop_per_s for peak in (*device.peaks, *device.measured_peaks)]
+    rates = (*device.kernels.dense, *device.kernels.experts)
+    found += [device.kernels.message_s, device.kernels.reduce_bytes_per_s]
+    found += [part for rate in rates for part in (rate.flop_per_s, rate.read_bytes_per_s)]
     return [part for part in found if part is not None]
 
 
@@ -52,6 +55,17 @@ def test_peaks_are_dense_and_measured_peaks_stay_below_them(device):
         assert measured.flop_per_s.value < peaks[measured.dtype]
 
 
+@pytest.mark.parametrize("device", [one for one in DEVICES if one.kernels.dense], ids=lambda device: device.hardware_id)
+def test_kernels_stay_below_the_peaks_of_their_device(device):
+    peaks = {peak.dtype: peak.flop_per_s.value for peak in device.peaks}
+    fastest = {"bfloat16": "bfloat16", "float8": "float8", "nvfp4": "float4", "mxfp4": "float8"}
+    for rate in (*device.kernels.dense, *device.kernels.experts):
+        assert 0.1 * peaks[fastest[rate.weights]] < rate.flop_per_s.value < peaks[fastest[rate.weights]]
+        assert rate.read_bytes_per_s is None or 0.4 < rate.read_bytes_per_s.value / device.memory_bytes_per_s.value < 1
+    if device.kernels.reduce_bytes_per_s is not None:
+        assert device.kernels.reduce_bytes_per_s.value < device.link_bytes_per_s.value
+
+
 def test_units_of_a_device_that_is_known_by_heart():
     h100 = find_hardware("h100_sxm")
     assert h100.memory_bytes.value == 80 * 2**30
@@ -60,6 +74,8 @@ def test_units_of_a_device_that_is_known_by_heart():
     assert h100.peak_flop_per_s("int4") is None
     assert h100.link_bytes_per_s.value == 450e9
     assert h100.power_watt.value == 700
+    assert h100.kernels.message_s.value == pytest.approx(5.4e-6)
+    assert h100.kernels.reduce_bytes_per_s.value == 262e9
     assert find_hardware("l40s").link_bytes_per_s is None
 
 

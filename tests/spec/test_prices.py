@@ -4,7 +4,7 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.spec import catalog
-from inferometer.spec.prices import read_prices, rent_of
+from inferometer.spec.prices import read_prices, rents_of
 
 GOOD = "source: our contract\ndate_utc: 2026-11-01\nusd_per_hour:\n  h100_sxm: 2.49\n  l40s: 1\n"
 
@@ -19,8 +19,8 @@ def test_a_price_keeps_its_source_and_date(tmp_path):
 def test_a_file_rules_over_the_catalogue_and_absent_is_not_free(tmp_path):
     (tmp_path / "prices.yaml").write_text(GOOD)
     prices = read_prices(tmp_path / "prices.yaml")
-    assert rent_of(catalog.find_hardware("h200_sxm"), prices) is None
-    assert rent_of(catalog.find_hardware("h200_sxm"), None) is not None
+    assert rents_of([catalog.find_hardware("h200_sxm")], prices) == [None]
+    assert rents_of([catalog.find_hardware("h200_sxm")], None) != [None]
 
 
 OWNED = GOOD + "owned: {h100_sxm: {price_usd: 35064, n_years: 4}}\npower: {usd_per_kwh: 0.1, pue_ratio: 1.5}\nused_fraction: 0.5\n"

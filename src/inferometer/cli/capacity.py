@@ -5,13 +5,13 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from inferometer.cli import answer, capacity_live, decision_pages, executor_options
+from inferometer.cli import answer, capacity_live, cluster_options, decision_pages, executor_options, sizing_question
 from inferometer.cli.capacity_text import CapacityAnswer, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
 from inferometer.cli.workload_options import takes_workload
-from inferometer.decide import probing, traffic
-from inferometer.decide.capacity import CapacityQuestion, find_capacity
-from inferometer.simulate.deployment import Deployment, Pace
+from inferometer.decide import capacity, probing, traffic
+from inferometer.simulate.cluster_config import Router
+from inferometer.simulate.deployment import Case, Deployment
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import types
 
@@ -41,9 +41,12 @@ class OfAModelOrServer(click.Command):
 Examples:
   inferometer capacity llama-3.1-8b --hardware h100_sxm --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms'
   inferometer capacity llama-3.1-8b --hardware h100_sxm --concurrency 16 --slo 'tpot:p95<30ms' --resolution 0.1
+  inferometer capacity llama-3.1-8b --hardware l40s --replicas 4 --slo 'ttft:p95<1s' --probe-requests 200
 """,
 )
 @takes_deployment
+@cluster_options.replicas_option
+@sizing_question.router_option
 @takes_workload
 @click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.")
 @click.option(
@@ -56,7 +59,7 @@ Examples:
 def command(
     deployment: Deployment, workload: types.WorkloadSpec, where: executor_options.ExecutorChoice, *, slo: str, as_json: bool, **flags: Any
 ) -> None:
-    """How many requests per second, or users (with --concurrency), does one replica of MODEL carry before the promise breaks?
+    """How many requests per second, or users (with --concurrency), do replicas of MODEL carry together before the promise breaks?
 
     Simulated; a URL in place of MODEL is measured: `inferometer capacity http://HOST --help`.
 
@@ -65,11 +68,13 @@ def command(
     objective = parse_objective(slo)
     asked = traffic.Traffic(spec=workload, n_requests=flags["probe_requests"])
     answer.talk(f"looking for the capacity under {objective.text} (the engine's rules are compiled once)")
-    search = _Search(deployment, asked, objective, flags["resolution"])
+    n_replicas, router = flags["replicas"], flags["router"]
+    search = _Search(deployment, asked, objective, flags["resolution"], n_replicas, router)
     with executor_options.opened(where, "searches") as executor:
-        (likely,) = executor.map(search.at, [_Asked("likely", _start(workload))])
+        first, *others = deployment.cases
+        (likely,) = executor.map(search.at, [_Asked(first, _start(workload))])
         start = likely.capacity.located_load or _start(workload)
-        levels = (likely, *executor.map(search.at, [_Asked("fast", start), _Asked("slow", start)]))
+        levels = (likely, *executor.map(search.at, [_Asked(case, start) for case in others]))
     said = CapacityAnswer(
         model_id=deployment.model.model_id,
         workload_name=workload.name,
@@ -78,6 +83,8 @@ def command(
         is_resolved=levels[0].capacity.is_resolved,
         levels=levels,
         engine=deployment.config.engine,
+        n_replicas=n_replicas,
+        router=router if n_replicas > 1 else None,
         step_times_from=deployment.step_times.origin,
     )
     decision_pages.write_capacity_page(said, flags["report"])
@@ -86,33 +93,40 @@ def command(
 
 
 class _Search(NamedTuple):
-    """What is asked at each pace of the steps."""
+    """What is asked of each server that may be the one."""
 
     deployment: Deployment
     traffic: traffic.Traffic
     objective: ObjectiveSpec
     resolution_ratio: float
+    n_replicas: int
+    router: Router
 
     def at(self, asked: "_Asked") -> PacedCapacity:
-        """The capacity at this pace, looked for from this load on; only likely step times are asked closely."""
-        pace, start_load = asked
-        question = CapacityQuestion(
+        """The capacity of this server, looked for from this load on; only the likely one is asked closely."""
+        case, start_load = asked
+        question = capacity.CapacityQuestion(
             kind=self.traffic.kind,
             start_load=start_load,
             lowest_load=1.0 if self.traffic.kind == "users" else start_load / _SPAN_RATIO,
             highest_load=start_load * _SPAN_RATIO,
             resolution_ratio=self.resolution_ratio,
-            proof_effort=2 if pace == "likely" else None,
+            proof_effort=2 if case == "likely" else None,
         )
-        server = self.deployment.at(pace)
+        server = self.deployment.at(case)
         probe = probing.ReplicaProbe(
-            deployment=server, step_times=getattr(server.step_times, pace), traffic=self.traffic, objective=self.objective
+            deployment=server,
+            step_times=server.step_times.likely,
+            traffic=self.traffic,
+            objective=self.objective,
+            n_replicas=self.n_replicas,
+            router=self.router,
         )
-        return paced(pace, find_capacity(probe, question))
+        return paced(case if isinstance(case, str) else "draw", capacity.find_capacity(probe, question))
 
 
 class _Asked(NamedTuple):
-    pace: Pace
+    case: Case
     start_load: float
 
 

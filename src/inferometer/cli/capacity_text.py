@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.decide.capacity import Capacity, Probe
+from inferometer.simulate.cluster_config import Router
 from inferometer.stats.estimate import Verdict
 from inferometer.units import format_duration, format_number
 
@@ -44,7 +45,7 @@ class CapacityRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedCapacity:
-    """The capacity if steps take so long."""
+    """The capacity if steps take so long; or of one of the servers that may be the one, where a fit of load tests offers draws."""
 
     step_times: str
     capacity: CapacityRow
@@ -54,7 +55,7 @@ class PacedCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityAnswer:
-    """The capacity at likely step times, and at both ends of what they may be."""
+    """The capacity at likely step times, and at both ends of what they may be, or in draws."""
 
     model_id: str
     workload_name: str
@@ -65,6 +66,10 @@ class CapacityAnswer:
     levels: tuple[PacedCapacity, ...]
     engine: str
     step_times_from: str
+    n_replicas: int | None = None
+    """Together; None where nobody knows: a server that was measured."""
+    router: Router | None = None
+    """None where there is one replica, or nobody knows."""
 
 
 def paced(step_times: str, found: Capacity) -> PacedCapacity:
@@ -101,12 +106,24 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     parts: list[RenderableType] = [Text(f"ANSWER {headline(answer)}", style="bold")]
     parts.append(Text(f"WHY    {'resolved' if found.is_resolved else 'unresolved'}: {found.why}"))
     parts += [Text(f"BREAKS {found.weakest}")] if found.weakest else []
-    ends = ", ".join(f"{level.step_times} {_number(level.capacity.located_load)}" for level in answer.levels)
-    parts.append(Text(f"DOUBT  located at {ends} {answer.unit}: {answer.step_times_from}"))
+    if answer.router is not None and answer.n_replicas is not None and found.kept_load is not None:
+        each = format_number(found.kept_load / answer.n_replicas)
+        parts.append(
+            Text(f"EACH   {each} {answer.unit} of {answer.n_replicas} replicas behind a {answer.router} router, simulated together")
+        )
+    parts.append(Text(f"DOUBT  located at {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}"))
     parts += [Text(""), _probes(found, answer.unit), Text("")]
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
     parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"))
     return Group(*parts)
+
+
+def _ends(levels: tuple[PacedCapacity, ...]) -> str:
+    located = [level.capacity.located_load for level in levels]
+    if any(level.step_times == "draw" for level in levels):
+        drawn = sorted(located[1:], key=lambda load: -math.inf if load is None else load)
+        return f"likely {_number(located[0])}, {_number(drawn[0])} to {_number(drawn[-1])} in {len(drawn)} draws"
+    return ", ".join(f"{level.step_times} {_number(load)}" for level, load in zip(levels, located, strict=True))
 
 
 def headline(answer: CapacityAnswer) -> str:
@@ -114,7 +131,8 @@ def headline(answer: CapacityAnswer) -> str:
     found = answer.levels[0].capacity
     kept = "no load was shown to keep" if found.kept_load is None else f"{format_number(found.kept_load)} {answer.unit} keep"
     broken = "" if found.broken_load is None else f", {format_number(found.broken_load)} break it"
-    return f"{answer.model_id}, {answer.workload_name}: {kept} {answer.objective}{broken}"
+    replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
+    return f"{answer.model_id}{replicas}, {answer.workload_name}: {kept} {answer.objective}{broken}"
 
 
 def _probes(found: CapacityRow, unit: str) -> RenderableType:

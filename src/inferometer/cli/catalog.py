@@ -13,7 +13,7 @@ from inferometer.perfmodel.weights import n_active_parameters, n_parameters
 from inferometer.spec.catalog import find_hardware, find_model, load_hardware, load_models, unsourced_constants
 from inferometer.spec.objective_presets import PresetObjective, find_presets
 from inferometer.spec.types import Constant, HardwareSpec, ModelSpec, Source
-from inferometer.units import format_bytes, format_count, format_number, format_rate
+from inferometer.units import format_bytes, format_count, format_duration, format_number, format_rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ def _device_card(answer: CatalogAnswer) -> RenderableType:
     sources: dict[str, int] = {}
     table = Table("", "value", "source", "note", box=None, pad_edge=False)
     for label, constant, unit in _constants(device):
-        shown = format_bytes(constant.value) if unit == "B" else format_rate(constant.value, unit)
+        shown = _shown(constant.value, unit)
         table.add_row(label, shown, _footnote(constant.source, sources), Text(constant.note or ""))
     for price in device.prices:
         shown = f"{format_number(price.usd_per_hour)} $/h"
@@ -172,7 +172,19 @@ def _constants(device: HardwareSpec) -> list[tuple[str, Constant, str]]:
     ]
     named += [(f"{peak.dtype} peak, dense", peak.flop_per_s, "FLOP/s") for peak in device.peaks]
     named += [(f"{peak.dtype} best matmul", peak.flop_per_s, "FLOP/s") for peak in device.measured_peaks]
+    kernels = device.kernels
+    named += [(f"{rate.weights} matrices, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.dense]
+    named += [(f"{rate.weights} matrices, read", rate.read_bytes_per_s, "B/s") for rate in kernels.dense]
+    named += [(f"{rate.weights} experts, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.experts]
+    named += [(f"{rate.weights} experts, read", rate.read_bytes_per_s, "B/s") for rate in kernels.experts]
+    named += [("all-reduce, few KiB", kernels.message_s, "s"), ("all-reduce, sent beyond", kernels.reduce_bytes_per_s, "B/s")]
     return [(label, constant, unit) for label, constant, unit in named if constant is not None]
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "s":
+        return format_duration(value)
+    return format_bytes(value) if unit == "B" else format_rate(value, unit)
 
 
 def _footnote(source: Source, sources: dict[str, int]) -> Text:

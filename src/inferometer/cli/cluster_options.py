@@ -9,12 +9,15 @@ import click
 
 from inferometer.errors import SpecError
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
-from inferometer.simulate.deployment import Deployment, Pace
+from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 
+replicas_option: Final = click.option(
+    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Servers of this kind behind a router."
+)
 _OPTIONS: Final = (
-    click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Servers of this kind behind a router."),
+    replicas_option,
     click.option(
         "--router",
         type=click.Choice(ROUTERS),
@@ -89,9 +92,9 @@ class Servers(NamedTuple):
         """All replicas."""
         return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
 
-    def at(self, pace: Pace) -> "Servers":
-        """The same with the limits that go with this pace of their steps."""
-        return self._replace(deployment=self.deployment.at(pace))
+    def at(self, case: Case) -> "Servers":
+        """The same as if they were known to be these."""
+        return self._replace(deployment=self.deployment.at(case), prefill=None if self.prefill is None else self.prefill.at(case))
 
     @property
     def cluster(self) -> ClusterConfig:
@@ -143,4 +146,4 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
     return name.strip(), tuple(int(number) for number in listed)
 
 
-__all__ = ["RouterRules", "Servers", "takes_replicas"]
+__all__ = ["RouterRules", "Servers", "replicas_option", "takes_replicas"]

@@ -44,6 +44,7 @@ def compare_text(answer: CompareAnswer) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(said), style="bold"), Text(f"WHY    {said.answer.why}"), Text(""), _table(said)]
     parts.append(Text(f"the answer at {said.answer.ratio.confidence_fraction:.0%}; " if said.answer.ratio else "", end=""))
     parts.append(Text(f"all others together risk one false alarm as the answer alone does ({said.others_confidence_fraction:.2%} each)"))
+    parts += [Text(f"  –    {one.metric}: {one.why}") for one in said.others if one.ratio is None]
     parts += [Text(_promise_line(one)) for one in answer.promises]
     if said.differences:
         shown = said.differences[:_MAX_DIFFERENCES]

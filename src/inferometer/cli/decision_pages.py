@@ -131,7 +131,7 @@ def _rate_point(point: curves.LoadPoint) -> RatePoint:
         tpot_p95=tpot.percentile(0.95),
         output_tokens_per_s=point.summary.output_tokens_per_s,
         completed_requests_per_s=point.summary.completed_requests_per_s,
-        good_requests_per_s=point.judgement.good_requests_per_s,
+        good_requests_per_s=None if point.judgement.good is None else point.judgement.good.value * point.offered_requests_per_s,
         ttft_parts=None,
         verdict=None,
     )

@@ -1,14 +1,22 @@
 """How does a fitted model, or server, look in the terminal?"""
 
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.fit_views import parameter_row
+from inferometer.fit import knob_wording
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import ServerFit
+from inferometer.perfmodel import steptime_box, types
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.report.request_words import duration_cell
 from inferometer.units import format_fraction
+
+_TYPICAL_TOKENS: Final = 512
+_TYPICAL_BATCH: Final = 16
 
 
 def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
@@ -16,7 +24,7 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
 
     Of published loads, which know no single step, the held-out errors are those of what clients saw.
     """
-    seen = {"decode": "TPOT", "prefill": "TTFT"} if model.front_end_s is not None else {}
+    seen = _seen_as(model)
     errors = Table("held out", "points", "median error", "95th percentile", "in the 90 % interval", box=None, pad_edge=False)
     for error in model.held_out:
         shares = (error.median_fraction, error.p95_fraction, error.coverage_fraction)
@@ -30,9 +38,30 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     trained = model.trained_on
     unit = "latencies of" if seen else "step times of"
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
-    head = f"{model.model.model_id} on {trained.hardware or 'a machine that is not named'}: {what}"
     next_ = f"\nNEXT  inferometer simulate {model.model.model_id} --fit {model_file} --hardware ID --concurrency N" if seen else ""
-    return Group(Text(head, style="bold"), errors, Text(""), fitted, Text(""), box, Text(f"\nMODEL {model_file}{next_}"))
+    tables = (errors, Text(""), fitted, Text(""), box)
+    return Group(Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(f"\nMODEL  {model_file}{next_}"))
+
+
+def _seen_as(model: StepTimeModel) -> dict[str, str]:
+    """What clients call the phases, where their latencies were fitted."""
+    return {"decode": "TPOT", "prefill": "TTFT"} if model.front_end_s is not None else {}
+
+
+def _answer(model: StepTimeModel) -> str:
+    """How long do a prefill and decode steps take, and how far off was that on points held out?"""
+    context = steptime_box.nearest(model.box, "context tokens per decoding request", _TYPICAL_TOKENS)
+    prompt = steptime_box.nearest(model.box, "prompt tokens per request", _TYPICAL_TOKENS)
+    batches = sorted({steptime_box.nearest(model.box, "decoding requests", batch) for batch in (1, _TYPICAL_BATCH)})
+    shapes = {f"a prefill of {prompt:,} tokens": types.prefill_shape(batch_size=1, prompt_tokens=prompt)}
+    shapes |= {f"a decode step at batch {batch}": types.decode_shape(batch_size=batch, context_tokens=context) for batch in batches}
+    steps = zip(shapes, model.predict_all(list(shapes.values())), strict=True)
+    takes = ", ".join(f"{what} {duration_cell(step.duration_s)}" for what, step in steps)
+    where = f"{model.model.model_id} on {model.trained_on.hardware or 'a machine that is not named'}"
+    off = ", ".join(
+        f"{format_fraction(error.median_fraction)} of {_seen_as(model).get(error.phase, error.phase)}" for error in model.held_out
+    )
+    return f"ANSWER {where}: {takes}" + (f"; off by {off} on points held out (median)" if off else "")
 
 
 def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
@@ -44,13 +73,29 @@ def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
     for row in (parameter_row(parameter) for parameter in fit.parameters):
         fitted.add_row(row.name, row.value, row.interval, row.told_by)
     seen = fit.seen
-    head = f"{fit.served_model}: {seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
-    parts: list[RenderableType] = [Text(head, style="bold"), limits, Text(""), fitted, Text("")]
+    head = f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
+    parts: list[RenderableType] = [Text(_server_answer(fit), style="bold"), Text(f"FROM   {head}\n"), limits, Text(""), fitted, Text("")]
     probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     if probes:
         parts.append(Text("What these load tests leave open, a further one would tell:\n" + "\n".join(probes)))
     parts.append(Text(f"SERVER {fit_file}\nNEXT   inferometer simulate {fit.served_model} --fit {fit_file} --rate R"))
     return Group(*parts)
+
+
+def _server_answer(fit: ServerFit) -> str:
+    """How long does a prompt take, its way in and out included, and a decode step, and within which limits?"""
+    seen, n_decodes = fit.seen, max(fit.seen.n_answers_at_once // 2, 1)
+    prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
+    decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
+    prompt, token = fit.step_estimate(prefill, further_s=fit.front_end_s), fit.step_estimate(decode)
+    limits = [
+        f"{_interval(knob) or _value(knob.value)} {knob_wording.LIMIT_WORDS[knob.name]}"
+        for knob in fit.knobs
+        if knob.name in knob_wording.LIMIT_WORDS
+    ]
+    prompt_takes, step_takes = duration_cell(prompt), duration_cell(token)
+    takes = f"a prompt of {seen.median_prompt_tokens:,} tokens {prompt_takes}, a decode step at batch {n_decodes} {step_takes}"
+    return f"ANSWER {fit.served_model}: {takes}; {', '.join(limits)}"
 
 
 def _value(value: int | bool) -> str:  # noqa: FBT001 -- a limit or a switch
@@ -60,6 +105,8 @@ def _value(value: int | bool) -> str:  # noqa: FBT001 -- a limit or a switch
 def _interval(knob: KnobFit) -> str:
     if isinstance(knob.value, bool) or knob.low is None:
         return ""
+    if knob.low == knob.high:
+        return f"{knob.low:,}"
     return f"{knob.low:,} or more" if knob.high is None else f"{knob.low:,} to {knob.high:,}"
 
 

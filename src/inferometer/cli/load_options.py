@@ -209,7 +209,9 @@ def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.Work
     given = [name for name in _ARRIVALS if asked.get(name) is not None]
     if len(given) > 1:
         flagged = ", ".join(f"--{name}" for name in given)
-        raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed="one of --rate, --concurrency, --ramp, --trace")
+        own = f"--workload {flags['trace']}: its requests, at arrivals of your own" if flags["trace"] is not None else None
+        allowed = "one of --rate, --concurrency, --ramp, --trace"
+        raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed=allowed, try_=own)
     if flags["ramp"] is not None:
         return reading.with_changes(workload, {"arrivals": _ramp(flags["ramp"])}, where="--ramp")
     if flags["trace"] is not None:

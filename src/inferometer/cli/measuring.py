@@ -1,6 +1,7 @@
 """How does a verb that measures go about it: say what will happen, then measure with progress?"""
 
 import sys
+import time
 from pathlib import Path
 
 from inferometer.cli.analysis import Analysis, analyse, label_runs
@@ -13,7 +14,13 @@ from inferometer.spec.resolve import ResolvedModel
 from inferometer.spec.types import SweepPlan
 
 
-def measure(plan: SweepPlan, model: ResolvedModel, folder: Path) -> Analysis:
+def in_seconds(budget_s: float) -> float:
+    """The instant of the monotonic clock at which a budget is over that begins now; and it is said what it is for."""
+    talk(f"within about {budget_s:.0f} s: a look at this machine, loading, then as many points as there is time for, two at least")
+    return time.monotonic() + budget_s
+
+
+def measure(plan: SweepPlan, model: ResolvedModel, folder: Path, *, until_s: float | None = None) -> Analysis:
     """Measure what is missing of the plan and analyse it. Ctrl-C and kill -9 lose at most the point in progress."""
     for caution in examine_machine():
         talk(f"CAUTION {caution.text}; {caution.remedy}")
@@ -25,7 +32,9 @@ def measure(plan: SweepPlan, model: ResolvedModel, folder: Path) -> Analysis:
             said.append(progress)
             on_progress(progress)
 
-        run = run_sweep(plan, reference_to(model), folder, noted, command=("inferometer", *sys.argv[1:]))
+        run = run_sweep(plan, reference_to(model), folder, noted, command=("inferometer", *sys.argv[1:]), until_s=until_s)
+    if until_s is not None and time.monotonic() > until_s:
+        talk(f"{time.monotonic() - until_s:.0f} s more than the budget: loading and two points took longer, as beside other work")
     if not said:
         talk("every point had been measured before: this is what was stored")
     return analyse(run, folder, label=label_runs([run])[0])
@@ -49,4 +58,4 @@ def reference_to(model: ResolvedModel) -> ModelReference:
     return ModelReference(kind="gguf" if model.kind == "gguf" else "folder", location=str(model.path.resolve()), spec=model.spec)
 
 
-__all__ = ["measure", "reference_to", "what_will_happen"]
+__all__ = ["in_seconds", "measure", "reference_to", "what_will_happen"]

@@ -1,5 +1,8 @@
 """Is there memory for what is asked to be simulated?"""
 
+from typing import Final
+
+from inferometer.cli.answer import talk
 from inferometer.errors import SpecError
 from inferometer.measure.resident import available_bytes
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -8,9 +11,11 @@ from inferometer.spec.workload.plan import RequestPlan
 from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.units import format_bytes
 
+_WORTH_SAYING_BYTES: Final = 2**30
+
 
 def check_before_drawing(workload: WorkloadSpec) -> None:
-    """Refuse a workload whose requests alone do not fit; how many a trace has is not known before it is read.
+    """Say what many requests take, and refuse those that alone do not fit; how many a trace has is not known before it is read.
 
     Raises
     ------
@@ -21,7 +26,10 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
     if workload.duration_s is not None and isinstance(workload.arrivals, OpenArrivals) and workload.classes:
         counts.append(round(workload.duration_s * workload.arrivals.rate_per_s))
     if counts:
-        _refuse_beyond(memory_need(n_requests=min(counts)), min(counts))
+        need, free_bytes = memory_need(n_requests=min(counts)), available_bytes()
+        if free_bytes is not None and need.least_bytes > _WORTH_SAYING_BYTES:
+            talk(f"{min(counts):,} requests take {format_bytes(need.least_bytes)} or more of {format_bytes(free_bytes)} that are free")
+        _refuse_beyond(need, min(counts))
 
 
 def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int) -> None:

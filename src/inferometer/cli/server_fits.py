@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from inferometer.cli.prediction import check_model
 from inferometer.errors import SpecError
-from inferometer.fit.server_fit import ServerFit, is_server_fit, load_server_fit
-from inferometer.simulate.deployment import Deployment, Knobs, Pace, deploy
+from inferometer.fit.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
+from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 from inferometer.spec import catalog, resolve
 from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
@@ -37,9 +37,14 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
             try_="a fit of load tests of the changed server",
         )
     hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
-    model, levels = fitted_model(fit, name), fit.levels()
-    likely, fast, slow = (deploy(model, fit.engine, hardware, levels, _every_knob(fit, knobs, pace)) for pace in get_args(Pace))
-    return _with_front_end(replace(likely, fast_config=fast.config, slow_config=slow.config), fit, knobs)
+    model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
+
+    def drawn(draw: ServerDraw) -> Draw:
+        one = deploy(model, fit.engine, hardware, fit.drawn_levels(draw), _every_knob(fit, knobs, draw.knobs))
+        return Draw(config=one.config, steps=one.step_times.likely, front_end_s=one.front_end_s)
+
+    deployed = deploy(model, fit.engine, hardware, fit.levels(), _every_knob(fit, knobs, likely))
+    return replace(_with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws))
 
 
 def is_server(path: Path | None) -> bool:
@@ -70,10 +75,11 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
     return model
 
 
-def _every_knob(fit: ServerFit, knobs: Knobs, pace: Pace) -> Knobs:
-    found = {knob.name: knob.at(pace) for knob in fit.knobs}
+def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
+    """What the flags say, else what is ``found`` of each limit and switch."""
     if knobs.shared.get("max_num_batched_tokens", fit.max_model_len) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
-        found["enable_chunked_prefill"] = True  # whatever the load tests leave open: vLLM does not start without it on such a budget
+        # whatever the load tests leave open: vLLM does not start without it on such a budget
+        found = {**found, "enable_chunked_prefill": True}
     shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
         own = {switch: str(found[switch]) for switch in _SWITCHES} | own

@@ -61,7 +61,7 @@ def command(
     """What would happen if MODEL on this server got this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
     The scheduler is the engine's own, step by step; step times are those of a fit (--fit) or of a datasheet (--hardware), and the same
-    requests are simulated at both ends of what is known of them.
+    requests are simulated at both ends of what is known of them; of a fit to load tests, on 19 servers that may be the one.
     """
     objective = None if flags["slo"] is None else objectives.parse_objective(flags["slo"])
     until_ns = None if flags["until"] is None else round(parse_duration_s(flags["until"], where="--until") * NS_PER_S)
@@ -72,7 +72,8 @@ def command(
     memory_check.check_drawn(drawn.plan, servers.cluster, record_steps=has_steps or has_parts, n_replicas=servers.n_in_all)
     engine = servers.deployment.config.engine
     whose = engine if servers.n_in_all == 1 else f"{servers.n_in_all} x {engine}"
-    talk(f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, three times (its rules are compiled once)")
+    asked = f"{drawn.plan.n_requests:,} requests of {drawn.name} on {whose}, {len(servers.deployment.cases)} times"
+    talk(f"simulating {asked} (its rules are compiled once)")
     simulator = Simulator(servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate)
     with executor_options.opened(where, "step times") as executor:
         simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli import deployment_view, gate_options, simulation
+from inferometer.cli import deployment_view, gate_options, level_ends, simulation
 from inferometer.records import latencies, request_summaries, step_memory
 from inferometer.report import request_tables
 from inferometer.report.request_words import percentile_text, rate_text
@@ -67,27 +67,34 @@ def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
         return []
     lines = [f"SLO    {answer.verdict}"]
     for pace, judgement in judged:
-        if judgement.weakest is not None:
+        if judgement.weakest is not None and pace != "draw":
             weakest = judgement.weakest
             lines.append(f"       {pace} step times: {judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}")
+    lines += [f"       draws: {level_ends.verdicts_of_draws(answer.levels)}"] if level_ends.are_draws(answer.levels) else []
     return [*lines, f"       {request_tables.goodput_text(judged[0][1])}"]
 
 
 def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
-    table = Table("latency", *(f"p{fraction * 100:g}" for fraction in _FRACTIONS), "p95, fast … slow", box=None, pad_edge=False)
+    table = Table(
+        "latency",
+        *(f"p{fraction * 100:g}" for fraction in _FRACTIONS),
+        f"p95, {level_ends.ends_words(answer.levels)}",
+        box=None,
+        pad_edge=False,
+    )
     likely = answer.levels[0].summary
     for name, label in _SHOWN:
-        ends = " … ".join(_p95(level, name) for level in answer.levels[1:])
+        ends = " … ".join(_p95(level.summary, name) for level in level_ends.ends_of_latency(answer.levels, name))
         table.add_row(label, *(percentile_text(likely.latency(name).percentile(fraction)) for fraction in _FRACTIONS), ends)
     return table
 
 
 def _rates(answer: simulation.SimulateAnswer) -> RenderableType:
-    table = Table("throughput", "likely", "fast … slow", box=None, pad_edge=False)
+    table = Table("throughput", "likely", level_ends.ends_words(answer.levels), box=None, pad_edge=False)
 
     def row(label: str, unit: str, of: Callable[[request_summaries.RequestSummary], Estimate | None]) -> None:
-        first, *ends = (of(level.summary) for level in answer.levels)
-        table.add_row(label, rate_text(first, unit), " … ".join(_shown(end) for end in ends))
+        ends = (of(level.summary) for level in level_ends.ends_of_rate(answer.levels, of))
+        table.add_row(label, rate_text(of(answer.levels[0].summary), unit), " … ".join(_shown(end) for end in ends))
 
     row("completed", "requests/s", lambda summary: summary.completed_requests_per_s)
     row("output", "tok/s", lambda summary: summary.output_tokens_per_s)
@@ -152,12 +159,13 @@ def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
     rate = "" if asked.rate_per_s is None else f", {format_number(asked.rate_per_s)}/s"
     counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
+    preempted = "" if likely.n_preemptions is None else f"{likely.n_preemptions:,} preemptions; "
     lengths = (
         f"prompts of {format_number(asked.prompt.mean_tokens)} tokens in the mean, outputs of {format_number(asked.output.mean_tokens)}"
     )
     return [
         f"ASKED  {asked.n_requests:,} requests{rate}: {lengths}; {asked.shared_prefix_fraction:.0%} of prompt tokens seen before",
-        f"ENDED  {counts}; {likely.n_preemptions or 0:,} preemptions; {format_duration(likely.span_s)} in all",
+        f"ENDED  {counts}; {preempted}{format_duration(likely.span_s)} in all",
         f"STEPS  {where.step_times_from}",
         f"KV     {where.n_kv_blocks:,} blocks, {where.kv_blocks_from}",
         f"RULES  {where.engine}",
@@ -165,8 +173,8 @@ def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     ]
 
 
-def _p95(level: simulation.Level, name: latencies.Latency) -> str:
-    found = level.summary.latency(name).percentile(0.95)
+def _p95(summary: request_summaries.RequestSummary, name: latencies.Latency) -> str:
+    found = summary.latency(name).percentile(0.95)
     return _ABSENT if found is None else f"{'≥ ' if found.is_lower_bound else ''}{format_duration(found.seconds.value)}"
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.measure.executors.parts import Executor
@@ -19,7 +19,7 @@ from inferometer.simulate import (
     replica_shares,
     transfer_shares,
 )
-from inferometer.simulate.deployment import Pace
+from inferometer.simulate.deployment import Case, Pace
 from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import description, plan
@@ -31,16 +31,16 @@ _MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What came of it if steps take so long."""
+    """What came of it if steps take so long; or in one of the servers that may be the one, where a fit of load tests offers draws."""
 
-    step_times: Pace
+    step_times: Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
     judgement: promises.Judgement | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPromise:
-    """Was what the workload promises to one class kept: at all three step times, or is it undecided?"""
+    """Was what the workload promises to one class kept: at all step times, or is it undecided?"""
 
     name: str
     verdict: Verdict
@@ -49,9 +49,9 @@ class ClassPromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateAnswer:
-    """The simulated run of the likely step times, the same requests at both ends of their interval, and the verdict of all three.
+    """The simulated run of the likely step times, the same requests at both ends of their interval or in draws, and the verdict of all.
 
-    A verdict is *met* or *missed* where it is so at all three; else *undecided*. None without an objective.
+    A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an objective.
     """
 
     workload_name: str
@@ -84,15 +84,15 @@ class Simulated:
 
 
 class Asked(NamedTuple):
-    """Which pace of the steps, and what is to be recorded of them?"""
+    """Which of the servers that may be, and what is to be recorded of it?"""
 
-    pace: Pace
+    case: Case
     record_steps: bool = False
     record_parts: bool = False
 
 
 class At(NamedTuple):
-    """What one pace of the steps gives."""
+    """What one of the servers that may be gives."""
 
     run: types.Run
     level: Level
@@ -111,33 +111,32 @@ class Simulator:
     gate: gates.GateSpec | None
 
     def at(self, asked: Asked) -> At:
-        """The run at these step times, and what it says."""
-        pace = asked.pace
-        simulation = self._simulation(pace, record_steps=asked.record_steps, record_parts=asked.record_parts)
-        run = simulated_record.run_of(simulation, self.servers, self.gate)
+        """The run of this server, and what it says."""
+        servers = self.servers.at(asked.case)
+        simulation = self._simulation(servers, record_steps=asked.record_steps, record_parts=asked.record_parts)
+        run = simulated_record.run_of(simulation, servers, self.gate)
         judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
-        level = Level(step_times=pace, summary=request_summaries.summarise_requests(run), judgement=judgement)
-        moved = None if self.servers.prefill is None else transfer_shares.transfer_shares(simulation, self.servers.prefill.link)
-        return At(run, level, replica_shares.replica_shares(simulation, self.servers.pools), moved)
+        label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
+        level = Level(step_times=label, summary=request_summaries.summarise_requests(run), judgement=judgement)
+        moved = None if servers.prefill is None else transfer_shares.transfer_shares(simulation, servers.prefill.link)
+        return At(run, level, replica_shares.replica_shares(simulation, servers.pools), moved)
 
-    def _simulation(self, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        delay_s = self.servers.deployment.front_end_s
-        requests = front_end.delayed(self._requests(), delay_s)
-        return front_end.as_clients_see(self._served(requests, pace, record_steps=record_steps, record_parts=record_parts), delay_s)
-
-    def _served(self, requests: demand.Demand, pace: Pace, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
-        servers, until_ns, gate = self.servers.at(pace), self.until_ns, self._gate_rules()
-        cost = getattr(servers.deployment.step_times, pace)
+    def _simulation(self, servers: cluster_options.Servers, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
+        delay_s = servers.deployment.front_end_s
+        requests = front_end.delayed(self._requests(servers), delay_s)
+        cost, gate, until_ns = servers.deployment.step_times.likely, self._gate_rules(), self.until_ns
         kept = {"record_steps": record_steps, "record_parts": record_parts}
         if servers.prefill is not None:
-            pools, costs = servers.prefill.before(servers.cluster), servers.prefill.costs(servers.deployment, pace)
-            return disaggregated.simulate_disaggregated(requests, pools, costs, gate=gate, until_ns=until_ns, **kept)
-        if servers.n_replicas == 1:
-            return one_engine.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
-        return cluster.simulate_cluster(requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept)
+            pools, costs = servers.prefill.before(servers.cluster), servers.prefill.costs(servers.deployment)
+            done = disaggregated.simulate_disaggregated(requests, pools, costs, gate=gate, until_ns=until_ns, **kept)
+        elif servers.n_replicas == 1:
+            done = one_engine.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
+        else:
+            done = cluster.simulate_cluster(requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept)
+        return front_end.as_clients_see(done, delay_s)
 
-    def _requests(self) -> demand.Demand:
-        config, prefill = self.servers.deployment.config, self.servers.prefill
+    def _requests(self, servers: cluster_options.Servers) -> demand.Demand:
+        config, prefill = servers.deployment.config, servers.prefill
         has_contents = config.enable_prefix_caching or (prefill is not None and prefill.deployment.config.enable_prefix_caching)
         return demand_of(self.workload.plan, config.block_size, has_contents=has_contents)
 
@@ -151,14 +150,14 @@ class Simulator:
 
 
 def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps: bool = False, record_parts: bool = False) -> Simulated:
-    """Simulate the same requests at likely, fast and slow step times; what is to be recorded is of the likely ones."""
+    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one."""
     workload = simulator.workload
     promised = _promised(workload)
     has_steps = record_steps or not _MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
-    asked = (Asked("likely", has_steps, record_parts), Asked("fast"), Asked("slow"))
-    paces = executor.map(simulator.at, asked)
-    likely = paces[0]
-    run, levels = likely.run, tuple(pace.level for pace in paces)
+    first, *others = simulator.servers.deployment.cases
+    cases = executor.map(simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others)))
+    likely = cases[0]
+    run, levels = likely.run, tuple(case.level for case in cases)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
     answer = SimulateAnswer(
         workload_name=workload.name,
@@ -169,7 +168,7 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
         replicas=likely.replicas,
         disaggregation=deployment_view.disaggregation_view(simulator.servers.prefill, likely.transfers, run),
         memory=step_memory.summarise_memory(run),
-        promises=_kept(tuple(pace.run for pace in paces), promised),
+        promises=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
         cautions=(*simulated_record.origin_cautions(simulator.servers.deployment), *said, *run.manifest.cautions),
@@ -207,7 +206,7 @@ def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
 
 
 def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
-    """Each promise judged at likely, fast and slow step times; those to classes of which no request came are left out."""
+    """Each promise judged on each server that may be the one; those to classes of which no request came are left out."""
     judged = list[ClassPromise]()
     for index, name, objective in promised:
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]

@@ -14,13 +14,14 @@ from inferometer.cli import (
     executor_options,
     size_text,
     sized_folder,
+    sizing_cautions,
     sizing_offers,
     sizing_over_time,
 )
 from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
-from inferometer.decide import candidates, sizing, sizing_types
+from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
 from inferometer.spec import prices, resolve, types
 
@@ -101,13 +102,15 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         raise SizingError(
             f"nothing that is on offer can serve {spec.model_id!r}: {first.what}: {first.why}",
             where="--gpus, --tp",
-            try_="larger devices, more of them (--tp), or fewer bits (--quantization)",
+            try_="larger devices, more of them (--tp), fewer bits (--quantization), or another --dtype",
         )
+    sizing_cautions.check_contexts(asked.question, tried)
     answer.talk(f"{len(tried.possible)} kinds of replica to try (the engine's rules are compiled once)")
     with executor_options.opened(where, "devices") as executor:
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)
-    said = replace(said, over_time=_over_time(asked, pick_of(found)))
+    pick = pick_of(found)
+    said = replace(said, failure=_failure(asked, pick), over_time=_over_time(asked, pick))
     decision_pages.write_size_page(said, asked.question, [done.best for done in found if done.best is not None], flags["report"])
     if flags["out"] is not None:
         sized_folder.write_answer(flags["out"], asked.question, found, grid.utilization_fraction, is_forced=flags["force"])
@@ -121,6 +124,11 @@ def _check_is_deployed(engine: str) -> None:
         raise SpecError(
             f"files that deploy {engine} cannot be written", where="--out", allowed="--engine vllm", try_="--json, which has its knobs"
         )
+
+
+def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.FailureOutcome | None:
+    """What comes of it if one of the pick's replicas dies."""
+    return None if pick is None else failure.failure_of(asked.question, pick, asked.start_up_s)
 
 
 def _over_time(asked: Asked, pick: sizing_types.SizedKind | None) -> sizing_over_time.OverTime | None:

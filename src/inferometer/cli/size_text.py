@@ -6,15 +6,15 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.cli.size_tables import size_tables, which
-from inferometer.cli.sizing import SizeAnswer
+from inferometer.cli.sizing import Impossible, SizeAnswer
 from inferometer.cli.sizing_rows import KindRow, PaceRow
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.request_terminal import table_text
-from inferometer.report.request_words import percentile_text
+from inferometer.report.request_words import percentile_text, share_cell
 from inferometer.units import format_duration, format_number
 
 _MAX_REFUSED: Final = 3
-_WORDS: Final = ("ANSWER", "WHY", "COST", "OWN")
+_WORDS: Final = ("ANSWER", "FAILS", "WHY", "COST", "OWN")
 
 
 def size_text(answer: SizeAnswer) -> RenderableType:
@@ -22,15 +22,12 @@ def size_text(answer: SizeAnswer) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
     pick = answer.pick
     if pick is not None:
-        parts += [Text(_doubt(pick)), Text(_reserve(pick)), *_tables(answer)]
+        parts += [Text(_doubt(pick)), Text(_reserve(pick)), *(Text(line) for line in _failure(answer)), *_tables(answer)]
         parts.append(Text(f"WHY    {pick.asked.served.weakest or 'nothing was promised of a percentile'}"))
         parts += [Text(f"BREAKS first under more traffic: {pick.asked.breaks_first}")] if pick.asked.breaks_first else []
         parts += [Text(line) for line in _money(pick)]
     parts += [Text(f"NOT    {one.hardware}, {one.layout}: {one.why}") for one in answer.impossible]
-    parts += [Text(f"NOT    {one.what}: {one.why}") for one in answer.refused[:_MAX_REFUSED]]
-    if len(answer.refused) > _MAX_REFUSED:
-        parts.append(Text(f"       and {len(answer.refused) - _MAX_REFUSED} more kinds that cannot be"))
-    parts += [Text(line) for line in _origins(answer)]
+    parts += [Text(line) for line in (*_refused(answer), *([] if pick or not answer.impossible else [_instead(answer)]), *_origins(answer))]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in answer.cautions]
     return Group(*parts)
 
@@ -39,17 +36,17 @@ def lead_lines(answer: SizeAnswer) -> list[tuple[str, str]]:
     """The answer, the verdict, the reserve and the weakest link in words, each with its name."""
     pick = answer.pick
     lines = [_headline(answer)] + (
-        [] if pick is None else [_doubt(pick), _reserve(pick), f"WHY    {pick.asked.served.weakest}", *_money(pick)]
+        [] if pick is None else [_doubt(pick), _reserve(pick), *_failure(answer), f"WHY    {pick.asked.served.weakest}", *_money(pick)]
     )
     named = [line.partition(" ") for line in lines]
     return [(word.capitalize() if word in _WORDS else word, text.strip()) for word, _, text in named]
 
 
 def _headline(answer: SizeAnswer) -> str:
-    asked = f"{format_number(answer.rate_per_s)} requests/s of {answer.workload_name}"
+    asked = f"{format_number(answer.rate_per_s)} request{'' if answer.rate_per_s == 1 else 's'}/s of {answer.workload_name}"
     pick = answer.pick
     if pick is None:
-        nearest = f"; nearest: {answer.impossible[0].hardware}" if answer.impossible else ""
+        nearest = f"; nearest: {_nearest(answer.impossible[0])}" if answer.impossible else ""
         return f"ANSWER nothing on offer keeps {answer.objective} for {answer.model_id} at {asked}{nearest}"
     served = pick.asked.served
     cost = "" if pick.usd_per_hour is None else f"; ${pick.usd_per_hour:.2f}/h"
@@ -59,6 +56,29 @@ def _headline(answer: SizeAnswer) -> str:
         f"ANSWER {pick.n_devices} x {pick.hardware} ({_replicas(pick.n_replicas)}, {pick.layout}) serve {asked}: "
         f"TTFT {_named(served.ttft)}, TPOT {_named(served.tpot)}{cost}{per_token}"
     )
+
+
+def _nearest(nearest: Impossible) -> str:
+    """``NVIDIA L4, TP2 bfloat16, 64 seats: 3.1 times a limit``"""
+    beyond = "" if nearest.margin_ratio is None else f", at {format_number(nearest.margin_ratio)} times its limit"
+    return f"{nearest.hardware}, {nearest.layout}{beyond}"
+
+
+def _instead(answer: SizeAnswer) -> str:
+    """What else could be asked, where nothing keeps the promise."""
+    nearest = answer.impossible[0]
+    longer = "" if nearest.margin_ratio is None else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
+    return f"TRY    {longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits (--quantization)"
+
+
+def _refused(answer: SizeAnswer) -> list[str]:
+    """What cannot be, those of one device and reason together."""
+    alike = dict[tuple[str, str], list[str]]()
+    for one in answer.refused:
+        alike.setdefault((one.hardware, one.why), []).append(one.what)
+    lines = [f"NOT    {', '.join(what)}: {why}" for (_, why), what in alike.items()]
+    more = [f"       and {len(lines) - _MAX_REFUSED} more reasons (--json)"] if len(lines) > _MAX_REFUSED else []
+    return lines[:_MAX_REFUSED] + more
 
 
 def _doubt(pick: KindRow) -> str:
@@ -80,6 +100,19 @@ def _reserve(pick: KindRow) -> str:
     else:
         left = f"loses one replica -> {lost.verdict} with {lost.n_replicas} (TTFT {_named(lost.ttft)}, TPOT {_named(lost.tpot)})"
     return f"N+1    headroom {headroom}; {left}; to lose one and keep it: {_replicas(pick.n_replicas_if_one_fails)}"
+
+
+def _failure(answer: SizeAnswer) -> list[str]:
+    """The minutes after one replica dies."""
+    said = answer.failure
+    if said is None:
+        return []
+    end_s = said.kept_again_s
+    again = "not kept again before the simulation ends" if end_s is None else f"kept again {format_duration(end_s)} after"
+    kept = f"the promise is {'kept throughout' if end_s == 0 else again}"
+    shares = [share_cell(one) for one in (said.good, said.good_otherwise) if one is not None]
+    within = f"; of {said.n_until_started:,} until another answers ({format_duration(said.start_up_s)}) {' instead of '.join(shares)} are "
+    return [f"FAILS  one dies: {said.n_cut_off} requests are cut off and come again{within}within every limit; {kept}"]
 
 
 def _tables(answer: SizeAnswer) -> list[RenderableType]:
@@ -114,7 +147,8 @@ def _money(pick: KindRow) -> list[str]:
 
 def _origins(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
-    lines = [f"TRIED  {answer.n_candidates} kinds of replica, {answer.n_searched} searched, the others cannot do with fewer devices"]
+    others = ", the others cannot do with fewer devices" if answer.n_searched < answer.n_candidates else ""
+    lines = [f"TRIED  {answer.n_candidates} kinds of replica, {answer.n_searched} searched{others}"]
     if pick is None:
         return lines
     lengths = f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"
@@ -129,7 +163,8 @@ def _origins(answer: SizeAnswer) -> list[str]:
         f"KV     {pick.n_kv_blocks:,} blocks a replica",
         *(price or ["PRICE  nobody says"]),
     ]
-    return lines if power is None else [*lines, f"POWER  {power.where}{'' if power.kind == 'measured' else ' (an upper bound)'}"]
+    bound = "" if power is None or power.kind == "measured" else " (an upper bound)"
+    return [*lines, f"POWER  {'nobody says' if power is None else power.where}{bound}"]
 
 
 def _named(percentile: Percentile | None) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 from inferometer import __version__
 from inferometer.cli.answer import talk
 from inferometer.cli.deployment_folder import write_folder
-from inferometer.cli.sizing import cautions_of, pick_of
+from inferometer.cli.sizing import pick_of
+from inferometer.cli.sizing_cautions import cautions_of
 from inferometer.decide.artefacts.folder import README_FILE
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.decide.artefacts.planning import fleet_of

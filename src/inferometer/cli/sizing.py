@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from inferometer.cli.sizing_boxes import box_cautions
-from inferometer.cli.sizing_over_time import OverTime
+from inferometer.cli import sizing_cautions, sizing_over_time
 from inferometer.cli.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
-from inferometer.decide.sizing_types import Done, Pace, Searched, SizedKind, SizingQuestion
+from inferometer.decide.failure import FailureOutcome
+from inferometer.decide.sizing_types import Done, Searched, SizedKind, SizingQuestion
 from inferometer.records.types import Caution
-from inferometer.simulate.cluster_config import Router
+from inferometer.simulate import cluster_config, deployment
 from inferometer.spec.prices import ApiPrice
 from inferometer.stats.estimate import Verdict
 
@@ -37,8 +37,8 @@ class SizeAnswer:
     workload_name: str
     rate_per_s: float
     objective: str
-    router: Router
-    sized_for: Pace
+    router: cluster_config.Router
+    sized_for: deployment.Pace
     """The step times at which the promise is to be kept."""
     verdict: Verdict
     pick: KindRow | None
@@ -51,7 +51,9 @@ class SizeAnswer:
     n_candidates: int
     n_searched: int
     cautions: tuple[Caution, ...]
-    over_time: OverTime | None = None
+    failure: FailureOutcome | None = None
+    """Of the pick, where it has several replicas."""
+    over_time: sizing_over_time.OverTime | None = None
     """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
 
 
@@ -75,7 +77,7 @@ def size_answer(
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
-        cautions=(*cautions_of(best), *box_cautions(question, candidates)),
+        cautions=(*sizing_cautions.cautions_of(best), *sizing_cautions.box_cautions(question, candidates)),
     )
 
 
@@ -107,18 +109,4 @@ def _distance(impossible: Impossible) -> float:
     return _NEVER if impossible.margin_ratio is None else impossible.margin_ratio
 
 
-def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
-    """What makes these answers less good, and what to do about it."""
-    cautions = list[Caution]()
-    if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
-        text = "step times are those of datasheets: no host time, no front end, likely shares of the peaks"
-        remedy = "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for the slow end"
-        cautions.append(Caution(code="DATASHEET", text=text, remedy=remedy))
-    unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
-    if unpriced:
-        text = f"nobody says what {', '.join(unpriced)} costs: ranked last, by the number of devices"
-        cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
-    return tuple(cautions)
-
-
-__all__ = ["Impossible", "SizeAnswer", "cautions_of", "pick_of", "size_answer"]
+__all__ = ["Impossible", "SizeAnswer", "pick_of", "size_answer"]

@@ -42,33 +42,29 @@ def offers_of(gpus: str, table: prices.PriceTable | None, fits: Sequence[Fit], m
     """
     names = list(dict.fromkeys(catalog.find_hardware(name.strip()).hardware_id for name in gpus.split(",")))
     devices = [catalog.find_hardware(name) for name in names]
-    fitted = [_fitted(fit, devices, table, model) for fit in fits]
+    owned = {} if table is None else table.owned
+    rents = zip(devices, prices.rents_of(devices, table), strict=True)
+    priced = [Offer(hardware=device, price=rent, owned=owned.get(device.hardware_id)) for device, rent in rents]
+    fitted = [_fitted(fit, priced, model) for fit in fits]
     has_fit = {offer.hardware.hardware_id for offer in fitted}
-    return [*fitted, *(_priced(device, table) for device in devices if device.hardware_id not in has_fit)]
+    return [*fitted, *(offer for offer in priced if offer.hardware.hardware_id not in has_fit)]
 
 
-def _priced(device: types.HardwareSpec, table: prices.PriceTable | None) -> Offer:
-    owned = None if table is None else table.owned.get(device.hardware_id)
-    return Offer(hardware=device, price=prices.rent_of(device, table), owned=owned)
-
-
-def _fitted(fit: Fit, devices: Sequence[types.HardwareSpec], table: prices.PriceTable | None, model: types.ModelSpec) -> Offer:
+def _fitted(fit: Fit, offers: Sequence[Offer], model: types.ModelSpec) -> Offer:
     if server_fits.is_server(fit.path):
         server = server_fits.load_server(fit.path, model.model_id)
         told, times = fit.device or server.hardware, server.levels()
     else:
         step_time = step_times.asked_fit(fit.path, model, asked={})
         told, times = fit.device or step_time.trained_on.hardware, fitted_levels(step_time)
-    device = next((one for one in devices if told in {one.hardware_id, one.name}), None)
-    if device is None and fit.device is None and len(devices) == 1:
-        device = devices[0]
-    if device is None:
-        named = ", ".join(one.hardware_id for one in devices)
+    offer = next((one for one in offers if told in {one.hardware.hardware_id, one.hardware.name}), None)
+    if offer is None and fit.device is None and len(offers) == 1:
+        offer = offers[0]
+    if offer is None:
+        ids = [one.hardware.hardware_id for one in offers]
         what = f"a fit of {told or 'a device without a name'}, which is none of those on offer"
-        raise SpecError(
-            what, where=f"--fit {fit.path}", allowed=f"devices of --gpus: {named}", try_=f"--fit {devices[0].hardware_id}={fit.path}"
-        )
-    return replace(_priced(device, table), step_times=times, power=_measured_power(fit.path, times.engine))
+        raise SpecError(what, where=f"--fit {fit.path}", allowed=f"devices of --gpus: {', '.join(ids)}", try_=f"--fit {ids[0]}={fit.path}")
+    return replace(offer, step_times=times, power=_measured_power(fit.path, times.engine))
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:

@@ -14,9 +14,12 @@ from inferometer.spec import objectives
 from inferometer.spec.workload import replay, types
 from inferometer.units import parse_duration_s
 
+router_option: Final = click.option(
+    "--router", type=click.Choice(ROUTERS), default="least-loaded", show_default=True, help="Who gets a request of several."
+)
 _OPTIONS: Final = (
     click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME."),
-    click.option("--router", type=click.Choice(ROUTERS), default="least-loaded", show_default=True, help="Who gets a request of several."),
+    router_option,
     click.option("--sure", is_flag=True, help="As many replicas as keep the promise at the slow end of the step times too."),
     click.option("--window", metavar="DURATION", help="Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]"),
     click.option("--start-up", default="3min", show_default=True, metavar="DURATION", help="From a replica's start to its first request."),
@@ -80,4 +83,4 @@ def _changes(workload: types.WorkloadSpec) -> bool:
     return has_own_instants or is_bent or isinstance(arrivals, types.TraceArrivals)
 
 
-__all__ = ["Asked", "asked_of", "takes_promise"]
+__all__ = ["Asked", "asked_of", "router_option", "takes_promise"]

@@ -1,40 +1,67 @@
 """What is played when a timeline is asked without a run, and what is said of it?"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, get_args
-
-from rich.console import RenderableType
-from rich.table import Table
 
 from inferometer import __version__
 from inferometer.errors import SpecError
 from inferometer.records.types import Run, RunManifest
+from inferometer.report.tables import TextTable
 from inferometer.simulate.ticks import Batching, Load, TickQuestion, TickReport, TickRun, run_ticks
-from inferometer.units import format_number
+from inferometer.units import format_fraction, format_number
 
+DEFINITIONS: Final = (
+    ("Tick", "what a step takes in which every slot generates a token; a context takes several, and contexts of one step add up."),
+    ("TTFT", "from the arrival to the first token, averaged over requests that ended, in ticks; the wait for a slot included."),
+    ("ITL", "from a token of a request to its next, averaged over all of them, in ticks."),
+    ("E2E", "from the arrival to the last token, averaged over requests that ended, in ticks."),
+    ("Requests, tokens", "that ended, and that were generated, in 1,000 ticks of one instance."),
+    ("Queued", "waiting for a slot when the game ends."),
+    ("Busy slots", "slots that computed, each step by its ticks."),
+)
 _ABSENT: Final = "–"
+_HEADER: Final = ("batching", "requests", "tokens", "TTFT", "ITL", "E2E", "queued", "busy slots")
 _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
     ("static", "static", 1),
     ("in-flight", "in-flight", 1),
-    ("in-flight, context in 2 chunks", "in-flight", 2),
-    ("one prefill at a time, in 2 chunks", "one-prefill", 2),
+    ("in-flight, context in {} chunks", "in-flight", 2),
+    ("one prefill at a time, in {} chunks", "one-prefill", 2),
 )
 
 
-class Shown(NamedTuple):
-    """What a timeline is drawn from: a run, and for the tick model what it reports, of other ways of batching too."""
+class Played(NamedTuple):
+    """A game: by which way of batching, as a run so that whatever shows runs shows it, and what it reports."""
 
+    name: str
     run: Run
-    report: TickReport | None
-    compared: tuple[tuple[str, TickReport], ...]
+    report: TickReport
 
 
-def play(flags: Mapping[str, Any], *, compare: bool) -> Shown:
-    """Play what the flags ask; ``compare`` plays the same load under each way of batching too."""
+def play(flags: Mapping[str, Any], *, compare: bool) -> tuple[Played, ...]:
+    """Play what the flags ask; ``compare`` plays the same load under each way of batching too, in two chunks or as many as asked."""
     question = _question(flags)
-    played = run_ticks(question)
-    return Shown(_run_of(played), played.report, _compared(question) if compare else ())
+    asked = question.batching if question.n_prefill_chunks == 1 else f"{question.batching}, context in {question.n_prefill_chunks} chunks"
+    several = max(question.n_prefill_chunks, 2)
+    others = [
+        (name.format(several), replace(question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several))
+        for name, batching, n_chunks in (_WAYS if compare else ())
+    ]
+    return tuple(_played(name, run_ticks(one)) for name, one in ((asked, question), *others))
+
+
+def tick_sentence(report: TickReport) -> str:
+    """The answer in one line."""
+    said = f"{format_number(report.requests_per_1000_ticks)} requests and {format_number(report.output_tokens_per_1000_ticks)} tokens"
+    means = ", ".join(
+        f"{name} {_shown(value)}" for name, value in (("TTFT", report.ttft_ticks), ("ITL", report.itl_ticks), ("E2E", report.e2e_ticks))
+    )
+    return f"{said} in 1,000 ticks; mean {means} ticks; {report.n_queued_at_end} queued at the end"
+
+
+def tick_table(played: Sequence[Played]) -> TextTable:
+    """One row for each game."""
+    return TextTable(caption="In 1,000 ticks, and means in ticks", header=_HEADER, rows=tuple(_row(one.name, one.report) for one in played))
 
 
 def _question(flags: Mapping[str, Any]) -> TickQuestion:
@@ -46,10 +73,9 @@ def _question(flags: Mapping[str, Any]) -> TickQuestion:
     return TickQuestion(**asked)
 
 
-def _run_of(played: TickRun) -> Run:
-    """The game as a run, so that whatever shows runs shows it."""
+def _played(name: str, game: TickRun) -> Played:
     manifest = RunManifest(
-        run_id="ticks",
+        run_id="ticks, drawn as milliseconds",
         origin="simulated",
         created_utc="",
         command=(),
@@ -61,37 +87,18 @@ def _run_of(played: TickRun) -> Run:
         source=None,
         is_complete=True,
     )
-    return Run(manifest=manifest, sweep=None, steps=played.steps, ceilings=None, requests=played.requests, parts=played.parts)
+    run = Run(manifest=manifest, sweep=None, steps=game.steps, ceilings=None, requests=game.requests, parts=game.parts)
+    return Played(name, run, game.report)
 
 
-def _compared(question: TickQuestion) -> tuple[tuple[str, TickReport], ...]:
-    """The same load under each way of batching; two chunks where contexts are cut."""
-    return tuple(
-        (name, run_ticks(replace(question, batching=batching, n_prefill_chunks=n_chunks)).report) for name, batching, n_chunks in _WAYS
-    )
-
-
-def tick_sentence(report: TickReport) -> str:
-    """The answer in one line."""
-    said = f"{format_number(report.requests_per_1000_ticks)} requests and {format_number(report.output_tokens_per_1000_ticks)} tokens"
-    means = ", ".join(
-        f"{name} {_shown(value)}" for name, value in (("TTFT", report.ttft_ticks), ("ITL", report.itl_ticks), ("E2E", report.e2e_ticks))
-    )
-    return f"ANSWER {said} in 1,000 ticks; mean {means} ticks; {report.n_queued_at_end} queued at the end"
-
-
-def compared_table(compared: tuple[tuple[str, TickReport], ...]) -> RenderableType:
-    """One row for each way of batching."""
-    table = Table("batching", "requests", "tokens", "TTFT", "ITL", "E2E", "queued", "busy slots", box=None, pad_edge=False)
-    for name, report in compared:
-        means = [_shown(value) for value in (report.ttft_ticks, report.itl_ticks, report.e2e_ticks)]
-        rates = [format_number(report.requests_per_1000_ticks), format_number(report.output_tokens_per_1000_ticks)]
-        table.add_row(name, *rates, *means, str(report.n_queued_at_end), f"{report.busy_slot_fraction:.0%}")
-    return table
+def _row(name: str, report: TickReport) -> tuple[str, ...]:
+    rates = (format_number(report.requests_per_1000_ticks), format_number(report.output_tokens_per_1000_ticks))
+    means = (_shown(report.ttft_ticks), _shown(report.itl_ticks), _shown(report.e2e_ticks))
+    return (name, *rates, *means, str(report.n_queued_at_end), format_fraction(report.busy_slot_fraction))
 
 
 def _shown(ticks: float | None) -> str:
     return _ABSENT if ticks is None else format_number(ticks)
 
 
-__all__ = ["Shown", "compared_table", "play", "tick_sentence"]
+__all__ = ["DEFINITIONS", "Played", "play", "tick_sentence", "tick_table"]

@@ -1,5 +1,6 @@
 """inferometer timeline: what does each slot of the batch do in each step?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -8,12 +9,11 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from inferometer.cli.answer import give, json_option, talk
-from inferometer.cli.tick_game import Shown, compared_table, play, tick_sentence
-from inferometer.records.slot_timeline import CellState, SlotTimeline, slot_timeline
-from inferometer.records.store import read_run
-from inferometer.report import perfetto, request_words, slot_text
-from inferometer.simulate.ticks import Batching, TickReport
+from inferometer import __version__
+from inferometer.cli import answer, decision_pages, tick_game
+from inferometer.records import slot_timeline, store
+from inferometer.report import perfetto, request_terminal, request_words, slot_text, timeline_html
+from inferometer.simulate.ticks import TICK_NS, Batching, TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,15 @@ class TimelineAnswer:
     """None for the tick model."""
     first_step: int
     n_steps_of_run: int
-    start_ns: tuple[int, ...]
-    duration_ns: tuple[int, ...]
+    start_ns: tuple[int, ...] | None
+    """None for the tick model."""
+    duration_ns: tuple[int, ...] | None
+    start_ticks: tuple[float, ...] | None
+    """None for a run."""
+    duration_ticks: tuple[float, ...] | None
     slots: tuple[str, ...]
     ticks: TickReport | None
-    """What the tick model reports, one tick being a millisecond of the columns above."""
+    """What the tick model reports."""
     compared: tuple[tuple[str, TickReport], ...]
     """The same load under each way of batching, where that was asked for."""
 
@@ -59,39 +63,65 @@ Examples:
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--compare", is_flag=True, help="The same load under each way of batching.")
 @click.option("--perfetto", "trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for ui.perfetto.dev (.json.gz).")
-@json_option
+@decision_pages.report_option
+@answer.json_option
 def command(run: Path | None, first_step: int, n_steps: int, trace: Path | None, *, compare: bool, as_json: bool, **flags: Any) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
     RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one.
     """
-    stored, report, compared = Shown(read_run(run), None, ()) if run is not None else play(flags, compare=compare)
-    timeline = slot_timeline(stored, first_step=first_step, n_steps=n_steps)
+    page = flags.pop("report")
+    games = tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
+    stored = games[0].run if run is None else store.read_run(run)
+    timeline = slot_timeline.slot_timeline(stored, first_step=first_step, n_steps=n_steps, tick_ns=TICK_NS if games else None)
     if trace is not None:
-        talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}")
-    give(_answer(run, timeline, report, compared), as_json=as_json, show=lambda answer: _shown(answer, timeline))
+        drawn = "; a tick is drawn as a millisecond" if games else ""
+        answer.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
+    if page is not None:
+        timeline_html.write_timeline_report(_page(run, timeline, games, n_steps), page)
+        answer.talk(f"REPORT {page}")
+    answer.give(_answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games))
 
 
-def _answer(
-    run: Path | None, timeline: SlotTimeline, report: TickReport | None, compared: tuple[tuple[str, TickReport], ...]
-) -> TimelineAnswer:
+def _answer(run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]) -> TimelineAnswer:
+    start_ns, duration_ns = (tuple(column.tolist()) for column in (timeline.start_ns, timeline.duration_ns))
     return TimelineAnswer(
         run=None if run is None else str(run),
         first_step=timeline.first_step,
         n_steps_of_run=timeline.n_steps_of_run,
-        start_ns=tuple(timeline.start_ns.tolist()),
-        duration_ns=tuple(timeline.duration_ns.tolist()),
-        slots=tuple("".join(request_words.STATE_LETTERS[CellState(state)] for state in row) for row in timeline.states.tolist()),
-        ticks=report,
-        compared=compared,
+        start_ns=None if games else start_ns,
+        duration_ns=None if games else duration_ns,
+        start_ticks=tuple(instant / TICK_NS for instant in start_ns) if games else None,
+        duration_ticks=tuple(duration / TICK_NS for duration in duration_ns) if games else None,
+        slots=tuple(
+            "".join(request_words.STATE_LETTERS[slot_timeline.CellState(state)] for state in row) for row in timeline.states.tolist()
+        ),
+        ticks=games[0].report if games else None,
+        compared=tuple((game.name, game.report) for game in games[1:]),
     )
 
 
-def _shown(answer: TimelineAnswer, timeline: SlotTimeline) -> RenderableType:
-    parts: list[RenderableType] = [] if answer.ticks is None else [Text(tick_sentence(answer.ticks), style="bold")]
+def _page(
+    run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played], n_steps: int
+) -> timeline_html.TimelineView:
+    """The timeline asked for, and those of the other ways of batching from their first step on."""
+    others = [(game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS)) for game in games[1:]]
+    return timeline_html.TimelineView(
+        title="Slots of a batch" if games else f"Slots of {run}",
+        subtitle="the tick model: a token costs one tick" if games else "",
+        answers=(("Answer", f"{games[0].name}: {tick_game.tick_sentence(games[0].report)}"),) if games else (),
+        timelines=((games[0].name if games else "", timeline), *others),
+        tables=(tick_game.tick_table(games),) if games else (),
+        definitions=tick_game.DEFINITIONS if games else (),
+        tool_version=__version__,
+    )
+
+
+def _shown(timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]) -> RenderableType:
+    parts: list[RenderableType] = [Text(f"ANSWER {tick_game.tick_sentence(games[0].report)}", style="bold")] if games else []
     parts.append(slot_text.slot_timeline_text(timeline))
-    if answer.compared:
-        parts += [Text("in 1,000 ticks, and means in ticks:"), compared_table(answer.compared)]
+    if len(games) > 1:
+        parts += [Text("in 1,000 ticks, and means in ticks:"), request_terminal.table_text(tick_game.tick_table(games[1:]))]
     return Group(*parts)
 
 

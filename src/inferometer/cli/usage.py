@@ -48,8 +48,9 @@ def _allowed(error: click.BadParameter) -> str | None:
 
 
 def _meant(name: str, context: click.Context | None) -> str | None:
-    """What the verb calls the flag of another tool; None where nothing of it is known, or the verb has none of that meaning."""
-    ours = _ELSEWHERE.get(name)
+    """What the verb calls the flag, of another tool or verb; None where nothing of it is known, or the verb has none of that meaning."""
+    arguments = [] if context is None else [one.name for one in context.command.params if isinstance(one, click.Argument)]
+    ours = name.strip("-") if name.strip("-") in arguments else _ELSEWHERE.get(name)
     has_it = context is not None and any(ours in one.opts or ours == one.name for one in context.command.params)
     return None if ours is None or not has_it else ours if ours.startswith("--") else f"{ours.upper()}, without a flag before it"
 

@@ -16,7 +16,19 @@ _COUNT: Final = click.IntRange(min=1)
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 N_REQUESTS: Final = 2000
 """Where neither the workload nor a flag says when it ends: enough for a 99th percentile of independent requests."""
-_NAMES: Final = ("workload", "rate", "concurrency", "burstiness", "n_requests", "duration", "seed", "trace_format", "speed_up")
+_OF_TRACES: Final = {"trace_format": "format", "speed_up": "speed_up_ratio", "output_tokens": "output_tokens"}
+_NAMES: Final = (
+    "workload",
+    "rate",
+    "concurrency",
+    "burstiness",
+    "n_requests",
+    "duration",
+    "seed",
+    "trace_format",
+    "speed_up",
+    "output_tokens",
+)
 
 _OPTIONS: Final = (
     click.option("--workload", default="chat", show_default=True, help="A preset, a workload file (.toml, .json), or a trace."),
@@ -27,7 +39,8 @@ _OPTIONS: Final = (
     click.option("--for", "duration", metavar="DURATION", help="End with the last request that comes within this time: 60s, 10min."),
     click.option("--seed", type=click.IntRange(min=0), help="Of all that is drawn. [the workload's]"),
     click.option("--trace-format", type=click.Choice(get_args(types.TraceFormat)), help="Of a trace. [told from its content]"),
-    click.option("--speed-up", type=_POSITIVE, help="Replay a trace so many times as fast."),
+    click.option("--speed-up", type=_POSITIVE, help="Replay a trace so many times as fast; of ServeGen's clients, their rates."),
+    click.option("--output-tokens", type=_COUNT, help="Asked where a trace says nothing of the answer."),
 )
 
 
@@ -46,8 +59,8 @@ def takes_workload(command: Callable[..., Brought]) -> Callable[..., Brought]:
 
 
 def replay_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """How is a trace read: the keys that ``--trace-format`` and ``--speed-up`` change."""
-    return {key: flags[name] for name, key in (("trace_format", "format"), ("speed_up", "speed_up_ratio")) if flags[name] is not None}
+    """How is a trace read: the keys that ``--trace-format``, ``--speed-up`` and ``--output-tokens`` change."""
+    return {key: flags[name] for name, key in _OF_TRACES.items() if flags[name] is not None}
 
 
 def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
@@ -55,6 +68,8 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     changes: dict[str, Any] = {}
     if flags["rate"] is not None and flags["concurrency"] is not None:
         raise SpecError("both a rate and a concurrency", where="--rate, --concurrency", allowed="one of them: an open loop or a closed one")
+    if isinstance(spec.replay, types.ServeGenSource):
+        return _of_clients(spec, flags)
     if flags["rate"] is not None or flags["burstiness"] is not None:
         changes["arrivals"] = _open(flags)
     if flags["concurrency"] is not None:
@@ -62,18 +77,33 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     replay = replay_changes(flags)
     if replay and flags["trace"] is None:
         if not isinstance(spec.replay, types.TraceSource):
-            raise SpecError(f"workload {spec.name!r} replays no trace", where="--trace-format, --speed-up", try_="--workload TRACE")
+            where = "--trace-format, --speed-up, --output-tokens"
+            raise SpecError(f"workload {spec.name!r} replays no trace", where=where, try_="--workload TRACE")
         changes["replay"] = replay
-    if flags["n_requests"] is not None:
-        changes["n_requests"] = flags["n_requests"]
-    if flags["duration"] is not None:
-        changes |= {"duration_s": parse_duration_s(flags["duration"], where="--for"), "n_requests": flags["n_requests"]}
-    if flags["seed"] is not None:
-        changes["seed"] = flags["seed"]
+    changes |= _end_and_seed(flags)
     is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
     if is_endless and not {"n_requests", "duration_s"} & set(changes):
         changes["n_requests"] = N_REQUESTS
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _of_clients(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> types.WorkloadSpec:
+    """ServeGen's clients, who come at rates of their own."""
+    other = [
+        f"--{name.replace('_', '-')}" for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens") if flags[name]
+    ]
+    if other:
+        what = f"{' and '.join(other)} of ServeGen's clients, who come at rates and lengths of their own"
+        raise SpecError(what, where="the command line", allowed="--for, --requests, --seed, --speed-up", try_="--speed-up 0.1")
+    changes = _end_and_seed(flags) | ({} if flags["speed_up"] is None else {"replay": {"rate_ratio": flags["speed_up"]}})
+    return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _end_and_seed(flags: Mapping[str, Any]) -> dict[str, Any]:
+    changes = {name: flags[name] for name in ("n_requests", "seed") if flags[name] is not None}
+    if flags["duration"] is not None:
+        changes |= {"duration_s": parse_duration_s(flags["duration"], where="--for"), "n_requests": flags["n_requests"]}
+    return changes
 
 
 def _open(flags: Mapping[str, Any]) -> dict[str, Any]:

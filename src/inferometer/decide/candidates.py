@@ -14,6 +14,8 @@ from inferometer.spec.prices import OwnedPrice
 from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 
 DEFAULT_TP: Final = (1, 2, 4, 8)
+NODE_DEVICES: Final = 8
+"""Of a machine as it is sold: on an HGX or OAM board."""
 _STAGES_AS_NEEDED: Final = (1, 2, 4, 8)
 _UNLESS_SAID: Final = {"trtllm": {"enable_chunked_prefill": "true"}}
 """Without it TensorRT-LLM wants steps as long as the longest context."""
@@ -196,7 +198,7 @@ def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs)
         return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=why, is_too_large=is_too_large)
 
     if model.attention.n_heads % tp:
-        return refusal(f"{model.attention.n_heads} heads are not divided by {tp}")
+        return refusal(f"tensor parallelism does not divide its {model.attention.n_heads} heads")
     try:
         step_times = offer.step_times or datasheet_levels(model, engine, offer.hardware)
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
@@ -207,4 +209,4 @@ def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs)
         return refusal(error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}")
 
 
-__all__ = ["DEFAULT_TP", "Candidate", "Candidates", "Grid", "Offer", "Refusal", "candidates_of"]
+__all__ = ["DEFAULT_TP", "NODE_DEVICES", "Candidate", "Candidates", "Grid", "Offer", "Refusal", "candidates_of"]

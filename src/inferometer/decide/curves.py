@@ -13,6 +13,8 @@ from inferometer.spec.objectives import ObjectiveSpec
 
 LOAD_RATIOS: Final = (0.1, 0.25, 0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 """Of the highest load that was shown to keep the promise."""
+_EFFORT: Final = 1
+"""Filling and draining, in which replicas are not full, are a small part of so long a run."""
 LIMIT_RATIOS: Final = (0.5, 0.7, 1.0, 1.4, 2.0)
 """Of the limits of the promise."""
 
@@ -43,7 +45,7 @@ def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float
     full = kind.sized_at.capacity.kept_load or question.rate_per_s
     points = list[LoadPoint]()
     for ratio in ratios:
-        run = probe.run(full * ratio, 0)
+        run = probe.run(full * ratio, _EFFORT)
         judgement = judge_objective(run, question.objective)
         points.append(LoadPoint(offered_requests_per_s=full * ratio, summary=summarise_requests(run), judgement=judgement))
     return tuple(points)

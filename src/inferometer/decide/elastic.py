@@ -92,7 +92,7 @@ class Elastic:
             name=name,
             schedule=schedule,
             judgement=judge_objective(run, self.question.objective),
-            kept=_kept(run, self.question, self.course),
+            kept=kept_windows(run, self.question, self.course),
             replica_s=replica_s,
             usd=_usd(self.kind, max(schedule.paid), replica_s, self.course.span_s),
             is_settled=True,
@@ -120,7 +120,7 @@ def capacities_of(question: SizingQuestion, kind: SizedKind, peak_per_s: float) 
     return tuple((np.maximum.accumulate(each * numbers) * sure).tolist())
 
 
-def _kept(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:
+def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bool, ...]:
     """By window: does each percentile, as it was seen, lie within its limit?"""
     requests = run.requests
     if requests is None:
@@ -191,4 +191,4 @@ def _edges_ns(course: Course) -> I64:
     return edges_ns
 
 
-__all__ = ["Elastic", "PolicyOutcome", "capacities_of"]
+__all__ = ["Elastic", "PolicyOutcome", "capacities_of", "kept_windows"]

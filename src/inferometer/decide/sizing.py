@@ -1,14 +1,15 @@
 """How many replicas of which kind keep a promise under some traffic, and which are the cheapest?
 
 Of each kind of replica the smallest number is looked for that keeps the promise when each gets an equal part of the traffic (Poisson
-traffic that is dealt at random is Poisson traffic). Kinds that cannot be cheaper than the cheapest of their device, even if every
-replica were busy all the time, are not searched. The best of each device is then simulated whole: all its replicas behind their router
-under all the traffic, at length, at both ends of what is known of its step times, with one replica less, and for its capacity.
+traffic that is dealt at random is Poisson traffic; other traffic is dealt by the router already here). Kinds that cannot be cheaper than
+the cheapest of their device, even if every replica were busy all the time, are not searched. The best of each device is then simulated
+whole: all its replicas behind their router under all the traffic, at length, at both ends of what is known of its step times, with one
+replica less, and for its capacity.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Final, get_args
+from typing import Final
 
 from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
@@ -17,7 +18,7 @@ from inferometer.decide.probing import ReplicaProbe, reading_of
 from inferometer.decide.sizing_types import Bound, Done, Map, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
-from inferometer.simulate.deployment import Pace
+from inferometer.simulate.deployment import PACES, Pace
 from inferometer.units import NS_PER_S
 
 _SATURATING_REQUESTS: Final = 600
@@ -81,13 +82,17 @@ def _replicas_that_last(question: SizingQuestion, found: Searched) -> int | None
 
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
-    """The smallest number of these replicas, each with its part of the traffic, whose weakest link is within its limit in short runs."""
-    probe = probe_of(question, candidate, question.pace)
+    """The smallest number of these replicas, each with its part of the traffic, whose weakest link is within its limit in short runs.
+
+    A part of traffic that comes in bursts has smaller bursts: there all replicas are asked together.
+    """
     readings = dict[int, Reading]()
 
     def is_enough(n_replicas: int) -> bool:
         if n_replicas not in readings:
-            readings[n_replicas] = probe(question.rate_per_s / n_replicas, 0)
+            n_asked = 1 if question.is_dealt_alike else n_replicas
+            probe = probe_of(question, candidate, question.pace, n_asked)
+            readings[n_replicas] = probe(question.rate_per_s * n_asked / n_replicas, 0)
         return readings[n_replicas].margin_ratio <= 1
 
     too_few, enough = bound.n_replicas - 1, max(bound.n_replicas, math.ceil(question.rate_per_s / (0.8 * bound.requests_per_s)))
@@ -114,7 +119,7 @@ def sized(question: SizingQuestion, found: Searched) -> SizedKind:
         n_replicas=n_replicas,
         n_devices=n_replicas * candidate.n_devices,
         usd_per_hour=None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas,
-        paces={pace: _paced(question, candidate, pace, n_replicas) for pace in get_args(Pace)},
+        paces={pace: _paced(question, candidate, pace, n_replicas) for pace in PACES},
         asked_pace=question.pace,
         rate_per_s=question.rate_per_s,
         without_one=None if n_replicas == 1 else _served(question, probe_of(question, candidate, question.pace, n_replicas - 1))[0],

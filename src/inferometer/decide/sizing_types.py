@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import Capacity
@@ -11,10 +11,8 @@ from inferometer.decide.traffic import Traffic
 from inferometer.records import promises, request_summaries
 from inferometer.simulate import cluster_config, deployment
 from inferometer.spec.objectives import ObjectiveSpec
-from inferometer.spec.workload.types import WorkloadSpec
+from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.stats.estimate import Verdict
-
-Pace: TypeAlias = deployment.Pace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +27,19 @@ class SizingQuestion:
     resolution_ratio: float = 0.05
     """Of the capacities that are shown."""
     router: cluster_config.Router = "least-loaded"
-    pace: Pace = "likely"
+    pace: deployment.Pace = "likely"
     """At which step times the promise is to be kept."""
 
     @property
     def traffic(self) -> Traffic:
         """The requests, at any load."""
         return Traffic(spec=self.spec, n_requests=self.n_requests)
+
+    @property
+    def is_dealt_alike(self) -> bool:
+        """Is a part of this traffic, dealt at random, like the whole at a lower rate?"""
+        arrivals = self.spec.arrivals
+        return not isinstance(arrivals, OpenArrivals) or arrivals.process == "poisson"
 
 
 class Searched(NamedTuple):
@@ -77,7 +81,7 @@ class ServedBy:
 class PacedAnswer:
     """The answer at one pace of step times."""
 
-    step_times: Pace
+    step_times: deployment.Pace
     served: ServedBy
     capacity: Capacity
     """Of all replicas together."""
@@ -96,8 +100,8 @@ class SizedKind:
     n_replicas: int
     n_devices: int
     usd_per_hour: float | None
-    paces: Mapping[Pace, PacedAnswer]
-    asked_pace: Pace
+    paces: Mapping[deployment.Pace, PacedAnswer]
+    asked_pace: deployment.Pace
     rate_per_s: float
     """Of the whole traffic."""
     without_one: ServedBy | None
@@ -153,4 +157,4 @@ class Bound(NamedTuple):
     n_devices: int
 
 
-__all__ = ["Bound", "Done", "Map", "Pace", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]
+__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]

@@ -73,6 +73,18 @@ class BlackBox:
         """How far do the load tests and their simulation lie apart?"""
         return float(costs(self.misfit(place.knobs)(place.x)).sum())
 
+    def inexactness_ratio(self, place: Place) -> float:
+        """How far off is the pace of like requests, their mean? No closed form of a few numbers is a server."""
+        left = list[F64]()
+        for one in self.looks:
+            found, told, cells = self._simulated(one, place.knobs, place.x), one.is_told, cells_of(one)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                pace = np.log(found.tpot_s[told] / one.seen.tpot_s[told])
+            is_paced = np.isfinite(pace)
+            n_paced = np.bincount(cells, is_paced)
+            left.append(np.bincount(cells, np.where(is_paced, pace, 0.0))[n_paced > 0] / n_paced[n_paced > 0])
+        return float(np.sqrt(np.mean(np.concatenate(left) ** 2)))
+
     def alone(self, index: int) -> "BlackBox":
         """One of the load tests."""
         return replace(self, looks=(self.looks[index],))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks
+from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks, server_draws
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer, terms_of
@@ -46,6 +46,8 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
     quiet = min(looks, key=lambda one: float(np.nanmedian(one.seen.ttft_s)))
     belief = effective_steps.step_belief(load_looks.first_pace(looks), quiet.seen.ttft_s, subject.model, subject.engine, subject.hardware)
     explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms_of(most, subject.told)))
+    profiles, solution = knob_profiles.Profiles(explained), explained.solution
+    knobs = _knobs(explained, profiles, subject)
     return ServerFit(
         served_model=subject.address.served_model,
         model=subject.model,
@@ -53,18 +55,19 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
         engine=subject.engine,
         block_tokens=explained.box.terms.block_tokens,
         max_model_len=explained.box.terms.max_model_len,
-        knobs=_knobs(explained, subject),
+        knobs=knobs,
         parameters=_parameters(explained),
-        covariance=tuple(tuple(row) for row in explained.solution.covariance.tolist()),
+        covariance=tuple(tuple(row) for row in solution.covariance.tolist()),
         base=plain_base(belief.base),
         seen=_seen(looks),
         scatter_ratio=explained.box.scatter_ratio,
-        n_simulations=explained.solution.n_calls,
+        n_simulations=solution.n_calls,
+        draws=server_draws.draw_servers(profiles, explained, knobs),
     )
 
 
-def _knobs(explained: black_box.Explained, subject: Subject) -> tuple[KnobFit, ...]:
-    profiles, told, box = knob_profiles.Profiles(explained), subject.told, explained.box
+def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, subject: Subject) -> tuple[KnobFit, ...]:
+    told, box = subject.told, explained.box
     most, has_prefixes = load_looks.crowd(box.looks), any(one.has_shared_prefixes for one in box.looks)
     knobs = list[KnobFit]()
     for limit in LIMITS:

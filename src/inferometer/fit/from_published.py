@@ -3,7 +3,7 @@
 Everything is a normal distribution around a simulation: parameters as believed of each device, what devices share, and what the model
 misses (``discrepancy``). Gauss-Newton finds the parameters; what is left of the misses is carried over to loads nearby. How wide intervals
 are is learned from each load's own miss when the others foretell it, as far as there are loads nearby: far from all of them, small misses
-of neighbours are no promise.
+of neighbours are no promise. On a device without loads it is learned from how far each other device is from what the rest tell of it.
 Letters of shapes: N loads, 2N latencies (TPOT, then TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
 """
 
@@ -31,6 +31,9 @@ _ROBUST: Final = 2.5
 _PRIOR_FREEDOM: Final = 8.0
 """So many latencies that miss as expected stand beside the fit's own when the width of intervals is learned."""
 _LARGEST_MISS: Final = 4.0
+_LEAST_DEVICES: Final = 2
+_PRIOR_DEVICES: Final = 2.0
+"""So many devices that miss as expected stand beside the seen ones when it is learned how far devices are from one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +236,8 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     precision = np.diag(inverse)
     scale = _scale(weights / np.sqrt(precision), n_seen)
     half = _half_widths(variance, scale, n_seen, problem.sizes)
+    is_new = ~np.isin(_device_of(problem), _device_of(problem)[is_seen[::2]])
+    half[is_new] = _half_widths_elsewhere(variance, problem, inverse, weights, is_seen)[is_new]
     gain = problem.believed @ line.slopes[is_seen].T
     covariance_ = problem.believed - gain @ inverse @ gain.T
     n_unknowns = len(UNKNOWNS)
@@ -252,6 +257,30 @@ def _scale(misses: F64, n_seen: int) -> F64:
     """(2) Variance of each seen latency's miss when the others foretell it, in what was reckoned with."""
     squares = np.clip(misses.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
     return np.asarray((_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64)
+
+
+def _device_of(problem: _Problem) -> I64:
+    """(N) Which device is each load's?"""
+    number = np.empty(len(problem.loads), np.int64)
+    for k, members in enumerate(problem.members):
+        number[members] = k
+    return number
+
+
+def _half_widths_elsewhere(variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools) -> F64:
+    """(N, 2) Of 90 % intervals on a device that was not seen: as far as each seen one is from what the others tell of it."""
+    device = np.repeat(_device_of(problem), 2)[is_seen]
+    names = np.unique(device)
+    squares = np.zeros((len(names), 2))
+    far = np.array([size.far_ratio**2 for size in problem.sizes])
+    for row, name in enumerate(names):
+        own = device == name
+        spread = np.linalg.inv(inverse[np.ix_(own, own)])
+        miss = (spread @ weights[own]) / np.sqrt(np.diag(spread))
+        squares[row] = np.mean(np.clip(miss.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2, axis=0)
+    learned = squares if len(names) >= _LEAST_DEVICES else np.broadcast_to(far, squares.shape)
+    scale = (_PRIOR_DEVICES * far + learned.sum(axis=0)) / (_PRIOR_DEVICES + len(names))
+    return np.asarray(np.sqrt(variance.reshape(-1, 2) * scale) * stdtrit(_PRIOR_DEVICES + len(names), 0.95), dtype=np.float64)
 
 
 def _half_widths(variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]) -> F64:

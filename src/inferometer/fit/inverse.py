@@ -7,6 +7,7 @@ that it puts into the slopes is taken out of what they tell. Student weights sta
 misfits do not tell. Letters of shapes: N misfits, K unknowns.
 """
 
+import math
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -38,6 +39,9 @@ _STRAIGHT: Final = 0.1
 """Logarithms move the misfits along straight lines so far, at the least: where nothing is told, no draw goes further."""
 _LARGEST_MOVE: Final = 1.0
 """Of a step along a line through draws, in their spreads."""
+_WALK: Final = 1.2
+"""Of a step of a walk among what may be, in its spread: half of the best for normal beliefs, which these are not."""
+_N_WALKED: Final = 2000
 _SEED: Final = 20261121
 
 
@@ -177,6 +181,32 @@ def refine(misfit: Misfit, unknowns: Unknowns, groups: I64, found: Found) -> Sol
     return Solution(x=x, covariance=covariance, misfit=seen, n_calls=n_calls)
 
 
+def draw(solution: Solution, unknowns: Unknowns, n_draws: int) -> F64:
+    """(n_draws, K) Unknowns that may as well be the ones, by what is told, along straight lines in the numbers themselves, and believed.
+
+    A number that is too small to be told has no slope in its logarithm; ten times as large it would have shown. Random walks of Metropolis.
+    """
+    rng = np.random.default_rng(_SEED)
+    believed = 1 / unknowns.deviation**2
+    told = np.linalg.inv(solution.covariance) - np.diag(believed)
+    pull = believed * (solution.x - unknowns.centre)
+
+    def surprise(x: F64) -> F64:
+        moved = np.exp(x - solution.x) - 1
+        strayed = np.einsum("ni,ij,nj->n", moved, told, moved) + np.sum(believed * (x - unknowns.centre) ** 2, axis=1)
+        return np.asarray(0.5 * strayed - moved @ pull, dtype=np.float64)
+
+    stride = _WALK / math.sqrt(len(solution.x)) * np.linalg.cholesky(solution.covariance).T
+    x = np.tile(solution.x, (n_draws, 1))
+    now = surprise(x)
+    for _ in range(_N_WALKED):
+        tried = x + rng.standard_normal(x.shape) @ stride
+        then = surprise(tried)
+        goes = np.log(rng.random(n_draws)) < now - then
+        x, now = np.where(goes[:, None], tried, x), np.where(goes, then, now)
+    return x
+
+
 def _cost(misfit: F64, x: F64, unknowns: Unknowns) -> float:
     strayed = (x - unknowns.centre) / unknowns.deviation
     return float(np.sum(costs(misfit)) + 0.5 * strayed @ strayed)
@@ -219,4 +249,4 @@ def _told(line: _Line, groups: I64) -> _Told:
     return _Told(gradient=totals.sum(axis=0), raw_curvature=raw, curvature=told, information=information)
 
 
-__all__ = ["Found", "Misfit", "Solution", "Unknowns", "costs", "differences", "downhill", "refine", "search", "solve"]
+__all__ = ["Found", "Misfit", "Solution", "Unknowns", "costs", "differences", "downhill", "draw", "refine", "search", "solve"]

@@ -7,13 +7,14 @@ requests say so one after the other, not where one of them does. Letters of shap
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.fit.black_box import Explained
+from inferometer.fit.black_box import Explained, Place
 from inferometer.fit.inverse import costs, differences, downhill
-from inferometer.fit.server_knobs import LIMITS, Limit, ServerKnobs, Switch
+from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, ServerKnobs, Switch
 from inferometer.records.types import F64
 
 _Z_OUT: Final = 1.645
@@ -22,8 +23,12 @@ _LEAST_COST: Final = 1.35
 _SCATTER_FRACTION: Final = 0.15
 """Of the best cost: at the least change of a step's time it scatters by a tenth, and a search ends near the best, not at it."""
 _BESIDE_FRACTION: Final = 0.015
+_HOPELESS_RATIO: Final = 3.0
+"""What is so much worse is out, whatever other limits do."""
 _N_YIELDS: Final = 2
 _LARGEST_YIELD: Final = 0.1
+_SHARES: Final = (1.0, 0.5, 0.25, 0.0)
+"""Of a draw's move: what the load tests do not allow is tried nearer to the best."""
 _NEAR_RATIO: Final = 1.01
 """An end of an interval is found this closely."""
 
@@ -51,6 +56,13 @@ class SwitchVerdict:
     is_decided: bool
 
 
+class _Yielded(NamedTuple):
+    """Unknowns that have given way, and what is left there."""
+
+    x: F64
+    misfit: F64
+
+
 class Profiles:
     """Asks what else might be, of load tests that are explained."""
 
@@ -59,14 +71,15 @@ class Profiles:
         self._box, self._knobs, self._x, self._turned = box, explained.knobs, x, explained.turned
         self._slopes = differences(box.misfit(explained.knobs), x, box.unknowns)
         self._groups = np.unique(box.groups(), return_inverse=True)[1]
-        self._best = self._cost_of_groups(self._yielded(explained.knobs))
+        self._best = self._cost_of_groups(self._yielded(explained.knobs).misfit)
 
     def interval(self, name: Limit) -> LimitInterval:
         """Between which values does the limit lie?"""
         whole, best = self._box.terms.ranges[name], int(getattr(self._knobs, name))
+        bests = [int(getattr(place.knobs, name)) for place in self._places]
 
         def may_be(value: int) -> bool:
-            return any(self._may_be(knobs) for knobs in self._beside(name, value))
+            return any(self._allows(place, name, value) for place in self._places)
 
         is_open = whole.low < whole.high and may_be(whole.high)
         is_likely_inside = whole.low < best < whole.high and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
@@ -74,57 +87,93 @@ class Profiles:
         return LimitInterval(
             name=name,
             best=best,
-            low=whole.low if is_low_in else _edge(may_be, whole.low, best),
-            high=None if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, best),
+            low=whole.low if is_low_in else _edge(may_be, whole.low, min(bests)),
+            high=None if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests)),
             is_bounded_below=not is_low_in,
             is_likely_inside=is_likely_inside,
         )
 
     def verdict(self, name: Switch) -> SwitchVerdict:
         """Might it as well be in the other position?"""
-        other = self._turned[name]
-        seen = min(self._box.misfit(other.knobs)(other.x), self._yielded(other.knobs), key=lambda misfit: float(costs(misfit).sum()))
-        return SwitchVerdict(name=name, best=bool(getattr(self._knobs, name)), is_decided=not self._is_as_good(seen))
+        return SwitchVerdict(name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name]) is None)
 
-    def _beside(self, name: Limit, value: int) -> Iterator[ServerKnobs]:
-        """The limit at this value, the others as they are; then one of those a little lower or higher: limits stand in for one another."""
-        knobs = self._knobs.with_limit(name, value)
-        yield knobs
+    @cached_property
+    def _places(self) -> tuple[Place, ...]:
+        """What fits best; and the best that is left with each switch that is open in its other position: a limit may be elsewhere there."""
+        others = (self._as_good(place) for place in self._turned.values())
+        return (Place(self._knobs, self._x), *(place for place in others if place is not None))
+
+    def _as_good(self, place: Place) -> Place | None:
+        """The place, or its knobs at the step times that fit best, where that explains the load tests as well."""
+        starts = (place, Place(place.knobs, self._x))
+        return next((start for start in starts if self._is_as_good(self._yielded(start.knobs, start.x).misfit)), None)
+
+    def _allows(self, place: Place, name: Limit, value: int) -> bool:
+        """Might the limit be this, the others and the switches as they are there, or the others nearly?"""
+        knobs = place.knobs.with_limit(name, value)
+        plain_ratio = self._excess_ratio(self._yielded(knobs, place.x).misfit)
+        beside = (self._is_as_good(self._yielded(moved, place.x).misfit) for moved in self._beside(knobs, name))
+        return plain_ratio <= 1 or (plain_ratio < _HOPELESS_RATIO and any(beside))
+
+    def unknowns_at(self, knobs: ServerKnobs, off: F64, weights: F64) -> F64 | None:
+        """Unknowns that may be, ``off`` what fits best with these knobs, as far as the load tests allow; None: it cannot be these knobs.
+
+        ``weights`` are those of the groups (G, 1 in the mean) while the unknowns give way: other load tests would have said other things.
+        """
+        switched = (place for place in self._turned.values() if _switches(place.knobs) == _switches(knobs))
+        x = next(switched, Place(self._knobs, self._x)).x
+        for share in _SHARES:
+            found = self._yielded(knobs, x + share * off, np.sqrt(weights)[self._groups])
+            if self._is_as_good(self._box.misfit(knobs)(found.x)):
+                return found.x
+        return None
+
+    @property
+    def n_groups(self) -> int:
+        """Of the misfits."""
+        return int(self._groups.max()) + 1
+
+    def _beside(self, knobs: ServerKnobs, name: Limit) -> Iterator[ServerKnobs]:
+        """One of the other limits a little lower or higher: limits stand in for one another."""
         for other in LIMITS:
             now, whole = int(getattr(knobs, other)), self._box.terms.ranges[other]
-            for moved in (
-                whole.within(now - max(round(_BESIDE_FRACTION * now), 1)),
-                whole.within(now + max(round(_BESIDE_FRACTION * now), 1)),
-            ):
+            step = max(round(_BESIDE_FRACTION * now), 1)
+            for moved in (whole.within(now - step), whole.within(now + step)):
                 if other != name and moved != now:
                     yield knobs.with_limit(other, moved)
 
-    def _may_be(self, knobs: ServerKnobs) -> bool:
-        return self._is_as_good(self._yielded(knobs))
-
     def _more(self, knobs: ServerKnobs) -> float:
-        return float((self._cost_of_groups(self._yielded(knobs)) - self._best).sum())
+        return float((self._cost_of_groups(self._yielded(knobs).misfit) - self._best).sum())
 
     def _is_as_good(self, misfit: F64) -> bool:
+        return self._excess_ratio(misfit) <= 1
+
+    def _excess_ratio(self, misfit: F64) -> float:
+        """How much worse than the best, to what scatters."""
         more = self._cost_of_groups(misfit) - self._best
         scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum()))
-        return float(more.sum()) <= max(scattered, _Z_OUT * float(more.std()) * math.sqrt(len(more)))
+        return float(more.sum()) / max(scattered, _Z_OUT * float(more.std()) * math.sqrt(len(more)))
 
-    def _yielded(self, knobs: ServerKnobs) -> F64:
-        """The misfits with these knobs, the step times having given way as far as that helps."""
-        misfit, unknowns, x = self._box.misfit(knobs), self._box.unknowns, self._x
-        seen = misfit(x)
+    def _yielded(self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0) -> _Yielded:
+        """What is left with these knobs, the step times having given way as far as that helps."""
+        misfit, unknowns, slopes = self._box.misfit(knobs), self._box.unknowns, self._slopes * np.reshape(root_weights, (-1, 1))
+        x = self._x if start is None else start
+        seen = misfit(x) * root_weights
         for _ in range(_N_YIELDS):
-            gradient, curvature = downhill(seen, self._slopes, x, unknowns)
-            x = x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD)
-            tried = misfit(x)
+            gradient, curvature = downhill(seen, slopes, x, unknowns)
+            moved = x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD)
+            tried = misfit(moved) * root_weights
             if costs(tried).sum() >= costs(seen).sum():
                 break
-            seen = tried
-        return seen
+            x, seen = moved, tried
+        return _Yielded(x, seen)
 
     def _cost_of_groups(self, misfit: F64) -> F64:
         return np.asarray(np.bincount(self._groups, costs(misfit)), dtype=np.float64)
+
+
+def _switches(knobs: ServerKnobs) -> tuple[bool, ...]:
+    return tuple(getattr(knobs, name) for name in SWITCHES)
 
 
 def _edge(may_be: Callable[[int], bool], outside: int, inside: int) -> int:

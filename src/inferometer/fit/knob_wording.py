@@ -11,7 +11,7 @@ _DEFAULTS: Final[dict[Limit, tuple[int, ...]]] = {"max_num_seqs": (256, 1024), "
 """Of vLLM 0.32.0, on smaller and larger devices: what is assumed where the load tests set no upper end."""
 _FURTHER: Final = 3
 """A probe goes so far beyond what was seen."""
-_LIMIT_WORDS: Final[dict[Limit, str]] = {
+LIMIT_WORDS: Final[dict[str, str]] = {
     "max_num_seqs": "seats",
     "n_kv_blocks": "KV blocks",
     "max_num_batched_tokens": "tokens per step",
@@ -38,7 +38,7 @@ def told_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: FBT00
 
 def limit_fit(found: LimitInterval, most: Crowd, terms: Terms, address: Address, n_seats: int) -> KnobFit:
     """A limit with its interval; where it has no upper end, what a simulation takes is assumed. ``n_seats``: as it takes them."""
-    word = _LIMIT_WORDS[found.name]
+    word = LIMIT_WORDS[found.name]
     if found.high is not None:
         said = f"{found.low:,} {word}" if found.low == found.high else f"{found.low:,} to {found.high:,} {word}"
         return KnobFit(name=found.name, value=_round(found), low=found.low, high=found.high, told_by="load", said=said, probe=None)
@@ -99,4 +99,4 @@ def _switch_probe(name: Switch, address: Address) -> str:
     return f"inferometer load {address.url} --model {address.served_model} {further[name]}"
 
 
-__all__ = ["Address", "limit_fit", "switch_fit", "told_fit"]
+__all__ = ["LIMIT_WORDS", "Address", "limit_fit", "switch_fit", "told_fit"]

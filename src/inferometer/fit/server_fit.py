@@ -4,7 +4,7 @@ The one file that every verb takes with ``--fit``: limits and switches are those
 Letters of shapes: K unknowns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -41,6 +41,15 @@ class SeenLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDraw:
+    """A server that may as well have answered the load tests; all draws are equally likely."""
+
+    knobs: dict[str, int | bool]
+    parameters: tuple[float, ...]
+    """In the order of ``ServerFit.parameters``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFit:
     """A server as load tests show it. Its steps are those of ``base``, scaled to the parameters."""
 
@@ -65,6 +74,8 @@ class ServerFit:
     scatter_ratio: float
     """What is left between requests and their simulation, in what was expected: 10 % of a TTFT and 2 % of a TPOT, single requests."""
     n_simulations: int
+    draws: tuple[ServerDraw, ...] = ()
+    """What else may be, limits and step times together; none in files of versions that did not draw."""
 
     @property
     def front_end_s(self) -> float:
@@ -79,6 +90,11 @@ class ServerFit:
         """The step times, at other unknowns if given."""
         arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in self.base.items()}
         return effective_steps.steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
+
+    def drawn_levels(self, draw: ServerDraw) -> steptime_levels.StepTimes:
+        """The step times of a draw, as if they were known."""
+        steps = self.steps(np.log(draw.parameters))
+        return replace(self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draw.parameters[-1])
 
     def knob(self, name: str) -> int | bool:
         """What a simulation takes for this limit or switch."""
@@ -194,6 +210,7 @@ class _Kind:
 __all__ = [
     "SERVER_FIT_NAME",
     "SeenLoad",
+    "ServerDraw",
     "ServerFit",
     "is_server_fit",
     "load_server_fit",

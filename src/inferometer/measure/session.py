@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from inferometer.errors import EngineError
 from inferometer.measure.measuring import PointMeasurer
@@ -13,9 +14,16 @@ from inferometer.records.types import Caution, PointStatus
 from inferometer.spec.sweep_plan import visits_of
 from inferometer.spec.types import SweepPlan
 
+_FEWEST_VISITS: Final = 2
+"""So many are made however little time there is: of one nobody learns how times change."""
 
-def measure_missing(plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter, on_progress: OnProgress) -> tuple[Caution, ...]:
+
+def measure_missing(
+    plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter, on_progress: OnProgress, *, until_s: float | None = None
+) -> tuple[Caution, ...]:
     """Measure and store what is not stored of each point; what went wrong on the way comes back.
+
+    No visit is begun that would not be over at ``until_s`` of the monotonic clock, by those made so far.
 
     Raises
     ------
@@ -26,7 +34,7 @@ def measure_missing(plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter,
     """
     cautions: list[Caution] = []
     start_ns = time.perf_counter_ns() - writer.elapsed_ns
-    for measured in _measured_points(plan, measurer, writer.done_parts, on_progress):
+    for measured in _measured_points(plan, measurer, writer.done_parts, on_progress, until_s):
         if measured.status is PointStatus.FAILED:
             if not writer.done_parts:
                 raise EngineError(measured.why or "the engine failed", where=f"the first point: {_words(measured)}")
@@ -39,10 +47,22 @@ def measure_missing(plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter,
         )
     n_visits = len(visits_of(plan))
     on_progress(Progress(n_done=n_visits, n_visits=n_visits, point=None, left_s=0.0))
-    return (*cautions, *measurer.cautions())
+    return (*cautions, *_left_out(plan, writer.done_parts, until_s), *measurer.cautions())
 
 
-def _measured_points(plan: SweepPlan, measurer: PointMeasurer, done: frozenset[int], on_progress: OnProgress) -> Iterator[MeasuredPoint]:
+def _left_out(plan: SweepPlan, done: frozenset[int], until_s: float | None) -> tuple[Caution, ...]:
+    """What was not measured for want of time, in words."""
+    measured = {visit.point_index for visit in visits_of(plan) if visit.number in done}
+    n_left = len(plan.points) - len(measured)
+    if until_s is None or not n_left:
+        return ()
+    text = f"{n_left} of {len(plan.points)} points were left out: the time was over"
+    return (Caution(code="TIME_OVER", text=text, remedy="a larger --budget, in another --out"),)
+
+
+def _measured_points(
+    plan: SweepPlan, measurer: PointMeasurer, done: frozenset[int], on_progress: OnProgress, until_s: float | None
+) -> Iterator[MeasuredPoint]:
     """The missing visits, in the plan's order, as they are made; the first and the last carry the ceilings outside.
 
     A point that did not fit or failed is not visited again.
@@ -55,6 +75,8 @@ def _measured_points(plan: SweepPlan, measurer: PointMeasurer, done: frozenset[i
         if visit.point_index in hopeless:
             continue
         left_s = time_left.estimate_s([later for later in missing[i_missing:] if later.point_index not in hopeless])
+        if until_s is not None and i_missing >= _FEWEST_VISITS and time.monotonic() + (time_left.estimate_s([visit]) or 0.0) > until_s:
+            continue
         point = plan.points[visit.point_index]
         on_progress(Progress(n_done=len(visits) - len(missing) + i_missing, n_visits=len(visits), point=point, left_s=left_s))
         begin_s = time.monotonic()

@@ -27,8 +27,11 @@ def run_sweep(
     *,
     command: tuple[str, ...] = (),
     settings: WorkerSettings | None = None,
+    until_s: float | None = None,
 ) -> Run:
     """Measure what is missing of the plan, store it point by point, and give back the whole run.
+
+    ``until_s`` of the monotonic clock: points that would not be over by then are left out.
 
     Raises
     ------
@@ -47,7 +50,7 @@ def run_sweep(
         with RemoteEngine(plan.engine, model, settings) as engine:
             begun = manifest.new_manifest(plan, model.spec, command, _load(engine))
             with RunWriter.create_or_resume(directory, begun) as writer:
-                _measure(plan, engine, writer, on_progress, directory)
+                _measure(plan, engine, writer, on_progress, directory, until_s)
     return read_run(directory)
 
 
@@ -60,10 +63,12 @@ def _load(engine: RemoteEngine) -> EngineFacts:
         ) from None
 
 
-def _measure(plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progress: OnProgress, directory: Path) -> None:
+def _measure(
+    plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progress: OnProgress, directory: Path, until_s: float | None
+) -> None:
     try:
         with PointMeasurer(plan, engine) as measurer:
-            cautions = measure_missing(plan, measurer, writer, on_progress)
+            cautions = measure_missing(plan, measurer, writer, on_progress, until_s=until_s)
         writer.finish(cautions, run_names.now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(

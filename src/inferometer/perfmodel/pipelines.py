@@ -43,7 +43,8 @@ def through_stages(times: StepTimes, model: ModelSpec, hardware: HardwareSpec | 
             row_s = hops.sent_bytes / (link.value * reached.memory_fraction)
             message_s = hops.n_messages * reached.message_latency_s
             paced[name] = paced[name]._replace(message_s=paced[name].message_s + message_s, link_row_s=paced[name].link_row_s + row_s)
-    origin = f"{times.origin}; {n_stages} pipeline stages"
+    unpriced = "" if link is not None else ", hand-overs between them not reckoned with (no link is known)"
+    origin = f"{times.origin}; {n_stages} pipeline stages{unpriced}"
     return replace(times, n_stages=n_stages, origin=origin, likely=paced["likely"], fast=paced["fast"], slow=paced["slow"])
 
 

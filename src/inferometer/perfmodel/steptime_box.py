@@ -58,6 +58,11 @@ def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
     return Distance(log_distance=log_distance, reasons=tuple(reasons))
 
 
+def nearest(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
+    """The value, or what is nearest to it of what the fit was checked on."""
+    return next((min(max(value, known.low), known.high) for known in box if known.quantity == quantity), value)
+
+
 def _quantities(shape: BatchShape) -> dict[Quantity, float]:
     values: dict[Quantity, float] = {}
     if shape.n_prefill_requests:
@@ -70,4 +75,4 @@ def _quantities(shape: BatchShape) -> dict[Quantity, float]:
     return values
 
 
-__all__ = ["BoxRange", "Distance", "Quantity", "box_of", "outside"]
+__all__ = ["BoxRange", "Distance", "Quantity", "box_of", "nearest", "outside"]

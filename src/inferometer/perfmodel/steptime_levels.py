@@ -1,6 +1,5 @@
 """How long do steps take most likely, and how far may that be off: at both ends of what a fit or a datasheet leaves open?"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -9,7 +8,7 @@ from inferometer.perfmodel import steptime_datasheet
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
-from inferometer.perfmodel.steptime_box import BoxRange, Quantity
+from inferometer.perfmodel.steptime_box import BoxRange, nearest
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -31,8 +30,8 @@ class StepTimes:
     """In which a fit was checked; empty for a datasheet."""
     n_stages: int = 1
     """Of the pipeline through which they are."""
-    front_end_s: float = 0.0
-    """What a request spends outside of the engine; a datasheet and a sweep know of none."""
+    front_end_s: float | None = None
+    """What a request spends outside of the engine; None of a datasheet and a sweep, which do not see it."""
 
 
 def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
@@ -77,24 +76,19 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
         fast=slowed(likely, 1 / doubt_ratio),
         slow=slowed(likely, doubt_ratio),
         box=fit.box,
-        front_end_s=0.0 if fit.front_end_s is None else fit.front_end_s.value,
+        front_end_s=None if fit.front_end_s is None else fit.front_end_s.value,
     )
 
 
 def _doubt_ratio(fit: StepTimeModel) -> float:
     """The most that is doubted of small, middling and large steps, as far as the fit was checked on such: beyond, cautions speak."""
-    context_tokens = _checked(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
-    batches = {_checked(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
+    context_tokens = nearest(fit.box, "context tokens per decoding request", _TYPICAL_TOKENS)
+    batches = {nearest(fit.box, "decoding requests", batch) for batch in _TYPICAL_BATCHES}
     shapes = [decode_shape(batch_size=batch, context_tokens=context_tokens) for batch in sorted(batches)]
-    prompt_tokens = _checked(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
+    prompt_tokens = nearest(fit.box, "prompt tokens per request", _TYPICAL_TOKENS)
     shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
     said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
     return max((estimate.high or estimate.value) / estimate.value for estimate in said)
-
-
-def _checked(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
-    """The value, or what is nearest to it of what the fit was checked on."""
-    return next((min(max(value, known.low), known.high) for known in box if known.quantity == quantity), value)
 
 
 __all__ = ["StepTimes", "datasheet_levels", "fitted_levels"]

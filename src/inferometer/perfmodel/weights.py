@@ -26,7 +26,7 @@ class Linear:
     n_active_copies: int = 1
     has_bias: bool = False
     is_quantised: bool = True
-    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16."""
+    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with some models all but experts."""
 
     @property
     def n_weights(self) -> int:
@@ -106,6 +106,8 @@ def linears(model: ModelSpec) -> tuple[Linear, ...]:
             )
         ]
         parts += ends
+    if model.moe is not None and model.moe.has_only_experts_quantised:
+        parts = [replace(part, is_quantised=part.n_copies > 1) for part in parts]
     return tuple(parts)
 
 

@@ -48,6 +48,9 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "body_too_long": ExchangeError(meaning="the answer went past the cap of its bytes", remedy="--max-body, if it is meant to be so long"),
     "compressed": ExchangeError(meaning="the answer is compressed, though none was asked for", remedy="turn compression off on the way"),
     "wrong_content_type": ExchangeError(meaning="the answer is of another kind than asked for", remedy="check the URL and the endpoint"),
+    "foreign_answer": ExchangeError(
+        meaning="the answer is another request's, as its id says", remedy="check what stands between here and the server"
+    ),
     # the server's own word
     "redirected": ExchangeError(meaning="the server points elsewhere; it was not followed", remedy="give the final URL"),
     "rate_limited": ExchangeError(meaning="the server asks for fewer requests (429)", remedy=_LESS, status=RequestStatus.REJECTED),

@@ -90,6 +90,8 @@ class _Numbers(NamedTuple):
     old: list[float]
     """One per replicate, NaN where it has none."""
     new: list[float]
+    n_needed: int = 0
+    """Requests that a run must have for it."""
 
 
 def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -> RunComparison:
@@ -151,7 +153,11 @@ def _request_numbers(old: Sequence[Run], new: Sequence[Run]) -> dict[str, _Numbe
     olds, news = ([request_numbers(run) for run in side] for side in (old, new))
     return {
         metric.name: _Numbers(
-            metric.unit, metric.smaller_is_better, _floats(one[metric.name] for one in olds), _floats(one[metric.name] for one in news)
+            metric.unit,
+            metric.smaller_is_better,
+            _floats(one[metric.name] for one in olds),
+            _floats(one[metric.name] for one in news),
+            metric.n_needed,
         )
         for metric in REQUEST_METRICS
     }
@@ -224,7 +230,9 @@ def _verdict(found: Comparison | None, *, smaller_is_better: bool) -> ComparedVe
 
 def _why(found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, replicate: Replicate) -> str:
     if found is None:
-        return f"no {replicate} of a side has this number: too few requests, or too many that were not done"
+        sides = " and ".join(name for name, side in (("A", numbers.old), ("B", numbers.new)) if not np.isfinite(side).any())
+        needed = f": it takes {numbers.n_needed:,} requests or more, and that those it falls on were done" if numbers.n_needed else ""
+        return f"no {replicate} of {sides or 'a side'} has this number{needed}"
     if found.ratio.low is None or found.ratio.high is None:
         return (
             found.ratio.method

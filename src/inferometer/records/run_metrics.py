@@ -15,6 +15,7 @@ from inferometer.records.request_summaries import RequestSummary, summarise_requ
 from inferometer.records.types import F64, Run
 from inferometer.spec.types import SweepPoint
 from inferometer.stats.estimate import Estimate
+from inferometer.stats.quantiles import min_samples
 
 
 class Metric(NamedTuple):
@@ -24,6 +25,8 @@ class Metric(NamedTuple):
     unit: str
     smaller_is_better: bool
     of: Callable[[RequestSummary], float | None]
+    n_needed: int = 1
+    """Requests that a run must have for it: as many as an interval of independent ones needs, however these depend on one another."""
 
 
 class PointKey(NamedTuple):
@@ -49,12 +52,14 @@ class PointTimes(NamedTuple):
 
 def _percentile(latency: Latency, fraction: float) -> Metric:
     def of(summary: RequestSummary) -> float | None:
+        # Whether requests of a run depend on one another so much that its own interval is open depends on how fast they were: a run that
+        # were left out for it would bias those that stay. Between runs the interval is that of runs.
         found = summary.latency(latency).percentile(fraction)
-        if found is None or found.is_lower_bound or found.seconds.low is None:
-            return None
-        return found.seconds.value
+        is_known = found is not None and not found.is_lower_bound and summary.latency(latency).n_samples >= n_needed
+        return found.seconds.value if found is not None and is_known else None
 
-    return Metric(f"{latency}_p{fraction * 100:g}_s", "s", smaller_is_better=True, of=of)
+    n_needed = min_samples(fraction)
+    return Metric(f"{latency}_p{fraction * 100:g}_s", "s", smaller_is_better=True, of=of, n_needed=n_needed)
 
 
 def _rate(name: str, unit: str, of: Callable[[RequestSummary], Estimate | None]) -> Metric:

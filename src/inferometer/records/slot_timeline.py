@@ -46,6 +46,8 @@ class SlotTimeline(NamedTuple):
     """(B, S) ``request_index``, NOBODY where the seat is idle."""
     tokens: I32
     """(B, S) Tokens computed."""
+    tick_ns: int | None = None
+    """How long a tick is in these columns; None where time is time."""
 
 
 class Slice(NamedTuple):
@@ -61,8 +63,10 @@ class Slice(NamedTuple):
     n_tokens: int
 
 
-def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS) -> SlotTimeline:
+def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS, tick_ns: int | None = None) -> SlotTimeline:
     """What did each seat do in these steps? Seats that are never used in the window are there if one above them is.
+
+    ``tick_ns`` is that of a run of ticks: how long a tick is in its tables.
 
     Raises
     ------
@@ -93,6 +97,7 @@ def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS
         states=states,
         requests=requests,
         tokens=tokens,
+        tick_ns=tick_ns,
     )
 
 

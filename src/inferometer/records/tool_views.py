@@ -3,18 +3,22 @@
 Each row applies a tool's own definitions to our record. Where a tool starts its clock before it connects, a request on a new
 connection counts from its intended send; what a tool's own slowness would add is not in the row.
 
+Throughput is in ``records.tool_rates``.
+
 Source: AIPerf 0.13.0, GuideLLM 0.8.1, inference-perf 0.7.0, vLLM 0.33.0 ``bench``, SGLang 0.5.23, MLCommons endpoints (2026-08) and
 MLPerf LoadGen, read in their source.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from inferometer.records import tool_rates
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
+from inferometer.records.tool_rates import ToolRates
 from inferometer.records.types import ABSENT, F64, I64, Run
 from inferometer.units import NS_PER_S
 
@@ -41,6 +45,8 @@ class ToolView:
     e2e: Spread | None
     definitions: str
     """Where it differs from ours, in a few words."""
+    rates: ToolRates | None = None
+    """Throughput; None where no time passed."""
 
 
 class _Seen(NamedTuple):
@@ -63,12 +69,15 @@ class _Seen(NamedTuple):
 
 
 _View: TypeAlias = Callable[[_Seen], ToolView]
+_Rates: TypeAlias = Callable[[tool_rates.Course], ToolRates | None]
 
 
 def tool_views(run: Run) -> tuple[ToolView, ...]:
     """What each tool would have reported of this run, ours first; empty for a run that is no load test or has no completed answer."""
-    seen = _seen(run)
-    return () if seen is None else tuple(view(seen) for view in _VIEWS)
+    seen, course = _seen(run), tool_rates.course_of(run)
+    if seen is None or course is None:
+        return ()
+    return tuple(replace(view(seen), rates=rates(course)) for view, rates in _VIEWS)
 
 
 def _seen(run: Run) -> _Seen | None:
@@ -119,7 +128,7 @@ def _aiperf(seen: _Seen) -> ToolView:
         tpot=per_request,
         itl=per_request,
         e2e=_spread(seen.last_s - seen.before_connect_s),
-        definitions="from before the connect; its ITL is our TPOT, its ICL is of chunks; its rates begin an interval before the first send",
+        definitions="from before the connect; its ITL is our TPOT, its ICL is of chunks",
     )
 
 
@@ -190,7 +199,16 @@ def _loadgen(seen: _Seen) -> ToolView:
     )
 
 
-_VIEWS: Final[tuple[_View, ...]] = (_ours, _aiperf, _guidellm, _inference_perf, _vllm, _sglang, _mlc_endpoints, _loadgen)
+_VIEWS: Final[tuple[tuple[_View, _Rates], ...]] = (
+    (_ours, tool_rates.ours),
+    (_aiperf, tool_rates.aiperf),
+    (_guidellm, tool_rates.guidellm),
+    (_inference_perf, tool_rates.inference_perf),
+    (_vllm, tool_rates.vllm),
+    (_sglang, tool_rates.sglang),
+    (_mlc_endpoints, tool_rates.mlc_endpoints),
+    (_loadgen, tool_rates.loadgen),
+)
 
 
 def _per(took_s: F64, n_tokens: F64) -> Spread | None:

@@ -1,9 +1,10 @@
 """Where does the time to the first token go: the client, the network, the server's queue, prefill, the rest of the server?
 
 client = sent - intended send · network = the client's first token - sent - the server's own TTFT (connecting, proxies, the way there and
-back) · queue and prefill as the server says · hand-over = the server's TTFT - queue - prefill (reading the request, tokenising, handing
-the first step's token out). Means add up; percentiles would not. Of a simulated run the engine itself says who was first scheduled when:
-queue ends and prefill begins there, what a preemption before the first token takes included.
+back, and text that a parser of tool calls or thoughts holds back) · queue and prefill as the server says · hand-over = the server's
+TTFT - queue - prefill (reading the request, tokenising, handing the first step's token out). Means add up; percentiles would not. Of a
+simulated run the engine itself says who was first scheduled when: queue ends and prefill begins there, what a preemption before the
+first token takes included.
 """
 
 from dataclasses import dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.load_evidence import Limits, LoadEvidence, reason
 from inferometer.records.load_types import ValidityReason
-from inferometer.records.types import ABSENT, RequestStatus
+from inferometer.records.types import ABSENT, I64, Bools, RequestStatus
 from inferometer.records.validity_client import share_text
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.quantiles import min_samples
@@ -23,6 +23,8 @@ _LENGTHS: Final = Limits(suspect=0.01, invalid=0.10)
 """Work goes with tokens: a tenth more or fewer is another workload."""
 _HITS: Final = Limits(suspect=0.02, invalid=0.10)
 """Prefill that is not done: TTFT 49 times too good was seen (vllm#54227)."""
+_MOST_FRAMING_TOKENS: Final = 128
+"""Templates with a system prompt of their own have some 30 (SmolLM2) to 70 (gpt-oss); more is words that the client miscounted."""
 _FAILED: Final = Limits(suspect=0.01, invalid=0.10)
 """From 1 % on p99 is that of the survivors."""
 _UNDONE: Final = Limits(suspect=0.01, invalid=2.0)
@@ -51,8 +53,9 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
     n_by_chunks = int((source == _BY_CHUNKS).sum())
     tokens = evidence.chunks.n_tokens
     unknown = int((tokens == ABSENT).sum())
-    spread = f"; of {share_text(unknown, len(tokens))} chunks nobody knows how many they hold" if unknown else ""
-    text = f"tokens of {share_text(n_by_chunks, n_counted)} answers were counted by their chunks{spread}"
+    counted = f"tokens of {share_text(n_by_chunks, n_counted)} answers were counted by their chunks"
+    spread = f"of {share_text(unknown, len(tokens))} chunks nobody knows how many tokens they hold"
+    text = "; ".join(said for said, is_so in ((counted, n_by_chunks or not unknown), (spread, unknown)) if is_so)
     remedy = "a server that sends usage in its streams: a chunk may hold several tokens"
     return reason("token count", "SUSPECT" if n_by_chunks or unknown else "VALID", text, remedy)
 
@@ -80,9 +83,19 @@ def cache_hits(evidence: LoadEvidence) -> ValidityReason | None:
     if not n_prompt or repeated is None:
         return None
     found = int(exchanges.usage_cached_tokens[is_told].sum()) / n_prompt
-    text = f"{format_fraction(found)} of prompt tokens were cached; the workload repeats {format_fraction(repeated)}"
+    framed = _framing_tokens(evidence, exchanges.usage_prompt_tokens, is_told) * int(is_told.sum()) / n_prompt
+    frame = f", and the chat's own frame around it is {format_fraction(framed)}" if framed else ""
+    text = f"{format_fraction(found)} of prompt tokens were cached; the workload repeats {format_fraction(repeated)}{frame}"
     remedy = "another --seed, or reset the server's prefix cache: it remembers an earlier run"
-    return reason("cache hits", _HITS.verdict(found - repeated), text, remedy)
+    return reason("cache hits", _HITS.verdict(found - repeated - framed), text, remedy)
+
+
+def _framing_tokens(evidence: LoadEvidence, prompt_tokens: I64, is_told: Bools) -> int:
+    """Tokens that every chat's prompt has besides what was asked: the template, which each request repeats. 0 where nobody can tell."""
+    if evidence.plan is None or evidence.load is None or evidence.load.endpoint != "chat":
+        return 0
+    asked = evidence.plan.prompt_tokens[evidence.requests.request_index[is_told]]
+    return min(max(int((prompt_tokens[is_told] - asked).min()), 0), _MOST_FRAMING_TOKENS)
 
 
 def errors(evidence: LoadEvidence) -> ValidityReason | None:

@@ -8,6 +8,7 @@ import math
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
 from inferometer.records.load_types import ValidityReason, ValidityVerdict
@@ -69,16 +70,19 @@ def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
 
 
 def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
-    """How much of TTFT may be the client's: late sending, and late reading where its loop stood still beside a first token?"""
+    """How much of TTFT may be the client's: late sending, and late reading where its loop stood still beside a first token?
+
+    At p99 that is the larger of two: the delay of the hundredth that had most of it, and by how much TTFT's p99 were less without any.
+    Fewer than a hundredth that are delayed push others beyond p99 instead of lying there themselves.
+    """
     delays_s = client_delays_s(evidence)
     if not len(delays_s):
         return None
-    late_s, middle_s = percentile_of(delays_s, 0.99), percentile_of(delays_s, 0.5)
-    requests = evidence.requests
-    has_first = requests.first_token_ns != ABSENT
-    ttft_s = percentile_of((requests.first_token_ns - requests.intended_send_ns)[has_first], 0.5) / NS_PER_S
+    ttft_s = _ttft_s(evidence.requests)
+    moved_s = percentile_of(ttft_s, 0.99) - percentile_of(np.maximum(ttft_s - delays_s, 0.0), 0.99)
+    late_s, middle_s = max(percentile_of(delays_s, 0.99), moved_s), percentile_of(delays_s, 0.5)
     verdict = _LATE_S.verdict(late_s)
-    if verdict == "VALID" and middle_s > max(_MEDIAN_LATE_S, _MEDIAN_LATE_RATIO * ttft_s):
+    if verdict == "VALID" and middle_s > max(_MEDIAN_LATE_S, _MEDIAN_LATE_RATIO * percentile_of(ttft_s, 0.5)):
         verdict = "SUSPECT"
     text = f"of TTFT, up to {_ms(middle_s)} at p50 and {_ms(late_s)} at p99 are the client's own, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
     return reason("client delay", verdict, text, _FEWER)
@@ -87,7 +91,7 @@ def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
 def client_delays_s(evidence: LoadEvidence) -> F64:
     """Of each request with a first token: by how much may the client have made its TTFT longer, at most?"""
     requests, lags = evidence.requests, evidence.lags
-    rows = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT))
+    rows = _rows_with_first(requests)
     delays_ns = np.maximum(requests.sent_ns[rows] - requests.intended_send_ns[rows], 0)
     if lags is None or not len(lags.lag_ns):
         return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
@@ -96,6 +100,16 @@ def client_delays_s(evidence: LoadEvidence) -> F64:
         mine, probes = process == one, lags.process_index == one
         delays_ns[mine] += _lag_beside(requests.first_token_ns[rows[mine]], lags.due_ns[probes], lags.lag_ns[probes])
     return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
+
+
+def _rows_with_first(requests: RequestTable) -> NDArray[np.intp]:
+    return np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT))
+
+
+def _ttft_s(requests: RequestTable) -> F64:
+    """Of the same requests, in the same order."""
+    rows = _rows_with_first(requests)
+    return np.asarray((requests.first_token_ns[rows] - requests.intended_send_ns[rows]) / NS_PER_S, dtype=np.float64)
 
 
 def rate(evidence: LoadEvidence) -> ValidityReason | None:

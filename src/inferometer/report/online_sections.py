@@ -16,7 +16,8 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
     """Tokens one by one, requests in flight, errors, and what other tools would have reported; none for other runs."""
     if online is None:
         return ()
-    errors, tools = online_tables.errors_table(online), online_tables.tools_table(online)
+    errors = online_tables.errors_table(online)
+    tools = tuple(table for table in (online_tables.tools_table(online), online_tables.tool_rates_table(online)) if table is not None)
     steady = Statement(sentence=online_tables.steady_sentence(online.steady), support="supported")
     return (
         Section(
@@ -29,7 +30,7 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
         Section(id="steady", title="Over the time of the run", nav="Over time", statements=(steady,), figures=drawn("in-flight")),
         Section(id="server", title="What the server says", nav="Server", tables=server_tables.tables_of(online)),
         Section(id="errors", title="What went wrong", nav="Errors", tables=() if errors is None else (errors,)),
-        Section(id="tools", title="What other tools would say", nav="Other tools", tables=() if tools is None else (tools,)),
+        Section(id="tools", title="What other tools would say", nav="Other tools", tables=tools),
     )
 
 

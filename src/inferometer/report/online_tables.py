@@ -14,7 +14,7 @@ from inferometer.spec.objectives import percentile_name
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
 _MAX_REASONS: Final = 3
-_SENTENCES: Final = ("how it counts", "try")
+_SENTENCES: Final = ("defined in", "how it counts", "try")
 ONLINE_DEFINITIONS: Final = (
     ("ITL", "gap between chunks of an answer; per token each of a chunk's k tokens took a k-th of its gap."),
     (
@@ -106,6 +106,25 @@ def tools_table(view: OnlineView) -> TextTable | None:
     return TextTable(caption="What each tool would have reported of the same answers", header=header, rows=rows) if rows else None
 
 
+def tool_rates_table(view: OnlineView) -> TextTable | None:
+    """What throughput other tools would have reported; None where no answer was completed."""
+    rows = tuple(
+        (
+            one.tool,
+            _number(one.rates.requests_per_s),
+            _number(one.rates.output_tokens_per_s),
+            _number(one.rates.total_tokens_per_s),
+            format_duration(one.rates.span_s),
+            one.rates.span,
+            one.rates.source,
+        )
+        for one in view.tools
+        if one.rates is not None
+    )
+    header = ("tool", "requests/s", "output tok/s", "total tok/s", "over", "how it counts", "defined in")
+    return TextTable(caption="What throughput each tool would have reported", header=header, rows=rows) if rows else None
+
+
 def without_sentences(table: TextTable) -> TextTable:
     """The table without its columns of sentences, for which a terminal has no room."""
     kept = [index for index, name in enumerate(table.header) if name not in _SENTENCES]
@@ -125,6 +144,10 @@ def _average(spread: Spread | None) -> str:
     return ABSENT_TEXT if spread is None else format_duration(spread.mean_s)
 
 
+def _number(value: float | None) -> str:
+    return ABSENT_TEXT if value is None else format_number(value)
+
+
 def _tail(spread: Spread | None) -> str:
     return ABSENT_TEXT if spread is None else format_duration(spread.p99_s)
 
@@ -134,6 +157,7 @@ __all__ = [
     "errors_table",
     "inter_token_table",
     "steady_sentence",
+    "tool_rates_table",
     "tools_table",
     "validity_line",
     "validity_table",

@@ -7,11 +7,11 @@ from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import RequestReportView
-from inferometer.report.request_words import LATENCY_NAMES, duration_cell, percentile_text, rate_text
+from inferometer.report.request_words import LATENCY_NAMES, duration_cell, percentile_text, rate_text, share_cell
 from inferometer.report.tables import TextTable
 from inferometer.spec.objectives import percentile_name
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_fraction, format_number
+from inferometer.units import format_duration, format_number
 
 DEFINITIONS: Final = (
     ("TTFT", "first output token − intended send of the request. From the actual send: what a late generator hides."),
@@ -110,7 +110,7 @@ def promises_table(judgement: Judgement) -> TextTable:
 def goodput_text(judgement: Judgement) -> str:
     """Goodput in one sentence."""
     rate = ABSENT_TEXT if judgement.good_requests_per_s is None else f"{format_number(judgement.good_requests_per_s)} requests/s"
-    share = "" if judgement.good is None else f", {_share(judgement.good)} of all requests"
+    share = "" if judgement.good is None else f", {share_cell(judgement.good)} of all requests"
     still = f"; {judgement.n_open} more were within every limit but not done" if judgement.n_open else ""
     return f"Goodput is {rate}{share}: {judgement.n_good:,} requests within {judgement.objective.text}{still}."
 
@@ -132,13 +132,6 @@ def summary_sentence(summary: RequestSummary) -> str:
 def _repeats_ttft(summary: RequestSummary, latency: LatencySummary) -> bool:
     """Was every request sent when it was meant to be, so that both kinds of TTFT are one?"""
     return latency.latency == "ttft_uncorrected" and latency.percentiles == summary.latency("ttft").percentiles
-
-
-def _share(estimate: Estimate) -> str:
-    value = format_fraction(estimate.value)
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} [{format_fraction(estimate.low)}, {format_fraction(estimate.high)}]"
 
 
 def _rate(estimate: Estimate | None) -> str:

@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.records.tool_views import ToolView
 from inferometer.report import online_tables, request_tables, server_tables
 from inferometer.report.online_views import OnlineView
 from inferometer.report.request_views import RequestReportView
@@ -34,20 +35,25 @@ def request_report_text(view: RequestReportView) -> RenderableType:
 
 def _online(view: OnlineView) -> list[RenderableType]:
     """Tokens one by one, what went wrong, what others would have said; of the checks those that found something."""
-    tokens, errors, tools = (
+    built = (
+        *server_tables.tables_of(view),
         online_tables.inter_token_table(view.inter_token),
         online_tables.errors_table(view),
         online_tables.tools_table(view),
+        online_tables.tool_rates_table(view),
     )
-    built = (*server_tables.tables_of(view), tokens, errors, tools)
     shown = [table for table in built if table is not None and table.rows]
     parts = [part for table in shown for part in (Text(table.caption, style="bold"), table_text(online_tables.without_sentences(table)))]
-    parts += [Text(f"  {one.tool}: {one.definitions}") for one in view.tools[1:]]
+    parts += [Text(f"  {one.tool}: {one.definitions}{_rates_text(one)}") for one in view.tools[1:]]
     return [
         *parts,
         Text(),
         *(Text(f"  {one.verdict} {one.check}: {one.text} – {one.remedy}") for one in view.validity.reasons if one.remedy),
     ]
+
+
+def _rates_text(tool: ToolView) -> str:
+    return "" if tool.rates is None else f"; rates {tool.rates.span}"
 
 
 def table_text(table: TextTable) -> RenderableType:

@@ -5,10 +5,10 @@ from typing import Final
 
 from inferometer.records.latencies import Latency
 from inferometer.records.request_summaries import Percentile
-from inferometer.records.slot_timeline import CellState
+from inferometer.records.slot_timeline import CellState, SlotTimeline
 from inferometer.report.cells import ABSENT_TEXT, N_TOO_SMALL
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_number
+from inferometer.units import format_duration, format_fraction, format_number, s_from_ns
 
 LATENCY_NAMES: Final[dict[Latency, str]] = {
     "ttft": "TTFT",
@@ -27,6 +27,14 @@ STATE_NAMES: Final = {
 STATE_LETTERS: Final = {CellState.CONTEXT: "C", CellState.GENERATION: "g", CellState.END: "E", CellState.IDLE: "·"}
 STATE_COLOURS: Final = {CellState.CONTEXT: "#e69f00", CellState.GENERATION: "#0072b2", CellState.END: "#000000"}
 """From the palette; the letter repeats what the colour says, and their lightness differs."""
+
+
+def slot_time_text(timeline: SlotTimeline, time_ns: int) -> str:
+    """``31.4 ms``; of a timeline of ticks ``17 ticks``."""
+    if timeline.tick_ns is None:
+        return format_duration(s_from_ns(time_ns))
+    n_ticks = time_ns / timeline.tick_ns
+    return f"{n_ticks:,.6g} {'tick' if n_ticks == 1 else 'ticks'}"
 
 
 def percentile_text(percentile: Percentile | None) -> str:
@@ -52,6 +60,14 @@ def duration_cell(estimate: Estimate | None) -> str:
     return f"{value} [{format_duration(estimate.low)}, {_end(estimate.high)}]"
 
 
+def share_cell(estimate: Estimate) -> str:
+    """``98.4 % [97.9 %, 98.8 %]``."""
+    value = format_fraction(estimate.value)
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} [{format_fraction(estimate.low)}, {format_fraction(estimate.high)}]"
+
+
 def rate_text(estimate: Estimate | None, unit: str) -> str:
     """``582 tok/s [533, 632]``."""
     if estimate is None:
@@ -66,4 +82,14 @@ def _end(high_s: float) -> str:
     return "…" if math.isinf(high_s) else format_duration(high_s)
 
 
-__all__ = ["LATENCY_NAMES", "STATE_COLOURS", "STATE_LETTERS", "STATE_NAMES", "duration_cell", "percentile_text", "rate_text"]
+__all__ = [
+    "LATENCY_NAMES",
+    "STATE_COLOURS",
+    "STATE_LETTERS",
+    "STATE_NAMES",
+    "duration_cell",
+    "percentile_text",
+    "rate_text",
+    "share_cell",
+    "slot_time_text",
+]

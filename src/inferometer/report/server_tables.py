@@ -1,5 +1,7 @@
 """What does the server itself say of a load test, and where does the time to the first token go?"""
 
+from typing import Final
+
 from inferometer.records.server_summaries import Level, ServerSummary
 from inferometer.records.ttft_parts import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
@@ -14,6 +16,8 @@ SERVER_DEFINITIONS = (
     ),
     ("The server's numbers", "growth of its counters between the first and the last scrape; it counts every client, not this one alone."),
 )
+
+_IN_FULL: Final = {"network": "network, proxies, or text that the server held back (to tell a tool call or a thought)"}
 
 
 def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
@@ -45,7 +49,7 @@ def named_parts(parts: TtftParts) -> tuple[tuple[str, float | None], ...]:
 def largest_part(parts: TtftParts) -> str:
     """Which part of the mean time to the first token is the largest?"""
     name, value = max(((name, value) for name, value in named_parts(parts) if value is not None), key=lambda one: one[1])
-    return f"{_share(value, parts.total_s)} of the mean TTFT is {name}"
+    return f"{_share(value, parts.total_s)} of the mean TTFT is {_IN_FULL.get(name, name)}"
 
 
 def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTable:

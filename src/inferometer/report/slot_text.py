@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer.records.slot_timeline import Cells, CellState, SlotTimeline, state_shares
-from inferometer.report.request_words import STATE_LETTERS, STATE_NAMES
-from inferometer.units import format_duration, format_fraction, s_from_ns
+from inferometer.report.request_words import STATE_LETTERS, STATE_NAMES, slot_time_text
+from inferometer.units import format_fraction
 
 DEFAULT_WIDTH: Final = 80
 MAX_SEATS: Final = 32
@@ -45,7 +45,7 @@ def slot_timeline_text(timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, ma
 
 def _headline(timeline: SlotTimeline, per_column: int) -> Text:
     n_seats, n_steps = timeline.states.shape
-    took = "" if not n_steps else format_duration(s_from_ns(int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0])))
+    took = "" if not n_steps else slot_time_text(timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0]))
     steps = f"steps {timeline.first_step} to {timeline.first_step + n_steps - 1} of {timeline.n_steps_of_run} ({took})"
     column = "one step a column" if per_column == 1 else f"{per_column} steps a column"
     return Text(f"{n_seats} seats, {steps}, {column}")

@@ -1,7 +1,6 @@
 """What does a client's request mean to the engine, and what will be said to it?"""
 
 import uuid
-from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
 
 from inferometer.serve import emulator_logprobs, fault_specs
@@ -56,23 +55,23 @@ class Desk:
         )
 
     def _choice(self, asked: Asked, place: int, number: int, arrival_ns: int) -> Choice:
-        prompt, answer = asked.prompts[place // asked.n_choices], self._answer(asked, number, place)
+        i_prompt, answer = place // asked.n_choices, self._answer(asked, number, place)
         engine_index = self._n_choices
         self._n_choices += 1
-        echo = self.tokenizer.pieces(prompt) if asked.echoes else ()
-        return Choice(place, answer, self._request(asked, prompt, answer, engine_index, arrival_ns), echo)
+        echo = self.tokenizer.pieces(asked.prompts[i_prompt]) if asked.echoes else ()
+        return Choice(place, answer, self._request(asked, i_prompt, answer, engine_index, arrival_ns), echo)
 
     def _answer(self, asked: Asked, number: int, place: int) -> Answer:
         mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens
-        seed, vocabulary = self._plan.seed, self.tokenizer.vocabulary
-        drawn = draw_answer(vocabulary, mean_tokens, asked.most_tokens[place // asked.n_choices], seed=seed, number=number, place=place)
-        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, asked.most_tokens[place // asked.n_choices])))
+        seed, vocabulary, most_tokens = self._plan.seed, self.tokenizer.vocabulary, asked.most_tokens[place // asked.n_choices]
+        drawn = draw_answer(vocabulary, mean_tokens, most_tokens, seed=seed, number=number, place=place)
+        answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, most_tokens)))
         if asked.is_silent:
             return answer._replace(n_chars=0)
         return answer.stopped_at(asked.stops, asked.least_tokens, includes_stop=asked.includes_stop) if asked.stops else answer
 
-    def _request(self, asked: Asked, prompt: Sequence[Hashable], answer: Answer, engine_index: int, arrival_ns: int) -> Request:
-        config = self._plan.config
+    def _request(self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, arrival_ns: int) -> Request:
+        config, prompt = self._plan.config, asked.prompts[i_prompt]
         contents = list[int]()
         if config.enable_prefix_caching:
             contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
@@ -81,7 +80,7 @@ class Desk:
             arrival_ns=arrival_ns,
             prompt=len(prompt),
             stop=answer.n_tokens,
-            max_tokens=min(max(asked.most_tokens), self.limits.max_model_len - len(prompt)),
+            max_tokens=asked.most_tokens[i_prompt],
             priority=asked.priority,
             contents=contents,
         )

@@ -29,6 +29,8 @@ class BatchRules(NamedTuple):
     is_streaming: bool = True
     n_instances: int = 1
     """So many batches run side by side, each on a device of its own."""
+    is_preserving: bool = False
+    """No answer is given before those of all that left the queue earlier."""
 
     @property
     def largest(self) -> int:
@@ -125,8 +127,9 @@ class DynamicBatching(_OneBatchAtATime):
 
     ``instance_count`` is the ``count`` of its ``instance_group``: so many batches run side by side, each on a device of its own with
     ``num_blocks`` of memory, all from one queue; where several instances are idle the first takes the next batch. A batch is formed when an
-    instance is idle; one that was formed but not begun is never grown. Answers are given when the batch is over, whichever is over first
-    (``preserve_ordering`` off).
+    instance is idle; one that was formed but not begun is never grown. Answers are given when the batch is over, whichever is over first;
+    with ``preserve_ordering`` in the order in which requests left the queue, so that a batch that is over sooner than one before it is kept
+    back. It holds no memory and no instance meanwhile.
     """
 
     num_blocks: int
@@ -140,6 +143,7 @@ class DynamicBatching(_OneBatchAtATime):
     """Of each priority level."""
     has_priority_levels: bool = False
     instance_count: int = 1
+    preserve_ordering: bool = False
     block_size: int = 16
 
     def __post_init__(self) -> None:
@@ -163,6 +167,7 @@ class DynamicBatching(_OneBatchAtATime):
             has_priorities=self.has_priority_levels,
             is_streaming=False,
             n_instances=self.instance_count,
+            is_preserving=self.preserve_ordering,
         )
 
 

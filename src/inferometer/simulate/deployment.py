@@ -8,13 +8,19 @@ from inferometer.errors import SpecError, TooLargeError
 from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.pipelines import through_stages
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-"""What is asked of a server that is not known exactly: as it most likely is, and both ends of what may be."""
+"""What is asked of step times that are not known exactly: as they most likely are, and both ends of what they may be."""
+
+Case: TypeAlias = Pace | int
+"""A server that may be the one: at a pace of its steps, or one of its draws."""
+
+PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
 _STAGES_KNOB: Final = "pipeline_parallel_size"
 _DEFAULT_SEATS: Final = 256
@@ -37,6 +43,18 @@ class Knobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """A replica that may as well be the one: limits, step times and front end go together.
+
+    The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are the ends of an interval of 90 %.
+    """
+
+    config: engine_config.EngineConfig
+    steps: StepTimeArrays
+    front_end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """One replica, and where its numbers are from."""
 
@@ -50,15 +68,24 @@ class Deployment:
     knobs: Knobs
     """What was asked of it."""
     front_end_s: float = 0.0
-    """Between a request's sending and the scheduler's sight of it; a datasheet knows of none."""
-    fast_config: engine_config.EngineConfig | None = None
-    slow_config: engine_config.EngineConfig | None = None
-    """With the limits at both ends of what load tests leave open; None: they are known."""
+    """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times tell none."""
+    draws: tuple[Draw, ...] = ()
+    """Of what load tests leave open; none where both ends of the step times are all that is known."""
 
-    def at(self, pace: Pace) -> "Deployment":
-        """The same with the limits that go with this pace of its steps."""
-        ends = {"likely": None, "fast": self.fast_config, "slow": self.slow_config}
-        return replace(self, config=ends[pace] or self.config)
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """Which servers are simulated to tell how far a number may be off: the likely one first."""
+        return ("likely", *range(len(self.draws))) if self.draws else PACES
+
+    def at(self, case: Case) -> "Deployment":
+        """The same as if it were known to be this one: its likely step times are those of the case."""
+        if isinstance(case, str):
+            return replace(self, step_times=replace(self.step_times, likely=getattr(self.step_times, case)), draws=())
+        if not self.draws:
+            return self
+        draw = self.draws[case]
+        times = replace(self.step_times, likely=draw.steps, fast=draw.steps, slow=draw.steps)
+        return replace(self, config=draw.config, step_times=times, front_end_s=draw.front_end_s, draws=())
 
     @property
     def n_devices(self) -> int:
@@ -97,7 +124,7 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         step_times=through_stages(step_times, model, hardware, _n_stages(knobs)),
         kv_origin=kv_origin,
         knobs=knobs,
-        front_end_s=step_times.front_end_s,
+        front_end_s=step_times.front_end_s or 0.0,
     )
 
 
@@ -149,4 +176,4 @@ def _swap_knobs(
     return knobs
 
 
-__all__ = ["Deployment", "Knobs", "Pace", "deploy"]
+__all__ = ["PACES", "Case", "Deployment", "Draw", "Knobs", "Pace", "deploy"]

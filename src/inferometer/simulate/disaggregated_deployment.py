@@ -7,7 +7,7 @@ from inferometer.errors import SpecError
 from inferometer.perfmodel import kv_cache
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.cluster_config import ClusterConfig
-from inferometer.simulate.deployment import Deployment
+from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated import PoolCosts
 from inferometer.simulate.disaggregation_config import AnswerBeginsAt, DisaggregatedConfig, KvLink, LinkShape
 from inferometer.simulate.serving_config import default_block_size
@@ -39,9 +39,14 @@ class PrefillPool:
         """The rules of both pools."""
         return DisaggregatedConfig(prefill=self.cluster, decode=decode, link=self.link, answer_begins_at=self.answer_begins_at)
 
-    def costs(self, decode: Deployment, pace: str) -> PoolCosts:
-        """How long do steps take in each pool: likely, fast or slow?"""
-        return PoolCosts(getattr(self.deployment.step_times, pace), getattr(decode.step_times, pace))
+    def at(self, case: Case) -> "PrefillPool":
+        """The same as if its replicas were known to be these."""
+        known = self.deployment.at(case)
+        return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
+
+    def costs(self, decode: Deployment) -> PoolCosts:
+        """How long do steps likely take in each pool?"""
+        return PoolCosts(self.deployment.step_times.likely, decode.step_times.likely)
 
 
 def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[KvLink, str]:

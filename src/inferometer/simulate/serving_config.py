@@ -121,7 +121,10 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     try:
         return msgspec.convert(values, type=kind.config, strict=False)
     except msgspec.ValidationError as problem:
-        name = next(name for name in values if re.search(rf"\$\.{name}\b", str(problem)))
+        refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
+        if not refused:
+            raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
+        name = refused[0]
         raise SpecError(f"{engine}: {name} = {own.get(name, values[name])}", where=where, allowed=_allowed(known[name])) from problem
 
 

@@ -58,6 +58,7 @@ class TickQuestion:
                 f"{self.prefill_ticks} ticks in {self.n_prefill_chunks} chunks",
                 where=_WHERE,
                 allowed="chunks of whole millionths of a tick",
+                try_=f"prefill_ticks = {self.n_prefill_chunks}",
             )
         if self.load != "concurrency" and self.load_amount * (1 if self.load == "batch" else self.horizon_ticks / 1000) > _MOST_REQUESTS:
             raise SpecError(f"a load of {self.load_amount}", where=_WHERE, allowed=f"at most {_MOST_REQUESTS} requests in all")
@@ -242,6 +243,8 @@ class _Game:
         )
 
     def result(self) -> TickRun:
+        if self._question.load == "rate":
+            self._take_in()  # who came during the last step waits too
         return TickRun(
             question=self._question,
             report=self._report(),

@@ -11,11 +11,23 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.spec.types import Constant, DType, HardwareSpec, ModelSpec, PeakSpec, PriceSpec, Source
+from inferometer.spec.types import (
+    Constant,
+    DType,
+    HardwareSpec,
+    KernelRate,
+    KernelRates,
+    ModelSpec,
+    PeakSpec,
+    PriceSpec,
+    Source,
+    WeightFormat,
+)
 
 _GIB: Final = 2**30
 _GIGA: Final = 10**9
 _TERA: Final = 10**12
+_MICRO: Final = 1e-6
 _Parsed = TypeVar("_Parsed")
 
 
@@ -36,6 +48,17 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     date_utc: str | None = None
 
 
+class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What kernels reach that were timed alone."""
+
+    dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
+    dense_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
+    experts_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
+    experts_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
+    message_us: ConstantEntry | None = None
+    reduce_gb_per_s: ConstantEntry | None = None
+
+
 class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device as the catalogue writes it."""
 
@@ -47,6 +70,7 @@ class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_gb_per_s: ConstantEntry
     peaks_tflop_per_s: dict[DType, ConstantEntry]
     measured_tflop_per_s: dict[DType, ConstantEntry] = msgspec.field(default_factory=dict[DType, ConstantEntry])
+    kernels: KernelEntry = KernelEntry()
     link_gb_per_s: ConstantEntry | None = None
     pcie_gb_per_s: ConstantEntry | None = None
     power_watt: ConstantEntry | None = None
@@ -127,13 +151,20 @@ def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, whe
         A source that the file does not spell out.
     """
 
-    def constant(part: ConstantEntry, unit: int) -> Constant:
+    def constant(part: ConstantEntry, unit: float) -> Constant:
         value = part.value * unit
         return Constant(value=round(value) if unit > 1 else value, source=_source(part.source, sources, where=where), note=part.note)
 
-    def optional(part: ConstantEntry | None, unit: int) -> Constant | None:
+    def optional(part: ConstantEntry | None, unit: float) -> Constant | None:
         return None if part is None else constant(part, unit)
 
+    def rates(reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]) -> tuple[KernelRate, ...]:
+        return tuple(
+            KernelRate(weights=name, flop_per_s=constant(part, _TERA), read_bytes_per_s=optional(read.get(name), _GIGA))
+            for name, part in reached.items()
+        )
+
+    kernels = entry.kernels
     return HardwareSpec(
         hardware_id=entry.hardware_id,
         name=entry.name,
@@ -145,6 +176,12 @@ def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, whe
         measured_peaks=tuple(
             PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA), is_measured_matmul=True)
             for dtype, part in entry.measured_tflop_per_s.items()
+        ),
+        kernels=KernelRates(
+            dense=rates(kernels.dense_tflop_per_s, kernels.dense_gb_per_s),
+            experts=rates(kernels.experts_tflop_per_s, kernels.experts_gb_per_s),
+            message_s=optional(kernels.message_us, _MICRO),
+            reduce_bytes_per_s=optional(kernels.reduce_gb_per_s, _GIGA),
         ),
         link_bytes_per_s=optional(entry.link_gb_per_s, _GIGA),
         pcie_bytes_per_s=optional(entry.pcie_gb_per_s, _GIGA),
@@ -191,6 +228,7 @@ __all__ = [
     "ConstantEntry",
     "HardwareEntry",
     "HardwareFile",
+    "KernelEntry",
     "ModelFile",
     "PriceEntry",
     "hardware_from_entry",

@@ -59,6 +59,7 @@ class Family:
     expert_bias: bool = False
     router_bias: bool = False
     has_shared_expert_gate: bool = False
+    has_only_experts_quantised: bool = False
     has_latent_attention: bool = False
 
 
@@ -202,6 +203,7 @@ FAMILIES: Final[dict[str, Family]] = {
         experts="num_local_experts",
         expert_size="intermediate_size",
         expert_bias=True,
+        has_only_experts_quantised=True,
         defaults={"head_dim": 64},
     ),
     "gptj": replace(

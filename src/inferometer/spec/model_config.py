@@ -227,6 +227,7 @@ def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
         has_bias=family.expert_bias,
         has_router_bias=family.router_bias,
         has_shared_expert_gate=family.has_shared_expert_gate,
+        has_only_experts_quantised=family.has_only_experts_quantised,
     )
 
 

@@ -17,6 +17,7 @@
 
 import datetime as dt
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -132,11 +133,17 @@ def read_prices(path: Path) -> PriceTable:
     return PriceTable(rented=rented, owned=owned, apis=apis)
 
 
-def rent_of(hardware: HardwareSpec, prices: PriceTable | None) -> PriceSpec | None:
-    """Its rent: that of the file where there is one, else the catalogue's first; None where nobody says."""
+def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list[PriceSpec | None]:
+    """Their rents: those of the file where there is one, else the catalogue's, of one kind where it has one for all that have any.
+
+    Without a common kind each one's first; None where nobody says.
+    """
     if prices is not None:
-        return prices.rented.get(hardware.hardware_id)
-    return hardware.prices[0] if hardware.prices else None
+        return [prices.rented.get(device.hardware_id) for device in devices]
+    known = [{price.basis: price for price in reversed(device.prices)} for device in devices if device.prices]
+    first = [price.basis for device in devices for price in device.prices]
+    common = next((basis for basis in first if all(basis in bases for bases in known)), None)
+    return [next((price for price in device.prices if common in {None, price.basis}), None) for device in devices]
 
 
 def _read(path: Path) -> _PriceFile:
@@ -171,4 +178,4 @@ def _owned(device: str, bought: _Owned, read: _PriceFile, source: Source) -> Own
     )
 
 
-__all__ = ["ApiPrice", "OwnedPrice", "PriceTable", "read_prices", "rent_of"]
+__all__ = ["ApiPrice", "OwnedPrice", "PriceTable", "read_prices", "rents_of"]

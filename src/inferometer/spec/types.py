@@ -88,6 +88,7 @@ class MoeSpec:
     """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
 
     ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has (DeepSeek-V3's score correction).
+    ``has_only_experts_quantised``: a quantised checkpoint stores attention in 16 bit (gpt-oss).
     """
 
     n_experts: int
@@ -98,6 +99,7 @@ class MoeSpec:
     has_bias: bool = False
     has_router_bias: bool = False
     has_shared_expert_gate: bool = False
+    has_only_experts_quantised: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +176,32 @@ class PeakSpec:
     is_measured_matmul: bool = False
 
 
+WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4"]
+"""In which format are weights stored that a kernel multiplies? mxfp4 meets activations of 8 or 16 bit, nvfp4 those of 4 bit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRate:
+    """What the best measured kernel of one kind reaches with weights of one format."""
+
+    weights: WeightFormat
+    flop_per_s: Constant
+    read_bytes_per_s: Constant | None = None
+    """Of weights, in a batch that uses each once and has few rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRates:
+    """What kernels that were timed alone reach on a device: matrix products, mixtures of experts, all-reduces."""
+
+    dense: tuple[KernelRate, ...] = ()
+    experts: tuple[KernelRate, ...] = ()
+    message_s: Constant | None = None
+    """Of an all-reduce of few KiB over the devices of a node."""
+    reduce_bytes_per_s: Constant | None = None
+    """What a device sends in a second beyond that, in all-reduces up to 2 MiB over eight."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec:
     """What is one device, as far as serving goes? Absent facts are None, never 0.
@@ -189,6 +217,7 @@ class HardwareSpec:
     memory_bytes_per_s: Constant
     peaks: tuple[PeakSpec, ...]
     measured_peaks: tuple[PeakSpec, ...] = ()
+    kernels: KernelRates = KernelRates()
     link_bytes_per_s: Constant | None = None
     pcie_bytes_per_s: Constant | None = None
     power_watt: Constant | None = None
@@ -294,6 +323,8 @@ __all__ = [
     "EngineName",
     "EngineSpec",
     "HardwareSpec",
+    "KernelRate",
+    "KernelRates",
     "LoadFormat",
     "MlaSpec",
     "MlpSpec",
@@ -306,4 +337,5 @@ __all__ = [
     "SweepPlan",
     "SweepPoint",
     "SweepVisit",
+    "WeightFormat",
 ]

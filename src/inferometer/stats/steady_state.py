@@ -148,8 +148,8 @@ def _chance_of_trend(batches: _Batches) -> float:
 def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
     """Do the means of two stretches differ by more than chance, and by as much as matters? The rest tells how far samples go together.
 
-    The cut between them is the best of ``n_tried``. Those of which one cuts off less than twice as much as the other say almost the
-    same: chance had as many tries as there are doublings.
+    The cut between them is the best of ``n_tried``, and each was a try of chance (Bonferroni): neighbouring cuts say almost the same, but
+    the best of them leaves the calmest rest, which makes chance look small.
     """
     gap = abs(float(first.mean() - rest.mean()))
     is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES
@@ -161,7 +161,7 @@ def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
     error = math.sqrt(max(variance_of_one, float(rest.var(ddof=1))) * (1 / first.size + 1 / rest.size))
     if error == 0:
         return True
-    return 2 * float(stdtr(batches.means.size - 1, -gap / error)) * (1 + math.log2(n_tried)) < _CUT_CHANCE_FRACTION
+    return 2 * float(stdtr(batches.means.size - 1, -gap / error)) * n_tried < _CUT_CHANCE_FRACTION
 
 
 def _means(samples: _Floats, n_batches: int) -> _Floats:

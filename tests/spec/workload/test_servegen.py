@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.reading import with_changes
+from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
 from inferometer.spec.workload.types import ServeGenSource, TraceSource, WorkloadSpec
 
@@ -115,6 +115,23 @@ def test_statistics_need_a_span(written):
         draw_workload(with_changes(written(), {"duration_s": None, "n_requests": 5}, where="x"))
     assert isinstance(written().replay, ServeGenSource)
     assert not isinstance(written().replay, TraceSource)
+
+
+def test_rates_alone_are_a_workload(written, tmp_path):
+    """The tables of lengths are found beside them; a folder and missing tables are refused with what to do."""
+    written()
+    (tmp_path / "rates.csv").rename(tmp_path / "small_client_rates_3days.csv")
+    with pytest.raises(SpecError, match="0 files of tables of lengths") as caught:
+        resolve_workload(str(tmp_path / "small_client_rates_3days.csv"))
+    assert "small_length_pdfs.jsonl" in caught.value.allowed
+    (tmp_path / "lengths.jsonl").rename(tmp_path / "small_length_pdfs.jsonl")
+    (tmp_path / "mid_length_pdfs.jsonl").write_text("of others")
+    spec = resolve_workload(str(tmp_path / "small_client_rates_3days.csv"))
+    assert spec.replay.lengths_path == str(tmp_path / "small_length_pdfs.jsonl")
+    assert draw_workload(spec).plan.n_requests == 1500, "the first ten minutes"
+    with pytest.raises(SpecError, match="is a folder") as caught:
+        resolve_workload(str(tmp_path))
+    assert caught.value.try_ == str(tmp_path / "small_client_rates_3days.csv")
 
 
 def test_published_clients(published):

@@ -12,7 +12,7 @@ from inferometer.errors import SpecError
 from inferometer.spec.workload.plan import NONE, block_contents
 from inferometer.spec.workload.reading import with_changes
 from inferometer.spec.workload.replay import draw_workload
-from inferometer.spec.workload.traces import PrefixTree, read_trace
+from inferometer.spec.workload.traces import PrefixTree, read_texts, read_trace
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -39,6 +39,11 @@ BATCH = """{"custom_id": "1", "method": "POST", "body": {"messages": [{"role": "
 {"custom_id": "3", "method": "POST", "body": {"prompt": [5, 6, 7], "max_tokens": 8}}
 """
 ANSWERS = """{"custom_id": "1", "response": {"status_code": 200, "body": {"usage": {"prompt_tokens": 12, "completion_tokens": 3}}}}
+"""
+PROMPTS = """{"task_id": "HumanEval/0", "prompt": "12345678", "canonical_solution": "12345", "test": "x"}
+{"question": "1234", "answer": "123456789"}
+{"question_id": 81, "category": "writing", "turns": ["123", "12345"]}
+{"prompt": "1", "output_tokens": 77}
 """
 
 
@@ -119,6 +124,34 @@ def test_sharegpt_needs_instants_from_elsewhere(written):
     assert closed.follows.tolist() == [NONE, 0, 1]
 
 
+def test_lists_of_prompts(written):
+    """An answer is as long as its text; one that is not there takes what was asked for, and turns that follow it are left out."""
+    source = written(PROMPTS, output_tokens=40)
+    trace = read_trace(source)
+    assert (trace.format, trace.has_instants) == ("prompts", False)
+    assert columns(trace, "prompt_tokens", "output_tokens") == [[2, 1, 1, 1], [2, 3, 40, 77]]
+    assert [one.code for one in trace.workload.cautions] == ["token_counts_estimated", "later_turns_left_out"]
+    assert [said[0].content for said in read_texts(source)] == ["12345678", "1234", "123", "1"]
+    with pytest.raises(SpecError, match="line 3 is broken: no answer"):
+        read_trace(written(PROMPTS))
+    with pytest.raises(SpecError, match="line 5 is broken: neither a prompt"):
+        read_trace(written(PROMPTS + '{"text": "?"}', name="broken", output_tokens=40))
+    with pytest.raises(SpecError, match="no instants"):
+        draw_workload(WorkloadSpec(replay=source))
+
+
+def test_what_a_batch_does_not_say_can_be_asked_for(written):
+    source = written(BATCH.replace(', "max_tokens": 8', ""), output_tokens=9)
+    assert columns(read_trace(source), "output_tokens", "max_tokens") == [[30, 7, 9], [30, 7, 9]]
+
+
+@pytest.mark.parametrize(("name", "n_requests"), [("HumanEval.jsonl.gz", 164), ("gsm8k_test.jsonl", 1319), ("mt_bench_question.jsonl", 80)])
+def test_published_prompts(published, name, n_requests):
+    """As many as the source note of the data says."""
+    source = TraceSource(path=published(f"text-prompts/{name}"), output_tokens=256)
+    assert read_trace(source).workload.plan.n_requests == len(read_texts(source)) == n_requests
+
+
 def test_openai_batches(written):
     trace = read_trace(written(BATCH))
     assert trace.format == "openai-batch"
@@ -157,7 +190,7 @@ def test_openai_batches(written):
         (BATCH + '{"custom_id": "4", "response": {"status_code": 500, "body": {"error": 1}}}', "line 4 is broken"),
         ("", "the trace is empty"),
         ("a,b,c\n1,2,3\n", "format is not known"),
-        ('{"prompt": 3}\n', "format is not known"),
+        ('{"promptly": 3}\n', "format is not known"),
         ("{broken\n", "line 1 is broken"),
         (AZURE.splitlines()[0], "no requests"),
     ],

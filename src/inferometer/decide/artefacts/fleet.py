@@ -1,8 +1,9 @@
 """What is to run, and what was predicted of it? All that the files of a deployment are made of: their plan."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
+from inferometer.decide.candidates import NODE_DEVICES
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Pace
@@ -11,9 +12,6 @@ from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.spec.workload.types import WorkloadSpec
 from inferometer.stats.estimate import Verdict
-
-_NODE_DEVICES: Final = 8
-"""As on an HGX or OAM board."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +99,10 @@ class Fleet:
 
     @property
     def n_nodes(self) -> int:
-        """To a replica, of machines as they are sold."""
-        return -(-self.n_devices // _NODE_DEVICES)
+        """To a replica, of machines as they are sold: as few as hold it with an equal part on each, and no tensor-parallel group cut."""
+        n_devices, tp = self.n_devices, self.engine.tensor_parallel_size
+        counts = (n for n in range(-(-n_devices // NODE_DEVICES), n_devices + 1) if n_devices % n == 0)
+        return next(n for n in counts if (each := n_devices // n) % tp == 0 or tp % each == 0)
 
 
 __all__ = ["Fleet", "OperatingPoint", "Promise"]

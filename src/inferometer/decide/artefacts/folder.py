@@ -37,7 +37,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
         files["verify.toml"] = plan
-    if packaging.image is not None and fleet.n_nodes == 1:
+    if packaging.image is not None:
         files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
     return {README_FILE: words.readme(fleet, packaging, list(files)), **files}
 

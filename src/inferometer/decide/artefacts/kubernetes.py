@@ -1,37 +1,28 @@
 """Which Kubernetes objects run a fleet: its replicas, how many, what may take them away, and who finds them?
 
 ``replicas`` of the Deployment is what the autoscaler starts from. It scales on requests in flight per replica: a server that cannot keep
-up lets them grow without bound, while its CPU, its accelerator's load and its memory look the same.
+up lets them grow without bound, while its CPU, its accelerator's load and its memory look the same. A replica of several nodes is a group
+of pods, which Kubernetes has not: ``leader_worker_set`` makes them.
 """
 
 import math
-from typing import Final, TypeAlias
+from typing import Final
 
+from inferometer.decide.artefacts import leader_worker_set
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.vllm_command import serve_arguments
+from inferometer.decide.artefacts.pods import START_S, Manifest, Part, labels, metadata, pod_template
 
-Manifest: TypeAlias = dict[str, object]
-
-_CACHE: Final = "/model-cache"
 _REPLICAS: Final = "-replicas"
 """Ends the name of the headless service."""
-_SHARED_MEMORY_GIB: Final = 8
-"""For the processes of one replica to talk to one another: PyTorch's and NCCL's buffers."""
-_START_S: Final = 3600
-"""A large model is fetched and loaded in it."""
-_PROBE_PERIOD_S: Final = 10
-_LEAST_GRACE_S: Final = 60
-_DRAIN_S: Final = 10
-"""Until routers know that a replica goes."""
 
 
 def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The objects, in the order in which they are applied."""
     return [
-        _deployment(fleet, packaging),
-        _service(packaging),
-        _replica_service(packaging),
+        leader_worker_set.groups(fleet, packaging) if fleet.n_nodes > 1 else _deployment(fleet, packaging),
+        _service(fleet, packaging),
+        _replica_service(fleet, packaging),
         _autoscaler(fleet, packaging),
         _budget(packaging),
     ]
@@ -52,16 +43,6 @@ def replica_host(packaging: Packaging) -> str:
     return f"{packaging.name}{_REPLICAS}.{packaging.namespace}.svc.cluster.local"
 
 
-def labels(packaging: Packaging) -> dict[str, object]:
-    """What names the replicas."""
-    return {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": packaging.name}
-
-
-def metadata(packaging: Packaging, suffix: str = "") -> Manifest:
-    """Name, namespace and labels of an object."""
-    return {"name": packaging.name + suffix, "namespace": packaging.namespace, "labels": labels(packaging)}
-
-
 def _deployment(fleet: Fleet, packaging: Packaging) -> Manifest:
     return {
         "apiVersion": "apps/v1",
@@ -69,85 +50,24 @@ def _deployment(fleet: Fleet, packaging: Packaging) -> Manifest:
         "metadata": metadata(packaging),
         "spec": {
             "replicas": packaging.n_least,
-            "progressDeadlineSeconds": _START_S + 600,
+            "progressDeadlineSeconds": START_S + 600,
             "selector": {"matchLabels": labels(packaging)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": min(1, packaging.n_spare)}},
-            "template": {"metadata": {"labels": labels(packaging), "annotations": _scraped(packaging)}, "spec": _pod(fleet, packaging)},
+            "template": pod_template(fleet, packaging, Part(n_devices=fleet.n_devices)),
         },
     }
 
 
-def _scraped(packaging: Packaging) -> dict[str, object]:
-    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(packaging.port), "prometheus.io/path": "/metrics"}
-
-
-def _pod(fleet: Fleet, packaging: Packaging) -> Manifest:
-    grace_s = max(_LEAST_GRACE_S, math.ceil(2 * (fleet.e2e_high_s or 0.0))) + _DRAIN_S
-    pod: Manifest = {
-        "terminationGracePeriodSeconds": grace_s,
-        "containers": [_container(fleet, packaging)],
-        "volumes": [
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHARED_MEMORY_GIB}Gi"}},
-            {"name": "model-cache", "emptyDir": {}},
-        ],
-        "topologySpreadConstraints": [
-            {
-                "maxSkew": 1,
-                "topologyKey": "kubernetes.io/hostname",
-                "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": labels(packaging)},
-            }
-        ],
-    }
-    if packaging.resource is not None:
-        pod["tolerations"] = [{"key": packaging.resource, "operator": "Exists", "effect": "NoSchedule"}]
-    if packaging.node_labels:
-        pod["nodeSelector"] = dict(packaging.node_labels)
-    return pod
-
-
-def _container(fleet: Fleet, packaging: Packaging) -> Manifest:
-    container: Manifest = {
-        "name": "vllm",
-        "image": packaging.image,
-        "command": ["vllm", "serve"],
-        "args": list(serve_arguments(fleet, packaging)),
-        "env": [
-            {"name": "HF_HOME", "value": _CACHE},
-            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}}},
-        ],
-        "ports": [{"name": "http", "containerPort": packaging.port}],
-        "startupProbe": _probe(_START_S // _PROBE_PERIOD_S),
-        "readinessProbe": _probe(3),
-        "livenessProbe": _probe(6),
-        "lifecycle": {"preStop": {"sleep": {"seconds": _DRAIN_S}}},
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "model-cache", "mountPath": _CACHE}],  # noqa: S108
-        "securityContext": {"allowPrivilegeEscalation": False},
-    }
-    if packaging.resource is not None:
-        devices = {packaging.resource: str(fleet.n_devices)}
-        container["resources"] = {"limits": devices, "requests": dict(devices)}
-    return container
-
-
-def _probe(n_failures: int) -> Manifest:
-    return {
-        "httpGet": {"path": "/health", "port": "http"},
-        "periodSeconds": _PROBE_PERIOD_S,
-        "timeoutSeconds": 5,
-        "failureThreshold": n_failures,
-    }
-
-
-def _service(packaging: Packaging) -> Manifest:
+def _service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """Any replica, at random: for a router that is none, and for looking."""
-    spec = {"selector": labels(packaging), "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}]}
+    spec = {"selector": _answering(fleet, packaging), "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(packaging), "spec": spec}
 
 
-def _replica_service(packaging: Packaging) -> Manifest:
+def _replica_service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """The addresses of all replicas that are ready, for the router."""
-    spec = {"clusterIP": "None", "selector": labels(packaging), "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}]}
+    ports = [{"name": "http", "port": packaging.port, "targetPort": "http"}]
+    spec = {"clusterIP": "None", "selector": _answering(fleet, packaging), "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(packaging, _REPLICAS), "spec": spec}
 
 
@@ -158,7 +78,7 @@ def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
         "kind": "HorizontalPodAutoscaler",
         "metadata": metadata(packaging),
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": packaging.name},
+            "scaleTargetRef": _scaled(fleet, packaging),
             "minReplicas": packaging.n_least,
             "maxReplicas": packaging.n_most,
             "metrics": [{"type": "External", "external": {"metric": {"name": in_flight_metric(packaging)}, "target": target}}],
@@ -170,7 +90,19 @@ def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
     }
 
 
+def _scaled(fleet: Fleet, packaging: Packaging) -> Manifest:
+    if fleet.n_nodes > 1:
+        return {"apiVersion": leader_worker_set.API_VERSION, "kind": leader_worker_set.KIND, "name": leader_worker_set.name_of(packaging)}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": packaging.name}
+
+
+def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
+    """The pods that answer: of a group its leader."""
+    return labels(packaging, leader_worker_set.LEADER if fleet.n_nodes > 1 else None)
+
+
 def _budget(packaging: Packaging) -> Manifest:
+    """Of pods: losing one of a group loses all of it, so that groups go one by one."""
     spec = {"maxUnavailable": max(1, packaging.n_spare), "selector": {"matchLabels": labels(packaging)}}
     return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(packaging), "spec": spec}
 

@@ -1,18 +1,18 @@
 """Which fleet did a sizing decide on, and in which range will it work? It is simulated again, to see how full its replicas run."""
 
-from typing import Final, get_args
+from typing import Final
 
 import numpy as np
 
 from inferometer.decide import candidate_probes, probing
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
-from inferometer.decide.sizing_types import Pace, ServedBy, SizedKind, SizingQuestion
+from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.promises import JudgedThreshold
 from inferometer.records.types import F64, I64, Caution, RequestTable, Run, StepTable
-from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate import deployment as replicas, scheduler_config
 from inferometer.units import NS_PER_S
 
 _HIGH_FRACTION: Final = 0.99
@@ -30,7 +30,7 @@ def fleet_of(
     """
     deployment, sized = kind.candidate.deployment, kind.sized_at
     scheduler, served = deployment.config, sized.served
-    if not isinstance(scheduler, SchedulerConfig):
+    if not isinstance(scheduler, scheduler_config.SchedulerConfig):
         raise SizingError(
             f"files that deploy {scheduler.engine} cannot be written", where="--out", allowed="a sizing of vLLM", try_="--json"
         )
@@ -59,7 +59,7 @@ def fleet_of(
         e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
         kept_requests_per_s=None if kept is None else kept / kind.n_replicas,
         broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
-        planned=tuple(operating_point(question, kind, pace, question.rate_per_s) for pace in get_args(Pace)),
+        planned=tuple(operating_point(question, kind, pace, question.rate_per_s) for pace in replicas.PACES),
         fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
@@ -71,7 +71,7 @@ def fleet_of(
     )
 
 
-def operating_point(question: SizingQuestion, kind: SizedKind, pace: Pace, load: float) -> OperatingPoint:
+def operating_point(question: SizingQuestion, kind: SizedKind, pace: replicas.Pace, load: float) -> OperatingPoint:
     """How full does each replica run when all of them together get this load?"""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
     probe = candidate_probes.probe_of(question, kind.candidate, pace, n_replicas)

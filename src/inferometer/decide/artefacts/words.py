@@ -16,7 +16,7 @@ FILES = {
     "haproxy.cfg": "the router alone, for machines without Kubernetes (`inferometer deploy plan.json --backend HOST:PORT …`)",
     "prometheus.yml": "scrapes the replicas and evaluates the rules",
     "prometheus-rules.yaml": "recorded series, and alerts from the promise and the predicted range",
-    "prometheus-adapter.yaml": "offers requests in flight to the autoscaler (values of the prometheus-adapter)",
+    "prometheus-adapter.yaml": "offers requests in flight to the autoscaler (for the prometheus-adapter; in its chart: `rules.external`)",
     "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
     "check-promise.sh": "a load test that says whether the promise is kept",
     "verify.toml": "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures the same requests",
@@ -152,14 +152,17 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
             f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}; a new one helps once"
         )
         lines[-1] += " its model is loaded."
-    elif fleet.n_nodes > 1:
-        lines.append(
-            f"A replica takes {fleet.n_nodes} nodes. On each run `./vllm-serve.sh --nnodes {fleet.n_nodes} --master-addr FIRST_NODE "
-            f"--node-rank N`, N from 0 on; on all but the first with `--headless`. Only the first answers."
-        )
-        lines.append("There is no kubernetes.yaml: a pod lives on one node (LeaderWorkerSet makes groups of pods).")
     else:
         lines.append(f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name} (--image NAME).")
+    if fleet.n_nodes > 1:
+        lines.append(
+            f"A replica takes {fleet.n_nodes} nodes. kubernetes.yaml makes a group of pods of each, for which LeaderWorkerSet must be in "
+            "the cluster (v0.7 or newer); its pods want the network over which the nodes' devices speak, which is the cluster's to name."
+        )
+        lines.append(
+            f"Without Kubernetes: on each node `./vllm-serve.sh --nnodes {fleet.n_nodes} --master-addr FIRST_NODE --node-rank N`, "
+            "N from 0 on; on all but the first with `--headless`. Only the first answers."
+        )
     lines += [f"The router: {router_note}."] if (router_note := balance_note(fleet)) else []
     return [*lines, *([f"The checkpoint: {note}."] if note else [])]
 

@@ -56,7 +56,9 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "OpenVinoEngine":
     computes_in = _resolved_precision(properties)
     if computes_in != spec.dtype:
         raise SpecError(
-            f"this CPU computes in {computes_in} when asked for {spec.dtype}", where="--dtype", allowed=f"{computes_in}, float32"
+            f"this CPU computes in {computes_in} when asked for {spec.dtype}",
+            where="--dtype",
+            allowed=", ".join(dict.fromkeys((computes_in, "float32"))),
         )
     engine = OpenVinoEngine(spec, model.spec, content, _start(location, properties))
     engine.warm_up(begin_s)

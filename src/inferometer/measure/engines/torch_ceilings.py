@@ -14,6 +14,8 @@ from inferometer.spec.types import DType
 
 _TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _CUDA_MATMUL_ROWS: Final = 8192
+_LEAST_MATMUL_ROWS: Final = 256
+_MOST_PASS_S: Final = 0.5
 _MATRIX_COLUMNS: Final = 1024
 
 
@@ -23,6 +25,7 @@ class TorchCeilings:
     def __init__(self) -> None:
         self._source: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
+        self._matmul_rows: dict[tuple[DType, str], int] = {}
 
     @property
     def held_bytes(self) -> int:
@@ -37,7 +40,7 @@ class TorchCeilings:
     def _probe(self, kind: ProbeKind, settings: ProbeSettings) -> Ceiling | None:
         started_ns = time.perf_counter_ns()
         if kind is ProbeKind.MATMUL:
-            return _matmul(settings, started_ns)
+            return self._matmul(settings, started_ns)
         source = self._source_of(settings)
         if kind is ProbeKind.READ:
             readers = _readers(source, settings.device)
@@ -49,6 +52,20 @@ class TorchCeilings:
             per_s = 2 * source.nbytes / fastest_s(_synchronised(lambda: copy.copy_(source), settings.device))
             self._copy = None  # half of the memory, and needed rarely
         return Ceiling(kind=kind, started_ns=started_ns, dtype="", footprint_bytes=source.nbytes, value_per_s=per_s)
+
+    def _matmul(self, settings: ProbeSettings, started_ns: int) -> Ceiling | None:
+        dtype = _TORCH_DTYPE.get(settings.matmul_dtype)
+        if dtype is None:
+            return None
+        place = settings.matmul_dtype, settings.device
+        if place not in self._matmul_rows:
+            self._matmul_rows[place] = _affordable_rows(dtype, settings.device)
+        rows = self._matmul_rows[place]
+        per_s = 2 * rows**3 / fastest_s(_multiplied(rows, dtype, settings.device))
+        held_bytes = 3 * rows**2 * dtype.itemsize
+        return Ceiling(
+            kind=ProbeKind.MATMUL, started_ns=started_ns, dtype=settings.matmul_dtype, footprint_bytes=held_bytes, value_per_s=per_s
+        )
 
     def _source_of(self, settings: ProbeSettings) -> torch.Tensor:
         elements = max(1, settings.footprint_bytes // (4 * _MATRIX_COLUMNS)) * _MATRIX_COLUMNS
@@ -69,17 +86,24 @@ def _readers(source: torch.Tensor, device: str) -> tuple[Callable[[], Any], ...]
     return source.sum, lambda: torch.mv(matrix.t(), vector)
 
 
-def _matmul(settings: ProbeSettings, started_ns: int) -> Ceiling | None:
-    dtype = _TORCH_DTYPE.get(settings.matmul_dtype)
-    if dtype is None:
-        return None
-    rows = MATMUL_ROWS if settings.device == "cpu" else _CUDA_MATMUL_ROWS
-    left = torch.rand(rows, rows, device=settings.device).to(dtype)
+def _multiplied(rows: int, dtype: torch.dtype, device: str) -> Callable[[], Any]:
+    left = torch.rand(rows, rows, device=device).to(dtype)
     out = torch.empty_like(left)
-    per_s = 2 * rows**3 / fastest_s(_synchronised(lambda: torch.matmul(left, left, out=out), settings.device))
-    return Ceiling(
-        kind=ProbeKind.MATMUL, started_ns=started_ns, dtype=settings.matmul_dtype, footprint_bytes=3 * left.nbytes, value_per_s=per_s
-    )
+    return _synchronised(lambda: torch.matmul(left, left, out=out), device)
+
+
+def _affordable_rows(dtype: torch.dtype, device: str) -> int:
+    """Of a square product: fewer on a processor without instructions for the format, where 2,048 would take a quarter of a minute.
+
+    There, blocking is nothing to gain by: 256 and 512 rows reach the same rate.
+    """
+    if device != "cpu":
+        return _CUDA_MATMUL_ROWS
+    flop_per_s = 2 * _LEAST_MATMUL_ROWS**3 / fastest_s(_multiplied(_LEAST_MATMUL_ROWS, dtype, device))
+    rows = MATMUL_ROWS
+    while rows > _LEAST_MATMUL_ROWS and 2 * rows**3 / flop_per_s > _MOST_PASS_S:
+        rows //= 2
+    return rows
 
 
 def _synchronised(work: Callable[[], Any], device: str) -> Callable[[], Any]:

@@ -12,6 +12,8 @@ JSON_TYPE: Final = "application/json"
 STREAM_TYPE: Final = "text/event-stream"
 _NO_STATUS: Final = 0
 _KEPT_OF_ERRORS_BYTES: Final = 64 * 1024
+_FRAMING_RATIO: Final = 8
+"""Chunks of one byte take five bytes more each; a sane server's framing stays far below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +24,17 @@ class AnswerLimits:
     body_bytes: int = 64 * 1024 * 1024
     """Past it the answer is given up."""
 
+    def is_framing(self, framing_bytes: int, body_bytes: int) -> bool:
+        """Is what came beside a body of that size (head, sizes and extensions of chunks, trailers) more than any honest answer has?"""
+        return framing_bytes > 2 * self.head_bytes + _FRAMING_RATIO * body_bytes
+
 
 class Answer:
     """One answer as it comes in. ``error`` is '' or a code of ``records.exchange_errors`` once ``is_over``."""
 
     __slots__ = (
         "_encoding",
+        "_fed_bytes",
         "_head_bytes",
         "_limits",
         "_location",
@@ -47,6 +54,7 @@ class Answer:
         "read_bytes",
         "read_ns",
         "received_bytes",
+        "request_id",
         "retry_after",
         "status",
     )
@@ -55,6 +63,7 @@ class Answer:
         self._limits = limits
         self._wanted_type = wanted_type
         self._parser = httptools.HttpResponseParser(self)
+        self._fed_bytes = 0
         self._head_bytes = 0
         self._new_bytes = 0
         self._encoding = ""
@@ -63,6 +72,7 @@ class Answer:
         self.head_ns: int | None = None
         self.content_type = ""
         self.retry_after = ""
+        self.request_id = ""
         self.error = ""
         self.detail = ""
         self.is_begun = False
@@ -91,6 +101,10 @@ class Answer:
             self.read_bytes.append(self._new_bytes)
         if not had_head:
             self._take_head(len(data), now_ns)
+        self._fed_bytes += len(data)
+        framing_bytes = self._fed_bytes - self.received_bytes
+        if framing_bytes > self._limits.head_bytes and self._limits.is_framing(framing_bytes, self.received_bytes) and not self.is_over:
+            self._give_up("bad_http", f"{framing_bytes:,} bytes of framing around {self.received_bytes:,} of the body")
 
     def end(self, why: str) -> None:
         """The connection is gone; ``why`` is '' where the server closed it in order, else what the system said."""
@@ -112,7 +126,9 @@ class Answer:
     # The parser calls these.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the few headers that matter."""
+        """Keep the few headers that matter; trailers, which come when the status is known, change nothing."""
+        if self.status:
+            return
         match name.lower():
             case b"content-type":
                 self.content_type = _text(value)
@@ -122,6 +138,8 @@ class Answer:
                 self._encoding = _text(value).lower()
             case b"location":
                 self._location = _text(value)
+            case b"x-request-id":
+                self.request_id = _text(value)
             case b"content-length" | b"transfer-encoding":
                 self.has_length = True
             case _:
@@ -131,6 +149,8 @@ class Answer:
         """A head is whole: the answer's, or one that only says to go on (1xx)."""
         if not self.is_over:
             self.status = self._parser.get_status_code()
+            if 200 <= self.status < 300 and self._is_encoded:
+                self._give_up("compressed", self._encoding)
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, up to the cap."""
@@ -158,6 +178,10 @@ class Answer:
         self.keeps_alive = self._parser.should_keep_alive()
         self._judge()
 
+    @property
+    def _is_encoded(self) -> bool:
+        return self._encoding not in {"", "identity"}
+
     def _take_head(self, n_bytes: int, now_ns: int) -> None:
         if self.status:
             self.head_ns = now_ns
@@ -184,8 +208,6 @@ class Answer:
             self.error, self.detail = "redirected", self._location
         elif not 200 <= status < 300:
             self.error = "http_error"
-        elif self._encoding not in {"", "identity"}:
-            self.error, self.detail = "compressed", self._encoding
         elif self.content_type.partition(";")[0].strip().lower() != self._wanted_type:
             self.error, self.detail = "wrong_content_type", f"{self.content_type or 'none'} instead of {self._wanted_type}"
 

@@ -13,7 +13,20 @@ from typing import Final
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.measure.load import ahead, answers, bodies, connections, messages, own_pulse, raw_writer, tally, target, timer
+from inferometer.measure.load import (
+    ahead,
+    answers,
+    bodies,
+    connections,
+    hiding,
+    messages,
+    own_pulse,
+    owners,
+    raw_writer,
+    tally,
+    target,
+    timer,
+)
 from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
 from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
@@ -53,6 +66,8 @@ class LoadClient:
             most=_share(job.load.max_connections, job.n_processes, job.process_index),
             on_over=self._on_over,
         )
+        self._hider = hiding.Hider(job.secrets)
+        self._owners = owners.AnswerOwners(job.id_prefix)
         self._pulse = own_pulse.OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
         self._n_followers_due = 0
@@ -181,6 +196,7 @@ class LoadClient:
         row = exchange.request_index
         if self._in_flight.pop(row, None) is None:
             return
+        self._disown(exchange)
         self._keep(self._frame(exchange, now_ns))
         self._tally.count(exchange)
         exchange.message = b""
@@ -190,6 +206,12 @@ class LoadClient:
             self._schedule_follower(follower, now_ns + int(self._plan.think_ns[follower]))
         self._end_if_over()
 
+    def _disown(self, exchange: connections.Exchange) -> None:
+        """An answer that says it is another request's is none."""
+        other = None if exchange.answer.error else self._owners.other_owner(exchange.answer, exchange.request_index)
+        if other is not None:
+            exchange.answer.error, exchange.answer.detail = "foreign_answer", f"it says that it is request {other}'s"
+
     def _schedule_follower(self, row: int, due_ns: int) -> None:
         cutoff_ns = self._job.cutoff_ns
         if cutoff_ns is None or due_ns - self._origin_ns <= cutoff_ns:
@@ -197,7 +219,7 @@ class LoadClient:
             self._agenda.add(due_ns, partial(self._on_follower, row))
 
     def _frame(self, exchange: connections.Exchange, now_ns: int) -> RequestFrame:
-        answer, origin_ns = exchange.answer, self._origin_ns
+        answer, origin_ns, hider = exchange.answer, self._origin_ns, self._hider
         return RequestFrame(
             request_index=exchange.request_index,
             process_index=self._job.process_index,
@@ -210,16 +232,16 @@ class LoadClient:
             finished_ns=now_ns - origin_ns,
             http_status=answer.status or None,
             error=answer.error,
-            detail=answer.detail,
-            content_type=answer.content_type,
-            retry_after=answer.retry_after,
+            detail=hider.text(answer.detail),
+            content_type=hider.text(answer.content_type),
+            retry_after=hider.text(answer.retry_after),
             asked_prompt_tokens=int(self._plan.prompt_tokens[exchange.request_index]),
             asked_output_tokens=self._bodies.asked_tokens(exchange.request_index),
             sent_bytes=0 if exchange.sent_ns is None else len(exchange.message),
             received_bytes=answer.received_bytes,
             read_ns=(np.array(answer.read_ns, "<i8") - origin_ns).tobytes(),
             read_bytes=np.array(answer.read_bytes, "<i4").tobytes(),
-            body=b"".join(answer.parts),
+            body=hider.data(b"".join(answer.parts)),
         )
 
     def _keep(self, frame: Frame) -> None:

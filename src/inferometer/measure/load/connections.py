@@ -231,7 +231,7 @@ class ConnectionPool:
         except (OSError, EOFError, ValueError, ProxyRefusedError) as error:
             now_ns = time.monotonic_ns()
             if not exchange.answer.is_over:
-                exchange.answer.give_up(_code_of(error), str(error) or type(error).__name__)
+                exchange.answer.give_up(_code_of(error), str(error) or self._unsaid(error))
                 self.on_over(exchange, now_ns)
             return
         if exchange.answer.is_over:  # its user went away meanwhile
@@ -242,6 +242,11 @@ class ConnectionPool:
         else:
             exchange.answer.end("")
             self.on_over(exchange, time.monotonic_ns())
+
+    def _unsaid(self, error: BaseException) -> str:
+        """In words, where the system has none."""
+        handshake = "" if self._tls is None else " and no TLS handshake"
+        return f"no connection{handshake} within {self._connect_s:g} s" if isinstance(error, TimeoutError) else type(error).__name__
 
     async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -270,7 +275,9 @@ class ConnectionPool:
                 transport, _ = await loop.create_connection(
                     factory, self._addresses[0], hop.port, ssl=tls, server_hostname=hop.host if tls is not None else None
                 )
-            except ConnectionRefusedError:
+            except ssl.SSLError:
+                raise
+            except OSError:  # nobody there, or no way: a host with IPv6 by name only
                 self._addresses.rotate(-1)
                 if not n_left:
                     raise

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from inferometer.errors import MeasureError
-from inferometer.measure.load import bodies, connections, messages, target
+from inferometer.measure.load import bodies, connections, hiding, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.spec.load_plan import LoadPlan
@@ -59,6 +59,7 @@ class _Asker:
 
     def __init__(self, load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> None:
         self.place = target.target_of(load)
+        self.hider = hiding.Hider(secrets)
         self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses
 
     async def probe(self) -> Answer | None:
@@ -107,7 +108,7 @@ async def _check(load: LoadPlan, asker: _Asker) -> str | None:
         return f"one request of one token had no answer after {(time.monotonic_ns() - began_ns) / NS_PER_S:.0f} s"
     if not answer.error:
         return None
-    said = _said(answer)
+    said = asker.hider.text(_said(answer))
     is_lasting = answer.error in _LASTING or (answer.error == "http_error" and answer.status in _LASTING_STATUS)
     if not is_lasting:
         return f"one request of one token ended with {answer.error}: {said}"

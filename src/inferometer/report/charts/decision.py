@@ -31,7 +31,8 @@ def pareto_chart(view: DecisionView) -> ChartSpec | None:
     if not view.trades:
         return None
     rows: list[Row] = []
-    for point in sorted(view.trades, key=lambda one: (one.device, one.tokens_per_s_per_user.value)):
+    devices = list(dict.fromkeys(point.device for point in view.trades))
+    for point in sorted(view.trades, key=lambda one: (devices.index(one.device), one.tokens_per_s_per_user.value)):
         bounded = interval_fields(point.device_tokens_per_s, 1.0)
         rows.append({"series": point.device, "x": point.tokens_per_s_per_user.value, "flags": _missed(point), **bounded})
     x = alt.X("x:Q", axis=alt.Axis(title="output tok/s per user (1 / median TPOT)", tickCount=6, grid=False), scale=alt.Scale(zero=True))

@@ -26,6 +26,7 @@ from inferometer.report.charts.frame import (
 from inferometer.report.charts.lines import measured_lines
 from inferometer.report.rate_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
+from inferometer.spec.objectives import parse_objective
 from inferometer.units import format_number
 
 _HOLLOW = "hollow: not VALID"
@@ -127,7 +128,9 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callabl
     if len({row["run"] for row in rows}) < 2:
         return None
     x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(nice=False, zero=False, padding=12))
-    scale = alt.Scale(type="log", domain=log_axis_domain([end for row in rows for end in ends(row)]))
+    promised = _promised_rows(view, name)
+    shown = [end for row in rows for end in ends(row)] + [row["value"] for row in promised]
+    scale = alt.Scale(type="log", domain=log_axis_domain(shown))
     y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", "bars: 95 % interval", _hollow(rows), tick_count=5))
     tooltip = [alt.Tooltip("run:N"), alt.Tooltip("series:N", title=" "), alt.Tooltip("value:Q", title="ms", format=".4~r")]
     first, last = ([row for row in rows if row["series"] == picks[-1][0]][index] for index in (0, -1))
@@ -136,7 +139,7 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callabl
         title=f"{name} against the offered rate",
         finding=f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at {format_number(first['x'])} requests/s "
         f"to {format_number(last['value'])} ms at {format_number(last['x'])}.",
-        spec=finished(measured_lines(rows, x, y, tooltip=tooltip, has_curve=False), height=260),
+        spec=finished([*_promised_lines(promised, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260),
         header=("run", "offered/s", *(f"{name} {series}" for series, _ in picks), "verdict"),
         rows=tuple(
             (
@@ -148,6 +151,24 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callabl
             for point in _open(view)
         ),
     )
+
+
+def _promised_rows(view: RateView, name: str) -> list[Row]:
+    """The limits of this latency."""
+    limits = parse_objective(view.objective).thresholds if view.objective else ()
+    return [{"value": limit.limit_s * 1e3, "text": f"promised: {limit.text}"} for limit in limits if limit.metric == name.lower()]
+
+
+def _promised_lines(rows: Sequence[Row], y: alt.Y) -> list[alt.Chart]:
+    """A dashed line across for each limit, which says which it is."""
+    if not rows:
+        return []
+    data = alt.Chart(values(rows))
+    words = data.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=MUTED, fontSize=11)
+    return [
+        data.mark_rule(strokeDash=[4, 3], color=MUTED, strokeWidth=1).encode(y=y),
+        words.encode(y=y, x=alt.value(0), text="text:N"),
+    ]
 
 
 def _traded(point: RatePoint) -> Row | None:

@@ -8,8 +8,8 @@ import altair as alt
 from inferometer.records.slot_timeline import CellState, Slice, SlotTimeline, slices_of, state_shares
 from inferometer.report.charts.frame import GRID, INK, WIDTH, ChartSpec, Row, finished, values
 from inferometer.report.request_views import RequestReportView
-from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS, STATE_NAMES
-from inferometer.units import format_duration, format_fraction, s_from_ns
+from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS, STATE_NAMES, slot_time_text
+from inferometer.units import format_fraction
 
 MAX_SEATS: Final = 48
 MAX_SLICES: Final = 1500
@@ -20,9 +20,13 @@ _MAX_TABLE_ROWS: Final = 60
 
 
 def slots_chart(view: RequestReportView) -> ChartSpec | None:
-    """Seats against steps; letters repeat the colours, white is idle."""
-    timeline = view.timeline
-    if timeline is None or not timeline.states.size:
+    """Seats against steps, where the run says who did what."""
+    return None if view.timeline is None else timeline_chart(view.timeline)
+
+
+def timeline_chart(timeline: SlotTimeline, *, chart_id: str = "slot-timeline", who: str = "") -> ChartSpec | None:
+    """Seats against steps; letters repeat the colours, white is idle. ``who`` stands before the title where there are several."""
+    if not timeline.states.size:
         return None
     slices = slices_of(timeline)
     n_seats = _n_drawn(timeline, slices)
@@ -32,7 +36,7 @@ def slots_chart(view: RequestReportView) -> ChartSpec | None:
         return None
     n_steps = timeline.states.shape[1]
     last = timeline.first_step + n_steps
-    rows = [_row(one, cell_width=WIDTH / n_steps) for one in drawn]
+    rows = [_row(timeline, one, cell_width=WIDTH / n_steps) for one in drawn]
     x_scale = alt.Scale(domain=[timeline.first_step, last], nice=False)
     x = alt.X("x:Q", scale=x_scale, axis=alt.Axis(title="step of the engine", tickCount=10, format="d", grid=False, tickMinStep=1))
     names = [f"seat {seat}" for seat in range(n_seats)]
@@ -52,12 +56,12 @@ def slots_chart(view: RequestReportView) -> ChartSpec | None:
             text = alt.Chart(values(labelled)).mark_text(fontSize=9, color=ink)
             layers.append(text.encode(x=alt.X("middle:Q", scale=x_scale), y=y, text="label:N"))
     return ChartSpec(
-        chart_id="slot-timeline",
-        title=f"What each seat did, steps {timeline.first_step} to {last - 1}",
+        chart_id=chart_id,
+        title=f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to {last - 1}",
         finding=_finding(timeline, n_seats),
         spec=finished(layers, height=max(60, _ROW_HEIGHT * n_seats)),
         header=("seat", "did", "request", "steps", "tokens", "from", "for"),
-        rows=tuple(_cells(one) for one in drawn[:_MAX_TABLE_ROWS]),
+        rows=tuple(_cells(timeline, one) for one in drawn[:_MAX_TABLE_ROWS]),
     )
 
 
@@ -73,7 +77,7 @@ def _legend_name(state: CellState) -> str:
     return f"{STATE_LETTERS[state]}  {STATE_NAMES[state]}"
 
 
-def _row(one: Slice, *, cell_width: float) -> Row:
+def _row(timeline: SlotTimeline, one: Slice, *, cell_width: float) -> Row:
     letter = STATE_LETTERS[one.state]
     room = one.n_steps * cell_width
     long = f"{letter} {one.request_index}"
@@ -88,7 +92,7 @@ def _row(one: Slice, *, cell_width: float) -> Row:
         "request": str(one.request_index),
         "steps": str(one.first_step) if one.n_steps == 1 else f"{one.first_step} to {last}",
         "tokens": one.n_tokens,
-        "time": format_duration(s_from_ns(one.duration_ns)),
+        "time": slot_time_text(timeline, one.duration_ns),
         "label": label,
     }
 
@@ -96,22 +100,22 @@ def _row(one: Slice, *, cell_width: float) -> Row:
 def _finding(timeline: SlotTimeline, n_seats: int) -> str:
     shares = state_shares(timeline)
     parts = [f"{STATE_NAMES[state]} {format_fraction(shares[state])}" for state in (*STATE_COLOURS, CellState.IDLE)]
-    took = s_from_ns(int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0]))
+    took = slot_time_text(timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0]))
     n_all, n_steps = timeline.states.shape
     left_out = f"; the first {n_seats} of them are drawn" if n_seats < n_all else ""
-    return f"Of {n_all} seats over {n_steps} steps ({format_duration(took)}): {', '.join(parts)}{left_out}."
+    return f"Of {n_all} seats over {n_steps} steps ({took}): {', '.join(parts)}{left_out}."
 
 
-def _cells(one: Slice) -> tuple[str, ...]:
+def _cells(timeline: SlotTimeline, one: Slice) -> tuple[str, ...]:
     return (
         str(one.seat),
         STATE_NAMES[one.state],
         str(one.request_index),
         str(one.n_steps),
         str(one.n_tokens),
-        format_duration(s_from_ns(one.start_ns)),
-        format_duration(s_from_ns(one.duration_ns)),
+        slot_time_text(timeline, one.start_ns),
+        slot_time_text(timeline, one.duration_ns),
     )
 
 
-__all__ = ["MAX_SEATS", "MAX_SLICES", "slots_chart"]
+__all__ = ["MAX_SEATS", "MAX_SLICES", "slots_chart", "timeline_chart"]

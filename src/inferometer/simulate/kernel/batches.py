@@ -1,7 +1,8 @@
 """Which requests form the next batch, and what does it compute until its last row stops? Compiled.
 
 The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority`` is twice the level, plus one for
-whoever waited too long; a walk takes requests out and puts those back that do not leave.
+whoever waited too long; a walk takes requests out and puts those back that do not leave. Where order is preserved, ``node`` of a request
+is one more than the request that left the queue after it, and ``turn`` says whether its batch is over.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -85,18 +86,13 @@ def update(state: State, slot: int) -> int:
         index = state.running[first + row]
         request = state.requests[index]
         parts[row].n_delivered = 0
-        if request.status != _RUNNING or not (config.is_streaming or is_over):
+        if request.status != _RUNNING or config.is_preserving or not (config.is_streaming or is_over):
             continue
-        n_wanted = _n_wanted(config, request)
-        n_tokens = 1 if config.is_streaming else n_wanted
-        parts[row].n_delivered = n_tokens
-        n_delivered += n_tokens
-        request.num_tokens += n_tokens
-        if request.first_token_ns == ABSENT:
-            request.first_token_ns = counters.now_ns
-        if is_over or _n_outputs(request) == n_wanted:
-            is_stopped = n_wanted == request.stop_tokens and n_wanted < request.max_tokens
-            arrivals.end(state, index, _STOPPED if is_stopped else _LENGTH, counters.now_ns)
+        parts[row].n_delivered = 1 if config.is_streaming else _n_wanted(config, request)
+        n_delivered += parts[row].n_delivered
+        _deliver(state, index, parts[row].n_delivered)
+    if is_over and config.is_preserving:
+        n_delivered = _answer_in_order(state, slot)
     if is_over:
         for row in range(batch.n_rows):
             seats.release(state, state.running[first + row])
@@ -104,6 +100,41 @@ def update(state: State, slot: int) -> int:
         counters.n_free += batch.n_reserved_blocks
         batch.n_rows = 0
     return n_delivered
+
+
+@compiled
+def _answer_in_order(state: State, slot: int) -> int:
+    """A batch is over: whoever waits for nobody's answer any more gets its own. How many tokens?"""
+    config, counters, parts, batch = state.config[0], state.counters[0], state.parts[slot], state.batches[slot]
+    n_delivered, first = 0, _first_row(state, slot)
+    for row in range(batch.n_rows):
+        state.requests[state.running[first + row]].turn = 1
+    while counters.first_unanswered > 0 and state.requests[counters.first_unanswered - 1].turn == 1:
+        index = counters.first_unanswered - 1
+        request = state.requests[index]
+        counters.first_unanswered = request.node
+        if request.status == _RUNNING:
+            n_tokens = _n_wanted(config, request)
+            n_delivered += n_tokens
+            _deliver(state, index, n_tokens)
+    for row in range(batch.n_rows):
+        request = state.requests[state.running[first + row]]
+        if request.status in (_STOPPED, _LENGTH):
+            parts[row].n_delivered = _n_wanted(config, request)
+    return n_delivered
+
+
+@compiled
+def _deliver(state: State, index: int, n_tokens: int) -> None:
+    """So many tokens more; a request that has all that it wants ends."""
+    request, now_ns = state.requests[index], state.counters[0].now_ns
+    n_wanted = _n_wanted(state.config[0], request)
+    request.num_tokens += n_tokens
+    if request.first_token_ns == ABSENT:
+        request.first_token_ns = now_ns
+    if request.num_tokens - request.num_prompt_tokens == n_wanted:
+        is_stopped = n_wanted == request.stop_tokens and n_wanted < request.max_tokens
+        arrivals.end(state, index, _STOPPED if is_stopped else _LENGTH, now_ns)
 
 
 @compiled
@@ -184,10 +215,23 @@ def _begin(state: State, slot: int, n_sent: int) -> None:
         request.admitted_ns = counters.now_ns
         seats.take(state, index)
         state.running[first + row] = index
+        if config.is_preserving:
+            _append_unanswered(state, index)
     counters.n_running += n_sent
     batch.n_rows = n_sent
     batch.n_reserved_blocks = n_sent * ((longest + most + config.block_size - 1) // config.block_size)
     counters.n_free -= batch.n_reserved_blocks
+
+
+@compiled
+def _append_unanswered(state: State, index: int) -> None:
+    """It is the last that left the queue."""
+    counters = state.counters[0]
+    if counters.first_unanswered > 0:
+        state.requests[counters.last_unanswered - 1].node = index + 1
+    else:
+        counters.first_unanswered = index + 1
+    counters.last_unanswered = index + 1
 
 
 @inlined

@@ -69,6 +69,7 @@ CONFIG: Final = np.dtype(
             "max_queue_size",
             "has_levels",
             "is_streaming",
+            "is_preserving",
             "largest",
             "replica",
             "is_prefill_pool",
@@ -128,6 +129,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "max_queue_size": rules.max_queue_size,
             "has_levels": rules.has_priorities,
             "is_streaming": rules.is_streaming,
+            "is_preserving": rules.is_preserving,
             "largest": rules.largest,
         }
     return Kind.VLLM, _vllm_columns(config)

@@ -5,12 +5,9 @@ path and ``num_blocks`` its pages in all.
 """
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import queue, seats, sglang_tree as tree
+from inferometer.simulate.kernel import preemption, queue, seats, sglang_tree as tree
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
 from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS
-
-_PREEMPTED = int(Status.PREEMPTED)
 
 
 @compiled
@@ -88,19 +85,11 @@ def release(state: State, index: int) -> None:
 @compiled
 def throw_out(state: State, index: int) -> None:
     """Take everything from one that is no longer among those who generate."""
-    counters, request = state.counters[0], state.requests[index]
     release(state, index)
     seats.release(state, index)
-    counters.n_running -= 1
+    state.counters[0].n_running -= 1
     make_room(state, state.sglang[0].n_generating * RETRACT_DECODE_STEPS)
-    request.status = _PREEMPTED
-    request.num_computed_tokens = 0
-    request.num_stale_output_tokens = request.num_in_flight_tokens
-    request.num_output_placeholders = 0
-    request.is_prefill_chunk = 1
-    request.num_preemptions += 1
-    state.preempted[counters.n_preempted] = index
-    counters.n_preempted += 1
+    preemption.lose_place(state, index)
 
 
 @compiled

@@ -174,13 +174,15 @@ COUNTERS: Final = np.dtype(
             "first_free_row",
             "first_received",
             "last_received",
+            "first_unanswered",
+            "last_unanswered",
         )
     ],
     align=True,
 )
 """``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on the mean stage; ``ready_ns`` is
 when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now? ``n_rows`` of the block table
-behind the seats were ever used."""
+behind the seats were ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for nobody."""
 
 WORLD: Final = np.dtype(
     [
@@ -309,8 +311,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     world["n_leaving"] = len(leaving) - np.sum(requests.abort_ns[followers] != ABSENT)
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
-    counters = np.zeros(1, COUNTERS)
-    config_columns = config_record(config)
+    counters, config_columns = np.zeros(1, COUNTERS), config_record(config)
     counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
     counters["ready_ns"], counters["first_free_row"], counters["first_received"] = FAR_NS, NOTHING, NOTHING
     return State(
@@ -375,8 +376,7 @@ def _request_records(requests: Demand) -> Records:
 def _block_records(num_blocks: int) -> Records:
     blocks = np.zeros(num_blocks, BLOCK)
     numbers = np.arange(num_blocks)
-    blocks["previous"] = (numbers - 1) % num_blocks
-    blocks["next"] = (numbers + 1) % num_blocks
+    blocks["previous"], blocks["next"] = (numbers - 1) % num_blocks, (numbers + 1) % num_blocks
     for name in ("content", "previous_equal", "next_equal"):
         blocks[name] = NOTHING
     return blocks

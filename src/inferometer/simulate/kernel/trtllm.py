@@ -4,7 +4,7 @@ The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` h
 """
 
 from inferometer.simulate.compiling import compiled, inlined, merged
-from inferometer.simulate.kernel import queue, seats
+from inferometer.simulate.kernel import preemption, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.trtllm_batch import form_batch
 from inferometer.simulate.reference.request import Status
@@ -84,17 +84,9 @@ def _fit_for_a_step(state: State) -> int:
 @compiled
 def _pause(state: State, index: int) -> None:
     """Take everything from a request but its tokens; it will compute them again."""
-    counters, request = state.counters[0], state.requests[index]
     release(state, index)
-    counters.n_waiting += 1
-    request.status = _PREEMPTED
-    request.num_computed_tokens = 0
-    request.num_stale_output_tokens = request.num_in_flight_tokens
-    request.num_output_placeholders = 0
-    request.is_prefill_chunk = 1
-    request.num_preemptions += 1
-    state.preempted[counters.n_preempted] = index
-    counters.n_preempted += 1
+    state.counters[0].n_waiting += 1
+    preemption.lose_place(state, index)
 
 
 @compiled

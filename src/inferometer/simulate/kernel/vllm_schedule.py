@@ -5,7 +5,7 @@ The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched
 
 from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined, merged
-from inferometer.simulate.kernel import blocks, handover, queue
+from inferometer.simulate.kernel import blocks, handover, preemption, queue
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.reference.request import Status
 
@@ -202,9 +202,7 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
     request.num_spec_tokens = 0
     request.num_preemptions += 1
     if not _swap_out(state, slot, request):
-        request.num_computed_tokens = 0
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
+        preemption.start_over(request)
     if state.config[0].is_srpt:
         request.priority = _num_left(state, index)
     queue.put_back(state, index)

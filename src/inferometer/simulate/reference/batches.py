@@ -6,6 +6,7 @@ the same on arrays.
 """
 
 from bisect import insort
+from collections import deque
 from typing import NamedTuple
 
 from inferometer.records.types import PartKind
@@ -45,6 +46,10 @@ class BatchScheduler:
         self.waiting: list[Request] = []
         """In order of urgency, then those that did not wait too long, then of arrival."""
         self._instances = [_Instance(number) for number in range(config.rules.n_instances)]
+        self._unanswered = deque[Request]()
+        """Where order is preserved: who left the queue, in order, until its answer is given."""
+        self._computed = set[int]()
+        """Of these, whose batch is over."""
 
     @property
     def n_waiting(self) -> int:
@@ -80,6 +85,7 @@ class BatchScheduler:
             for request in instance.rows:
                 request.status = Status.RUNNING
                 self._seats.take(request)
+            self._unanswered.extend(instance.rows if self._rules.is_preserving else ())
             instance.n_kv_blocks_used = self._n_blocks(instance.rows)
         instance.is_computing = bool(instance.rows)
         is_context = bool(instance.rows) and instance.rows[0].num_computed_tokens == 0
@@ -94,16 +100,10 @@ class BatchScheduler:
         instance.is_computing = False
         live = [request for request in instance.rows if request.status is Status.RUNNING]
         is_over = all(_n_outputs(request) >= self._n_wanted(request) for request in live)
-        served = list[Delivery]()
-        for request in live:
-            is_last = _n_outputs(request) == self._n_wanted(request) if self._rules.is_streaming else is_over
-            n_tokens = 1 if self._rules.is_streaming else self._n_wanted(request) if is_over else 0
-            if n_tokens:
-                served.append(Delivery(request, n_tokens))
-                request.num_tokens += n_tokens
-            if is_last:
-                is_stopped = request.num_output_tokens == request.stop_tokens < request.max_tokens
-                request.status = Status.STOPPED if is_stopped else Status.LENGTH
+        if self._rules.is_streaming:
+            served = [self._deliver(request, 1) for request in live]
+        else:
+            served = [self._deliver(request, self._n_wanted(request)) for request in self._answered(instance, is_over=is_over)]
         if is_over:
             for request in instance.rows:
                 self._seats.release(request)
@@ -115,6 +115,24 @@ class BatchScheduler:
         if request.status is Status.WAITING:
             self.waiting.remove(request)
         request.status = Status.ABORTED
+
+    def _answered(self, instance: _Instance, *, is_over: bool) -> list[Request]:
+        """Who gets its answer now: the rows of a batch that is over, or in order whoever waits for nobody's any more."""
+        if not is_over or not self._rules.is_preserving:
+            return [request for request in instance.rows if is_over and request.status is Status.RUNNING]
+        self._computed.update(request.index for request in instance.rows)
+        answered = list[Request]()
+        while self._unanswered and self._unanswered[0].index in self._computed:
+            answered.append(self._unanswered.popleft())
+        return [request for request in answered if request.status is Status.RUNNING]
+
+    def _deliver(self, request: Request, n_tokens: int) -> Delivery:
+        """So many tokens more; a request that has all that it wants ends."""
+        request.num_tokens += n_tokens
+        if request.num_output_tokens == self._n_wanted(request):
+            is_stopped = request.num_output_tokens == request.stop_tokens < request.max_tokens
+            request.status = Status.STOPPED if is_stopped else Status.LENGTH
+        return Delivery(request, n_tokens)
 
     def _form(self, now_ns: int) -> _Formed:
         """Walk through the queue from its front: who would leave, and is it time?"""

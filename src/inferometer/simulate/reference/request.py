@@ -111,6 +111,19 @@ class Request:
         self.turn = 0
         """As which of all it came into SGLang's queue, the last time."""
 
+    def start_over(self) -> None:
+        """It will compute all of its tokens again; what is in flight yields tokens that count no more."""
+        self.num_computed_tokens = 0
+        self.num_stale_output_tokens = self.num_in_flight_tokens
+        self.num_output_placeholders = 0
+
+    def lose_place(self) -> None:
+        """It has to go, and starts over."""
+        self.status = Status.PREEMPTED
+        self.start_over()
+        self.is_prefill_chunk = True
+        self.num_preemptions += 1
+
     @property
     def num_output_tokens(self) -> int:
         """Tokens generated and delivered so far."""

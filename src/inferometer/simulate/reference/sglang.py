@@ -272,12 +272,7 @@ class SglangScheduler:
         self.cache.release(request, None)
         self._seats.release(request)
         self.cache.make_room(len(self.running) * RETRACT_DECODE_STEPS)
-        request.status = Status.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
-        request.is_prefill_chunk = True
-        request.num_preemptions += 1
+        request.lose_place()
 
     def _queue(self, requests: Sequence[Request]) -> None:
         """They come into the queue, behind all others."""

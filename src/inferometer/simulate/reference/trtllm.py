@@ -173,12 +173,7 @@ class TrtllmScheduler:
     def _pause(self, request: Request) -> None:
         """Take everything from a request but its tokens; it will compute them again."""
         self._release(request)
-        request.status = Status.PREEMPTED
-        request.num_computed_tokens = 0
-        request.num_stale_output_tokens = request.num_in_flight_tokens
-        request.num_output_placeholders = 0
-        request.is_prefill_chunk = True
-        request.num_preemptions += 1
+        request.lose_place()
 
     def _deliver_token(self, request: Request, *, is_stale: bool) -> None:
         request.num_tokens += 1

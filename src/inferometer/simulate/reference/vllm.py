@@ -249,9 +249,7 @@ class Scheduler:
         request.num_spec_tokens = 0
         request.num_preemptions += 1
         if not self._swap_out(request):
-            request.num_computed_tokens = 0
-            request.num_stale_output_tokens = request.num_in_flight_tokens
-            request.num_output_placeholders = 0
+            request.start_over()
         if self._config.policy == "srpt":
             request.priority = self._num_left(request)
         self.waiting.put_back(request)

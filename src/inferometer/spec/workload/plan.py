@@ -185,7 +185,8 @@ def _check_arrivals(plan: RequestPlan, where: str, row_name: Callable[[int], str
         row_name,
         allowed="none",
     )
-    _refuse(~is_follower & (plan.arrival_ns < 0), "arrival_ns of {} is {}", plan.arrival_ns, where, row_name, allowed="0 or more")
+    advice = {"allowed": "0 or more", "try_": "count from the first request, which comes at 0"}
+    _refuse(~is_follower & (plan.arrival_ns < 0), "arrival_ns of {} is {}", plan.arrival_ns, where, row_name, **advice)
     known = np.maximum.accumulate(plan.arrival_ns)
     _refuse(
         ~is_follower & (plan.arrival_ns < known),
@@ -194,7 +195,7 @@ def _check_arrivals(plan: RequestPlan, where: str, row_name: Callable[[int], str
         where,
         row_name,
         allowed="rows in order of arrival",
-        try_="sort them (is_sorted = false)",
+        try_="sort them, or is_sorted = false under [replay] of a workload file",
     )
 
 

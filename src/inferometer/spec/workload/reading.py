@@ -7,6 +7,7 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
+from inferometer.spec.workload import servegen
 from inferometer.spec.workload.presets import preset_names, preset_text
 from inferometer.spec.workload.trace_lines import known_format
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
@@ -14,6 +15,8 @@ from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 def resolve_workload(text: str) -> WorkloadSpec:
     """Which workload is meant: a preset's name, a workload file (.toml, .json), or a trace to replay (any other file)?
+
+    Of ServeGen's rates of clients it is the first ten minutes.
 
     Raises
     ------
@@ -28,13 +31,19 @@ def resolve_workload(text: str) -> WorkloadSpec:
     if text in preset_names():
         return workload_from_text(preset_text(text), where=f"preset {text}")
     path = Path(text).expanduser()
+    if path.is_dir():
+        raise SpecError(f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path))
     if not path.is_file():
         raise SpecError(
             f"no workload {text!r}",
             where="--workload",
             allowed=f"a preset ({', '.join(preset_names())}), a workload file (.toml, .json), or a trace file",
         )
-    return read_workload(path) if _is_workload_file(path) else WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
+    if _is_workload_file(path):
+        return read_workload(path)
+    if servegen.is_servegen(path):
+        return WorkloadSpec(name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path))
+    return WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
 
 
 def read_workload(path: Path) -> WorkloadSpec:
@@ -87,6 +96,13 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
         A value that cannot be.
     """
     return with_changes(spec, {}, where="the workload")
+
+
+def _inside(folder: Path) -> str:
+    """The files of a folder that can be a workload."""
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    usable = [str(path) for path in files if path.suffix == ".toml" or known_format(path) is not None or servegen.is_servegen(path)]
+    return " or ".join(usable[:5]) or "a trace: it holds none"
 
 
 def _is_workload_file(path: Path) -> bool:

@@ -56,7 +56,12 @@ def _with_tables(spec: WorkloadSpec) -> WorkloadSpec:
 def _recorded(instants: TraceArrivals) -> RecordedArrivals:
     trace = read_trace(TraceSource(path=instants.path, format=instants.format))
     if not trace.has_instants:
-        raise SpecError(f"a {trace.format} trace has no instants", where=instants.path, allowed="a trace with arrivals")
+        raise SpecError(
+            f"a {trace.format} trace has no instants",
+            where=instants.path,
+            allowed="a trace with arrivals",
+            try_=f"--workload {instants.path} --rate 1: its texts and lengths at a rate of your own",
+        )
     at_ns = trace.workload.plan.arrival_ns
     return RecordedArrivals(at_ns=np.rint(at_ns[at_ns != NONE] / instants.speed_up_ratio).astype(np.int64))
 

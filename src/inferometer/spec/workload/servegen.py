@@ -45,6 +45,31 @@ class LengthWindow(msgspec.Struct, frozen=True):
     output_tokens: dict[Tokens, Share]
 
 
+def is_servegen(path: Path) -> bool:
+    """Is the file one of ServeGen's rates of clients, going by its beginning?"""
+    return next(trace_lines.lines(path), (0, b""))[1] == _COLUMNS.encode()
+
+
+def servegen_beside(rates: Path) -> ServeGenSource:
+    """The clients of a file of rates and of the tables of lengths beside it; who has no tables draws from those of the others.
+
+    Raises
+    ------
+    SpecError
+        No tables of lengths, or several, whose name begins as that of the rates.
+    """
+    begin = rates.name.partition("client_rates")[0]
+    found = sorted(path for path in rates.parent.glob("*length_pdfs.jsonl*") if path.name.startswith(begin))
+    if len(found) != 1:
+        raise SpecError(
+            f"{len(found)} files of tables of lengths beside ServeGen's rates",
+            where=str(rates),
+            allowed=f"one {begin}length_pdfs.jsonl or .jsonl.gz in the same folder",
+            try_='a workload file with [replay] kind = "servegen", rates_path and lengths_path',
+        )
+    return ServeGenSource(rates_path=str(rates), lengths_path=str(found[0]), without_lengths="pool")
+
+
 class _Lengths(NamedTuple):
     """The tables of all clients, each client's by instant; the pooled ones are those of all together."""
 
@@ -196,4 +221,4 @@ def _drawn_lengths(seed: int, at_s: Floats, client: I64, lengths: _Lengths) -> t
     return prompt, output
 
 
-__all__ = ["WINDOW_S", "LengthWindow", "RateWindow", "draw_servegen"]
+__all__ = ["WINDOW_S", "LengthWindow", "RateWindow", "draw_servegen", "is_servegen", "servegen_beside"]

@@ -12,12 +12,15 @@ from inferometer.errors import SpecError
 from inferometer.spec.workload.types import TraceFormat
 
 OWN_FORMAT: Final = "inferometer-requests"
-_FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, inferometer"
+_FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, inferometer"
 _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
     ("input_length", "mooncake"),
     ("input_toks", "llmservingsim"),
     ("custom_id", "openai-batch"),
     ("conversations", "sharegpt"),
+    ("prompt", "prompts"),
+    ("question", "prompts"),
+    ("turns", "prompts"),
 )
 _Parsed = TypeVar("_Parsed")
 
@@ -45,6 +48,8 @@ class TraceRow(NamedTuple):
     """Rows of one session stand together: each prompt is all that was said before, and something new."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
+    n_later_turns: int = 0
+    """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
     """What the prompt adds to that of the session's request before, the answer to it first; empty unless asked for."""
 
@@ -139,7 +144,7 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
     return round(value * unit_ns)
 
 
-def broken(path: Path, number: int, what: str) -> NoReturn:
+def broken(path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format") -> NoReturn:
     """Refuse a line by its number.
 
     Raises
@@ -147,7 +152,8 @@ def broken(path: Path, number: int, what: str) -> NoReturn:
     SpecError
         Always.
     """
-    raise SpecError(f"line {number} is broken: {what}", where=f"{path}, line {number}", try_="remove the line, or --trace-format")
+    where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
+    raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
 
 
 __all__ = ["OWN_FORMAT", "Spoken", "TraceRow", "broken", "decoded", "detect_format", "known_format", "lines", "ns_from_trace"]

@@ -1,4 +1,4 @@
-"""How long are the requests of files of texts, and what do they say: ShareGPT conversations, OpenAI batches?
+"""How long are the requests of files of texts, and what do they say: ShareGPT conversations, OpenAI batches, lists of prompts?
 
 Counts that a file gives are taken. Where it has only text, a token is taken for four characters, and the row says so.
 """
@@ -76,6 +76,17 @@ class BatchLine(msgspec.Struct, frozen=True):
     response: Answer | None = None
 
 
+class PromptLine(msgspec.Struct, frozen=True):
+    """A line of a list of prompts, such as HumanEval's, GSM8K's, MT-Bench's or vLLM's custom data set; other keys are passed over."""
+
+    prompt: str | None = None
+    question: str | None = None
+    turns: tuple[str, ...] = ()
+    answer: str | None = None
+    canonical_solution: str | None = None
+    output_tokens: Count | None = None
+
+
 def estimated_tokens(text: str) -> int:
     """About how many tokens has a text? An estimate: a token for each four characters begun."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
@@ -98,7 +109,27 @@ def sharegpt_rows(path: Path, *, only_first_turn: bool, with_texts: bool = False
             said_tokens += tokens
 
 
-def openai_batch_rows(path: Path, *, with_texts: bool = False) -> Iterator[TraceRow]:
+def prompt_rows(path: Path, *, output_tokens: int | None, with_texts: bool = False) -> Iterator[TraceRow]:
+    """Requests of a list of prompts, without instants; ``output_tokens`` where a line has no answer. Of several turns the first."""
+    for number, line in lines(path):
+        row = decoded(line, PromptLine, path, number)
+        asked = next((text for text in (row.prompt, row.question, *row.turns[:1]) if text is not None), None)
+        if asked is None:
+            broken(path, number, "neither a prompt nor a question nor turns")
+        answer = row.answer if row.answer is not None else row.canonical_solution
+        said = row.output_tokens if row.output_tokens is not None else None if answer is None else estimated_tokens(answer)
+        output = output_tokens if said is None else said
+        if output is None:
+            broken(path, number, "no answer, so nothing says how long it is", try_="--output-tokens 256")
+        is_estimate = row.output_tokens is None and answer is not None
+        n_later = max(len(row.turns) - 1, 0)
+        found = TraceRow(
+            number, None, estimated_tokens(asked), output, prompt_is_estimate=True, output_is_estimate=is_estimate, n_later_turns=n_later
+        )
+        yield found._replace(said=(Spoken("user", asked),)) if with_texts else found
+
+
+def openai_batch_rows(path: Path, *, output_tokens: int | None = None, with_texts: bool = False) -> Iterator[TraceRow]:
     """Requests of an OpenAI batch, all there at once: of an output file what was counted, of an input file what can be told."""
     for number, line in lines(path):
         row = decoded(line, BatchLine, path, number)
@@ -108,9 +139,10 @@ def openai_batch_rows(path: Path, *, with_texts: bool = False) -> Iterator[Trace
             continue
         if row.body is None:
             broken(path, number, "neither a body nor a response")
-        most = row.body.max_completion_tokens or row.body.max_tokens
+        most = row.body.max_completion_tokens or row.body.max_tokens or output_tokens
         if most is None:
-            broken(path, number, "no max_tokens, so nothing says how long the answer is; a batch's output file says it")
+            what = "no max_tokens, so nothing says how long the answer is; a batch's output file says it"
+            broken(path, number, what, try_="--output-tokens 256")
         is_counted = isinstance(row.body.prompt, list)
         prompt = len(row.body.prompt) if isinstance(row.body.prompt, list) else sum(map(estimated_tokens, _texts(row.body)))
         found = TraceRow(number, 0, prompt, most, max_tokens=most, prompt_is_estimate=not is_counted, output_is_estimate=True)
@@ -172,10 +204,12 @@ __all__ = [
     "BatchLine",
     "Conversation",
     "Message",
+    "PromptLine",
     "Said",
     "Usage",
     "estimated_tokens",
     "openai_batch_rows",
+    "prompt_rows",
     "sharegpt_rows",
     "text_of_parts",
 ]

@@ -18,7 +18,7 @@ from inferometer.units import NS_PER_S
 _COARSE_S: Final = 0.1
 """Where several requests share each instant and the next is this far or more, instants were rounded."""
 
-_WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch")
+_WITH_TEXTS: Final[tuple[TraceFormat, ...]] = ("sharegpt", "openai-batch", "prompts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,8 @@ def _rows(kind: TraceFormat, path: Path, source: TraceSource, *, with_texts: boo
         "mooncake": lambda: trace_formats.mooncake_rows(path, source.hash_block_tokens),
         "llmservingsim": lambda: trace_formats.llmservingsim_rows(path),
         "sharegpt": lambda: trace_texts.sharegpt_rows(path, only_first_turn=source.turns == "first", with_texts=with_texts),
-        "openai-batch": lambda: trace_texts.openai_batch_rows(path, with_texts=with_texts),
+        "openai-batch": lambda: trace_texts.openai_batch_rows(path, output_tokens=source.output_tokens, with_texts=with_texts),
+        "prompts": lambda: trace_texts.prompt_rows(path, output_tokens=source.output_tokens, with_texts=with_texts),
     }
     return readers[kind]()
 
@@ -170,6 +171,13 @@ def _estimates(rows: Sequence[TraceRow]) -> Iterator[WorkloadCaution]:
             text=f"{max(n_prompts, n_outputs - n_capped)} of {len(rows)} requests have text only: "
             f"a token is taken for {trace_texts.CHARACTERS_PER_TOKEN} characters",
             remedy="a trace with token counts, or the model's tokenizer",
+        )
+    n_later = sum(row.n_later_turns for row in rows)
+    if n_later:
+        yield WorkloadCaution(
+            code="later_turns_left_out",
+            text=f"{n_later} later turns were left out: the trace does not have the answers between",
+            remedy="a trace of conversations",
         )
     if n_capped:
         yield WorkloadCaution(

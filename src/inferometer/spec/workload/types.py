@@ -9,7 +9,7 @@ import msgspec
 
 from inferometer.spec.workload.distributions import Distribution, Natural, NotNegative, Positive
 
-TraceFormat: TypeAlias = Literal["azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "inferometer"]
+TraceFormat: TypeAlias = Literal["azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"]
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
 
 
@@ -158,6 +158,7 @@ class TraceSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     ``jitter_s`` spreads instants that the trace rounded down to multiples of it. ``hash_block_tokens``: tokens of a Mooncake block.
     ``is_sorted`` = false sorts the rows first. ``skip_empty`` leaves out requests without prompt or output, and says how many.
+    ``output_tokens`` is what is asked where the trace says nothing of an answer.
     """
 
     path: str
@@ -169,6 +170,7 @@ class TraceSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     skip_empty: bool = False
     turns: Literal["all", "first"] = "all"
     think_s: Distribution | None = None
+    output_tokens: Natural | None = None
 
 
 class ServeGenSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="servegen"):

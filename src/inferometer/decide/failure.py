@@ -1,0 +1,145 @@
+"""What happens when one of the replicas dies: who is lost, who misses the promise until another has started, and when is it as before?
+
+Simulated twice, with all requests at their instants. First nothing dies: that says which requests are in the replica at the instant. Then
+these come a second time at that instant, as clients send again what was cut off (a router cannot: the answer had begun), and the replica
+gets no requests until another in its place has started: classes of requests with replicas of their own, as ``elastic`` has them. What is
+simplified: requests go to the least loaded replica, whatever the router; who was cut off sends again at once; the new replica's prefix
+cache is that of the old.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from inferometer.decide import candidate_probes, elastic, traffic
+from inferometer.decide.course import Course
+from inferometer.decide.sizing_types import SizedKind, SizingQuestion
+from inferometer.records import promises, tables
+from inferometer.records.types import ABSENT, I64, RequestTable, Run
+from inferometer.spec.workload.plan import NONE, RequestPlan
+from inferometer.stats.estimate import Estimate
+from inferometer.units import NS_PER_S
+
+_SETTLED_S: Final = 120.0
+"""Until the queues are as they are under this traffic."""
+_AFTER_RATIO: Final = 4
+"""Start-ups after the first, for the queue to drain in."""
+_LEAST_WINDOW_S: Final = 10.0
+_WINDOW_REQUESTS: Final = 100
+"""For a percentile of each window."""
+_WITHOUT: Final = 1
+"""The class of what comes while there is one replica less; 0 and 2 come before and after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureOutcome:
+    """One replica of several dies under the traffic that was sized for."""
+
+    start_up_s: float
+    """Until another answers in its place."""
+    n_cut_off: int
+    """Requests that were in it, waiting or running; each is sent again."""
+    n_until_started: int
+    """Requests that came while there was one less, those sent again among them."""
+    good: Estimate | None
+    """Share of these within every limit, counted from when they were first sent."""
+    good_otherwise: Estimate | None
+    """The same where nothing dies."""
+    kept_again_s: float | None
+    """From the failure to the end of the last window that it breaks before one is kept with all replicas there again. 0: it breaks none.
+    None: none is kept before the end of the simulation, four start-ups later."""
+    window_s: float
+
+
+def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureOutcome | None:
+    """What comes of it; None where there is one replica, a trace is too short to tell, or requests follow one another."""
+    span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
+    drawn = traffic.plan_at(question.spec, question.rate_per_s, max(1, round(question.rate_per_s * span_s)))
+    died_ns, started_ns = round(_SETTLED_S * NS_PER_S), round((_SETTLED_S + start_up_s) * NS_PER_S)
+    if kind.n_replicas == 1 or int(drawn.arrival_ns.max()) <= started_ns or (drawn.follows != NONE).any():
+        return None
+    plan = drawn._replace(class_index=np.searchsorted([died_ns, started_ns], drawn.arrival_ns, side="right").astype(np.int32))
+    all_of_them = tuple(range(kind.n_replicas))
+    classes = (all_of_them, all_of_them[:-1], all_of_them)
+    probe = replace(candidate_probes.probe_of(question, kind.candidate, question.pace, kind.n_replicas), router="class-aware")
+    otherwise = probe.run_plan(plan, (all_of_them, all_of_them, all_of_them))
+    cut_off = _in_replica(otherwise, kind.n_replicas - 1, died_ns)
+    again, first = _sent_again(plan, cut_off, died_ns)
+    run = _without_cut_off(probe.run_plan(again, classes), first)
+    window_s = max(_LEAST_WINDOW_S, _WINDOW_REQUESTS / question.rate_per_s)
+    return FailureOutcome(
+        start_up_s=start_up_s,
+        n_cut_off=len(cut_off),
+        n_until_started=int((again.class_index == _WITHOUT).sum()),
+        good=_good(question, run, again),
+        good_otherwise=_good(question, otherwise, plan),
+        kept_again_s=_kept_again_s(
+            question, (otherwise, _course(plan, died_ns, window_s)), (run, _course(again, died_ns, window_s)), start_up_s
+        ),
+        window_s=window_s,
+    )
+
+
+def _in_replica(run: Run, replica: int, at_ns: int) -> I64:
+    """The requests that are in it then."""
+    visits = run.visits
+    if visits is None:
+        return np.zeros(0, np.int64)
+    is_there = (visits.replica == replica) & (visits.arrived_ns < at_ns) & ((visits.left_ns == ABSENT) | (visits.left_ns > at_ns))
+    return np.unique(visits.request_index[is_there]).astype(np.int64)
+
+
+def _sent_again(plan: RequestPlan, cut_off: I64, at_ns: int) -> tuple[RequestPlan, I64]:
+    """The requests with these once more at that instant, and of each row (N) the row that was sent first."""
+    row = int(np.searchsorted(plan.arrival_ns, at_ns))
+    source = np.concatenate([np.arange(row), cut_off, np.arange(row, plan.n_requests)])
+    moved = np.where(np.arange(plan.n_requests) < row, np.arange(plan.n_requests), np.arange(plan.n_requests) + len(cut_off))
+    copies = slice(row, row + len(cut_off))
+    again = RequestPlan._make(column[source] for column in plan)
+    again.arrival_ns[copies] = at_ns
+    again.class_index[copies] = _WITHOUT
+    prefix = np.where(again.prefix_request == NONE, NONE, moved[again.prefix_request]).astype(np.int32)
+    first = moved[source]
+    return again._replace(prefix_request=prefix), first
+
+
+def _without_cut_off(run: Run, first: I64) -> Run:
+    """The run as clients see it: who was cut off counts from when it was first sent, and its first answer not at all."""
+    requests = run.requests
+    if requests is None:
+        return run
+    row = requests.request_index
+    sent_ns = np.zeros(len(first), np.int64)
+    sent_ns[row] = requests.intended_send_ns
+    is_again = first != np.arange(len(first))
+    counted: RequestTable = requests._replace(intended_send_ns=np.where(is_again[row], sent_ns[first[row]], requests.intended_send_ns))
+    return replace(run, requests=tables.select(counted, ~np.isin(row, first[is_again]) | is_again[row]))
+
+
+def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | None:
+    """Of what came while there was one replica less."""
+    requests = run.requests
+    rows = None if requests is None else plan.class_index[requests.request_index] == _WITHOUT
+    return promises.judge_objective(run, question.objective, rows=rows).good
+
+
+def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:
+    """The whole windows from an instant on; what comes before is in none."""
+    window_ns = round(window_s * NS_PER_S)
+    return Course(plan, window_s, (plan.arrival_ns - from_ns) // window_ns, (int(plan.arrival_ns.max()) - from_ns) // window_ns)
+
+
+def _kept_again_s(question: SizingQuestion, otherwise: tuple[Run, Course], failed: tuple[Run, Course], start_up_s: float) -> float | None:
+    """The end of the last window that the failure broke before the first that is kept afterwards: later ones break by chance."""
+    kept_otherwise, kept = (elastic.kept_windows(run, question, course) for run, course in (otherwise, failed))
+    broken = [index for index, both in enumerate(zip(kept_otherwise, kept, strict=True)) if both == (True, False)]
+    course = failed[1]
+    restored = next((i for i in range(math.ceil(start_up_s / course.window_s), course.n_windows) if i not in broken), None)
+    if restored is None:
+        return None
+    return (max((i for i in broken if i < restored), default=-1) + 1) * course.window_s
+
+
+__all__ = ["FailureOutcome", "failure_of"]

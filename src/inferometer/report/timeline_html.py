@@ -1,0 +1,55 @@
+"""What do slots of a batch look like as one file that opens anywhere?"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from inferometer.records.slot_timeline import SlotTimeline
+from inferometer.report.charts.slots import timeline_chart
+from inferometer.report.figure import figure_of
+from inferometer.report.html import render_page, write_page
+from inferometer.report.sections import Page, Section
+from inferometer.report.tables import TextTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineView:
+    """One timeline, or several of the same load with the name of each."""
+
+    title: str
+    subtitle: str
+    answers: tuple[tuple[str, str], ...]
+    timelines: tuple[tuple[str, SlotTimeline], ...]
+    tables: tuple[TextTable, ...] = ()
+    definitions: tuple[tuple[str, str], ...] = ()
+    tool_version: str = ""
+
+
+def write_timeline_report(view: TimelineView, path: Path) -> None:
+    """Write the page of this view: all of it or nothing.
+
+    Raises
+    ------
+    RecordError
+        The folder or the file cannot be written.
+    """
+    write_page(timeline_page_of(view), path)
+
+
+def render_timeline_report(view: TimelineView) -> str:
+    """The page as text."""
+    return render_page(timeline_page_of(view))
+
+
+def timeline_page_of(view: TimelineView) -> Page:
+    """The sections of a page on slots: the numbers, who sat where, what the words mean."""
+    charts = [timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name) for rank, (name, one) in enumerate(view.timelines)]
+    figures = tuple(figure_of(chart) for chart in charts if chart is not None)
+    sections = (
+        Section(id="numbers", title="What came of it", nav="Numbers", tables=view.tables),
+        Section(id="slots", title="Who sits where", nav="Slots", figures=figures),
+        Section(id="method", title="Method and definitions", nav="Method", definitions=view.definitions),
+    )
+    return Page(title=view.title, subtitle=view.subtitle, tool_version=view.tool_version, answers=view.answers, sections=sections)
+
+
+__all__ = ["TimelineView", "render_timeline_report", "timeline_page_of", "write_timeline_report"]

@@ -1,0 +1,72 @@
+"""Compile the simulator before the tests: two processes that test side by side would each compile the same.
+
+Two processes compile here too, each other engines: kinds of one engine's loop share most of their code, engines share little.
+"""
+
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+from cases import random_case
+from gate_driver import CompiledGate
+from kernel_driver import KernelDriver
+from stepping import drive
+
+import conftest
+from inferometer.simulate.batch_config import DynamicBatching
+from inferometer.simulate.cluster import simulate_cluster
+from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.demand import demand
+from inferometer.simulate.disaggregated import PoolCosts, simulate_disaggregated
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
+from inferometer.simulate.gate_config import GateConfig
+from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.step_cost import linear_cost
+from inferometer.simulate.trtllm_config import TrtllmConfig
+
+COST = linear_cost(launch_s=1e-6)
+REQUESTS = demand([0], [8], [8])
+VLLM = SchedulerConfig(num_blocks=100, max_model_len=128)
+
+
+def vllm():
+    """Its loops, and the functions that the twin and the gate are driven by."""
+    simulate(REQUESTS, VLLM, COST)
+    cluster = ClusterConfig(engine=VLLM, n_replicas=2)
+    simulate_cluster(REQUESTS, cluster, COST)
+    simulate_cluster(REQUESTS, cluster, COST, gate=GateConfig())
+    simulate_disaggregated(
+        REQUESTS, DisaggregatedConfig(prefill=cluster, decode=cluster, link=KvLink(block_bytes=1)), PoolCosts(COST, COST)
+    )
+    for case in map(random_case, range(20)):
+        for _ in drive(case, [KernelDriver(case)]):
+            pass
+    gate = CompiledGate(demand([0, 0], [8, 8], [8, 8]), GateConfig())
+    gate.offer(0, 0)
+    gate.offer(1, 0)
+    gate.gone(1, 0)
+    gate.shed(0)
+    gate.ended(gate.release(0, 1), 8, 0)
+
+
+def others():
+    """The engines that a fast suite sees without a router; Triton's instances are a cluster's."""
+    for engine in (
+        SglangConfig(max_total_num_tokens=1000, context_length=128),
+        TrtllmConfig(num_blocks=100, max_seq_len=128),
+        DynamicBatching(num_blocks=100, max_model_len=128),
+        DynamicBatching(num_blocks=100, max_model_len=128, instance_count=2),
+    ):
+        simulate(REQUESTS, engine, COST)
+
+
+def main():
+    sys.stderr.write(f"compiling the simulator, to be cached in {conftest.SOURCE}\n")
+    with ProcessPoolExecutor(2) as pool:
+        for done in [pool.submit(vllm), pool.submit(others)]:
+            done.result()
+
+
+if __name__ == "__main__":
+    main()
