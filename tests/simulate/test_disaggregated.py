@@ -96,6 +96,15 @@ def test_no_token_and_no_block_is_lost(setting):
     assert len(run.visits.request_index) <= 2 * len(table.request_index)
 
 
+@BOTH
+def test_steps_that_the_other_engine_counted_hold_nobody_up(run):
+    """Prompts in many chunks, by steps launched ahead: the decode replica, at its third step, does not wait for the prefill replica's."""
+    ahead = engine(async_scheduling=True, max_num_seqs=1, max_num_batched_tokens=1)
+    found = run(demand([0], [8], [4]), pools(NO_LINK, prefill=ahead), COSTS)
+    assert found.outcome is Outcome.FINISHED
+    assert found.requests.finished_ns[0] == (8 + 4) * 1_000
+
+
 @settings(max_examples=100, deadline=None)
 @given(settings_of_disaggregated_runs(can_abort=False, can_stop=False))
 def test_what_travels_is_the_prompt(setting):

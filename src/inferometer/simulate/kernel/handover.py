@@ -60,6 +60,7 @@ def join(state: State, index: int) -> None:
     request.arrival_ns = transfer.prefilled_ns
     request.status = _PREEMPTED
     request.num_computed_tokens = request.num_tokens - 1
+    request.next_decode_eligible_step = request.num_spec_tokens = 0
     transfer.stage = _FOR_ROOM
     transfer.asked_ns = transfer.begun_ns = transfer.received_ns = ABSENT
     queue.add(state, index)

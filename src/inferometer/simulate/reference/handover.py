@@ -112,6 +112,7 @@ class DecodeScheduler(Scheduler):
         """A request comes whose prompt is computed; it goes on as one that was preempted does."""
         request.status = Status.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
+        request.next_decode_eligible_step = request.num_spec_tokens = 0  # counted and drafted by the other engine
         self._transfers.of(request).stage = Stage.FOR_ROOM
         self.waiting.add(request)
 
