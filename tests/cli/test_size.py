@@ -80,6 +80,13 @@ def test_what_cannot_be_for_one_reason_is_said_once():
     assert "bfloat16 on 1 x NVIDIA T4: NVIDIA T4 has no known rate in bfloat16" in text
 
 
+def test_weights_lie_as_published_and_devices_go_by_short_names():
+    flags = ("--rate", "1", "--gpus", "h200", "--tp", "8", "--quantization", "int4,none")
+    said = " ".join(CliRunner().invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags]).stdout.split())
+    assert re.search(r"ANSWER 8 x NVIDIA H200 SXM 141GB \(1 replica, TP8 (float8|int4) weights", said), said
+    assert "TRIED 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
+
+
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():
     with pytest.raises(SpecError, match=r"prompts are too long for every replica on offer: up to [\d,]+ tokens") as caught:
         size("--rate", "1", "--gpus", "l4", "--workload", "long-context", model="smollm2-135m")

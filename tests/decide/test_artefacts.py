@@ -113,6 +113,14 @@ def test_weights_in_a_format_that_vllm_cannot_make_are_the_checkpoints():
     assert vllm_command.checkpoint_note(fleet(engine={"quantization": "float8"})) is None
 
 
+@pytest.mark.parametrize(("wanted", "note"), [("float8", None), (None, "bfloat16"), ("int8", "int8")])
+def test_weights_that_were_published_in_fewer_bits_are_not_made_of_others(wanted, note):
+    made = fleet(model="deepseek-r1", engine={"quantization": wanted, "tensor_parallel_size": 8})
+    assert "--quantization" not in flags_of(vllm_command.serve_script(made, packaging_of(made)))
+    said = vllm_command.checkpoint_note(made)
+    assert said is None if note is None else f"simulated as {note}" in said
+
+
 @pytest.mark.parametrize(
     "scheduler",
     [

@@ -102,8 +102,13 @@ def test_a_format_that_the_device_lacks_is_refused():
         peaks_of(find_hardware("v100_sxm2_32gb"), BF16)
     assert caught.value.allowed == "float32, float16, int8"
     with pytest.raises(SpecError, match="float8") as caught:
-        peaks_of(find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8"))
+        peaks_of(find_hardware("mi210"), EngineSpec(dtype="bfloat16", quantization="float8"))
     assert caught.value.where == "--quantization"
+
+
+def test_float8_weights_are_widened_where_a_device_does_not_multiply_them():
+    widened = peaks_of(find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8"))
+    assert widened == peaks_of(find_hardware("a100_80gb_sxm"), BF16)
 
 
 def test_devices_without_a_link_use_pcie_or_refuse():

@@ -118,6 +118,20 @@ def test_devices_are_found_however_they_are_written(name):
     assert find_hardware(name).hardware_id == "h100_sxm"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("b200", "b200_sxm"), ("rtx4090", "rtx_4090"), ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"), ("Tesla T4", "t4"), ("a6000", "rtx_a6000")],
+)
+def test_what_only_one_device_is_called_means_that_one(name, meant):
+    assert find_hardware(name).hardware_id == meant
+
+
+@pytest.mark.parametrize("name", ["", "_", "80gb", "rtx", "l40"])
+def test_what_several_or_none_are_called_means_none(name):
+    with pytest.raises(SpecError):
+        find_hardware(name)
+
+
 def test_an_unknown_device_names_what_is_close():
     with pytest.raises(SpecError, match="H100") as caught:
         find_hardware("H100")

@@ -96,3 +96,12 @@ def test_folders_and_files_that_hold_no_model(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(SpecError, match=r"notes\.txt is neither"):
         resolve_model(str(tmp_path / "notes.txt"), load_format="auto")
+
+
+def test_weights_lie_as_they_were_published_unless_somebody_says_otherwise(tmp_path):
+    published = resolve_model("deepseek-r1", load_format="dummy")
+    assert [published.quantization(asked) for asked in (None, "none", "int4")] == ["float8", None, "int4"]
+    assert resolve_model("llama-3.1-8b", load_format="dummy").quantization() is None
+    folder = write_folder(tmp_path / "tiny", has_weights=False)
+    (folder / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
+    assert resolve_model(str(folder), load_format="dummy").quantization() == "int4"

@@ -13,7 +13,7 @@ from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, f
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 from inferometer.spec import catalog, resolve
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec
 
 _COUNT: Final = click.IntRange(min=1)
 _SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
@@ -29,7 +29,7 @@ _OPTIONS: Final = (
     ),
     click.option("--dtype", type=click.Choice(get_args(DType)), help="Of weights and activations. [that of --fit, else bfloat16]"),
     click.option("--kv-dtype", type=click.Choice(get_args(DType)), help="Of the KV cache. [as --dtype]"),
-    click.option("--quantization", type=click.Choice(get_args(DType)), help="Weights alone, in fewer bits."),
+    click.option("--quantization", type=click.Choice([*get_args(DType), "none"]), help="Of weights alone. [as they were published]"),
     click.option("--tp", type=_COUNT, help="Tensor-parallel devices. [that of --fit, else 1]"),
     click.option(
         "--policy", type=click.Choice(serving_config.ENGINE_NAMES), default="vllm", show_default=True, help="Whose scheduler decides."
@@ -74,13 +74,13 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     )
     if server_fits.is_server(flags["fit_path"]):
         return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, knobs)
-    model = resolve.resolve_model(flags["model"], load_format="dummy").spec
+    model = resolve.resolve_model(flags["model"], load_format="dummy")
     hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
     times = step_times_of(flags, model, hardware)
-    return deploy(model, times.engine, hardware, times, knobs)
+    return deploy(model.spec, times.engine, hardware, times, knobs)
 
 
-def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: HardwareSpec | None) -> StepTimes:
+def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardware: HardwareSpec | None) -> StepTimes:
     """How long do steps of this model take: as a fit says, else the datasheet of a device?
 
     Raises
@@ -90,16 +90,16 @@ def step_times_of(flags: Mapping[str, Any], model: ModelSpec, hardware: Hardware
     """
     if flags["fit_path"] is not None:
         asked = {name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
-        return fitted_levels(step_times.asked_fit(flags["fit_path"], model, asked=asked))
+        return fitted_levels(step_times.asked_fit(flags["fit_path"], model.spec, asked=asked))
     if hardware is not None:
         engine = EngineSpec(
             dtype=flags["dtype"] or ("float32" if hardware.kind == "cpu" else "bfloat16"),
             kv_cache_dtype=flags["kv_dtype"],
-            quantization=flags["quantization"],
+            quantization=model.quantization(flags["quantization"]),
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=flags["tp"] or 1,
         )
-        return datasheet_levels(model, engine, hardware)
+        return datasheet_levels(model.spec, engine, hardware)
     raise SpecError(
         "nothing says how long a step takes",
         where="--hardware, --fit",

@@ -21,6 +21,8 @@ class DeploymentView:
     model_id: str
     hardware: str | None
     dtype: str
+    quantization: str | None
+    """The format of weights, where it is another."""
     tensor_parallel_size: int
     engine: str
     knobs: dict[str, bool | int | float | str | None]
@@ -58,6 +60,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         model_id=deployment.model.model_id,
         hardware=None if deployment.hardware is None else deployment.hardware.name,
         dtype=engine.dtype,
+        quantization=engine.quantization,
         tensor_parallel_size=engine.tensor_parallel_size,
         engine=config.engine,
         knobs=msgspec.to_builtins(asdict(config)),

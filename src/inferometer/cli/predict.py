@@ -37,7 +37,9 @@ Examples:
 @click.option("--output", type=_COUNT, default=128, show_default=True, help="Output tokens of each.")
 @click.option("--dtype", type=_DTYPE, help="Of weights and activations. Default: bfloat16; float32 on a CPU.")
 @click.option("--kv-dtype", type=_DTYPE, help="Of the KV cache. Default: as --dtype.")
-@click.option("--quantization", type=_DTYPE, help="Weights alone, in fewer bits.")
+@click.option(
+    "--quantization", type=click.Choice([*get_args(types.DType), "none"]), help="Of weights alone. Default: as they were published."
+)
 @click.option("--tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel devices.")
 @click.option("--pp", type=_COUNT, default=1, show_default=True, help="Pipeline-parallel stages.")
 @click.option("--ep", is_flag=True, help="Experts spread over the tensor-parallel devices.")
@@ -59,9 +61,9 @@ def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags:
 
     Answers say what they rest on: *datasheet*, *measured ceilings* (--hardware this) or *fitted* (--fit), always with an interval.
     """
-    spec = resolve.resolve_model(model, load_format="dummy").spec
+    found = resolve.resolve_model(model, load_format="dummy")
     device = this_hardware() if hardware == "this" else catalog.find_hardware(hardware)
-    scenario = _scenario(spec, device, flags)
+    scenario = _scenario(found, device, flags)
     sheet = datasheet.predict_scenario(scenario, price=_price(flags["usd_per_hour"]), utilization_fraction=flags["gpu_memory_utilization"])
     fitted = None if flags["fit_file"] is None else speeds_at(flags["fit_file"], scenario)
     answer = PredictAnswer(
@@ -73,17 +75,17 @@ def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags:
     give(answer, as_json=as_json, show=predict_text)
 
 
-def _scenario(model: types.ModelSpec, device: types.HardwareSpec, flags: dict[str, Any]) -> Scenario:
+def _scenario(model: resolve.ResolvedModel, device: types.HardwareSpec, flags: dict[str, Any]) -> Scenario:
     engine = types.EngineSpec(
         dtype=flags["dtype"] or ("float32" if device.kind == "cpu" else "bfloat16"),
         kv_cache_dtype=flags["kv_dtype"],
-        quantization=flags["quantization"],
+        quantization=model.quantization(flags["quantization"]),
         device="cpu" if device.kind == "cpu" else "cuda",
         tensor_parallel_size=flags["tp"],
     )
     plan = communication.ParallelPlan(n_tensor=flags["tp"], n_pipeline=flags["pp"], has_expert_parallelism=flags["ep"])
     return Scenario(
-        model=model,
+        model=model.spec,
         engine=engine,
         hardware=device,
         batch_size=flags["batch"],

@@ -35,7 +35,7 @@ def _headline(answer: PredictAnswer) -> str:
     """Whether it fits, and if so how fast it is: the sentence that was asked for."""
     scenario, memory = answer.datasheet.scenario, answer.datasheet.sizes.memory
     devices = f"{scenario.n_devices} x " if scenario.n_devices > 1 else ""
-    server = f"{scenario.model.model_id} {scenario.engine.dtype} on {devices}{scenario.hardware.name}"
+    server = f"{scenario.model.model_id} {scenario.engine.formats} on {devices}{scenario.hardware.name}"
     if not memory.fits:
         each = " each" if scenario.n_devices > 1 else ""
         needed = format_bytes(memory.total_bytes - memory.free_bytes)

@@ -58,7 +58,8 @@ def _headline(answer: simulation.SimulateAnswer) -> str:
         on += f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and {where.n_replicas} for answers"
     elif where.n_replicas > 1:
         on += f", {where.n_replicas} replicas behind {where.router}"
-    return f"ANSWER {where.model_id} {where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
+    weights = "" if where.quantization is None else f"{where.quantization} weights, else "
+    return f"ANSWER {where.model_id} {weights}{where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 
 
 def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:

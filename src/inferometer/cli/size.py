@@ -65,7 +65,9 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--dtype", type=click.Choice(get_args(types.DType)), default="bfloat16", show_default=True, help="Of weights and activations."
 )
-@click.option("--quantization", metavar="FORMATS", help="Weights in fewer bits, tried besides none: float8,int4.")
+@click.option(
+    "--quantization", metavar="FORMATS", help="Of weights, tried besides that in which they were published: float8,int4; none: as --dtype."
+)
 @click.option("--max-num-seqs", "seats", default="64,256", show_default=True, help="Seats to try.")
 @click.option("--max-num-batched-tokens", "step_tokens", default="2048,8192", show_default=True, help="Step budgets to try.")
 @click.option(
@@ -88,14 +90,15 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
 
     Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer keeps it.
     """
-    spec = resolve.resolve_model(model, load_format="dummy").spec
+    resolved = resolve.resolve_model(model, load_format="dummy")
+    spec = resolved.spec
     asked = asked_of(workload, flags)
     table = None if flags["price_file"] is None else prices.read_prices(flags["price_file"])
     fits = [sizing_offers.fit_named(text) for text in flags["fits"]]
     if flags["out"] is not None:
         _check_is_deployed(flags["engine"])
         deployment_folder.check_free(flags["out"], is_forced=flags["force"])
-    grid = sizing_offers.grid_of(flags)
+    grid = sizing_offers.grid_of(flags, resolved)
     tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), grid)
     if not tried.possible:
         first = tried.refused[0]

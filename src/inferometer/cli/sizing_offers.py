@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -12,10 +12,8 @@ from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records import store
-from inferometer.spec import catalog, prices, types
+from inferometer.spec import catalog, prices, resolve, types
 from inferometer.spec.sweep_plan import parse_counts
-
-_FORMATS: Final = ", ".join(get_args(types.DType))
 
 
 class Fit(NamedTuple):
@@ -79,14 +77,14 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
     return types.Constant(value=max(known) / engine.tensor_parallel_size, source=source)
 
 
-def grid_of(flags: dict[str, Any]) -> Grid:
+def grid_of(flags: dict[str, Any], model: resolve.ResolvedModel) -> Grid:
     """What is to be tried on each."""
     return Grid(
         tensor_parallel_sizes=parse_counts(flags["tp"], where="--tp"),
         pipeline_parallel_sizes=None if flags["pp"] is None else parse_counts(flags["pp"], where="--pp"),
         dtype=flags["dtype"],
         policy=flags["engine"],
-        quantizations=(None, *_quantizations(flags["quantization"])),
+        quantizations=_quantizations(flags["quantization"], model),
         max_num_seqs=parse_counts(flags["seats"], where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(flags["step_tokens"], where="--max-num-batched-tokens"),
         own=tuple(_values(text) for text in flags["own"]),
@@ -101,12 +99,14 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
     return name.strip(), tuple(value.strip() for value in values.split(","))
 
 
-def _quantizations(text: str | None) -> tuple[types.DType, ...]:
-    asked = [] if text is None else [item.strip() for item in text.split(",")]
+def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
+    """That in which the weights were published first, then those that are asked for."""
+    known, asked = (*get_args(types.DType), "none"), [] if text is None else [item.strip() for item in text.split(",")]
     for item in asked:
-        if item not in get_args(types.DType):
-            raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=_FORMATS, try_="float8,int4")
-    return tuple(item for item in get_args(types.DType) if item in asked)
+        if item not in known:
+            raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=", ".join(known), try_="float8,int4")
+    tried = (model.quantization(), *(model.quantization(item) for item in known if item in asked))
+    return tuple(dict.fromkeys(tried))
 
 
 __all__ = ["Fit", "fit_named", "grid_of", "offers_of"]

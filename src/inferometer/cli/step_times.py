@@ -29,7 +29,7 @@ def asked_fit(path: Path, model: ModelSpec, *, asked: Mapping[str, Any]) -> Step
         "dtype": fit.engine.dtype,
         "kv_dtype": fit.engine.kv_cache_dtype or fit.engine.dtype,
         "tp": fit.engine.tensor_parallel_size,
-        "quantization": fit.engine.quantization,
+        "quantization": fit.engine.quantization or "none",
     }
     for name, value in known.items():
         if asked.get(name) not in {None, value}:

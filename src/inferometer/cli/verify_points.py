@@ -56,11 +56,12 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
     SpecError, ModelError
         The model or the device is not known, or the fit is another one's.
     """
-    model = resolve.resolve_model(server.model, load_format="dummy").spec
+    found = resolve.resolve_model(server.model, load_format="dummy")
+    model = found.spec
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
     steps = [step for asked in points for step in _steps(asked)]
     flags = msgspec.structs.asdict(server) | {"fit_path": None if server.fit is None else Path(server.fit)}
-    levels = deployment.step_times_of(flags, model, hardware)
+    levels = deployment.step_times_of(flags, found, hardware)
     if server.fit is not None:
         said = _fitted(server, model, steps)
     else:

@@ -224,7 +224,7 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     unsourced = unsourced_constants(hardware)
     if unsourced:
         said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
-    if engine.quantization is not None:
+    if engine.quantization not in {None, scenario.model.checkpoint_dtype}:
         said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
     if engine.quantization in {"int4", "float4"}:
         said.append("4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of the times may be too low")

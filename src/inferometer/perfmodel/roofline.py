@@ -42,7 +42,8 @@ def compute_dtype(engine: EngineSpec) -> DType:
 def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     """The datasheet peaks of a device for what the engine does on it.
 
-    Where the device has no link between devices, PCIe carries the traffic.
+    Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that does not compute in float8 widens float8
+    weights as it does 4-bit ones (vLLM's FP8 Marlin kernels, for Ampere and older).
 
     Raises
     ------
@@ -51,6 +52,9 @@ def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     """
     dtype = compute_dtype(engine)
     peak = hardware.peak_flop_per_s(dtype)
+    if peak is None and hardware.vendor == "nvidia" and engine.quantization == "float8":
+        dtype = engine.dtype
+        peak = hardware.peak_flop_per_s(dtype)
     if peak is None:
         raise SpecError(
             f"{hardware.name} has no known rate in {dtype}",

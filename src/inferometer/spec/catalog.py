@@ -65,7 +65,9 @@ def close_models(name: str) -> tuple[str, ...]:
 
 
 def find_hardware(name: str) -> HardwareSpec:
-    """The catalogue's device of this id; case, blanks and dashes do not matter, nor does the vendor's name.
+    """The catalogue's device of this id or name; case, blanks, dashes and the vendor do not matter, nor does what only one device has.
+
+    ``b200`` is ``b200_sxm``, and ``A100-SXM4-80GB`` is ``a100_80gb_sxm``; ``h100`` could be three.
 
     Raises
     ------
@@ -81,6 +83,8 @@ def find_hardware(name: str) -> HardwareSpec:
     for device in load_hardware():
         if wanted in {device.hardware_id, _hardware_form(device.name)}:
             return device
+    if len(alike := [device for device in load_hardware() if _is_said_by(wanted, device)]) == 1:
+        return alike[0]
     ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
     raise _unknown("hardware", name, _close(wanted, ids), list(ids))
 
@@ -108,6 +112,13 @@ def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
 
 def _hardware_form(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower()).removeprefix("nvidia_").removeprefix("amd_").removeprefix("geforce_")
+
+
+def _is_said_by(wanted: str, device: HardwareSpec) -> bool:
+    """Are all words those of the device, or is it its id without the dashes?"""
+    words = set(re.split(r"[^a-z0-9.+]+", f"{device.hardware_id}_{device.name}".replace("_", " ").lower()))
+    is_id = wanted.replace("_", "") == device.hardware_id.replace("_", "")
+    return is_id or set(wanted.removeprefix("tesla_").split("_")) <= words
 
 
 def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:

@@ -6,13 +6,15 @@ Nothing is downloaded and no network is asked: an id is looked up in the local h
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.spec.catalog import close_models, known_model
 from inferometer.spec.gguf import read_gguf_model
 from inferometer.spec.model_config import read_model_config
-from inferometer.spec.types import LoadFormat, ModelSpec
+from inferometer.spec.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
+
+_PLAIN_BITS: Final = 16
 
 ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
 
@@ -25,6 +27,21 @@ class ResolvedModel:
     path: Path | None
     spec: ModelSpec
     weights_available: bool
+
+    def quantization(self, asked: AskedFormat | None = None) -> DType | None:
+        """In which format do an engine's weights lie, where it is not that of its activations: as asked, else as they were published?
+
+        A GGUF file's are widened by the engines that are measured here.
+
+        Example
+        -------
+        >>> resolve_model("deepseek-v3", load_format="dummy").quantization()
+        'float8'
+        """
+        if asked is not None:
+            return None if asked == "none" else asked
+        stored = self.spec.checkpoint_dtype
+        return stored if stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS and self.kind != "gguf" else None
 
 
 def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:

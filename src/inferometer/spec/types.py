@@ -9,6 +9,9 @@ from inferometer.errors import SpecError
 DType: TypeAlias = Literal["float32", "float16", "bfloat16", "float8", "int8", "int4", "float4"]
 """Number formats of weights, activations and KV cache."""
 
+AskedFormat: TypeAlias = DType | Literal["none"]
+"""A format of weights that somebody asks for; "none" is that of the activations."""
+
 DTYPE_BITS: Final[dict[DType, int]] = {
     "float32": 32,
     "float16": 16,
@@ -256,6 +259,11 @@ class EngineSpec:
         if self.tensor_parallel_size < 1:
             raise SpecError(f"tensor_parallel_size = {self.tensor_parallel_size}", where="--tp", allowed="1 or more")
 
+    @property
+    def formats(self) -> str:
+        """``bfloat16``, or ``float8 weights, else bfloat16``."""
+        return self.dtype if self.quantization is None else f"{self.quantization} weights, else {self.dtype}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SweepPoint:
@@ -316,6 +324,7 @@ class SweepPlan:
 
 __all__ = [
     "DTYPE_BITS",
+    "AskedFormat",
     "AttentionSpec",
     "Constant",
     "DType",

@@ -12,7 +12,7 @@ import msgspec
 
 from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.load_plan import Endpoint, PromptForm
-from inferometer.spec.types import DType
+from inferometer.spec.types import AskedFormat, DType
 from inferometer.spec.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
@@ -31,7 +31,7 @@ class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     fit: str | None = None
     dtype: DType | None = None
     kv_dtype: DType | None = None
-    quantization: DType | None = None
+    quantization: AskedFormat | None = None
     tp: Natural | None = None
     policy: str = "vllm"
     max_num_seqs: Natural | None = None

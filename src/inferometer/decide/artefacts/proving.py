@@ -27,7 +27,7 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
         hardware=fleet.hardware.hardware_id,
         dtype=fleet.engine.dtype,
         kv_dtype=fleet.engine.kv_cache_dtype,
-        quantization=fleet.engine.quantization,
+        quantization=fleet.engine.quantization or (None if fleet.model.checkpoint_dtype is None else "none"),
         tp=fleet.engine.tensor_parallel_size,
         gpu_memory_utilization=fleet.utilization_fraction,
         own=own,

@@ -11,7 +11,7 @@ from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
 from inferometer.errors import SizingError
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.spec.types import DType
+from inferometer.spec.types import DTYPE_BITS, DType
 
 _KV_DTYPES: Final[dict[DType, str]] = {
     "float16": "float16",
@@ -60,9 +60,10 @@ def serve_script(fleet: Fleet, packaging: Packaging) -> str:
 def checkpoint_note(fleet: Fleet) -> str | None:
     """What the checkpoint must be, where the command line cannot make it so."""
     wanted = fleet.engine.quantization
-    if wanted is None or wanted in _ONLINE or wanted == fleet.model.checkpoint_dtype:
+    if _online(fleet) is not None or wanted == _published(fleet):
         return None
-    return f"the weights were simulated as {wanted}: name a checkpoint in that format (--model-source); vLLM does not make it of another"
+    simulated = wanted or fleet.engine.dtype
+    return f"the weights were simulated as {simulated}: name a checkpoint in that format (--model-source); vLLM does not make it of another"
 
 
 def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
@@ -72,7 +73,7 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
         "host": "0.0.0.0",  # noqa: S104 -- a replica is reached from outside its pod or machine
         "port": packaging.port,
         "dtype": engine.dtype,
-        "quantization": None if engine.quantization == fleet.model.checkpoint_dtype else _online(engine.quantization),
+        "quantization": _online(fleet),
         "kv-cache-dtype": "auto" if engine.kv_cache_dtype in {None, engine.dtype} else _KV_DTYPES.get(engine.kv_cache_dtype or "float16"),
         "tensor-parallel-size": engine.tensor_parallel_size,
         "pipeline-parallel-size": scheduler.pipeline_parallel_size if scheduler.pipeline_parallel_size > 1 else None,
@@ -92,8 +93,16 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
     return words + ["--long-prefill-token-threshold-adaptive"] * scheduler.long_prefill_token_threshold_adaptive
 
 
-def _online(quantization: DType | None) -> str | None:
-    return None if quantization is None else _ONLINE.get(quantization)
+def _online(fleet: Fleet) -> str | None:
+    """By which method does vLLM make these weights while it loads them? Of a checkpoint in 16 bits or more."""
+    wanted = fleet.engine.quantization
+    return None if wanted is None or _published(fleet) is not None else _ONLINE.get(wanted)
+
+
+def _published(fleet: Fleet) -> DType | None:
+    """In which format of fewer bits is the checkpoint, where it is?"""
+    stored = fleet.model.checkpoint_dtype
+    return None if stored is None or DTYPE_BITS[stored] >= DTYPE_BITS["bfloat16"] else stored
 
 
 def _speculation(scheduler: SchedulerConfig) -> str | None:

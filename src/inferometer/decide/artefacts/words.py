@@ -46,7 +46,6 @@ def readme(fleet: Fleet, packaging: Packaging, names: list[str]) -> str:
 def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
     """What was taken for granted, one sentence each."""
     engine, scheduler = fleet.engine, fleet.scheduler
-    weights = f"{engine.quantization} weights, else {engine.dtype}" if engine.quantization else engine.dtype
     sizes = (
         f"{scheduler.max_num_seqs} seats, {scheduler.max_num_batched_tokens} tokens a step, contexts up to {scheduler.max_model_len} tokens"
     )
@@ -56,7 +55,7 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
     )
     spare = f"{packaging.n_spare} of {packaging.n_least} replicas are spare"
     return [
-        f"Model: {fleet.model.model_id}, {weights}, KV cache in {engine.kv_cache_dtype or engine.dtype}.",
+        f"Model: {fleet.model.model_id}, {engine.formats}, KV cache in {engine.kv_cache_dtype or engine.dtype}.",
         f"Engine: {scheduler.engine}, {sizes}; {switches}.",
         f"KV cache of a replica: {scheduler.n_kv_blocks:,} blocks of {scheduler.block_size} tokens ({fleet.kv_origin}).",
         f"Traffic: {fleet.rate_per_s:g} requests/s of {fleet.workload.name}, {lengths}; the distributions are in workload.json.",
