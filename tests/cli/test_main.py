@@ -125,7 +125,7 @@ def test_nothing_is_cut_on_a_narrow_terminal():
 
 def test_what_does_not_fit_is_the_answer():
     first = run("predict", "deepseek-r1", "--hardware", "l4", COLUMNS="200").stdout.splitlines()[0]
-    assert first == "ANSWER deepseek-r1 bfloat16 on NVIDIA L4 does not fit: 1.22 TiB are needed, 24 GiB are there"
+    assert first == "ANSWER deepseek-r1 float8 weights, else bfloat16 on NVIDIA L4 does not fit: 629 GiB are needed, 24 GiB are there"
 
 
 def test_an_unknown_model_is_a_bad_question_with_a_way_out():

@@ -27,7 +27,7 @@ QUESTION = MemoryQuestion(
 def test_budget_by_hand():
     budget = memory_budget(QUESTION, 8)
     assert budget.total_bytes == 24 * GIB
-    assert budget.reserve_bytes == round(0.1 * 24 * GIB)
+    assert budget.reserve_bytes == round(0.08 * 24 * GIB)
     assert budget.weight_bytes == 2 * 8_030_261_248
     assert budget.kv_bytes == 8 * 1024 * 131_072
     assert budget.activation_bytes == 2048 * (2 * 4096 + 4096 + 2 * 14336) * 2

@@ -39,7 +39,13 @@ _OPTIONS: Final = (
     click.option("--max-model-len", type=_COUNT, help="Prompt and output together. [what the model and the KV cache can hold]"),
     click.option("--block-size", type=_COUNT, help="Tokens in a KV block. [the engine's default]"),
     click.option("--num-blocks", type=_COUNT, help="KV blocks, as the server's log says. [reckoned from --hardware]"),
-    click.option("--gpu-memory-utilization", type=float, default=0.9, show_default=True, help="Share of memory given to the engine."),
+    click.option(
+        "--gpu-memory-utilization",
+        type=float,
+        default=Knobs().utilization_fraction,
+        show_default=True,
+        help="Share of memory given to the engine.",
+    ),
     click.option("--set", "own", multiple=True, metavar="NAME=VALUE", help="Another knob of the engine, under its own name; repeatable."),
 )
 

@@ -10,7 +10,7 @@ from inferometer.cli.predict_text import predict_text
 from inferometer.cli.prediction import PredictAnswer, likely_changes, speeds_at
 from inferometer.errors import SpecError
 from inferometer.measure.this_machine import this_hardware
-from inferometer.perfmodel import communication, datasheet
+from inferometer.perfmodel import communication, datasheet, memory
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.speculation import Speculation
 from inferometer.spec import catalog, resolve, types
@@ -47,7 +47,13 @@ Examples:
 @click.option("--speculative", metavar="K,ACCEPTANCE,COST", help="Draft K tokens; chance of each; a draft step's cost against a step.")
 @click.option("--prefix-hit", type=float, default=0.0, help="Share of each prompt that the prefix cache holds.")
 @click.option("--usd-per-hour", type=float, help="Price of one device. Default: the catalogue's first.")
-@click.option("--gpu-memory-utilization", type=float, default=0.9, show_default=True, help="Share of memory given to the engine.")
+@click.option(
+    "--gpu-memory-utilization",
+    type=float,
+    default=memory.DEFAULT_UTILIZATION.value,
+    show_default=True,
+    help="Share of memory given to the engine.",
+)
 @click.option(
     "--fit",
     "fit_file",

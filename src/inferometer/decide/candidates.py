@@ -6,6 +6,7 @@ from itertools import product
 from typing import Final
 
 from inferometer.errors import SpecError, TooLargeError
+from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 from inferometer.simulate.engine_config import n_stages_of
@@ -55,7 +56,7 @@ class Grid:
     policy: str = "vllm"
     own: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Other knobs under the engine's own names, with the values to try of each."""
-    utilization_fraction: float = 0.9
+    utilization_fraction: float = DEFAULT_UTILIZATION.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

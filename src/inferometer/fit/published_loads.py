@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from inferometer.fit.closed_loop import ClosedLoad, Statistic
-from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.published_points import PublishedPointTable
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.serving_config import engine_config
@@ -126,6 +126,7 @@ def _kv_tokens(load: PublishedLoad, budget: int) -> int:
         prompt_tokens=budget,
         max_step_tokens=budget,
         block_tokens=_BLOCK_TOKENS,
+        utilization_fraction=USUAL_BEFORE.value,
     )
     return _BLOCK_TOKENS * n_kv_blocks_that_fit(question, max_num_seqs=load.load.concurrency)
 

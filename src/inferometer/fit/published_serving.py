@@ -6,7 +6,7 @@ from inferometer.errors import ModelError
 from inferometer.fit.from_kernels import model_from_kernels
 from inferometer.fit.replay import Replay
 from inferometer.perfmodel.lockstep import lockstep_arrays
-from inferometer.perfmodel.memory import MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports.kernel_tables import KernelTables
 from inferometer.records.imports.llmservingsim import BLOCK_TOKENS, PublishedServing
@@ -75,6 +75,7 @@ def _n_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serv
         prompt_tokens=serving.arguments.max_num_batched_tokens,
         max_step_tokens=serving.arguments.max_num_batched_tokens,
         block_tokens=BLOCK_TOKENS,
+        utilization_fraction=USUAL_BEFORE.value,
     )
     return n_kv_blocks_that_fit(question, max_num_seqs=serving.arguments.max_num_seqs)
 

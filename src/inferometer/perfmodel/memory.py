@@ -11,8 +11,12 @@ from inferometer.perfmodel.work import kv_dtype, logits_bytes
 from inferometer.spec.types import DTYPE_BITS, Constant, EngineSpec, HardwareSpec, ModelSpec, Source
 
 DEFAULT_UTILIZATION: Final = Constant(
-    value=0.9, source=Source(kind="repository", where="vllm-project/vllm: EngineArgs.gpu_memory_utilization, long the default")
+    value=0.92, source=Source(kind="repository", where="vllm-project/vllm v0.32.0: CacheConfig.gpu_memory_utilization")
 )
+USUAL_BEFORE: Final = Constant(
+    value=0.9, source=Source(kind="repository", where="vllm-project/vllm v0.11.0: CacheConfig.gpu_memory_utilization")
+)
+"""Of published runs, which are older."""
 _MOST_SEQUENCES: Final = 1 << 24
 
 
@@ -111,7 +115,7 @@ def largest_batch_size(question: MemoryQuestion) -> int:
     >>> question = MemoryQuestion(model=find_model("llama-2-7b"), engine=EngineSpec(dtype="float16"), hardware=find_hardware("a10"),
     ...                           context_tokens=1024, prompt_tokens=512)
     >>> largest_batch_size(question)
-    16
+    17
     """
     low, high = 0, 1
     while high < _MOST_SEQUENCES and memory_budget(question, high).fits:
@@ -133,7 +137,7 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     >>> question = MemoryQuestion(model=find_model("llama-3.1-8b"), engine=EngineSpec(dtype="bfloat16"), hardware=find_hardware("h100_sxm"),
     ...                           context_tokens=1, prompt_tokens=2048, max_step_tokens=2048, block_tokens=16)
     >>> n_kv_blocks_that_fit(question, max_num_seqs=256)
-    29063
+    29882
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
@@ -157,6 +161,7 @@ def _row_elements(model: ModelSpec, n_devices: int) -> float:
 
 __all__ = [
     "DEFAULT_UTILIZATION",
+    "USUAL_BEFORE",
     "LogitsTrap",
     "MemoryBudget",
     "MemoryQuestion",

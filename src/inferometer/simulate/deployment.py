@@ -11,7 +11,7 @@ from inferometer.perfmodel.pipelines import through_stages
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.steptime_levels import StepTimes
 from inferometer.perfmodel.work import kv_dtype
-from inferometer.simulate import engine_config, serving_config
+from inferometer.simulate import engine_config, serving_config, vllm_defaults
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
@@ -23,9 +23,8 @@ Case: TypeAlias = Pace | int
 PACES: Final[tuple[Pace, ...]] = ("likely", "fast", "slow")
 
 _STAGES_KNOB: Final = "pipeline_parallel_size"
-_DEFAULT_SEATS: Final = 256
-_DEFAULT_STEP_TOKENS: Final = 2048
-"""vLLM's usual ``max_num_seqs`` and ``max_num_batched_tokens``: what activations are reckoned with where nobody says."""
+_SEATS_KNOB: Final = "max_num_seqs"
+_BUDGET_KNOB: Final = "max_num_batched_tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +105,18 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     SpecError
         A knob that the engine does not have or take, no way to know the KV cache, or no memory left for it.
     """
-    shared = dict(knobs.shared)
+    limits = vllm_defaults.default_limits(hardware, n_devices=engine.tensor_parallel_size * _n_stages(knobs))
+    shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
     block_size = shared.get("block_size", serving_config.default_block_size(knobs.policy))
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
-        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, knobs)
+        asked = replace(knobs, shared=limits._asdict() | shared)
+        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, asked)
     if "max_model_len" not in shared:
         held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
+    if knobs.own.get("enable_chunked_prefill", "").lower() == "false" and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys():
+        shared[_BUDGET_KNOB] = max(shared.get(_BUDGET_KNOB, 0), shared["max_model_len"])
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
     return Deployment(
@@ -126,6 +129,14 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
     )
+
+
+def _with_defaults(knobs: Knobs, limits: vllm_defaults.BatchLimits) -> dict[str, int]:
+    """Vllm's seats and step budget where nobody says: a step has a token for each seat, and without chunks one for each of a context."""
+    budget = knobs.own.get(_BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens)))
+    n_seats = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
+    usual = {_SEATS_KNOB: n_seats, _BUDGET_KNOB: limits.max_num_batched_tokens}
+    return {name: value for name, value in usual.items() if name not in knobs.own} | dict(knobs.shared)
 
 
 def _n_stages(knobs: Knobs) -> int:
@@ -141,7 +152,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
             where="--num-blocks, --hardware",
             try_="--num-blocks N (vLLM's log: 'GPU KV cache size' over the block size), or --hardware ID",
         )
-    step_tokens = knobs.shared.get("max_num_batched_tokens", _DEFAULT_STEP_TOKENS)
+    step_tokens = knobs.shared["max_num_batched_tokens"]
     question = memory.MemoryQuestion(
         model=model,
         engine=engine,
@@ -153,7 +164,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
         block_tokens=block_size,
         utilization_fraction=knobs.utilization_fraction,
     )
-    n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared.get("max_num_seqs", _DEFAULT_SEATS))
+    n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
     if n_blocks < 2:
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {engine.tensor_parallel_size * _n_stages(knobs)} x {hardware.name}",

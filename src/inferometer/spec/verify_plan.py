@@ -39,7 +39,7 @@ class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_model_len: Natural | None = None
     block_size: Natural | None = None
     num_blocks: Natural | None = None
-    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.9
+    gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.92
     own: dict[str, str | bool | int | float] = msgspec.field(default_factory=dict[str, str | bool | int | float])
     replicas: Natural = 1
     router: str = "least-loaded"

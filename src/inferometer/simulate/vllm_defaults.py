@@ -1,0 +1,45 @@
+"""How many seats and tokens to a step has a vLLM server, if nobody says?"""
+
+from typing import Final, NamedTuple
+
+from inferometer.spec.types import HardwareSpec
+
+_LARGE_BYTES: Final = 160 * 2**30
+_MIDDLE_BYTES: Final = 70 * 2**30
+
+
+class BatchLimits(NamedTuple):
+    """``max_num_seqs`` and ``max_num_batched_tokens``."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+_USUAL: Final = BatchLimits(256, 2048)
+
+
+def default_limits(hardware: HardwareSpec | None, *, n_devices: int) -> BatchLimits:
+    """Those of ``vllm serve`` on so many of these devices; where the device is not known, those of a small one.
+
+    Source
+    ------
+    vLLM 0.32.0, ``EngineArgs.get_batch_defaults``: by the memory of the device, and less for an A100 (its PR 17885).
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware
+    >>> default_limits(find_hardware("h100_sxm"), n_devices=1)
+    BatchLimits(max_num_seqs=1024, max_num_batched_tokens=8192)
+    """
+    if hardware is None:
+        return _USUAL
+    if hardware.kind == "cpu":
+        return BatchLimits(128 * n_devices, 2048 * n_devices)
+    if hardware.kind != "gpu" or hardware.memory_bytes.value < _MIDDLE_BYTES:
+        return _USUAL
+    if hardware.memory_bytes.value >= _LARGE_BYTES:
+        return BatchLimits(1024, 16_384)
+    return _USUAL if "a100" in hardware.name.lower() else BatchLimits(1024, 8192)
+
+
+__all__ = ["BatchLimits", "default_limits"]

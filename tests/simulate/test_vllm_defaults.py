@@ -1,0 +1,43 @@
+"""Has a simulated vLLM server the seats and the step budget that a real one has, if nobody says?"""
+
+import pytest
+
+from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.simulate.deployment import Knobs, deploy
+from inferometer.simulate.vllm_defaults import default_limits
+from inferometer.spec.catalog import find_hardware, find_model
+from inferometer.spec.types import EngineSpec
+
+
+def config_on(device, **knobs):
+    model, hardware, engine = find_model("llama-3.1-8b"), find_hardware(device), EngineSpec(dtype="bfloat16", device="cuda")
+    return deploy(model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs(**knobs)).config
+
+
+@pytest.mark.parametrize(
+    ("device", "limits"),
+    [("h100_sxm", (1024, 8192)), ("b200_sxm", (1024, 16_384)), ("a100_80gb_sxm", (256, 2048)), ("l40s", (256, 2048))],
+)
+def test_limits_follow_from_the_device(device, limits):
+    config = config_on(device)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == limits
+
+
+def test_each_rank_of_a_processor_brings_its_own():
+    assert default_limits(find_hardware("xeon_8480p"), n_devices=2) == (256, 4096)
+    assert default_limits(None, n_devices=2) == (256, 2048)
+
+
+def test_what_is_said_counts():
+    assert config_on("h100_sxm", shared={"max_num_seqs": 7}).max_num_seqs == 7
+    assert config_on("h100_sxm", own={"max_num_batched_tokens": "4096"}).max_num_batched_tokens == 4096
+
+
+def test_a_smaller_budget_leaves_no_more_seats_than_tokens():
+    assert config_on("h100_sxm", shared={"max_num_batched_tokens": 512}).max_num_seqs == 512
+    assert config_on("h100_sxm", own={"max_num_batched_tokens": "512"}).max_num_seqs == 512
+
+
+def test_without_chunks_a_step_holds_the_longest_context():
+    config = config_on("h100_sxm", own={"enable_chunked_prefill": "false"}, shared={"max_model_len": 20_000})
+    assert config.max_num_batched_tokens == 20_000
