@@ -40,6 +40,8 @@ class Knobs:
     """The engine's other knobs, under its own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
+    data_parallel_size: int = 1
+    """How many replicas share the experts, each with a part of them in its memory?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
         max_step_tokens=step_tokens,
         block_tokens=block_size,
         utilization_fraction=knobs.utilization_fraction,
+        n_expert_shards=knobs.data_parallel_size,
     )
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared.get("max_num_seqs", _DEFAULT_SEATS))
     if n_blocks < 2:
