@@ -215,6 +215,37 @@ def test_more_replicas_take_more(tmp_path):
     assert p95_s(cluster, "ttft") < p95_s(alone, "ttft")
 
 
+def test_replicas_that_share_experts(tmp_path):
+    """Two H100 hold what one does not: each has the dense weights and half of the experts, so more blocks than alone."""
+    asked = ("simulate", "qwen3-30b-a3b", "--hardware", "h100_sxm", "--requests", 200, "--rate", 20)
+    alone = answered(*asked, folder=tmp_path)
+    pair = answered(*asked, "--data-parallel-size", 2, "--out", "run", folder=tmp_path)
+    where = pair["deployment"]
+    assert (where["n_replicas"], where["data_parallel_size"], where["router"]) == (2, 2, "vllm")
+    assert alone["deployment"]["data_parallel_size"] == 1
+    assert where["n_kv_blocks"] > 2 * alone["deployment"]["n_kv_blocks"]
+    assert p95_s(pair, "tpot") < p95_s(alone, "tpot")
+    stored = read_run(tmp_path / "run")
+    assert "2 replicas in lockstep behind a vllm router" in stored.manifest.source.where
+    first, second = (stored.steps.start_ns[stored.steps.replica == replica] for replica in range(2))
+    assert len(set(first.tolist()) & set(second.tolist())) > 0.5 * len(first)
+    text = " ".join(run(*asked, "--data-parallel-size", 2, folder=tmp_path).stdout.split())
+    assert "2 replicas that share experts behind vllm" in text
+    assert "experts shared by 2 replicas, all chosen alike" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*LLAMA, "--data-parallel-size", 2), ("is dense", "--replicas 2")),
+        (("simulate", "qwen3-30b-a3b", "--hardware", "h100_sxm", "--tp", 2, "--data-parallel-size", 2), ("share experts", "--tp 1")),
+        ((*LLAMA, "--replicas", 2, "--data-parallel-size", 2), ("2 groups of 2 replicas", "one of them")),
+    ],
+)
+def test_experts_that_nobody_can_share_are_refused(arguments, words, tmp_path):
+    check_refused(run(*arguments, folder=tmp_path), 2, *words)
+
+
 def test_a_router_that_has_nothing_to_go_by_is_refused(tmp_path):
     arguments = (*LLAMA, "--set", "enable_prefix_caching=false", "--replicas", 2, "--router", "prefix-affine")
     check_refused(run(*arguments, folder=tmp_path), 2, "without a prefix cache", "least-loaded")

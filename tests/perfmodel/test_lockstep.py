@@ -7,7 +7,7 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.lockstep import lockstep_arrays
-from inferometer.perfmodel.steptime_arrays import arrays_of, step_duration_s
+from inferometer.perfmodel.steptime_arrays import arrays_of, group_step_duration_s, step_duration_s
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.weights import linears
 from inferometer.spec.catalog import find_hardware, find_model
@@ -25,26 +25,34 @@ def test_one_replica_is_an_engine():
     assert str(lockstep_arrays(model, n_replicas=1)) == str(arrays_of(model))
 
 
-def test_two_replicas_share_experts_and_caches():
+def test_two_replicas_share_experts_and_nothing_else():
     model = model_of("qwen3-30b-a3b")
     alone, pair = arrays_of(model), lockstep_arrays(model, n_replicas=2)
     dense_bytes = sum(2 * part.n_weights for part in linears(model.model) if part.n_copies == 1)
     dense_s = dense_bytes / model.physical().weight_bytes_per_s
     assert pair.read_s[-1] - dense_s == pytest.approx((alone.read_s[-1] - dense_s) / 2, rel=1e-3)
-    assert pair.kv_token_s == alone.kv_token_s / 2
-    assert pair.attention_pair_s == alone.attention_pair_s
-    assert alone.matmul_row_s / 2 < pair.matmul_row_s < alone.matmul_row_s
+    for own in ("kv_token_s", "attention_pair_s", "per_sequence_s", "head_row_s", "head_read_s"):
+        assert getattr(pair, own) == getattr(alone, own)
+    assert pair.matmul_row_s + 2 * pair.expert_row_s == pytest.approx(alone.matmul_row_s)
+    assert (alone.expert_row_s, 0) < (pair.expert_row_s, pair.matmul_row_s)
     assert pair.link_row_s * model.physical().link_bytes_per_s == 2 * 48 * 2048 * 2 / 2
 
 
 def test_a_large_batch_takes_little_more_than_half():
     model = model_of("qwen3-30b-a3b")
     free_link = replace(model, parameters=tuple(_without_link(entry) for entry in model.parameters))
-    seconds = [
-        step_duration_s(arrays, 0, 256, 0, 0, 256 * 2000, 256)
-        for arrays in (arrays_of(free_link), lockstep_arrays(free_link, n_replicas=2))
-    ]
-    assert 0.5 < seconds[1] / seconds[0] < 0.6
+    alone_s = step_duration_s(arrays_of(free_link), 0, 256, 0, 0, 256 * 2000, 256)
+    half_s = group_step_duration_s(lockstep_arrays(free_link, n_replicas=2), 0, 128, 0, 0, 128 * 2000, 128, 256)
+    assert 0.5 < half_s / alone_s < 0.6
+
+
+def test_a_replica_waits_for_the_experts_of_all():
+    """The same requests of its own take the longer the more rows the others bring, and less than if those were its own."""
+    pair = lockstep_arrays(model_of("qwen3-30b-a3b"), n_replicas=2)
+    shared_s = [group_step_duration_s(pair, 0, 16, 0, 0, 16 * 2000, 16, 16 + others) for others in (0, 16, 2048)]
+    assert shared_s[0] == step_duration_s(pair, 0, 16, 0, 0, 16 * 2000, 16)
+    assert shared_s[0] < shared_s[1] < shared_s[2]
+    assert shared_s[1] < step_duration_s(pair, 0, 32, 0, 0, 32 * 2000, 32)
 
 
 def _without_link(entry):

@@ -73,6 +73,17 @@ def test_two_stages_hold_half_each():
     assert two.kv_bytes == one.kv_bytes / 2
 
 
+def test_experts_are_shared_and_nothing_else_is():
+    """Qwen3-30B-A3B: 128 experts of 3 x 2048 x 768 in each of 48 layers, 16 bits each; a third of them is 43, where three share."""
+    model, engine = find_model("qwen3-30b-a3b"), EngineSpec(dtype="bfloat16")
+    expert_bytes = 48 * 3 * 2048 * 768 * 2
+    whole_bytes = weight_bytes(model, engine)
+    assert whole_bytes - weight_bytes(model, engine, n_expert_shards=2) == 64 * expert_bytes
+    assert whole_bytes - weight_bytes(model, engine, n_expert_shards=3) == (128 - 43) * expert_bytes
+    dense = find_model("llama-3.1-8b")
+    assert weight_bytes(dense, engine, n_expert_shards=2) == weight_bytes(dense, engine)
+
+
 def test_the_logits_trap_of_qwen3b():
     trap = logits_trap(find_model("qwen2.5-3b"), BF16, batch_size=128, prompt_tokens=256)
     assert round(trap.all_bytes / GIB, 2) == 9.27

@@ -72,6 +72,7 @@ def clusters(draw, kind, *, n_replicas=None):
         cache_threshold_fraction=draw(st.sampled_from([0.0, 0.3, 0.9])),
         balance_abs_threshold=draw(st.sampled_from([0, 2, 64])),
         balance_rel_threshold_ratio=draw(st.sampled_from([1.0, 1.5])),
+        report_interval_s=draw(st.sampled_from([0.0, 1e-7, 1e-6])),
     )
     return cluster, scale
 

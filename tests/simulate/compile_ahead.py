@@ -5,6 +5,7 @@ Two processes compile here too, each other engines: kinds of one engine's loop s
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 from cases import random_case
 from gate_driver import CompiledGate
@@ -36,6 +37,7 @@ def vllm():
     cluster = ClusterConfig(engine=VLLM, n_replicas=2)
     simulate_cluster(REQUESTS, cluster, COST)
     simulate_cluster(REQUESTS, cluster, COST, gate=GateConfig())
+    simulate_cluster(REQUESTS, replace(cluster, in_lockstep=True), COST)
     simulate_disaggregated(
         REQUESTS, DisaggregatedConfig(prefill=cluster, decode=cluster, link=KvLink(block_bytes=1)), PoolCosts(COST, COST)
     )

@@ -77,7 +77,7 @@ def test_the_same_again(setting):
 
 
 def config(**changes):
-    return SchedulerConfig(num_blocks=100, max_model_len=128, async_scheduling=False, **changes)
+    return SchedulerConfig(**({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes))
 
 
 def replicas_of(run, router, requests, *, n_replicas=3, engine=None, **changes):
@@ -115,6 +115,33 @@ def test_classes_have_replicas_of_their_own(run):
     assert replicas_of(run, "class-aware", requests) == [0, 0, 1, 1, 1, 2]
     with pytest.raises(SpecError, match="3 classes"):
         replicas_of(run, "class-aware", requests, class_replicas=own[:2])
+
+
+@BOTH
+def test_vllms_front_end_by_hand(run):
+    """Six that stay come at once, of which nothing is reported: what was sent counts, by either rule.
+
+    Where every step of 1,000 ns is reported at once, the older rule knows at 1,200 ns that one runs on each replica since 1,000 ns, and
+    has forgotten what it sent to replica 0 at 1,100 ns.
+    """
+    burst = demand([0, 0, 0, 1, 1, 1], [5] * 6, [9] * 6)
+    assert replicas_of(run, "vllm", burst) == replicas_of(run, "vllm-0.19", burst) == [0, 1, 2, 0, 1, 2]
+    later = demand([0, 0, 0, 1100, 1200, 2100], [5] * 6, [9] * 6)
+    assert replicas_of(run, "vllm", later, report_interval_s=0.0) == [0, 1, 2, 0, 1, 2]
+    assert replicas_of(run, "vllm-0.19", later, report_interval_s=0.0) == [0, 1, 2, 0, 0, 1]
+
+
+@BOTH
+def test_vllms_front_end_shuns_who_waits_for_memory(run):
+    """Replica 0 has 7 of 8 blocks in use and one who waits for more, which counts as 6 x 3/8 = 2.25 beside the two in flight.
+
+    Who comes later goes to replica 1 up to the fourth in flight there.
+    """
+    tight = config(block_size=16, enable_prefix_caching=False, num_blocks=9)
+    requests = demand([0, 0, 10, *range(1500, 7500, 1000)], [100, 5, 100, *[5] * 6], [20, 1, *[20] * 7])
+    fair = replicas_of(run, "least-loaded", requests, engine=tight, n_replicas=2)
+    assert fair == [0, 1, 0, 1, 1, 0, 1, 0, 1]
+    assert replicas_of(run, "vllm", requests, engine=tight, n_replicas=2, report_interval_s=0.0) == [0, 1, 0, *[1] * 5, 0]
 
 
 @BOTH
@@ -170,6 +197,8 @@ def test_random_and_power_of_two_draw_evenly_and_as_the_seed_says():
         {"router": "prefix-affine", "engine": config(enable_prefix_caching=False)},
         {"class_replicas": ((0,), (3,)), "n_replicas": 2},
         {"class_replicas": ((0,), ())},
+        {"report_interval_s": -1.0},
+        {"report_interval_s": float("nan")},
     ],
 )
 def test_what_cannot_be_is_refused(changes):
@@ -178,4 +207,4 @@ def test_what_cannot_be_is_refused(changes):
 
 
 def test_every_router_is_tried():
-    assert set(ROUTERS) == {"random", "round-robin", "least-loaded", "power-of-two", "prefix-affine", "class-aware"}
+    assert set(ROUTERS) == {"random", "round-robin", "least-loaded", "power-of-two", "prefix-affine", "class-aware", "vllm", "vllm-0.19"}

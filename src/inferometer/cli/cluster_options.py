@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from inferometer.cli import data_parallel
 from inferometer.errors import SpecError
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
 from inferometer.simulate.deployment import Case, Deployment
@@ -18,12 +19,12 @@ replicas_option: Final = click.option(
 )
 _OPTIONS: Final = (
     replicas_option,
+    data_parallel.data_parallel_option,
     click.option(
         "--router",
         type=click.Choice(ROUTERS),
-        default="least-loaded",
-        show_default=True,
-        help="Who gets a request; prefix-affine: where its prefix went; class-aware: each class has replicas of its own.",
+        help="Who gets a request; prefix-affine: where its prefix went; class-aware: each class has replicas of its own; "
+        "vllm: as its data parallelism does. [least-loaded; vllm with --data-parallel-size]",
     ),
     click.option(
         "--class-replicas",
@@ -86,6 +87,8 @@ class Servers(NamedTuple):
     seed: int = 0
     prefill: PrefillPool | None = None
     class_replicas: tuple[tuple[int, ...], ...] = ()
+    in_lockstep: bool = False
+    """Do they share experts, and take each step together?"""
 
     @property
     def n_in_all(self) -> int:
@@ -102,6 +105,7 @@ class Servers(NamedTuple):
         return ClusterConfig(
             engine=self.deployment.config,
             n_replicas=self.n_replicas,
+            in_lockstep=self.in_lockstep,
             router=self.rules.router,
             seed=self.seed,
             class_replicas=self.class_replicas,
@@ -121,8 +125,11 @@ def takes_replicas(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_replicas(**flags: Any) -> None:
+        n_replicas, n_sharing = flags.pop("replicas"), flags.pop("data_parallel_size")
+        if n_replicas > 1 and n_sharing > 1:
+            raise SpecError(f"{n_replicas} groups of {n_sharing} replicas", where="--replicas, --data-parallel-size", allowed="one of them")
         rules = RouterRules(
-            router=flags.pop("router"),
+            router=flags.pop("router") or ("vllm" if n_sharing > 1 else "least-loaded"),
             prefix_threshold_fraction=flags.pop("prefix_threshold"),
             balance_abs=flags.pop("balance_abs"),
             balance_rel_ratio=flags.pop("balance_rel"),
@@ -130,7 +137,8 @@ def takes_replicas(command: Callable[..., None]) -> Callable[..., None]:
         )
         if rules.class_replicas and rules.router != "class-aware":
             raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
-        command(servers=Servers(flags.pop("deployment"), flags.pop("replicas"), rules), **flags)
+        deployment = data_parallel.sharing_experts(flags.pop("deployment"), n_sharing)
+        command(servers=Servers(deployment, max(n_replicas, n_sharing), rules, in_lockstep=n_sharing > 1), **flags)
 
     wrapped: Callable[..., None] = with_replicas
     for option in reversed(_OPTIONS):

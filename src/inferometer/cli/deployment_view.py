@@ -32,6 +32,8 @@ class DeploymentView:
     step_times_basis: Literal["fitted", "datasheet"]
     step_times_from: str
     n_replicas: int
+    data_parallel_size: int
+    """How many of them share experts and take each step together; 1 where each steps by itself."""
     router: Router | None
     """None where there is one replica."""
 
@@ -69,6 +71,7 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
         n_replicas=rules.n_replicas,
+        data_parallel_size=rules.n_replicas if rules.in_lockstep else 1,
         router=rules.router if rules.n_replicas > 1 else None,
     )
 

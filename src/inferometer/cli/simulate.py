@@ -35,6 +35,7 @@ Examples:
   inferometer simulate llama-3.1-8b --hardware h100_sxm --concurrency 64 --requests 500 --max-num-seqs 32
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 5 --set num_speculative_tokens=3 --set acceptance_fraction=0.7
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --replicas 4 --router prefix-affine
+  inferometer simulate qwen3-30b-a3b --hardware h100_sxm --rate 40 --data-parallel-size 2
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --prefill-replicas 2 --replicas 2 --kv-link 50GB/s
   inferometer simulate llama-3.1-8b --hardware h100_sxm --rate 40 --order shortest-remaining
   inferometer simulate llama-2-70b --hardware h100_sxm --tp 4 --rate 0.5 --slo 'ttft:p95<20s, tpot:p95<500ms'

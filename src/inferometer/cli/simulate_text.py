@@ -57,7 +57,8 @@ def _headline(answer: simulation.SimulateAnswer) -> str:
     if answer.disaggregation is not None:
         on += f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and {where.n_replicas} for answers"
     elif where.n_replicas > 1:
-        on += f", {where.n_replicas} replicas behind {where.router}"
+        together = " that share experts" if where.data_parallel_size > 1 else ""
+        on += f", {where.n_replicas} replicas{together} behind {where.router}"
     weights = "" if where.quantization is None else f"{where.quantization} weights, else "
     return f"ANSWER {where.model_id} {weights}{where.dtype}{on}, {answer.workload_name}{rate}{offered}; p95 TTFT {ttft}, TPOT {tpot}"
 

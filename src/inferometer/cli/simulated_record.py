@@ -32,7 +32,8 @@ def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gat
         f"rules of {config.engine}; step times: {deployment.step_times.origin}; {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
     )
     if servers.n_replicas > 1 or servers.prefill is not None:
-        rests_on = f"{servers.n_replicas} replicas behind a {servers.rules.router} router, each with {rests_on}"
+        together = " in lockstep" if servers.in_lockstep else ""
+        rests_on = f"{servers.n_replicas} replicas{together} behind a {servers.rules.router} router, each with {rests_on}"
     if servers.prefill is not None:
         rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
     rests_on += "" if gate is None else f"; behind a gate: {gate_options.gate_text(gate)}"

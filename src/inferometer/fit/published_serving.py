@@ -28,7 +28,7 @@ class PublishedSubject(NamedTuple):
 def published_subject(serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec) -> PublishedSubject:
     """The run's settings as it states them; KV blocks, which it does not state, as many as fit.
 
-    Replicas that share experts are simulated as one engine with the seats and the budget of all.
+    Replicas that share experts take each step together, each with seats, a budget and blocks of its own.
 
     Raises
     ------
@@ -46,11 +46,10 @@ def published_subject(serving: PublishedServing, tables: KernelTables, hardware:
     )
     prefix = serving.prefix
     config = SchedulerConfig(
-        num_blocks=n_replicas * _n_blocks(model, engine, hardware, serving),
+        num_blocks=_n_blocks(model, engine, hardware, serving),
         max_model_len=_MAX_MODEL_LEN,
-        max_num_seqs=n_replicas * arguments.max_num_seqs,
-        max_num_batched_tokens=n_replicas * arguments.max_num_batched_tokens,
-        long_prefill_token_threshold=arguments.max_num_batched_tokens if n_replicas > 1 else 0,
+        max_num_seqs=arguments.max_num_seqs,
+        max_num_batched_tokens=arguments.max_num_batched_tokens,
         enable_prefix_caching=prefix is not None,
     )
 
@@ -60,13 +59,15 @@ def published_subject(serving: PublishedServing, tables: KernelTables, hardware:
             config=config,
             shared=None if prefix is None else SharedBlocks(start=prefix.start, ids=prefix.ids),
             pricing=lambda steps: lockstep_arrays(steps, n_replicas=n_replicas),
+            n_replicas=n_replicas,
+            router="vllm-0.19",
         ),
         prior=model_from_kernels(model, engine, tables, hardware=hardware.hardware_id, n_linked=n_linked),
     )
 
 
 def _n_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serving: PublishedServing) -> int:
-    """Whole experts are counted on each device: fewer blocks than there were, and still more than the runs fill."""
+    """More than the runs fill."""
     question = MemoryQuestion(
         model=model,
         engine=engine,
@@ -76,6 +77,7 @@ def _n_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serv
         max_step_tokens=serving.arguments.max_num_batched_tokens,
         block_tokens=BLOCK_TOKENS,
         utilization_fraction=USUAL_BEFORE.value,
+        n_expert_shards=serving.arguments.data_parallel_size,
     )
     return n_kv_blocks_that_fit(question, max_num_seqs=serving.arguments.max_num_seqs)
 

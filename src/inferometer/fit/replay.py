@@ -12,8 +12,8 @@ import numpy as np
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.records.types import F64, RequestStatus, RequestTable
+from inferometer.simulate import cluster, cluster_config, one_engine
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
@@ -28,6 +28,9 @@ class Replay:
     config: SchedulerConfig
     shared: SharedBlocks | None = None
     pricing: Pricing = arrays_of
+    n_replicas: int = 1
+    """Several take each step together, behind this router."""
+    router: cluster_config.Router = "least-loaded"
 
     def simulated(self, requests: RequestTable, model: StepTimeModel, front_end_s: float) -> Simulation:
         """What becomes of requests that are sent when these were; the rows come in their order."""
@@ -35,7 +38,10 @@ class Replay:
         asked = demand(arrival_ns, requests.prompt_tokens, requests.output_tokens)
         if self.config.enable_prefix_caching:
             asked = with_contents(asked, self.config.block_size, self.shared)
-        return simulate(asked, self.config, self.pricing(model))
+        if self.n_replicas == 1:
+            return one_engine.simulate(asked, self.config, self.pricing(model))
+        group = cluster_config.ClusterConfig(engine=self.config, n_replicas=self.n_replicas, in_lockstep=True, router=self.router)
+        return cluster.simulate_cluster(asked, group, self.pricing(model))
 
 
 class Latencies(NamedTuple):

@@ -1,9 +1,10 @@
 """How long does a step take in which replicas of the attention layers wait for one another, and share the experts?
 
 vLLM's data parallelism with expert parallelism: each of D replicas schedules requests of its own and holds 1/D of the experts; in
-every layer the tokens of all replicas go to the experts and back, so all take each step together, as long as the busiest does.
-One simulated engine stands for the group: its requests are spread evenly over the replicas, as a router by load spreads them, so a
-replica decodes 1/D of them; a prompt is on one replica only.
+every layer the tokens of all replicas go to the experts and back, so all take each step together, as long as the busiest does
+(``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits are a replica's own: their time depends on its
+own requests. The experts' depends on the rows of all: ``steptime_arrays.group_step_duration_s`` takes both. That tokens choose all
+experts alike is assumed; a device whose experts are chosen more often takes longer.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from inferometer.spec.types import DTYPE_BITS
 
 
 def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
-    """Step times of the group, for the statistics of all replicas' requests together; of one replica, its own.
+    """Step times of a replica of the group, for its own statistics and the rows of all; of one replica alone, its own.
 
     Two exchanges in each layer of experts: every replica's rows are gathered by all, and results are summed and scattered.
 
@@ -44,10 +45,8 @@ def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
     sent_bytes = 2 * n_sparse * all_gather(spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8, n_replicas).sent_bytes
     return whole._replace(
         read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s + physical.floor_s,
-        matmul_row_s=(dense_flop + expert_flop / n_replicas) / physical.matmul_flop_per_s,
-        head_row_s=whole.head_row_s / n_replicas,
-        kv_token_s=whole.kv_token_s / n_replicas,
-        per_sequence_s=whole.per_sequence_s / n_replicas,
+        matmul_row_s=dense_flop / physical.matmul_flop_per_s,
+        expert_row_s=expert_flop / n_replicas / physical.matmul_flop_per_s,
         message_s=2 * n_sparse * physical.message_s,
         link_row_s=sent_bytes / physical.link_bytes_per_s,
     )

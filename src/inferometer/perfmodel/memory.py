@@ -58,6 +58,8 @@ class MemoryQuestion:
     block_tokens: int = 1
     """Tokens in a block of a paged cache; contexts are rounded up to it."""
     utilization_fraction: float = DEFAULT_UTILIZATION.value
+    n_expert_shards: int = 1
+    """Over how many replicas that step together are the experts spread?"""
     has_all_logits: bool = False
     """Whether the prefill computes logits for each position instead of the last."""
 
@@ -99,7 +101,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     return MemoryBudget(
         total_bytes=total_bytes,
         reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
-        weight_bytes=round(weight_bytes(model, engine) * stage_fraction),
+        weight_bytes=round(weight_bytes(model, engine, n_expert_shards=question.n_expert_shards) * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
         activation_bytes=round(rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8),
         logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),

@@ -48,6 +48,8 @@ class StepTimeArrays(NamedTuple):
     staircase_log_rows: F64
     staircase_log_ratio: F64
     computes_all_logits: bool
+    expert_row_s: float = 0.0
+    """Seconds of matrix products per row of all replicas that share their experts; 0 where nothing is shared."""
     mixed_kv_ratio: float = 1.0
     """Time of ``kv_token_s`` in a step that also prefills, relative to one that does not."""
 
@@ -105,9 +107,32 @@ def step_duration_s(
     n_logit_positions: int,
 ) -> float:
     """How long does a step with these sufficient statistics take?"""
-    n_rows = max(prefill_tokens + n_decode_requests, 1)
-    read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_rows))
-    layers_s = _product_s(arrays, read_s, arrays.matmul_row_s * n_rows, n_rows)
+    return group_step_duration_s(
+        arrays,
+        n_prefill_requests,
+        n_decode_requests,
+        prefill_tokens,
+        prefill_context_product_tokens2,
+        decode_context_tokens,
+        n_logit_positions,
+        prefill_tokens + n_decode_requests,
+    )
+
+
+def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
+    arrays: StepTimeArrays,
+    n_prefill_requests: int,
+    n_decode_requests: int,
+    prefill_tokens: int,
+    prefill_context_product_tokens2: int,
+    decode_context_tokens: int,
+    n_logit_positions: int,
+    n_group_rows: int,
+) -> float:
+    """The same where ``n_group_rows`` of this replica and of others go through the experts that they share."""
+    n_rows, n_group_rows = max(prefill_tokens + n_decode_requests, 1), max(n_group_rows, 1)
+    read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
+    layers_s = _product_s(arrays, read_s, arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows, n_group_rows)
     if arrays.computes_all_logits:
         n_logit_positions = n_rows
     head_s = 0.0
@@ -121,7 +146,7 @@ def step_duration_s(
         device_s += kv_s * arrays.mixed_kv_ratio if n_prefill_requests > 0 else kv_s
     if n_prefill_requests > 0 and prefill_tokens > 0:
         device_s += arrays.attention_pair_s * _pairs(arrays, n_prefill_requests, prefill_tokens, prefill_context_product_tokens2)
-    device_s += arrays.message_s + arrays.link_row_s * n_rows + arrays.link_logit_s * n_logit_positions
+    device_s += arrays.message_s + arrays.link_row_s * n_group_rows + arrays.link_logit_s * n_logit_positions
     host_s = arrays.prefill_launch_s if n_prefill_requests > 0 else arrays.launch_s
     largest_s, smaller_s = max(host_s, device_s), min(host_s, device_s)
     step_s = largest_s * math.pow(1 + math.pow(smaller_s / largest_s, arrays.overlap_ratio), 1 / arrays.overlap_ratio)
@@ -164,7 +189,7 @@ def _pairs(arrays: StepTimeArrays, n_prefill_requests: int, prefill_tokens: int,
     return share * prefill_context_product_tokens2 + (1 - share) * n_prefill_requests * windowed
 
 
-CLOSED_FORM_PARTS: Final = ("_interpolated", "_product_s", "_pairs", "step_duration_s")
+CLOSED_FORM_PARTS: Final = ("_interpolated", "_product_s", "_pairs", "group_step_duration_s", "step_duration_s")
 """Names of the functions that a compiler needs, each after those that it calls."""
 
 
@@ -173,4 +198,12 @@ def shape_duration_s(arrays: StepTimeArrays, shape: BatchShape) -> float:
     return step_duration_s(arrays, *astuple(shape))
 
 
-__all__ = ["CLOSED_FORM_PARTS", "StepTimeArrays", "arrays_of", "shape_duration_s", "slowed", "step_duration_s"]
+__all__ = [
+    "CLOSED_FORM_PARTS",
+    "StepTimeArrays",
+    "arrays_of",
+    "group_step_duration_s",
+    "shape_duration_s",
+    "slowed",
+    "step_duration_s",
+]

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, SpecError
 from inferometer.perfmodel import steptime_datasheet
+from inferometer.perfmodel.lockstep import lockstep_arrays
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
@@ -34,20 +35,26 @@ class StepTimes:
     """What a request spends outside of the engine; None of a datasheet and a sweep, which do not see it."""
 
 
-def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> StepTimes:
+def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, n_sharing: int = 1) -> StepTimes:
     """Step times of the datasheet: at the peaks, at likely shares of them, and at the lowest published ones.
+
+    ``n_sharing`` replicas share their experts, and take each step together.
 
     Raises
     ------
     SpecError
-        The device does not compute in the format, or several devices have no known link between them.
+        The device does not compute in the format, several devices have no known link between them, or there are no experts to share.
     """
+    if n_sharing > 1 and hardware.link_bytes_per_s is None:
+        raise SpecError("no link between devices is known", where="--hardware", allowed="one device")
     fast, likely, slow = (
-        arrays_of(steptime_datasheet.datasheet_step_time(model, engine, hardware, level)) for level in (BEST, LIKELY, WORST)
+        lockstep_arrays(steptime_datasheet.datasheet_step_time(model, engine, hardware, level), n_replicas=n_sharing)
+        for level in (BEST, LIKELY, WORST)
     )
+    shared = f"; experts shared by {n_sharing} replicas, all chosen alike" if n_sharing > 1 else ""
     return StepTimes(
         basis="datasheet",
-        origin=f"the datasheet of {hardware.name}: likely shares of its peaks, no host time",
+        origin=f"the datasheet of {hardware.name}: likely shares of its peaks, no host time{shared}",
         engine=engine,
         likely=likely,
         fast=fast,

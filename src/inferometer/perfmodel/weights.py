@@ -152,8 +152,8 @@ def stored_weight_bits(engine: EngineSpec) -> float:
     return DTYPE_BITS[engine.quantization] if stored is None else stored.weight_bits
 
 
-def weight_bytes(model: ModelSpec, engine: EngineSpec) -> int:
-    """How many bytes of weights does one device hold?
+def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1) -> int:
+    """How many bytes of weights does one device hold, of the experts one of ``n_expert_shards`` parts (the largest)?
 
     Under tensor parallelism matrices are split over the devices; K and V projections over at most ``n_kv_heads`` of them;
     norms, biases, routers and MLA's down-projections are copied. vLLM splits the embedding, transformers copies it.
@@ -167,7 +167,8 @@ def weight_bytes(model: ModelSpec, engine: EngineSpec) -> int:
     """
     n_devices = checked_tensor_parallel(model, engine)
     plain_bits = DTYPE_BITS[engine.dtype]
-    total_bits = sum(linear_bits(part, engine) * part.n_weights / n_shards(part, model, n_devices) for part in linears(model))
+    held = {part: -(-part.n_copies // n_expert_shards) / part.n_copies for part in linears(model)}
+    total_bits = sum(linear_bits(part, engine) * part.n_weights * share / n_shards(part, model, n_devices) for part, share in held.items())
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
     n_embedding_shards = n_devices if engine.engine == "vllm" else 1
     total_bits += _embedding_elements(model) * plain_bits / n_embedding_shards

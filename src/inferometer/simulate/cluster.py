@@ -36,7 +36,7 @@ def simulate_cluster(
     if gate is not None:
         states = behind_gate(states, gate)
     front = new_front(requests, cluster, gate, cost)
-    run = cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=gate is not None)
+    run = cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=gate is not None, is_lockstep=cluster.in_lockstep)
     wanted = Wanted(record_steps, record_parts, n_replicas * engine.depth, n_replicas * engine.max_num_active)
     limit_ns = FAR_NS if until_ns is None else until_ns
     outcome, logs, part_logs = run_logged(lambda log, part_log: run(states, front, cost, log, part_log, limit_ns), wanted)

@@ -1,7 +1,7 @@
 """How many servers, and which of them gets a request? The rules of a cluster of equal replicas behind one router.
 
 Each rule is that of a router in use, or of the theory of load balancing; what a router knows is what it has sent, what of that has
-ended, and (prefix-affine) the prompts that it sent where. It learns of an end at once and asks no engine.
+ended, and (prefix-affine) the prompts that it sent where. It learns of an end at once and asks no engine, but for vLLM's own two.
 
 ``random``
     A replica drawn evenly: the standard that others are better than.
@@ -19,6 +19,15 @@ ended, and (prefix-affine) the prompts that it sent where. It learns of an end a
     router (``sgl-router/src/policies/cache_aware.rs``). Here a prefix is known in whole KV blocks of prompts and is never forgotten.
 ``class-aware``
     Each class of requests has replicas of its own, the least loaded of which gets it.
+``vllm``
+    The front end of vLLM's data parallelism (``DPLBAsyncMPClient``, ``vllm/v1/engine/core_client.py`` of 0.32.0): the most of what is in
+    flight and what was last reported to wait and to run, and where somebody waits 6 times as many for each part of the KV cache that is
+    in use beyond a half; of equals the first from a place that goes on by one with each request. Engines report their counts as their
+    steps begin; the coordinator passes them on at most every ``report_interval_s``, and meanwhile the front end counts as waiting what
+    it sends.
+``vllm-0.19``
+    The same before: 4 times those that wait and those that run, by report; of equals the first (0.10 to 0.26, read in 0.10.2). A report
+    makes it forget what it has sent since the engine's step began.
 """
 
 from dataclasses import dataclass
@@ -26,11 +35,13 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from inferometer.errors import SpecError
 from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.scheduler_config import SchedulerConfig
 
-Router: TypeAlias = Literal["random", "round-robin", "least-loaded", "power-of-two", "prefix-affine", "class-aware"]
+Router: TypeAlias = Literal["random", "round-robin", "least-loaded", "power-of-two", "prefix-affine", "class-aware", "vllm", "vllm-0.19"]
 ROUTERS: Final[tuple[Router, ...]] = get_args(Router)
 
 _WHERE: Final = "the cluster"
+_MAX_INTERVAL_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +54,8 @@ class ClusterConfig:
 
     engine: EngineConfig
     n_replicas: int = 1
+    in_lockstep: bool = False
+    """Do all begin and end each step together, as replicas that share experts do (vLLM's --enable-expert-parallel)?"""
     router: Router = "round-robin"
     seed: int = 0
     """Of what ``random`` and ``power-of-two`` draw."""
@@ -53,10 +66,14 @@ class ClusterConfig:
     """The load is uneven where the most and the least requests in flight differ by more than this, …"""
     balance_rel_threshold_ratio: float = 1.5
     """… and the most are more than so many times the least."""
+    report_interval_s: float = 0.1
+    """``vllm``: how often does the front end hear of its engines (``DPCoordinatorProc.stats_update_interval_ms``)?"""
 
     def __post_init__(self) -> None:
         if self.n_replicas < 1:
             raise SpecError(f"n_replicas = {self.n_replicas}", where=_WHERE, allowed="1 or more")
+        if not 0 <= self.report_interval_s <= _MAX_INTERVAL_S:
+            raise SpecError(f"report_interval_s = {self.report_interval_s}", where=_WHERE, allowed="0 or more, up to an hour")
         if self.router not in ROUTERS:
             raise SpecError(f"router = {self.router!r}", where=_WHERE, allowed=", ".join(ROUTERS))
         if self.router == "prefix-affine" and not self.engine.enable_prefix_caching:
@@ -66,11 +83,25 @@ class ClusterConfig:
                 allowed="engines that cache prefixes",
                 try_="least-loaded",
             )
+        if self.in_lockstep:
+            _check_lockstep(self.engine)
         strangers = [replica for replicas in self.class_replicas for replica in replicas if not 0 <= replica < self.n_replicas]
         if strangers or not all(self.class_replicas):
             raise SpecError(
                 f"class_replicas = {self.class_replicas}", where=_WHERE, allowed=f"for each class some of 0 to {self.n_replicas - 1}"
             )
+
+    @property
+    def report_interval_ns(self) -> int:
+        """The interval on the simulator's clock."""
+        return round(self.report_interval_s * 1e9)
+
+
+def _check_lockstep(engine: EngineConfig) -> None:
+    if not isinstance(engine, SchedulerConfig) or engine.rules != "vllm" or engine.is_contiguous:
+        raise SpecError(f"replicas of {engine.engine} in lockstep", where=_WHERE, allowed="vLLM's rules, with a paged KV cache")
+    if engine.pipeline_parallel_size > 1:
+        raise SpecError(f"{engine.pipeline_parallel_size} pipeline stages in lockstep", where=_WHERE, allowed="pipeline_parallel_size = 1")
 
 
 def replicas_of_classes(config: ClusterConfig, n_classes: int) -> tuple[tuple[int, ...], ...]:

@@ -39,6 +39,8 @@ class Knobs:
     """The engine's other knobs, under its own names."""
     utilization_fraction: float = memory.DEFAULT_UTILIZATION.value
     """``gpu_memory_utilization``"""
+    data_parallel_size: int = 1
+    """How many replicas share the experts, each with a part of them in its memory?"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +117,8 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     if "max_model_len" not in shared:
         held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
-    if knobs.own.get("enable_chunked_prefill", "").lower() == "false" and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys():
-        shared[_BUDGET_KNOB] = max(shared.get(_BUDGET_KNOB, 0), shared["max_model_len"])
+    if _is_budget_for_contexts(knobs):
+        shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
     return Deployment(
@@ -132,11 +134,17 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
 
 
 def _with_defaults(knobs: Knobs, limits: vllm_defaults.BatchLimits) -> dict[str, int]:
-    """Vllm's seats and step budget where nobody says: a step has a token for each seat, and without chunks one for each of a context."""
+    """The knobs of all engines, with vLLM's seats and step budget where nobody says: a step has a token for each seat."""
     budget = knobs.own.get(_BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens)))
     n_seats = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
     usual = {_SEATS_KNOB: n_seats, _BUDGET_KNOB: limits.max_num_batched_tokens}
     return {name: value for name, value in usual.items() if name not in knobs.own} | dict(knobs.shared)
+
+
+def _is_budget_for_contexts(knobs: Knobs) -> bool:
+    """Must a step hold the longest context, because vLLM is not to compute prompts in chunks and nobody says how many tokens?"""
+    is_whole = knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
+    return is_whole and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys()
 
 
 def _n_stages(knobs: Knobs) -> int:
@@ -163,6 +171,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
         max_step_tokens=step_tokens,
         block_tokens=block_size,
         utilization_fraction=knobs.utilization_fraction,
+        n_expert_shards=knobs.data_parallel_size,
     )
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
     if n_blocks < 2:

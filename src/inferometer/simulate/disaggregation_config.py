@@ -83,6 +83,8 @@ class DisaggregatedConfig:
     def __post_init__(self) -> None:
         if self.answer_begins_at not in BEGINNINGS:
             raise SpecError(f"answer_begins_at = {self.answer_begins_at!r}", where=_WHERE, allowed=", ".join(BEGINNINGS))
+        if self.prefill.in_lockstep or self.decode.in_lockstep:
+            raise SpecError("a pool in lockstep", where=_WHERE, allowed="pools whose replicas step each by itself")
         for engine in self.engines:
             if engine.policy == "srpt":
                 raise SpecError("a pool with the policy srpt", where=_WHERE, allowed="fcfs, priority")

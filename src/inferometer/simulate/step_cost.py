@@ -12,7 +12,7 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, step_duration_s
+from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, group_step_duration_s, step_duration_s
 from inferometer.simulate.compiling import entry
 
 _TINY_S: Final = 1e-30
@@ -67,15 +67,34 @@ def duration_ns(
     return max(int(seconds * 1e9 + 0.5), 1)
 
 
-def _compiled_closed_form() -> Callable[..., int]:
-    """``duration_ns`` and what it calls, compiled as they stand, each with the compiled others in its sight."""
+def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain numbers
+    cost: StepTimeArrays,
+    n_prefill: int,
+    n_decode: int,
+    prefill_tokens: int,
+    pairs_tokens2: int,
+    context_tokens: int,
+    n_drafts: int,
+    n_group_rows: int,
+) -> int:
+    """The same of one of several replicas that share their experts: ``n_group_rows`` are those of all."""
+    n_logits = n_prefill + n_decode + n_drafts
+    seconds = group_step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_logits, n_group_rows)
+    return max(int(seconds * 1e9 + 0.5), 1)
+
+
+def _compiled_closed_form() -> tuple[Callable[..., int], Callable[..., int]]:
+    """``duration_ns``, ``group_duration_ns`` and what they call, compiled as they stand, each with the compiled others in its sight."""
     scope: dict[str, Any] = dict(vars(steptime_arrays))
     for name in CLOSED_FORM_PARTS:
         scope[name] = entry(FunctionType(scope[name].__code__, scope))
-    here = globals() | {"step_duration_s": scope["step_duration_s"]}
-    return entry(FunctionType(duration_ns.__code__, here, duration_ns.__name__, duration_ns.__defaults__))
+    here = globals() | {name: scope[name] for name in ("step_duration_s", "group_step_duration_s")}
+    alone, grouped = (
+        entry(FunctionType(plain.__code__, here, plain.__name__, plain.__defaults__)) for plain in (duration_ns, group_duration_ns)
+    )
+    return alone, grouped
 
 
-compiled_duration_ns: Final = _compiled_closed_form()
+compiled_duration_ns, compiled_group_duration_ns = _compiled_closed_form()
 
-__all__ = ["compiled_duration_ns", "duration_ns", "linear_cost"]
+__all__ = ["compiled_duration_ns", "compiled_group_duration_ns", "duration_ns", "group_duration_ns", "linear_cost"]

@@ -9,6 +9,9 @@ before arrivals, whoever comes is offered to it (but prompts too long for the mo
 Where prompts and answers are computed by two pools: behind the steps that are done the KV caches that arrive, by index, then whose
 prompts are computed, in that order, to be routed to decode replicas; behind each replica's launch the KV caches that it asked for go on
 their way.
+
+Where replicas are in lockstep, whoever has something to decide does so when no step of the group runs, and the step takes as long as the
+replica that takes longest: ``reference/lockstep.py``.
 """
 
 from typing import Final
@@ -33,6 +36,8 @@ _FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stag
 HAS_GATE: Final = False
 IS_SPLIT: Final = False
 """Are prompts computed by other replicas than answers?"""
+IS_LOCKSTEP: Final = False
+"""Do all replicas begin and end each step together?"""
 
 
 @entry
@@ -44,6 +49,7 @@ def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_lo
         if when_ns == FAR_NS or when_ns > until_ns:
             return _end_of_run(states, front.gate, when_ns)
         states.world[0].now_ns = when_ns
+        _hear(front, when_ns)
         _let_go(states, front.gate)
         if not _complete(states, part_log):
             return _LIVELOCK
@@ -67,6 +73,15 @@ def _next_event_ns(states: State, gate: GateState) -> int:
         if world.n_told < world.n_ended:  # refused at the door of an engine: there is room again
             when_ns = world.now_ns
     return when_ns
+
+
+@merged
+def _hear(front: Front, now_ns: int) -> None:
+    """What do replicas say of themselves?"""
+    is_split = IS_SPLIT
+    routing.hear(front.router, now_ns)
+    if is_split:
+        routing.hear(front.decode_router, now_ns)
 
 
 @merged
@@ -218,7 +233,10 @@ def _touch(states: State, replica: int) -> None:
 @merged
 def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
     """Everybody who has something to decide does."""
-    is_split, world = IS_SPLIT, states.world[0]
+    is_split, is_lockstep, world = IS_SPLIT, IS_LOCKSTEP, states.world[0]
+    if is_lockstep:
+        _launch_together(states, front, cost, log)
+        return
     for replica in range(len(states.counters)):
         counters = states.counters[replica, 0]
         if counters.is_due:
@@ -230,9 +248,38 @@ def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> 
             else:
                 steps.fill(state, cost, log)
             counters.ready_ns = steps.ready_ns(state)
+            if is_split and state.config[0].is_decode_pool:
+                routing.report(states, front.decode_router, replica)
+            else:
+                routing.report(states, front.router, replica)
         while world.n_begun < world.n_asked:
             link.begin(states, front.link, states.transfers[world.n_begun].nth_asked)
             world.n_begun += 1
+
+
+@compiled
+def _launch_together(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
+    """Where no step of the group runs: whoever has something to do begins one, all at once, and decides ahead what follows."""
+    now_ns, n_rows, n_yielding, duration_ns = states.world[0].now_ns, 0, 0, 0
+    for replica in range(len(states.counters)):
+        if now_ns < states.counters[replica, 0].ready_ns < FAR_NS:
+            return
+    for replica in range(len(states.counters)):
+        counters, state = states.counters[replica, 0], state_of(states, replica)
+        counters.now_ns, counters.ready_ns = now_ns, FAR_NS
+        if steps.joins(state):
+            n_rows += steps.own_rows(state)
+            n_yielding += steps.own_yielding(state)
+    for replica in range(len(states.counters)):
+        if states.counters[replica, 0].n_in_flight > 0:
+            duration_ns = max(duration_ns, steps.own_duration_ns(state_of(states, replica), cost, n_rows, n_yielding))
+    for replica in range(len(states.counters)):
+        counters, state = states.counters[replica, 0], state_of(states, replica)
+        if counters.n_in_flight > 0:
+            steps.begin(state, log, duration_ns)
+            counters.ready_ns = now_ns + duration_ns
+            steps.decide_ahead(state)
+        routing.report(states, front.router, replica)
 
 
 @compiled
@@ -250,4 +297,4 @@ def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
     return _FINISHED if arrivals.next_ns(states) == FAR_NS else _HORIZON
 
 
-__all__ = ["HAS_GATE", "IS_SPLIT", "run"]
+__all__ = ["HAS_GATE", "IS_LOCKSTEP", "IS_SPLIT", "run"]

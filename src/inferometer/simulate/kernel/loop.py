@@ -23,10 +23,10 @@ def loop_of(kind: Kind) -> Callable[..., int]:
 
 
 @cache
-def cluster_loop_of(kind: Kind, *, has_gate: bool, is_split: bool = False) -> Callable[..., int]:
-    """``kernel.cluster_run.run`` for the rules of this kind only, and without a gate or a link where there is none."""
-    name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split
-    changes = {"steps": _steps_of(kind), "HAS_GATE": has_gate, "IS_SPLIT": is_split}
+def cluster_loop_of(kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False) -> Callable[..., int]:
+    """``kernel.cluster_run.run`` for the rules of this kind only, and without a gate, a link or a common step where there is none."""
+    name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
+    changes = {"steps": _steps_of(kind), "HAS_GATE": has_gate, "IS_SPLIT": is_split, "IS_LOCKSTEP": is_lockstep}
     run: Callable[..., int] = _compiled_again(cluster_run, name, changes).run
     return run
 

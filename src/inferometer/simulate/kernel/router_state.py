@@ -11,13 +11,19 @@ from inferometer.simulate.router_draws import router_draws
 
 RULES: Final = np.dtype(
     [
-        *((name, np.int64) for name in ("kind", "first", "last", "balance_abs_threshold")),
+        *(
+            (name, np.int64)
+            for name in ("kind", "first", "last", "balance_abs_threshold", "report_interval_ns", "next_report_ns", "n_sent")
+        ),
         ("cache_threshold_fraction", np.float64),
         ("balance_rel_threshold_ratio", np.float64),
     ],
     align=True,
 )
 """``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it counts; ``last`` the one chosen last."""
+
+REPORT: Final = np.dtype([(name, np.int64) for name in ("n_waiting", "n_running", "n_kv_blocks_used")], align=True)
+"""What a replica says of itself as a step of it begins."""
 
 
 class RouterState(NamedTuple):
@@ -35,15 +41,20 @@ class RouterState(NamedTuple):
     """(R, K) Has this replica been sent a prompt with that content?"""
     n_known: Whole
     """(R) How many contents?"""
+    told: Records
+    """(R, or 0 where the rule asks for no reports) ``REPORT``, what each has reported last."""
+    heard: Records
+    """(as told) What has come through of it, and those that were sent since as waiting."""
 
 
 def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
     """A router that has sent nothing yet, to replicas from ``first`` on."""
     rules = np.zeros(1, RULES)
     rules["kind"], rules["first"], rules["last"] = ROUTERS.index(config.router), first, config.n_replicas - 1
-    for name in ("balance_abs_threshold", "cache_threshold_fraction", "balance_rel_threshold_ratio"):
+    for name in ("report_interval_ns", "balance_abs_threshold", "cache_threshold_fraction", "balance_rel_threshold_ratio"):
         rules[name] = getattr(config, name)
     is_drawing = config.router in {"random", "power-of-two"}
+    n_reporting = config.n_replicas if config.router in {"vllm", "vllm-0.19"} else 0
     n_known = requests.n_contents if config.router == "prefix-affine" else 0
     return RouterState(
         rules=rules,
@@ -52,6 +63,8 @@ def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) ->
         is_own=_is_own(requests, config),
         is_known=np.zeros((config.n_replicas, n_known), np.bool_),
         n_known=np.zeros(config.n_replicas, np.int64),
+        told=np.zeros(n_reporting, REPORT),
+        heard=np.zeros(n_reporting, REPORT),
     )
 
 
@@ -65,4 +78,4 @@ def _is_own(requests: Demand, config: ClusterConfig) -> Whole:
     return is_own
 
 
-__all__ = ["RULES", "RouterState", "new_router_state"]
+__all__ = ["REPORT", "RULES", "RouterState", "new_router_state"]

@@ -7,6 +7,7 @@ from inferometer.simulate.kernel.state import State
 
 _RANDOM, _ROUND_ROBIN, _POWER_OF_TWO = ROUTERS.index("random"), ROUTERS.index("round-robin"), ROUTERS.index("power-of-two")
 _PREFIX_AFFINE, _CLASS_AWARE = ROUTERS.index("prefix-affine"), ROUTERS.index("class-aware")
+_VLLM, _VLLM_0_19 = ROUTERS.index("vllm"), ROUTERS.index("vllm-0.19")
 _ANY_CLASS = -1
 
 
@@ -24,6 +25,8 @@ def choose(states: State, router: RouterState, index: int) -> int:
         chosen = (rules.last + 1) % len(router.n_known)
     elif rules.kind == _CLASS_AWARE:
         chosen = _least_loaded(states, router, router.class_index[index])
+    elif rules.kind in (_VLLM, _VLLM_0_19):
+        chosen = _least_by_report(states, router)
     elif rules.kind == _PREFIX_AFFINE and not _is_uneven(states, router):
         chosen = _with_prefix(states, router, index)
     else:
@@ -33,6 +36,27 @@ def choose(states: State, router: RouterState, index: int) -> int:
         _remember(states, router, index, chosen)
     replica: int = rules.first + chosen
     return replica
+
+
+@compiled
+def hear(router: RouterState, now_ns: int) -> None:
+    """What replicas report comes through, if it is time."""
+    rules = router.rules[0]
+    if len(router.told) > 0 and now_ns >= rules.next_report_ns:
+        rules.next_report_ns = now_ns + rules.report_interval_ns
+        for place in range(len(router.told)):
+            told, heard = router.told[place], router.heard[place]
+            heard.n_waiting, heard.n_running, heard.n_kv_blocks_used = told.n_waiting, told.n_running, told.n_kv_blocks_used
+
+
+@compiled
+def report(states: State, router: RouterState, replica: int) -> None:
+    """A replica reports."""
+    place = replica - router.rules[0].first
+    if len(router.told) > 0:
+        counters, told = states.counters[replica, 0], router.told[place]
+        told.n_waiting, told.n_running = counters.n_waiting, load(states, replica) - counters.n_waiting
+        told.n_kv_blocks_used = states.config[replica, 0].n_kv_blocks - counters.n_free
 
 
 @compiled
@@ -60,6 +84,33 @@ def _least_loaded(states: State, router: RouterState, i_class: int) -> int:
         if chosen < 0 or n_requests < least:
             chosen, least = replica, n_requests
     return chosen
+
+
+@compiled
+def _least_by_report(states: State, router: RouterState) -> int:
+    """The first of those with the least score; it is counted as one that waits there."""
+    rules, n_replicas = router.rules[0], len(router.n_known)
+    first = rules.n_sent % n_replicas if rules.kind == _VLLM else 0
+    chosen, least = first, _score(states, router, first)
+    for step in range(1, n_replicas):
+        replica = (first + step) % n_replicas
+        score = _score(states, router, replica)
+        if score < least:
+            chosen, least = replica, score
+    router.heard[chosen].n_waiting += 1
+    rules.n_sent += 1
+    return chosen
+
+
+@compiled
+def _score(states: State, router: RouterState, replica: int) -> float:
+    rules, heard = router.rules[0], router.heard[replica]
+    if rules.kind == _VLLM_0_19:
+        return float(4 * heard.n_waiting + heard.n_running)
+    used_fraction = heard.n_kv_blocks_used / states.config[rules.first + replica, 0].n_kv_blocks
+    n_requests = max(_load(states, router, replica), heard.n_waiting + heard.n_running)
+    score: float = n_requests + heard.n_waiting * 6.0 * max(0.0, used_fraction - 0.5)
+    return score
 
 
 @compiled
@@ -111,4 +162,4 @@ def _remember(states: State, router: RouterState, index: int, replica: int) -> N
             router.n_known[replica] += 1
 
 
-__all__ = ["choose", "load"]
+__all__ = ["choose", "hear", "load", "report"]

@@ -58,6 +58,63 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
 
 
 @compiled
+def joins(state: State) -> bool:
+    """Has it a part in the step of its group that begins now? It decides that now, if it did not before."""
+    return state.counters[0].n_in_flight > 0 or _decide(state)
+
+
+@compiled
+def decide_ahead(state: State) -> None:
+    """While a step of its group runs, what is next is decided, where the engine does that."""
+    while state.counters[0].n_in_flight < state.config[0].depth and _decide(state):
+        pass
+
+
+@compiled
+def _decide(state: State) -> bool:
+    """Decide the step behind those that are decided; False where nothing can be done in it."""
+    counters = state.counters[0]
+    if counters.n_running + counters.n_waiting == 0:
+        return False
+    slot = policy.next_slot(state)
+    policy.schedule(state, slot)
+    if state.batches[slot].n_parts == 0 and counters.n_preempted == 0:
+        return False
+    state.batches[slot].is_in_flight = 1
+    counters.n_in_flight += 1
+    counters.n_busy_in_flight += state.batches[slot].n_parts > 0
+    return True
+
+
+@compiled
+def own_rows(state: State) -> int:
+    """What does its part in the next step of its group add to the rows of all?"""
+    return price.n_rows(state, state.counters[0].first_batch)
+
+
+@compiled
+def own_yielding(state: State) -> int:
+    """How many of them yield a token?"""
+    n_yielding: int = state.batches[state.counters[0].first_batch].n_yielding
+    return n_yielding
+
+
+@compiled
+def own_duration_ns(state: State, cost: StepTimeArrays, n_group_rows: int, n_group_yielding: int) -> int:
+    """How long would its part in the next step take, if the others waited for nothing else?"""
+    return price.group_duration_ns(state, cost, state.counters[0].first_batch, n_group_rows, n_group_yielding)
+
+
+@compiled
+def begin(state: State, log: StepLog, duration_ns: int) -> None:
+    """Its part in the step of the group begins, and takes as long as everybody's."""
+    counters, slot = state.counters[0], state.counters[0].first_batch
+    batch = state.batches[slot]
+    batch.start_ns, batch.end_ns, batch.busy_ns = counters.now_ns, counters.now_ns + duration_ns, duration_ns
+    _note(state, log, slot)
+
+
+@compiled
 def ready_ns(state: State) -> int:
     """When is the first batch in flight done, or a wait over?"""
     when_ns: int = state.counters[0].wake_ns
@@ -167,4 +224,17 @@ def _note_parts(state: State, log: PartLog, slot: int) -> None:
     log.n_filled[0] = row
 
 
-__all__ = ["complete_oldest", "drop", "fill", "has_room", "ready_ns", "take"]
+__all__ = [
+    "begin",
+    "complete_oldest",
+    "decide_ahead",
+    "drop",
+    "fill",
+    "has_room",
+    "joins",
+    "own_duration_ns",
+    "own_rows",
+    "own_yielding",
+    "ready_ns",
+    "take",
+]

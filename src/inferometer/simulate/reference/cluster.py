@@ -40,6 +40,7 @@ class Cluster:
             if when_ns == FAR_NS or when_ns > until_ns:
                 return self._end_of_run(when_ns)
             self.now_ns = when_ns
+            self._hear()
             self._let_go()
             if not self._complete():
                 return Outcome.LIVELOCK
@@ -53,6 +54,14 @@ class Cluster:
             return self.now_ns  # refused at the door of an engine: there is room again
         gate_ns = FAR_NS if self._gate is None else self._gate.wake_ns
         return min(gate_ns, self._clients.next_ns, self._clients.next_abort_ns, *(replica.ready_ns for replica in self._replicas))
+
+    def _hear(self) -> None:
+        """What do replicas say of themselves?"""
+        self._router.hear(self.now_ns)
+
+    def _report(self, replica: Replica) -> None:
+        """A replica says how much it has to do."""
+        self._router.report(replica.number, replica.report())
 
     def _let_go(self) -> None:
         """Whose client goes away now?"""
@@ -145,6 +154,7 @@ class Cluster:
             if replica.number in self._due:
                 replica.now_ns = self.now_ns
                 replica.fill()
+                self._report(replica)
                 self._fetch(replica)
         self._due.clear()
 

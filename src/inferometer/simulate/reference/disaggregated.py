@@ -35,6 +35,15 @@ class SplitCluster(Cluster):
     def _next_event_ns(self) -> int:
         return min(super()._next_event_ns(), self._link.next_ns)
 
+    def _hear(self) -> None:
+        for router in self._pools.routers:
+            router.hear(self.now_ns)
+
+    def _report(self, replica: Replica) -> None:
+        n_prefill = len(self._pools.prefill)
+        router, first = (self._pools.routers[0], 0) if replica.number < n_prefill else (self._pools.routers[1], n_prefill)
+        router.report(replica.number - first, replica.report())
+
     def _route(self, request: Request) -> Replica:
         prefill = self._replicas[: len(self._pools.prefill)]
         replica = prefill[self._router.choose(request, [replica.n_inside for replica in prefill])]

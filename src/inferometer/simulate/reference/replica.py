@@ -10,12 +10,19 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.types import ABSENT
 from inferometer.simulate import engine_config, scheduler_config, step_statistics
 from inferometer.simulate.outcome import FAR_NS, max_barren_steps
-from inferometer.simulate.reference import log as reference_log, price
+from inferometer.simulate.reference import log as reference_log, price, router
 from inferometer.simulate.reference.batch import Batch
 from inferometer.simulate.reference.clients import Clients
 from inferometer.simulate.reference.policy import Policy, policy_of
 from inferometer.simulate.reference.request import Request, Status
 from inferometer.simulate.reference.stages import Stages
+
+
+class _Decided(NamedTuple):
+    """A step of a group that is decided, and has not begun."""
+
+    batch: Batch
+    step: step_statistics.StepStatistics
 
 
 class _InFlight(NamedTuple):
@@ -58,6 +65,7 @@ class Replica:
         self._n_barren_steps = 0
         self._wake_ns = FAR_NS
         self._in_flight: deque[_InFlight] = deque()
+        self._decided: deque[_Decided] = deque()
 
     @property
     def is_computing(self) -> bool:
@@ -78,6 +86,11 @@ class Replica:
     def _i_first(self) -> int:
         """Which batch in flight is done first?"""
         return min(range(len(self._in_flight)), key=lambda i: (self._in_flight[i].end_ns, self._in_flight[i].batch.instance))
+
+    def report(self) -> router.Report:
+        """How much has it to do?"""
+        n_waiting = self.scheduler.n_waiting
+        return router.Report(n_waiting, self.n_inside - n_waiting, self.scheduler.n_kv_blocks_used)
 
     def take(self, request: Request) -> None:
         """A request comes to this replica."""
@@ -110,6 +123,31 @@ class Replica:
             self._in_flight.append(launched)
         return bool(self._in_flight)
 
+    def joins(self) -> bool:
+        """Has it a part in the step of its group that begins now? It decides that now, if it did not before."""
+        if not self._decided:
+            self._decide()
+        return bool(self._decided)
+
+    def decide_ahead(self) -> None:
+        """While a step of its group runs, what is next is decided, where the engine does that."""
+        while len(self._in_flight) + len(self._decided) < self._config.depth and self._decide():
+            pass
+
+    def own_rows(self) -> price.SharedRows:
+        """What its part in the next step adds to the rows of the group."""
+        return price.rows_of(*self._decided[0])
+
+    def own_duration_ns(self, shared: price.SharedRows) -> int:
+        """How long would its part in the next step take, if the others waited for nothing else?"""
+        return price.duration_ns(*self._decided[0], self._config, self._cost, shared)
+
+    def begin(self, duration_ns: int) -> None:
+        """Its part in the step of the group begins, and takes as long as everybody's."""
+        batch, step = self._decided.popleft()
+        self._note(batch, step, self.now_ns, duration_ns)
+        self._in_flight.append(_InFlight(batch, self.now_ns + duration_ns, duration_ns, len(self._log.steps) - 1))
+
     def complete_oldest(self) -> bool:
         """If the first batch in flight is done, deliver what it yielded; False where requests preempt one another for ever."""
         oldest = self._in_flight[self._i_first]
@@ -139,18 +177,37 @@ class Replica:
         duration_ns = price.duration_ns(batch, step, self._config, self._cost)
         stages = self._stages if self._n_instances == 1 else Stages(1)  # each works by itself
         start_ns, end_ns = stages.work(self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled))
-        for part in batch.scheduled:
-            if self._clients.admitted_ns[part.request.index] == ABSENT:
-                self._clients.admitted_ns[part.request.index] = self.now_ns
+        self._admit(batch)
         for request in batch.rejected:
             self._end(request, self.now_ns)
         self._wake_ns = batch.wake_ns
+        self._note(batch, step, start_ns, end_ns - start_ns)
+        return _InFlight(batch, end_ns, duration_ns // self._n_stages, len(self._log.steps) - 1)
+
+    def _decide(self) -> bool:
+        """Decide the step behind those that are decided; False where nothing can be done in it."""
+        if not self.scheduler.has_unfinished:
+            return False
+        batch = self.scheduler.schedule(self.now_ns)
+        self._admit(batch)
+        if not batch.scheduled and not batch.preempted:
+            return False
+        self._decided.append(_Decided(batch, step_statistics.step_statistics(batch)))
+        return True
+
+    def _admit(self, batch: Batch) -> None:
+        """Whose first part is this?"""
+        for part in batch.scheduled:
+            if self._clients.admitted_ns[part.request.index] == ABSENT:
+                self._clients.admitted_ns[part.request.index] = self.now_ns
+
+    def _note(self, batch: Batch, step: step_statistics.StepStatistics, start_ns: int, duration_ns: int) -> None:
+        """Log a batch that computes or that cost somebody his place."""
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
             counts = (step.n_prefill_requests, step.n_decode_requests, self.scheduler.n_waiting, len(batch.preempted))
             memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)), self._swapped_blocks(batch))
-            self._log.steps.append((start_ns, end_ns - start_ns, *counts, *step[2:], *memory))
-        return _InFlight(batch, end_ns, duration_ns // self._n_stages, len(self._log.steps) - 1)
+            self._log.steps.append((start_ns, duration_ns, *counts, *step[2:], *memory))
 
     def _swapped_blocks(self, batch: Batch) -> int:
         config = self._config

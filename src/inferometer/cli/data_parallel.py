@@ -1,0 +1,44 @@
+"""Which deployment is one of several replicas that share their experts, as vLLM's data parallelism with expert parallelism has them?"""
+
+from dataclasses import replace
+from typing import Final
+
+import click
+
+from inferometer.errors import SpecError
+from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.simulate.deployment import Deployment, deploy
+
+data_parallel_option: Final = click.option(
+    "--data-parallel-size",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Replicas that share the experts and take each step together (vLLM's, with --enable-expert-parallel).",
+)
+
+
+def sharing_experts(server: Deployment, n_replicas: int) -> Deployment:
+    """One of so many replicas of this server: it holds all dense weights and its part of the experts, and waits for the others.
+
+    Raises
+    ------
+    SpecError
+        A dense model, a replica of several devices, or step times that are not a datasheet's.
+    """
+    if n_replicas == 1:
+        return server
+    where = "--data-parallel-size"
+    if server.model.moe is None:
+        what = f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by itself"
+        raise SpecError(what, where=where, allowed="a mixture of experts", try_=f"--replicas {n_replicas}")
+    if server.n_devices > 1:
+        raise SpecError(f"{n_replicas} replicas of {server.n_devices} devices that share experts", where=where, allowed="--tp 1")
+    if server.hardware is None or server.step_times.basis != "datasheet":
+        raise SpecError("the fit is of an engine that has its experts for itself", where=where, try_="--hardware ID without --fit")
+    times = datasheet_levels(server.model, server.engine, server.hardware, n_sharing=n_replicas)
+    knobs = replace(server.knobs, data_parallel_size=n_replicas)
+    return deploy(server.model, server.engine, server.hardware, times, knobs)
+
+
+__all__ = ["data_parallel_option", "sharing_experts"]

@@ -1,0 +1,164 @@
+"""Do replicas that share experts take every step together, in both simulators alike, and is one of them the engine alone?"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cluster_strategies import clusters
+from hypothesis import given, settings, strategies as st
+from simulator_strategies import assert_equal, costs, demands, speculating_configs
+
+from inferometer.errors import SpecError
+from inferometer.records.types import RequestStatus
+from inferometer.simulate.cluster import simulate_cluster
+from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.demand import demand
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
+from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
+from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.step_cost import linear_cost
+
+BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainly])
+COST = linear_cost(launch_s=1e-6)
+"""1,000 ns a step, whatever it does."""
+ROWS = linear_cost(launch_s=1e-9, per_row_s=1e-6)._replace(expert_row_s=1e-7)
+"""A step takes 1,000 ns for each row of the replica that has most, 100 ns for each row of the group, and 1 ns."""
+
+
+@st.composite
+def groups(draw, *, n_replicas=None):
+    """Replicas in lockstep, of whatever vLLM's rules allow, and what they are asked."""
+    cluster, _ = draw(clusters("vllm", n_replicas=n_replicas))
+    engine = cluster.engine
+    if draw(st.sampled_from([False, False, True])):
+        engine = draw(speculating_configs())
+        engine = replace(engine, enable_prefix_caching=engine.enable_prefix_caching or cluster.router == "prefix-affine")
+    cluster = replace(cluster, engine=engine, in_lockstep=True)
+    requests = draw(demands(engine))
+    classes = draw(st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests))
+    cost = draw(costs())._replace(expert_row_s=draw(st.sampled_from([0.0, 1e-9, 3e-9])), link_row_s=draw(st.sampled_from([0.0, 1e-10])))
+    return cluster, requests._replace(class_index=np.array(classes, np.int32)), cost
+
+
+@settings(max_examples=200, deadline=None)
+@given(groups(), st.none() | st.integers(0, 1500))
+def test_kernel_equals_reference(group, until_ns):
+    cluster, requests, cost = group
+    fast = simulate_cluster(requests, cluster, cost, until_ns=until_ns, record_parts=True)
+    plain = simulate_cluster_plainly(requests, cluster, cost, until_ns=until_ns, record_parts=True)
+    assert_equal(fast, plain)
+
+
+@settings(max_examples=150, deadline=None)
+@given(groups(n_replicas=1))
+def test_one_replica_is_the_engine_alone(group):
+    """But that a group notes who waits, and what is held, when a step begins; an engine alone notes it when the step is decided."""
+    cluster, requests, cost = group
+    alone = simulate(requests, cluster.engine, cost, record_parts=True)
+    group = simulate_cluster(requests, cluster, cost, record_parts=True)
+    if alone.outcome is Outcome.LIVELOCK:
+        return
+    assert group.outcome is alone.outcome
+    if cluster.engine.async_scheduling:
+        group = group._replace(steps=group.steps._replace(**{name: getattr(alone.steps, name) for name in NOTED}))
+    assert_equal(group, alone)
+
+
+NOTED = ("n_waiting_requests", "kv_blocks_used")
+
+
+@settings(max_examples=150, deadline=None)
+@given(groups())
+def test_all_steps_begin_and_end_together(group):
+    """Steps that overlap are one, and nothing of what was asked is lost."""
+    cluster, requests, cost = group
+    run = simulate_cluster(requests, cluster, cost)
+    steps = run.steps
+    begins, group_of_row = np.unique(steps.start_ns, return_inverse=True)
+    longest_ns = np.zeros(len(begins), np.int64)
+    np.maximum.at(longest_ns, group_of_row, steps.duration_ns)
+    is_short = steps.duration_ns < longest_ns[group_of_row]
+    assert not steps.duration_ns[is_short].any()  # somebody was only thrown out, and the step began at the same instant
+    assert np.all(begins[1:] >= (begins + longest_ns)[:-1])
+    if run.outcome is Outcome.FINISHED:
+        for replica in range(cluster.n_replicas):
+            assert run.busy_ns[replica] == steps.duration_ns[steps.replica == replica].sum()
+
+
+def engine(**changes):
+    return SchedulerConfig(**({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes))
+
+
+def group_of(n_replicas=2, **changes):
+    return ClusterConfig(engine=engine(**changes), n_replicas=n_replicas, in_lockstep=True)
+
+
+def starts(run, replica):
+    steps = run.steps
+    own = steps.replica == replica
+    return list(zip(steps.start_ns[own].tolist(), steps.duration_ns[own].tolist(), strict=True))
+
+
+@BOTH
+def test_a_short_step_waits_for_a_long_one(run):
+    """Replica 0 computes 30 rows, replica 1 four: 30 of its own and 34 of the group for both; then each decodes, two rows in all."""
+    made = run(demand([0, 0], [30, 4], [2, 2]), group_of(), ROWS)
+    assert starts(made, 0) == starts(made, 1) == [(0, 33_401), (33_401, 1_201)]
+    assert made.requests.finished_ns.tolist() == [34_602, 34_602]
+
+
+@BOTH
+def test_who_comes_to_an_idle_replica_waits_for_the_step_of_the_others(run):
+    """Request 1 comes at 500 ns to a replica without work, whose dummy batch ends with the step of the other."""
+    made = run(demand([0, 500], [5, 5], [3, 1]), group_of(), COST)
+    assert starts(made, 0) == [(0, 1000), (1000, 1000), (2000, 1000)]
+    assert starts(made, 1) == [(1000, 1000)]
+    alone = run(demand([0, 500], [5, 5], [3, 1]), replace(group_of(), in_lockstep=False), COST)
+    assert starts(alone, 1) == [(500, 1000)]
+
+
+@BOTH
+def test_what_was_decided_ahead_takes_in_who_comes_to_an_idle_replica(run):
+    """At 0 replica 0 decides two steps; the second begins at 1,000 ns, with the one that came to replica 1 meanwhile."""
+    made = run(demand([0, 500], [5, 5], [3, 1]), group_of(async_scheduling=True), ROWS._replace(expert_row_s=0.0))
+    assert starts(made, 0) == [(0, 5001), (5001, 5001), (10_002, 1001)]
+    assert starts(made, 1) == [(5001, 5001)]
+
+
+@BOTH
+def test_seats_and_blocks_are_of_each_replica(run):
+    """Three requests of 60 tokens, two seats in all and blocks for one of them on each replica: the third waits for a replica's own."""
+    made = run(demand([0, 0, 0], [60] * 3, [4] * 3), group_of(num_blocks=5, max_model_len=64, max_num_seqs=1), COST)
+    assert made.visits.replica.tolist() == [0, 1, 0]
+    assert made.requests.finished_ns.tolist() == [4000, 4000, 8000]
+
+
+@BOTH
+def test_a_replica_whose_requests_never_fit_does_not_hold_up_the_others(run):
+    small = group_of(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    made = run(demand([0, 0, 0], [60, 10, 10], [2, 2, 2]), small, COST)
+    assert made.outcome is Outcome.STUCK
+    assert made.requests.status.tolist() == [RequestStatus.UNFINISHED, RequestStatus.LENGTH, RequestStatus.UNFINISHED]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        engine(pipeline_parallel_size=2),
+        engine(rules="sarathi", enable_prefix_caching=False),
+        engine(kv_allocation="contiguous", enable_prefix_caching=False),
+        SglangConfig(max_total_num_tokens=100, context_length=10),
+    ],
+)
+def test_what_cannot_step_together_is_refused(refused):
+    with pytest.raises(SpecError, match="lockstep"):
+        ClusterConfig(engine=refused, n_replicas=2, in_lockstep=True)
+
+
+def test_pools_do_not_step_together():
+    pool = group_of()
+    with pytest.raises(SpecError, match="lockstep"):
+        DisaggregatedConfig(prefill=pool, decode=replace(pool, in_lockstep=False), link=KvLink(block_bytes=1))
