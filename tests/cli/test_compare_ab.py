@@ -200,9 +200,10 @@ def test_examples(folder):
         assert "pairs of load tests" in outcome.stderr
 
 
-def test_b_alone_has_its_own_body_model_and_headers(folder, urls):
+def test_b_alone_has_its_own_body_model_and_headers(folder):
     flags = ("--body", "top_k=1", "--body", "top_p=1", "--b-body", "top_k=2", "--header", "X-A: hush", "--b-header", "x-a: quiet")
-    outcome = run("compare", "--ab", urls[0], *ASKED, "--repeats", 2, "--confidence", 0.5, *flags, folder=folder)
+    with start(PLAN) as one:
+        outcome = run("compare", "--ab", one.url, *ASKED, "--requests", 10, "--repeats", 2, "--confidence", 0.5, *flags, folder=folder)
     assert outcome.returncode in {0, 11}, outcome.stderr
     stored = [read_run(folder / "ab" / side / "pair-00").manifest for side in "ab"]
     assert [one.load.extra_body for one in stored] == [(("top_k", "1"), ("top_p", "1")), (("top_k", "2"), ("top_p", "1"))]

@@ -1,3 +1,4 @@
+import pytest
 import vl_convert
 
 from inferometer.report.bundle import vega_bundle
@@ -12,11 +13,19 @@ def test_built_once_then_read(tmp_path, monkeypatch):
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+@pytest.fixture
+def _quickly_built(monkeypatch):
+    """Building the real one takes a second."""
+    monkeypatch.setattr(vl_convert, "javascript_bundle", lambda snippet: f"vega; {snippet}")
+
+
+@pytest.mark.usefixtures("_quickly_built")
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path):
     (tmp_path / "file").write_text("")
     assert "window.vegaEmbed" in vega_bundle(tmp_path / "file" / "cache")
 
 
+@pytest.mark.usefixtures("_quickly_built")
 def test_cache_follows_xdg(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     vega_bundle()

@@ -33,16 +33,20 @@ def view():
     return request_view(bad_run())
 
 
+@pytest.fixture(scope="module")
+def page(view):
+    return render_request_report(view)
+
+
 def text_of(shown, width=160):
     console = Console(file=io.StringIO(), width=width, highlight=False, force_terminal=False)
     console.print(request_report_text(shown))
     return console.file.getvalue()
 
 
-def test_the_verdict_stands_first(view):
+def test_the_verdict_stands_first(view, page):
     text = text_of(view)
     assert text.index("SUSPECT: ") < text.index("ANSWER")
-    page = render_request_report(view)
     assert page.index("SUSPECT: ") < page.index("<dt>Answer</dt>")
     clean = request_view(load_run())
     assert text_of(clean).splitlines()[1].startswith("VALID: 15 checks; of TTFT, up to")
@@ -70,20 +74,18 @@ def test_nobody_claims_to_know_the_queue(view):
     assert view.summaries[0].latency("queue").n_samples == 0
 
 
-def test_errors_and_other_tools(view):
+def test_errors_and_other_tools(view, page):
     text = text_of(view)
     assert "http_error" in text
     assert "500" in text
     for tool in ("AIPerf", "GuideLLM", "inference-perf", "vLLM bench", "SGLang bench", "MLC endpoints", "MLPerf LoadGen"):
         assert tool in text
     assert "What throughput each tool would have reported" in text
-    page = render_request_report(view)
     assert "GuideLLM 0.8.1: schemas/base/statistics.py" in page, "where it is defined"
     assert "What went wrong" not in text_of(request_view(load_run()))
 
 
-def test_the_page_has_every_section_and_stays_small(view):
-    page = render_request_report(view)
+def test_the_page_has_every_section_and_stays_small(page):
     assert len(page.encode()) <= 1_500_000
     for section in ("tokens", "steady", "errors", "tools", "checks"):
         assert f'<section id="{section}"' in page

@@ -57,17 +57,22 @@ def test_page(page):
     assert "nan" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL).lower().split()
 
 
-def test_sections_without_data_are_absent(request_example):
-    bare = replace(
+@pytest.fixture(scope="module")
+def bare_example(request_example):
+    """Without what charts are drawn of."""
+    return replace(
         request_example, judgement=None, tails=(), history=None, load=None, timeline=None, gaps=None, ttft_parts=None, cautions=()
     )
-    page = render_request_report(bare)
+
+
+def test_sections_without_data_are_absent(bare_example):
+    page = render_request_report(bare_example)
     assert Ids(page).sections == [name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}]
     assert "<script" not in page
 
 
-def test_overload_stands_before_the_answer(request_example):
-    view = replace(request_example, lead_cautions=(OVERLOAD,))
+def test_overload_stands_before_the_answer(bare_example):
+    view = replace(bare_example, lead_cautions=(OVERLOAD,))
     page = render_request_report(view)
     assert page.index("grows without bound") < page.index("<dt>Answer</dt>")
     text = text_of(request_report_text(view), 120)

@@ -38,10 +38,20 @@ class Both:
         return call
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(passages())
 def test_both_forms_do_the_same(passage):
-    config, requests, service, n_servers = passage
+    check_both_forms(*passage)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, deadline=None)
+@given(passages())
+def test_both_forms_do_the_same_whatever_the_rules(passage):
+    check_both_forms(*passage)
+
+
+def check_both_forms(config, requests, service, n_servers):
     gate = Both(requests, config)
     events, reasons = drive(gate, requests, service, n_servers)
     if config.order == "fair":

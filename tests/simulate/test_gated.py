@@ -1,10 +1,11 @@
 """Does a gate before one engine do what it says, alike in both simulators, and does the run say so?"""
 
+import pytest
 from simulator_strategies import assert_equal
 
 from inferometer.records.promises import judge_objective
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.batch_config import DynamicBatching, NoBatching
+from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.gate_rules import first_token_pace, gate_rules
@@ -39,12 +40,12 @@ slo = "ttft:p90<60s"
 """
 
 
+ONE_SEAT = SchedulerConfig(num_blocks=100, max_model_len=512, max_num_seqs=1, enable_prefix_caching=False, async_scheduling=False)
+
+
 def one_at_a_time(requests, gate, **kinds):
     """A server of one request, a second for each token."""
-    both = [
-        form(requests, NoBatching(num_blocks=100, max_model_len=512), linear_cost(launch_s=1.0), gate=gate, **kinds)
-        for form in (simulate, simulate_plainly)
-    ]
+    both = [form(requests, ONE_SEAT, linear_cost(launch_s=1.0), gate=gate, **kinds) for form in (simulate, simulate_plainly)]
     assert_equal(*both)
     return both[0]
 
@@ -95,6 +96,8 @@ def test_the_time_over_finds_requests_at_the_gate_unfinished():
     assert found.requests.status.tolist() == [RequestStatus.UNFINISHED] * 2
 
 
+@pytest.mark.slow  # nothing else in the fast suite has Triton's loop with a gate compiled, which takes 10 s
+@pytest.mark.xdist_group("batches behind a gate")
 def test_an_engine_that_refuses_leaves_the_gate_going():
     """Triton's queue holds one behind the batch that runs; the gate lets four in at once, so that three are refused there."""
     config = DynamicBatching(num_blocks=100, max_model_len=512, max_batch_size=1, max_queue_size=1)
@@ -129,8 +132,7 @@ def test_earliest_deadline_meets_what_first_come_first_served_misses():
 def test_the_run_says_whom_the_gate_turned_away():
     requests = demand([0] * 6, [1] * 6, [1] * 6, class_index=[0, 0, 0, 1, 1, 1])
     gate = GateConfig(max_queue=2, classes=(ClassRules(name="chat"), ClassRules(name="report")))
-    config = NoBatching(num_blocks=100, max_model_len=512)
-    run = simulated_run(one_at_a_time(requests, gate), config, run_id="one", created_utc="", command=(), tool_version="0")
+    run = simulated_run(one_at_a_time(requests, gate), ONE_SEAT, run_id="one", created_utc="", command=(), tool_version="0")
     assert [(one.code, one.text) for one in run.manifest.cautions] == [
         ("shed", "the gate turned away 1 of 3 requests of chat: 1 found the gate's queue full"),
         ("shed", "the gate turned away 3 of 3 requests of report: 3 found the gate's queue full"),

@@ -30,7 +30,10 @@ def gated(draw, kind):
     return cluster, gate, requests._replace(tenant_index=np.array(tenants, np.int32)), cost
 
 
-@pytest.mark.parametrize("kind", ["vllm", pytest.param("batches", marks=pytest.mark.slow)])
+BATCHES = pytest.param("batches", marks=(pytest.mark.slow, pytest.mark.xdist_group("batches behind a gate")))
+
+
+@pytest.mark.parametrize("kind", ["vllm", BATCHES])
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_kernel_equals_reference(kind, data):

@@ -39,7 +39,7 @@ def linear_cost(
         sag_ratio=0.0,
         per_sequence_s=per_request_s,
         read_log_rows=np.zeros(1),
-        read_s=np.full(1, launch_s),
+        read_s=np.full(1, float(launch_s)),  # with a whole number's type all loops would be compiled again
         matmul_row_s=per_row_s,
         head_read_s=_TINY_S,
         head_row_s=0.0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ray_nodes import environment, two_nodes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one process starts the nodes for all
 
 
 @pytest.fixture(scope="module")

@@ -133,10 +133,10 @@ def test_predicted_counts_held_out_points_only(example_view):
 
 
 def test_a_long_watch_is_thinned(example_view):
-    moments = tuple(CeilingMoment(run_label="a", elapsed_s=float(i), kind="read", value_per_s=1e9 + i) for i in range(10_000))
+    moments = tuple(CeilingMoment(run_label="a", elapsed_s=float(i), kind="read", value_per_s=1e9 + i) for i in range(2000))
     chart = ceilings_chart(replace(example_view, ceilings=moments))
     assert len({row["x"] for row in datasets(chart) if "series" in row}) <= MAX_DRAWN
-    assert chart.rows[0][1] == "10000"
+    assert chart.rows[0][1] == "2000"
     assert "up to one in" in json.dumps(chart.spec)
 
 
