@@ -18,6 +18,9 @@ from inferometer.spec.types import DType, EngineSpec, HardwareSpec
 _COUNT: Final = click.IntRange(min=1)
 _SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
 
+_SHARING: Final = "data_parallel_size"
+"""Of verbs that have it: it tells what is left of a device's memory."""
+
 _OPTIONS: Final = (
     click.argument("model"),
     click.option("--hardware", metavar="ID", help="A device of the catalogue: for memory, and for step times without --fit."),
@@ -56,7 +59,8 @@ def takes_deployment(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_deployment(**flags: object) -> None:
         names = ("model", "hardware", "fit_path", "dtype", "kv_dtype", "quantization", "tp", "policy", "gpu_memory_utilization", "own")
-        command(deployment=deployment_of({name: flags.pop(name) for name in (*names, *_SHARED)}), **flags)
+        asked = {name: flags.pop(name) for name in (*names, *_SHARED)}
+        command(deployment=deployment_of(asked | {_SHARING: flags.get(_SHARING, 1)}), **flags)
 
     wrapped: Callable[..., None] = with_deployment
     for option in reversed(_OPTIONS):
@@ -77,6 +81,7 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
         own=dict(own_knob(text, where="--set") for text in flags["own"]),
         utilization_fraction=flags["gpu_memory_utilization"],
+        data_parallel_size=flags.get(_SHARING, 1),
     )
     if server_fits.is_server(flags["fit_path"]):
         return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, knobs)
