@@ -101,11 +101,12 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
     """That in which the weights were published first, then those that are asked for."""
-    known, asked = (*get_args(types.DType), "none"), [] if text is None else [item.strip() for item in text.split(",")]
+    known: tuple[types.AskedFormat, ...] = (*get_args(types.DType), "none")
+    asked = [] if text is None else [item.strip() for item in text.split(",")]
     for item in asked:
         if item not in known:
             raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=", ".join(known), try_="float8,int4")
-    tried = (model.quantization(), *(model.quantization(item) for item in known if item in asked))
+    tried = [model.quantization(), *(model.quantization(item) for item in known if item in asked)]
     return tuple(dict.fromkeys(tried))
 
 
