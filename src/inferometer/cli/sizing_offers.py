@@ -106,7 +106,7 @@ def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[type
     for item in asked:
         if item not in known:
             raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=", ".join(known), try_="float8,int4")
-    tried = [model.quantization(), *(model.quantization(item) for item in known if item in asked)]
+    tried: list[types.DType | None] = [model.quantization(), *(model.quantization(item) for item in known if item in asked)]
     return tuple(dict.fromkeys(tried))
 
 
