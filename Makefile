@@ -63,7 +63,7 @@ check: setup
 COMPUTING := $(addprefix tests/,cli/test_executor_options.py cli/test_fit_load.py decide fit measure/engines measure/executors \
   measure/test_environments.py perfmodel records report simulate spec stats verify)
 SLOW = INFEROMETER_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q -m "slow and not gpu" --durations=15
-MEASURING = $(SLOW) -p cacheprovider $(addprefix --ignore=,$(COMPUTING))
+MEASURING = $(SLOW) $(addprefix --ignore=,$(COMPUTING))
 
 slow: setup engines
 	$(SLOW) -n 2 --dist loadgroup $(COMPUTING)
