@@ -137,7 +137,7 @@ def takes_replicas(command: Callable[..., None]) -> Callable[..., None]:
         )
         if rules.class_replicas and rules.router != "class-aware":
             raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
-        deployment = data_parallel.sharing_experts(flags.pop("deployment"), n_sharing)
+        deployment = data_parallel.sharing_experts(flags.pop("deployment"))
         command(servers=Servers(deployment, max(n_replicas, n_sharing), rules, in_lockstep=n_sharing > 1), **flags)
 
     wrapped: Callable[..., None] = with_replicas

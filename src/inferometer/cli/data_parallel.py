@@ -7,7 +7,7 @@ import click
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import datasheet_levels
-from inferometer.simulate.deployment import Deployment, deploy
+from inferometer.simulate.deployment import Deployment
 
 data_parallel_option: Final = click.option(
     "--data-parallel-size",
@@ -18,14 +18,15 @@ data_parallel_option: Final = click.option(
 )
 
 
-def sharing_experts(server: Deployment, n_replicas: int) -> Deployment:
-    """One of so many replicas of this server: it holds all dense weights and its part of the experts, and waits for the others.
+def sharing_experts(server: Deployment) -> Deployment:
+    """The same replica with the step times of one that computes its part of the experts and waits for those that have the others.
 
     Raises
     ------
     SpecError
         A dense model, a replica of several devices, or step times that are not a datasheet's.
     """
+    n_replicas = server.knobs.data_parallel_size
     if n_replicas == 1:
         return server
     where = "--data-parallel-size"
@@ -36,9 +37,7 @@ def sharing_experts(server: Deployment, n_replicas: int) -> Deployment:
         raise SpecError(f"{n_replicas} replicas of {server.n_devices} devices that share experts", where=where, allowed="--tp 1")
     if server.hardware is None or server.step_times.basis != "datasheet":
         raise SpecError("the fit is of an engine that has its experts for itself", where=where, try_="--hardware ID without --fit")
-    times = datasheet_levels(server.model, server.engine, server.hardware, n_sharing=n_replicas)
-    knobs = replace(server.knobs, data_parallel_size=n_replicas)
-    return deploy(server.model, server.engine, server.hardware, times, knobs)
+    return replace(server, step_times=datasheet_levels(server.model, server.engine, server.hardware, n_sharing=n_replicas))
 
 
 __all__ = ["data_parallel_option", "sharing_experts"]
