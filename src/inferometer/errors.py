@@ -22,6 +22,9 @@ EXIT_ANSWERED = 0
 EXIT_SLO_MISSED = 10
 EXIT_UNDECIDED = 11
 
+COMMAND = "inferometer "
+"""Every command that an answer or an error suggests begins so."""
+
 
 class InferometerError(Exception):
     """Something the user can act on; its text says how."""
@@ -86,6 +89,7 @@ class SizingError(InferometerError):
 
 
 __all__ = [
+    "COMMAND",
     "EXIT_ANSWERED",
     "EXIT_SLO_MISSED",
     "EXIT_UNDECIDED",

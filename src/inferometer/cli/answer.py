@@ -4,32 +4,55 @@ stdout carries the answer alone, stderr the talk. Keys of the JSON are the field
 they carry their units; ``inferometer schema VERB`` prints the schema, and a test holds it still.
 """
 
+import os
+import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
+
+from inferometer.cli.terminal import talk, write_answer
+from inferometer.errors import COMMAND
 
 T = TypeVar("T")
+
+_PIPE_COLUMNS: Final = 10_000
 
 
 def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
     """Print the answer to stdout, as JSON or as ``show`` draws it."""
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        write_answer(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
         return
     shown = show(answer)
-    if isinstance(shown, str):
-        click.echo(shown)  # rich would wrap it at the terminal's width
-    else:
-        Console(highlight=False).print(whole_words(shown))
+    write_answer(shown if isinstance(shown, str) else drawn(shown))
+
+
+def drawn(shown: RenderableType) -> str:
+    """What ``shown`` looks like on stdout: as wide as the terminal, or, in a pipe or a file, as wide as it likes.
+
+    Programs and people who paste read pipes: nothing is wrapped there unless ``COLUMNS`` asks for it, and no line ends in blanks.
+    """
+    is_terminal = sys.stdout.isatty()
+    width = None if is_terminal or "COLUMNS" in os.environ else _PIPE_COLUMNS
+    console = Console(highlight=False, width=width)
+    with console.capture() as captured:
+        console.print(whole_words(shown), crop=False)
+    lines = captured.get().removesuffix("\n").split("\n")
+    return "\n".join(lines if is_terminal else [line.rstrip() for line in lines])
 
 
 def whole_words(shown: RenderableType) -> RenderableType:
-    """The same with tables that fold what is longer than its column: rich would cut ids, paths and commands, made to be copied."""
+    """The same with nothing cut or broken that is made to be copied.
+
+    Tables fold what is longer than its column, where rich would cut ids and paths. A text that holds a command is left to the terminal to
+    wrap, where rich would put newlines into the command.
+    """
     if isinstance(shown, Group):
         for part in shown.renderables:
             whole_words(part)
@@ -38,12 +61,9 @@ def whole_words(shown: RenderableType) -> RenderableType:
     elif isinstance(shown, Table):
         for column in shown.columns:
             column.overflow = "fold"
+    elif isinstance(shown, Text) and COMMAND in shown.plain:
+        shown.no_wrap, shown.overflow = True, "ignore"
     return shown
-
-
-def talk(text: str) -> None:
-    """Say something about the work to stderr."""
-    click.echo(text, err=True)
 
 
 def json_schema(answer_type: type[object]) -> dict[str, Any]:
@@ -53,4 +73,4 @@ def json_schema(answer_type: type[object]) -> dict[str, Any]:
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`).")
 
-__all__ = ["give", "json_option", "json_schema", "talk", "whole_words"]
+__all__ = ["drawn", "give", "json_option", "json_schema", "talk", "whole_words"]

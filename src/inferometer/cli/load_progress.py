@@ -8,11 +8,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-import click
 import msgspec
 from rich.console import Console
 from rich.status import Status
 
+from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.load.progress import LoadProgress
 from inferometer.measure.load.watch import OnProgress
 from inferometer.units import format_duration, format_number
@@ -24,11 +24,11 @@ _JSON_EVERY_S: Final = 1.0
 @contextmanager
 def shown_load(*, as_json: bool) -> Generator[OnProgress]:
     """Show what a load test says of itself."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=STDERR, highlight=False)
     if as_json:
-        yield _now_and_then(_JSON_EVERY_S, lambda progress: click.echo(msgspec.json.encode(progress).decode(), err=True))
+        yield _now_and_then(_JSON_EVERY_S, lambda progress: talk(msgspec.json.encode(progress).decode()))
     elif not console.is_terminal:
-        yield _now_and_then(_EVERY_S, lambda progress: click.echo(sentence(progress), err=True))
+        yield _now_and_then(_EVERY_S, lambda progress: talk(sentence(progress)))
     else:
         with Status("starting", console=console) as status:
             yield lambda progress: status.update(sentence(progress))

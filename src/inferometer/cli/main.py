@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import click
 
 from inferometer import __version__
+from inferometer.cli.terminal import talk
 from inferometer.cli.usage import as_spec_error
 from inferometer.errors import InferometerError, SpecError
 
@@ -127,7 +128,7 @@ def main() -> None:
         _say(as_spec_error(error))
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("stopped; what was measured is kept", err=True)
+        talk("stopped; what was measured is stored")
         sys.exit(130)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
@@ -137,7 +138,7 @@ def main() -> None:
 
 
 def _say(error: InferometerError) -> None:
-    click.echo(f"inferometer: {error}", err=True)
+    talk(f"inferometer: {error}")
 
 
 __all__ = ["VERBS", "Verb", "VerbTable", "app", "main"]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.executors.parts import OnDone
 from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
 
@@ -16,9 +17,9 @@ from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
 @contextmanager
 def shown_progress() -> Generator[OnProgress]:
     """Draw what a sweep says about itself."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=STDERR, highlight=False)
     if not console.is_terminal:
-        yield lambda progress: console.print(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
+        yield lambda progress: talk(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
         return
     columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
@@ -29,9 +30,9 @@ def shown_progress() -> Generator[OnProgress]:
 @contextmanager
 def shown_parts(what: str) -> Generator[OnDone]:
     """Draw how many parts of some work are done."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(file=STDERR, highlight=False)
     if not console.is_terminal:
-        yield lambda n_done, n_parts: console.print(f"{n_done}/{n_parts} {what}")
+        yield lambda n_done, n_parts: talk(f"{n_done}/{n_parts} {what}")
         return
     with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)

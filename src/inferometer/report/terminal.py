@@ -6,16 +6,17 @@ Nothing here prints: renderables are returned, and the command line prints them.
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.errors import COMMAND
 from inferometer.report.views import Explained, FiveLines, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_duration, format_fraction, format_number
 
 ABSENT_TEXT: Final = "–"
+_LEAST_COLUMNS: Final = 20
 
 _SHORT_NAMES: Final = {"attention": "attn", "per_sequence": "seqs", "communication": "comm", "unexplained": "rest", "kv": "KV"}
 
@@ -34,13 +35,29 @@ def report_text(view: SweepReportView) -> RenderableType:
 
 def five_lines_text(lines: FiveLines) -> RenderableType:
     """ANSWER, LIMIT, NEXT, TRUST, REPORT, each hanging under its word."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
     named = (("ANSWER", lines.answer), ("LIMIT", lines.limit), ("NEXT", lines.next), ("TRUST", lines.trust), ("REPORT", lines.report))
-    for word, text in named:
-        grid.add_row(word, Text(text))
-    return Padding(grid, (0, 0, 1, 0))
+    width = max(len(word) for word, _ in named) + 1
+    return Group(*(Prose(word.ljust(width), text) for word, text in named), Text())
+
+
+class Prose:
+    """A paragraph after a bold word, under whose end its lines hang.
+
+    One that holds a command is a single line, which the terminal itself wraps: a newline inside would break what is pasted.
+    """
+
+    def __init__(self, word: str, text: str) -> None:
+        self._word = word
+        self._text = text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it; rich calls this."""
+        text = Text(self._text)
+        width = max(options.max_width - len(self._word), _LEAST_COLUMNS)
+        lines = [text] if COMMAND in self._text else text.wrap(console, width, overflow="fold")
+        for index, line in enumerate(lines):
+            word = self._word if index == 0 else " " * len(self._word)
+            yield Text.assemble((word, "bold"), line, no_wrap=True, overflow="ignore")
 
 
 def points_table(points: Sequence[PointRow]) -> RenderableType:
@@ -126,6 +143,7 @@ def _share_text(part_s: float | None, measured_s: float) -> str:
 
 __all__ = [
     "ABSENT_TEXT",
+    "Prose",
     "any_time",
     "bytes_text",
     "duration_text",

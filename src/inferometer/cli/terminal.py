@@ -1,0 +1,55 @@
+"""Where does text reach the terminal? The one place that writes to stdout and stderr; imports nothing heavy, for ``--help`` is fast.
+
+stdout carries the answer. stderr carries the talk, which nobody has to read: a reader that goes away early (``2> >(head -1)``), or a
+terminal that hangs up, ends the talk and not the measurement.
+"""
+
+import contextlib
+import sys
+from typing import Final, TextIO
+
+import click
+
+
+def write_answer(text: str) -> None:
+    """Write a text to stdout, and a newline."""
+    click.echo(text)
+
+
+def talk(text: str) -> None:
+    """Write a text about the work to stderr, and a newline."""
+    STDERR.write(text + "\n")
+
+
+class PatientStderr:
+    """The stderr of this process, as a file. What its reader no longer takes is dropped."""
+
+    @property
+    def encoding(self) -> str:
+        """The encoding, which rich looks up to choose its characters."""
+        return getattr(sys.stderr, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write and flush."""
+        with contextlib.suppress(OSError, ValueError):  # the reader is gone, or the file is closed
+            click.echo(text, err=True, nl=False)
+        return len(text)
+
+    def flush(self) -> None:
+        """Each write was flushed."""
+
+    def isatty(self) -> bool:
+        """Is a person looking at it?"""
+        try:
+            return sys.stderr is not None and sys.stderr.isatty()
+        except ValueError:
+            return False
+
+    def fileno(self) -> int:
+        """The descriptor, which rich asks for the terminal's size."""
+        return sys.stderr.fileno()
+
+
+STDERR: Final[TextIO] = PatientStderr()  # type: ignore[assignment]  # the part of TextIO that rich and we use
+
+__all__ = ["STDERR", "PatientStderr", "talk", "write_answer"]

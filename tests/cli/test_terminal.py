@@ -1,0 +1,61 @@
+"""Does text reach the terminal whole: pasteable on a narrow one, plain in a pipe, and without harm where nobody reads it?"""
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console, Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.cli import answer, terminal
+from inferometer.report.terminal import five_lines_text
+from inferometer.report.views import FiveLines
+
+COMMAND = "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026 a' --budget 10min"
+LINES = FiveLines(answer="word " * 30, limit="memory", next=f"more points: {COMMAND}", trust="good", report="none")
+
+
+def on_a_terminal(shown, width):
+    console = Console(file=io.StringIO(), width=width, highlight=False, color_system=None)
+    console.print(answer.whole_words(shown), crop=False)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_command_is_never_broken_by_a_newline_and_prose_is_wrapped(width):
+    shown = on_a_terminal(Group(five_lines_text(LINES), Text(f"CAUTION a – {COMMAND}")), width)
+    assert shown.count(COMMAND) == 2
+    prose = [line for line in shown.splitlines() if COMMAND not in line]
+    assert max(len(line.rstrip()) for line in prose) <= max(width, 30)
+
+
+def test_in_a_pipe_nothing_is_wrapped_and_no_line_ends_in_blanks(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table = Table("what", "where", box=None)
+    table.add_row("a", "words " * 60)
+    table.add_row("b", "")
+    drawn = answer.drawn(Group(Padding(table, (0, 0, 1, 0)), Text("word " * 100), five_lines_text(LINES)))
+    assert "words " * 59 in drawn
+    assert "word " * 99 in drawn
+    assert all(line == line.rstrip() for line in drawn.split("\n"))
+
+
+def test_a_reader_of_stderr_that_goes_away_ends_nothing():
+    code = "from inferometer.cli.terminal import talk\nfor n in range(9):\n talk('x' * 99_999)\nprint('measured')"
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, text=True, check=False)
+    os.close(writing)
+    assert (ended.stdout, ended.returncode) == ("measured\n", 0)
+
+
+def test_a_closed_stderr_ends_nothing(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    terminal.talk("a word")
+    assert not terminal.STDERR.isatty()
