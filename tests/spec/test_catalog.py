@@ -107,7 +107,7 @@ def test_a_name_that_is_not_quite_right_is_not_guessed(name):
 
 def test_an_unknown_model_names_what_is_close():
     with pytest.raises(SpecError) as caught:
-        find_model("llama3.1-8b")
+        find_model("llama3.1-9b")
     assert "llama-3.1-8b" in str(caught.value)
     assert caught.value.exit_code == 2
     assert close_models("Qwen/qwen3-0.5b")[0] == "qwen3-0.6b"
@@ -133,8 +133,8 @@ def test_what_several_or_none_are_called_means_none(name):
 
 
 def test_an_unknown_device_names_what_is_close():
-    with pytest.raises(SpecError, match="H100") as caught:
-        find_hardware("H100")
+    with pytest.raises(SpecError, match="H100-SXN") as caught:
+        find_hardware("H100-SXN")
     assert "h100_sxm" in (caught.value.try_ or "")
 
 

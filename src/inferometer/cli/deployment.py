@@ -3,17 +3,18 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
 from inferometer.cli import server_fits, step_times
+from inferometer.cli.format_option import FORMAT, FORMAT_OR_NONE
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
 from inferometer.simulate import serving_config
 from inferometer.simulate.deployment import Deployment, Knobs, deploy
 from inferometer.spec import catalog, resolve
-from inferometer.spec.types import DType, EngineSpec, HardwareSpec
+from inferometer.spec.types import EngineSpec, HardwareSpec
 
 _COUNT: Final = click.IntRange(min=1)
 _SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
@@ -30,10 +31,10 @@ _OPTIONS: Final = (
         type=click.Path(path_type=Path),
         help="Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's limits too.",
     ),
-    click.option("--dtype", type=click.Choice(get_args(DType)), help="Of weights and activations. [that of --fit, else bfloat16]"),
-    click.option("--kv-dtype", type=click.Choice(get_args(DType)), help="Of the KV cache. [as --dtype]"),
-    click.option("--quantization", type=click.Choice([*get_args(DType), "none"]), help="Of weights alone. [as they were published]"),
-    click.option("--tp", type=_COUNT, help="Tensor-parallel devices. [that of --fit, else 1]"),
+    click.option("--dtype", type=FORMAT, help="Of weights and activations. [that of --fit, else bfloat16]"),
+    click.option("--kv-dtype", "--kv-cache-dtype", "kv_dtype", type=FORMAT, help="Of the KV cache. [as --dtype]"),
+    click.option("--quantization", type=FORMAT_OR_NONE, help="Of weights alone. [as they were published]"),
+    click.option("--tp", "--tensor-parallel-size", "tp", type=_COUNT, help="Tensor-parallel devices. [that of --fit, else 1]"),
     click.option(
         "--policy", type=click.Choice(serving_config.ENGINE_NAMES), default="vllm", show_default=True, help="Whose scheduler decides."
     ),

@@ -9,7 +9,8 @@ from typing import Any, Final, get_args
 
 import click
 
-from inferometer.spec.types import DType, EngineMode, EngineName, EngineSpec, LoadFormat
+from inferometer.cli.format_option import FORMAT, FORMAT_OR_AUTO
+from inferometer.spec.types import EngineMode, EngineName, EngineSpec, LoadFormat
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 _NAMES: Final = tuple(field.name for field in fields(EngineSpec))
@@ -23,13 +24,19 @@ _OPTIONS: Final = (
         show_default=True,
         help="eager; static KV cache; compiled (CUDA graphs on a GPU).",
     ),
-    click.option(
-        "--dtype", type=click.Choice(["auto", *get_args(DType)]), default="auto", show_default=True, help="Of weights, activations."
-    ),
-    click.option("--kv-dtype", "kv_cache_dtype", type=click.Choice(get_args(DType)), help="KV cache; default: as --dtype."),
-    click.option("--quantization", type=click.Choice(get_args(DType)), help="Weights alone, in fewer bits."),
+    click.option("--dtype", type=FORMAT_OR_AUTO, default="auto", show_default=True, help="Of weights, activations."),
+    click.option("--kv-dtype", "--kv-cache-dtype", "kv_cache_dtype", type=FORMAT, help="KV cache; default: as --dtype."),
+    click.option("--quantization", type=FORMAT, help="Weights alone, in fewer bits."),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
-    click.option("--tp", "tensor_parallel_size", type=click.IntRange(min=1), default=1, show_default=True, help="Tensor-parallel ranks."),
+    click.option(
+        "--tp",
+        "--tensor-parallel-size",
+        "tensor_parallel_size",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Tensor-parallel ranks.",
+    ),
     click.option("--threads", "n_threads", type=click.IntRange(min=1), help="CPU threads; default: the cores this process may use."),
     click.option(
         "--load-format",

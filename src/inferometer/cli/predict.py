@@ -1,11 +1,12 @@
 """inferometer predict: what would a model do on a device, from its datasheet or from a fitted model?"""
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from inferometer.cli.answer import give, json_option
+from inferometer.cli.format_option import FORMAT, FORMAT_OR_NONE
 from inferometer.cli.predict_text import predict_text
 from inferometer.cli.prediction import PredictAnswer, likely_changes, speeds_at
 from inferometer.errors import SpecError
@@ -17,7 +18,6 @@ from inferometer.spec import catalog, resolve, types
 
 ANSWER = PredictAnswer
 _COUNT = click.IntRange(min=1)
-_DTYPE = click.Choice(get_args(types.DType))
 
 
 @click.command(
@@ -35,13 +35,11 @@ Examples:
 @click.option("--batch", type=_COUNT, default=1, show_default=True, help="Sequences at once.")
 @click.option("--prompt", type=_COUNT, default=512, show_default=True, help="Prompt tokens of each.")
 @click.option("--output", type=_COUNT, default=128, show_default=True, help="Output tokens of each.")
-@click.option("--dtype", type=_DTYPE, help="Of weights and activations. Default: bfloat16; float32 on a CPU.")
-@click.option("--kv-dtype", type=_DTYPE, help="Of the KV cache. Default: as --dtype.")
-@click.option(
-    "--quantization", type=click.Choice([*get_args(types.DType), "none"]), help="Of weights alone. Default: as they were published."
-)
-@click.option("--tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel devices.")
-@click.option("--pp", type=_COUNT, default=1, show_default=True, help="Pipeline-parallel stages.")
+@click.option("--dtype", type=FORMAT, help="Of weights and activations. Default: bfloat16; float32 on a CPU.")
+@click.option("--kv-dtype", "--kv-cache-dtype", "kv_dtype", type=FORMAT, help="Of the KV cache. Default: as --dtype.")
+@click.option("--quantization", type=FORMAT_OR_NONE, help="Of weights alone. Default: as they were published.")
+@click.option("--tp", "--tensor-parallel-size", "tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel devices.")
+@click.option("--pp", "--pipeline-parallel-size", "pp", type=_COUNT, default=1, show_default=True, help="Pipeline-parallel stages.")
 @click.option("--ep", is_flag=True, help="Experts spread over the tensor-parallel devices.")
 @click.option("--sparsity", is_flag=True, help="2:4 sparse weights.")
 @click.option("--speculative", metavar="K,ACCEPTANCE,COST", help="Draft K tokens; chance of each; a draft step's cost against a step.")

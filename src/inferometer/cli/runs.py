@@ -9,11 +9,12 @@ from typing import Any, get_args
 import click
 
 from inferometer.cli.analysis import Analysis, analyse, label_runs
+from inferometer.cli.format_option import FORMAT
 from inferometer.errors import SpecError
 from inferometer.records import store, sweep_csv
 from inferometer.records.types import Run
 from inferometer.spec import catalog, resolve
-from inferometer.spec.types import DType, EngineMode, EngineSpec, HardwareSpec
+from inferometer.spec.types import EngineMode, EngineSpec, HardwareSpec
 
 _TABLES = {".csv", ".tsv", ".md", ".txt"}
 
@@ -33,7 +34,7 @@ _OPTIONS = (
     click.option("--skip-damaged", is_flag=True, help="Read what is whole of a damaged record."),
     click.option("--hardware", metavar="ID", help="Judge by this device's datasheet too (inferometer catalog hardware)."),
     click.option("--model", metavar="MODEL", help="A table's model."),
-    click.option("--dtype", type=click.Choice(get_args(DType)), help="A table's number format."),
+    click.option("--dtype", type=FORMAT, help="A table's number format."),
     click.option("--mode", type=click.Choice(get_args(EngineMode)), default="eager", show_default=True, help="A table's engine mode."),
     click.option("--prompt", "prompt_tokens", type=click.IntRange(min=1), help="A table's prompt length, where no column has it."),
     click.option("--batch", "batch_size", type=click.IntRange(min=1), help="A table's batch size, where no column has it."),

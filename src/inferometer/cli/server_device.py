@@ -7,6 +7,7 @@ from inferometer.errors import SpecError
 from inferometer.records.server_summaries import ServerSummary
 from inferometer.report.online_views import ServerUse
 from inferometer.spec import catalog
+from inferometer.spec.synonyms import known_format
 from inferometer.spec.types import DType, HardwareSpec
 
 
@@ -32,7 +33,7 @@ def server_device(text: str | None) -> ServerDevice | None:
     hardware = catalog.find_hardware(name)
     if not has_format:
         return ServerDevice(hardware=hardware)
-    known = next((one for one in get_args(DType) if one == dtype), None)
+    known = next((one for one in get_args(DType) if one == known_format(dtype)), None)
     if known is None:
         raise SpecError(f"{dtype!r} is no number format", where="--server-hardware", allowed=", ".join(get_args(DType)))
     return ServerDevice(hardware=hardware, dtype=known)

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import click
 
@@ -18,12 +18,13 @@ from inferometer.cli import (
     sizing_offers,
     sizing_over_time,
 )
+from inferometer.cli.format_option import FORMAT
 from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
 from inferometer.cli.workload_options import takes_workload
 from inferometer.decide import candidates, failure, sizing, sizing_types
 from inferometer.errors import SizingError, SpecError
-from inferometer.spec import prices, resolve, types
+from inferometer.spec import prices, resolve
 
 ANSWER = SizeAnswer
 _ENGINES: Final = ("vllm", "sglang", "trtllm")
@@ -62,9 +63,7 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--pp", metavar="SIZES", help="Pipeline stages to try, vLLM's. [1; more where the KV cache is too small for the model's contexts]"
 )
-@click.option(
-    "--dtype", type=click.Choice(get_args(types.DType)), default="bfloat16", show_default=True, help="Of weights and activations."
-)
+@click.option("--dtype", type=FORMAT, default="bfloat16", show_default=True, help="Of weights and activations.")
 @click.option(
     "--quantization", metavar="FORMATS", help="Of weights, tried besides that in which they were published: float8,int4; none: as --dtype."
 )

@@ -14,6 +14,7 @@ from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records import store
 from inferometer.spec import catalog, prices, resolve, types
 from inferometer.spec.sweep_plan import parse_counts
+from inferometer.spec.synonyms import number_format
 
 
 class Fit(NamedTuple):
@@ -102,10 +103,7 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
     """That in which the weights were published first, then those that are asked for."""
     known: tuple[types.AskedFormat, ...] = (*get_args(types.DType), "none")
-    asked = [] if text is None else [item.strip() for item in text.split(",")]
-    for item in asked:
-        if item not in known:
-            raise SpecError(f"{item!r} is no number format", where="--quantization", allowed=", ".join(known), try_="float8,int4")
+    asked = [] if text is None else [number_format(item, allowed=known, where="--quantization") for item in text.split(",")]
     tried: list[types.DType | None] = [model.quantization(), *(model.quantization(item) for item in known if item in asked)]
     return tuple(dict.fromkeys(tried))
 

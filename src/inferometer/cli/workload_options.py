@@ -31,7 +31,7 @@ _NAMES: Final = (
 )
 
 _OPTIONS: Final = (
-    click.option("--workload", default="chat", show_default=True, help="A preset, a workload file (.toml, .json), or a trace."),
+    click.option("--workload", default="chat", show_default=True, help="A preset, lengths (1024x256), a workload file, or a trace."),
     click.option("--rate", type=_POSITIVE, help="Requests per second that come whether or not earlier ones are done."),
     click.option("--concurrency", type=_COUNT, help="Users who each wait for an answer before they ask again."),
     click.option("--burstiness", type=_POSITIVE, help="Shape of gamma arrivals; 1 is Poisson, smaller is burstier."),

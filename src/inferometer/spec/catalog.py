@@ -3,16 +3,14 @@
 The catalogue is read when it is first asked for and kept. ``catalog_data/`` holds its files, ``catalog_files`` their form.
 """
 
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 
 from inferometer.errors import SpecError
 from inferometer.spec.catalog_files import read_hardware_files, read_model_files
+from inferometer.spec.synonyms import USUAL_DEVICES, device_words, model_form
 from inferometer.spec.types import Constant, HardwareSpec, ModelSpec
-
-_VARIANT = re.compile(r"[-_](?:instruct|chat|it|hf|base|pt)(?=$|[-_])")
 
 
 @cache
@@ -48,13 +46,12 @@ def find_model(name: str) -> ModelSpec:
 
 def known_model(name: str) -> ModelSpec | None:
     """Like ``find_model``, None where the catalogue does not know the name."""
-    wanted = name.lower()
-    for form in (wanted, _VARIANT.sub("", wanted), _VARIANT.sub("", wanted.rpartition("/")[2])):
-        for model in load_models():
-            hf_id = (model.hf_id or "").lower()
-            if form in {model.model_id, hf_id, _VARIANT.sub("", hf_id)} or form == hf_id.rpartition("/")[2]:
-                return model
-    return None
+    wanted = name.strip().lower()
+    for model in load_models():
+        if wanted in {model.model_id, (model.hf_id or "").lower()}:
+            return model
+    form = model_form(name)
+    return next((model for model in load_models() if form in {model_form(model.model_id), model_form(model.hf_id or "")}), None)
 
 
 def close_models(name: str) -> tuple[str, ...]:
@@ -65,9 +62,9 @@ def close_models(name: str) -> tuple[str, ...]:
 
 
 def find_hardware(name: str) -> HardwareSpec:
-    """The catalogue's device of this id or name; case, blanks, dashes and the vendor do not matter, nor does what only one device has.
+    """The catalogue's device of this id or name, as people, drivers and clouds write it.
 
-    ``b200`` is ``b200_sxm``, and ``A100-SXM4-80GB`` is ``a100_80gb_sxm``; ``h100`` could be three.
+    A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where there is one.
 
     Raises
     ------
@@ -76,17 +73,19 @@ def find_hardware(name: str) -> HardwareSpec:
 
     Example
     -------
-    >>> find_hardware("H100-SXM").memory_bytes_per_s.value
-    3350000000000
+    >>> find_hardware("NVIDIA H100 80GB HBM3").hardware_id, find_hardware("4090").hardware_id
+    ('h100_sxm', 'rtx_4090')
     """
-    wanted = _hardware_form(name)
-    for device in load_hardware():
-        if wanted in {device.hardware_id, _hardware_form(device.name)}:
-            return device
-    if len(alike := [device for device in load_hardware() if _is_said_by(wanted, device)]) == 1:
-        return alike[0]
+    wanted = device_words(name)
+    alike = [device for device in load_hardware() if wanted and wanted <= _words_of(device)]
+    exact = [device for device in alike if wanted in (device_words(device.hardware_id), device_words(device.name))]
+    usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
+    for found in (exact, alike, usual):
+        if len(found) == 1:
+            return found[0]
     ids = {device.hardware_id: device.hardware_id for device in load_hardware()}
-    raise _unknown("hardware", name, _close(wanted, ids), list(ids))
+    close = [device.hardware_id for device in alike] or _close("_".join(name.lower().split()), ids)
+    raise _unknown("hardware", name, close, list(ids))
 
 
 def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
@@ -110,15 +109,8 @@ def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _hardware_form(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().lower()).removeprefix("nvidia_").removeprefix("amd_").removeprefix("geforce_")
-
-
-def _is_said_by(wanted: str, device: HardwareSpec) -> bool:
-    """Are all words those of the device, or is it its id without the dashes?"""
-    words = set(re.split(r"[^a-z0-9.+]+", f"{device.hardware_id}_{device.name}".replace("_", " ").lower()))
-    is_id = wanted.replace("_", "") == device.hardware_id.replace("_", "")
-    return is_id or set(wanted.removeprefix("tesla_").split("_")) <= words
+def _words_of(device: HardwareSpec) -> frozenset[str]:
+    return device_words(device.hardware_id) | device_words(device.name)
 
 
 def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:

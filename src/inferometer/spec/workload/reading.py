@@ -8,13 +8,14 @@ import msgspec
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
 from inferometer.spec.workload import servegen
+from inferometer.spec.workload.lengths import SPELLINGS, lengths_table
 from inferometer.spec.workload.presets import preset_names, preset_text
 from inferometer.spec.workload.trace_lines import known_format
 from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 
 def resolve_workload(text: str) -> WorkloadSpec:
-    """Which workload is meant: a preset's name, a workload file (.toml, .json), or a trace to replay (any other file)?
+    """Which workload is meant: a preset's name, lengths (`1024x256`), a workload file (.toml, .json), or a trace (any other file)?
 
     Of ServeGen's rates of clients it is the first ten minutes.
 
@@ -30,6 +31,8 @@ def resolve_workload(text: str) -> WorkloadSpec:
     """
     if text in preset_names():
         return workload_from_text(preset_text(text), where=f"preset {text}")
+    if (lengths := lengths_table(text)) is not None:
+        return table_from(lengths, WorkloadSpec, where=f"--workload {text}")
     path = Path(text).expanduser()
     if path.is_dir():
         raise SpecError(f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path))
@@ -37,7 +40,7 @@ def resolve_workload(text: str) -> WorkloadSpec:
         raise SpecError(
             f"no workload {text!r}",
             where="--workload",
-            allowed=f"a preset ({', '.join(preset_names())}), a workload file (.toml, .json), or a trace file",
+            allowed=f"a preset ({', '.join(preset_names())}), {SPELLINGS}, a workload file (.toml, .json), or a trace file",
         )
     if _is_workload_file(path):
         return read_workload(path)

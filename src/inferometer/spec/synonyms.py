@@ -1,0 +1,133 @@
+"""Which names do people and tools use for the same number format or device?
+
+Every option, table and file of somebody else's reads its names through here, so that a spelling
+that one reader knows is known to all.
+"""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from inferometer.errors import SpecError
+
+_FORMATS: Final = {
+    "float32": ("fp32", "f32", "float", "single"),
+    "float16": ("fp16", "f16", "half"),
+    "bfloat16": ("bf16",),
+    "float8": ("fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "e4m3", "e5m2", "w8a8_fp8", "mxfp8"),
+    "int8": ("i8", "w8a8", "w8a16", "q8_0", "smoothquant"),
+    "int4": ("i4", "w4a16", "awq", "gptq", "awq_marlin", "gptq_marlin", "q4_0", "nf4"),
+    "float4": ("fp4", "mxfp4", "nvfp4", "e2m1"),
+    "none": ("no",),
+}
+"""Formats under the names of vLLM, SGLang, TensorRT-LLM, llama.cpp and published tables.
+
+AWQ and GPTQ name ways to find the weights, nearly always of 4 bits; other widths are typed as such.
+"""
+
+_FORMAT_OF: Final = {word: name for name, words in _FORMATS.items() for word in (name, *words)}
+
+_DEVICE_WORDS: Final = {
+    "mi300": "mi300x",
+    "mi325": "mi325x",
+    "mi355": "mi355x",
+    "mi250": "mi250x",
+    "v5litepod": "v5e",
+    "v5lite": "v5e",
+    "trillium": "v6e",
+    "80g": "80gb",
+    "40g": "40gb",
+    "32g": "32gb",
+    "sxm4": "sxm",
+    "sxm5": "sxm",
+    "6000ada": "6000_ada",
+    "5070ti": "5070_ti",
+    "4060ti": "4060_ti",
+}
+"""Words that name the same part; a driver's `SXM4` and a price list's `SXM` are one socket."""
+
+_NO_NEWS: Final = {
+    "nvidia", "amd", "intel", "google", "geforce", "tesla", "instinct", "graphics", "gpu", "tpu",
+    "generation", "oam", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7", "r", "tm",
+    "cpu", "apple", "processor", "of", "the", "per", "chip", "card", "socket", "desktop", "whole", "core",
+}  # fmt: skip
+"""Words of drivers' names that tell no two devices of the catalogue apart."""
+
+_VARIANT: Final = re.compile(r"[-_:](?:instruct|thinking|chat|it|hf|base|pt)(?=$|[-_:])")
+_MODELS: Final = {
+    "deepseekr10528": "deepseekr1",
+    "deepseekv30324": "deepseekv3",
+    "mistral7b": "mistral7bv0.3",
+    "r1distillllama8b": "deepseekr1distillllama8b",
+    "r1distillllama70b": "deepseekr1distillllama70b",
+}
+
+USUAL_DEVICES: Final = ("h100_sxm", "a100_80gb_sxm", "v100_sxm2_32gb", "rtx_5070ti", "rtx_5070")
+"""Of several devices that share a name, the one that people mean by it: `h100` is the SXM one."""
+
+
+def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
+    """The format, under this program's name for it, that people spell `fp8`, `bf16` or `awq`.
+
+    Raises
+    ------
+    SpecError
+        No such format, or one that is not allowed here.
+
+    Example
+    -------
+    >>> number_format("FP8", allowed=("bfloat16", "float8"), where="--dtype")
+    'float8'
+    """
+    found = known_format(text)
+    if found in allowed:
+        return found
+    close = get_close_matches(text.lower(), [word for word, name in _FORMAT_OF.items() if name in allowed], n=1)
+    raise SpecError(
+        f"{text!r} is not a number format" if found is None else f"the format {text!r} is not possible here",
+        where=where,
+        allowed=", ".join(allowed) + " (fp16, bf16, fp8, awq and the like are understood)",
+        try_=f"{where} {_FORMAT_OF[close[0]]}" if close else None,
+    )
+
+
+def known_format(text: str) -> str | None:
+    """The format that this spelling names, in any case; None where nobody uses it.
+
+    Example
+    -------
+    >>> known_format("NVFP4"), known_format("fast")
+    ('float4', None)
+    """
+    return _FORMAT_OF.get(text.strip().lower().replace("-", "_").removeprefix("torch."))
+
+
+def device_words(name: str) -> frozenset[str]:
+    """The words of a device's name that tell it from others, in any order, case and punctuation.
+
+    Example
+    -------
+    >>> sorted(device_words("NVIDIA H100 80GB HBM3")), sorted(device_words("a100-sxm4-80g"))
+    (['80gb', 'h100'], ['80gb', 'a100', 'sxm'])
+    """
+    plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
+    plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
+    words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
+    return frozenset(part for word in words for part in word.split("_") if part and part not in _NO_NEWS)
+
+
+def model_form(name: str) -> str:
+    """The form in which two spellings of one model's name are equal: no owner, dashes, case, nor which variant was tuned.
+
+    Example
+    -------
+    >>> model_form("meta-llama/Meta-Llama-3.1-8B-Instruct"), model_form("llama3.1:8b")
+    ('llama3.18b', 'llama3.18b')
+    """
+    plain = _VARIANT.sub("", name.strip().lower().rpartition("/")[2])
+    form = re.sub(r"[-_: ]", "", plain).removeprefix("meta")
+    return _MODELS.get(form, form)
+
+
+__all__ = ["USUAL_DEVICES", "device_words", "known_format", "model_form", "number_format"]
