@@ -9,7 +9,7 @@ from inferometer.spec.synonyms import number_format
 from inferometer.spec.types import DType
 
 
-class NumberFormat(click.ParamType):
+class NumberFormat(click.ParamType[str]):
     """A flag's value among ``allowed``, under any spelling of it; ``extra`` are further words that stand for themselves."""
 
     name = "format"
@@ -24,7 +24,8 @@ class NumberFormat(click.ParamType):
         return f"[{'|'.join((*self.extra, *self.allowed))}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """This program's name for the format."""
+        """The format under this program's name for it."""
+        del ctx
         text = str(value)
         if text in self.extra:
             return text

@@ -81,7 +81,7 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
     'float8'
     """
     found = known_format(text)
-    if found in allowed:
+    if found is not None and found in allowed:
         return found
     close = get_close_matches(text.lower(), [word for word, name in _FORMAT_OF.items() if name in allowed], n=1)
     raise SpecError(
