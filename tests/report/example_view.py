@@ -61,8 +61,8 @@ def point(label, prompt, batch, prefill_ms, reserved_mb, step_ms, *, n=7, flags=
         status="ok",
         n_reps=n,
         ttft_s=estimate(prefill_s, 0.03, n),
+        tpot_s=estimate(step_s, 0.015, n),
         decode_step_s=estimate(step_s, 0.015, n),
-        decode_gen_token_s=estimate(step_s, 0.015, n),
         prefill_tokens_per_s=estimate(prompt * batch / prefill_s, 0.03, n),
         decode_tokens_per_s=estimate(batch / step_s, 0.015, n),
         total_tokens_per_s=estimate(batch * (prompt + 32) / (prefill_s + 32 * step_s), 0.02, n),
@@ -85,7 +85,7 @@ def point(label, prompt, batch, prefill_ms, reserved_mb, step_ms, *, n=7, flags=
 
 def out_of_memory(label, prompt, batch):
     names = [
-        "ttft_s", "decode_step_s", "decode_gen_token_s", "prefill_tokens_per_s", "decode_tokens_per_s", "total_tokens_per_s",
+        "ttft_s", "tpot_s", "decode_step_s", "prefill_tokens_per_s", "decode_tokens_per_s", "total_tokens_per_s",
         "reserved_bytes", "allocated_bytes", "device_fraction", "cpu_fraction", "energy_joule", "mbu_fraction", "mfu_fraction",
         "mbu_datasheet_fraction", "mfu_datasheet_fraction", "predicted_decode_step_s", "predicted_ttft_s", "decode_limited_by",
         "prefill_limited_by",

@@ -53,16 +53,6 @@ class PointRepetitions:
         return _per(self.decode_s, self.n_decode_steps)
 
     @property
-    def decode_gen_token_s(self) -> F64:
-        """Decode time of the batch / generated tokens per sequence: the M1 table's decode ms/tok."""
-        return self.decode_s / self.point.gen_tokens
-
-    @property
-    def prefill_tokens_per_s(self) -> F64:
-        """Prompt tokens of the batch / prefill time."""
-        return _per(np.full(self.n_reps, float(self.point.batch_size * self.point.prompt_tokens)), self.prefill_s)
-
-    @property
     def decode_tokens_per_s(self) -> F64:
         """Tokens that the decode steps yielded / decode time."""
         return _per(self.point.batch_size * self.n_decode_steps, self.decode_s)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from inferometer.records.ceilings import judging_ceilings_per_s, matmul_probes_of, probes_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
 from inferometer.records.types import CeilingTable, PointStatus, ProbeKind, Run
@@ -21,33 +23,29 @@ _STATUS: dict[PointStatus, Status] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSummary:
-    """One sweep point over its repetitions: medians with 95 % intervals. What nobody could tell is None.
+    """One sweep point over its repetitions: medians with 95 % intervals. A number that was not measured is None.
 
-    Three views of a decode token are kept apart, because they differ:
-
-    ``decode_step_s``
-        one decode step of the whole batch: the median of the steps of a repetition where steps were recorded
-        (a single stall does not move it), else decode time / steps.
-    ``tpot_s``
-        decode time / decode steps, stalls included: TPOT of every sequence of the static batch.
-    ``decode_gen_token_s``
-        decode time / generated tokens per sequence, *decode p50 ms/tok* of the M1 table. Where the first of the
-        generated tokens comes from the prefill there is one step less than tokens, and it is smaller than ``tpot_s``.
+    Every surface (CSV, terminal, page, JSON) reads its numbers here. Speeds are computed from the times that stand
+    beside them, so a reader can compute one from the other: ``decode_tokens_per_s`` is batch / ``tpot_s``.
     """
 
     point_index: int
     point: SweepPoint
     status: Status
     n_reps: int
+    n_decode_steps: int | None
+    """Decode steps of a repetition: one less than the generated tokens where the prefill yields the first of them."""
     prefill_s: Estimate | None
-    decode_step_s: Estimate | None
     tpot_s: Estimate | None
-    decode_gen_token_s: Estimate | None
+    """Time per output token: decode time / decode steps, stalls included. The same for every sequence of a static batch."""
+    decode_step_s: Estimate | None
+    """Median decode step: of the steps of a repetition where steps were recorded (a single stall does not move it), else TPOT."""
     ttft_s: Estimate | None
     """In a static batch every first token comes with the end of the prefill."""
     prefill_tokens_per_s: Estimate | None
+    """Prompt tokens of the batch / ``prefill_s``."""
     decode_tokens_per_s: Estimate | None
-    """Output tokens of the decode steps / their time."""
+    """Output tokens of the decode steps / decode time: batch / ``tpot_s``."""
     total_tokens_per_s: Estimate | None
     """(batch · prompt + batch · generated) / (prefill + decode): input and output tokens."""
     reserved_bytes: Estimate | None
@@ -76,19 +74,21 @@ def summarise_points(run: Run) -> tuple[PointSummary, ...]:
 
 
 def _summarise(point: PointRepetitions, read_probes: CeilingTable | None, matmul_probes: CeilingTable | None) -> PointSummary:
-    prefill_s = median_estimate(point.prefill_s)
+    prefill_s, tpot_s = median_estimate(point.prefill_s), median_estimate(point.tpot_s)
+    n_decode_steps = point.n_decode_steps[~np.isnan(point.n_decode_steps)]
+    batch, n_prompt_tokens = point.point.batch_size, point.point.batch_size * point.point.prompt_tokens
     return PointSummary(
         point_index=point.point_index,
         point=point.point,
         status=_STATUS[point.status],
         n_reps=point.n_reps,
+        n_decode_steps=int(np.median(n_decode_steps)) if len(n_decode_steps) else None,
         prefill_s=prefill_s,
+        tpot_s=tpot_s,
         decode_step_s=median_estimate(point.decode_step_s),
-        tpot_s=median_estimate(point.tpot_s),
-        decode_gen_token_s=median_estimate(point.decode_gen_token_s),
         ttft_s=prefill_s,
-        prefill_tokens_per_s=median_estimate(point.prefill_tokens_per_s),
-        decode_tokens_per_s=median_estimate(point.decode_tokens_per_s),
+        prefill_tokens_per_s=None if prefill_s is None else prefill_s.inverted(n_prompt_tokens),
+        decode_tokens_per_s=None if tpot_s is None else tpot_s.inverted(batch),
         total_tokens_per_s=median_estimate(point.total_tokens_per_s),
         reserved_bytes=median_estimate(point.reserved_bytes),
         allocated_bytes=median_estimate(point.allocated_bytes),

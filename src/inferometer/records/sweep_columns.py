@@ -2,6 +2,8 @@
 
 Megabytes in these tables are 2^20 bytes: that is what tools built on torch print (the weights of a 3.09 B model in 16 bit
 are 5,886 of them, and published tables start just above that, below its 6,172 · 10^6 bytes).
+
+``decode_p50_ms_per_tok`` is TPOT, as ``tpot_ms``: published tables write it under the first name. Decode time is TPOT · decode_steps.
 """
 
 import csv
@@ -19,7 +21,7 @@ from inferometer.stats.estimate import Estimate
 
 BYTES_PER_MB: Final = 2**20
 
-FieldName: TypeAlias = Literal["prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "reserved_mb", "allocated_mb", "flag"]
+FieldName: TypeAlias = Literal["prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "steps", "reserved_mb", "allocated_mb", "flag"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ def column_texts(row: SweepRow) -> dict[str, str]:
     """What stands in each column of a line, in order. Nothing where there is no number."""
     summary, point = row.summary, row.summary.point
     n_prompt_tokens = point.batch_size * point.prompt_tokens
-    prefill, decode = summary.prefill_s, summary.decode_gen_token_s
+    prefill, decode = summary.prefill_s, summary.tpot_s
     ms, mb = 1e3, 1 / BYTES_PER_MB
     return {
         "seq_len": str(point.prompt_tokens),
@@ -54,13 +56,15 @@ def column_texts(row: SweepRow) -> dict[str, str]:
         "mfu": _value(row.mfu_fraction),
         "flag": row.flag,
         "ttft_ms": _value(summary.ttft_s, ms),
-        "tpot_ms": _value(summary.tpot_s, ms),
+        "tpot_ms": _value(decode, ms),
+        "decode_steps": "" if summary.n_decode_steps is None else str(summary.n_decode_steps),
+        "median_step_ms": _value(summary.decode_step_s, ms),
         "prefill_low_ms": _end(prefill, ms, _low),
         "prefill_high_ms": _end(prefill, ms, _high),
         "decode_low_ms_per_tok": _end(decode, ms, _low),
         "decode_high_ms_per_tok": _end(decode, ms, _high),
-        "tpot_low_ms": _end(summary.tpot_s, ms, _low),
-        "tpot_high_ms": _end(summary.tpot_s, ms, _high),
+        "tpot_low_ms": _end(decode, ms, _low),
+        "tpot_high_ms": _end(decode, ms, _high),
         "mbu_low": _end(row.mbu_fraction, 1, _low),
         "mbu_high": _end(row.mbu_fraction, 1, _high),
         "mfu_low": _end(row.mfu_fraction, 1, _low),
@@ -125,6 +129,7 @@ _ALIASES: Final[dict[FieldName, tuple[str, ...]]] = {
         "decode_ms_per_step",
     ),
     "step_ms": ("tpot_ms", "tpot_p50_ms"),
+    "steps": ("decode_steps", "n_decode_steps"),
     "reserved_mb": ("reserved_mb", "peak_reserved_mb", "mem_reserved_mb", "memory_reserved_mb"),
     "allocated_mb": ("allocated_mb", "peak_allocated_mb", "mem_allocated_mb", "memory_allocated_mb"),
     "flag": ("flag", "flags", "status"),

@@ -166,15 +166,17 @@ def _table_of(lines: list[_Line], facts: TableFacts, where: str) -> SweepTable:
 
 
 def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
-    """One repetition. Where a table has both decode time / generated tokens and TPOT, their quotient tells how many steps there were."""
+    """One repetition. A table without decode_steps that has both decode time / generated tokens and TPOT gives them by their quotient."""
     prefill_ms, decode_ms, step_ms = (_number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms"))
     reserved_mb, allocated_mb = _number(line, "reserved_mb", where), _number(line, "allocated_mb", where)
     is_out_of_memory = any(word in line.fields.get("flag", "").lower() for word in _OUT_OF_MEMORY)
     if prefill_ms is None and decode_ms is None and step_ms is None and not is_out_of_memory:
         raise RecordError("neither a prefill nor a decode time", where=where, allowed="a time, or OOM in a column called flag")
-    n_steps = point.gen_tokens
-    total_ms = None if decode_ms is None else decode_ms * point.gen_tokens
-    if step_ms is not None:
+    n_steps = _count(line, "steps", point.gen_tokens, where, "decode_steps")
+    total_ms = None if decode_ms is None else decode_ms * n_steps
+    if step_ms is not None and line.fields.get("steps", "").lower() not in _ABSENT_TEXTS:
+        total_ms = step_ms * n_steps
+    elif step_ms is not None:
         n_steps = max(1, point.gen_tokens - 1) if total_ms is None else max(1, round(total_ms / step_ms))
         total_ms = step_ms * n_steps if total_ms is None else total_ms
     return {

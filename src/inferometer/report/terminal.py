@@ -61,17 +61,17 @@ class Prose:
 
 
 def points_table(points: Sequence[PointRow]) -> RenderableType:
-    """Batch × (step, throughput, prediction and its error, limit), one block for each prompt length and run."""
+    """Batch × (TPOT, throughput, median step and what was predicted for it, limit), one block for each prompt length and run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_runs = len({row.run_label for row in points}) > 1
-    for header in (["run"] if has_runs else []) + ["prompt", "batch", "TTFT", "step ms", "tok/s", "predicted step", "limited by", ""]:
+    for header in (["run"] if has_runs else []) + ["prompt", "batch", "TTFT", "TPOT ms", "tok/s", "step → predicted", "limited by", ""]:
         table.add_column(header, justify="left" if header in {"run", "limited by", ""} else "right", no_wrap=header != "limited by")
     for row in points:
         cells = [
             str(row.prompt_tokens),
             str(row.batch_size),
             duration_text(row.ttft_s),
-            _with_margin(row.decode_step_s, 1e3),
+            _with_margin(row.tpot_s, 1e3),
             _with_margin(row.decode_tokens_per_s, 1.0),
             _predicted_text(row),
             row.decode_limited_by or ABSENT_TEXT,
@@ -128,13 +128,14 @@ def _with_margin(estimate: Estimate | None, factor_ratio: float) -> str:
 
 
 def _predicted_text(row: PointRow) -> str:
-    """``30.9 (-2 %)``: what a model that had not seen the point said, and how far off it was."""
-    if row.predicted_decode_step_s is None:
-        return ABSENT_TEXT
-    predicted = format_number(row.predicted_decode_step_s.value * 1e3)
-    if row.decode_step_s is None:
-        return predicted
-    return f"{predicted} ({row.predicted_decode_step_s.value / row.decode_step_s.value - 1:+.0%})"
+    """``31.5 → 30.9 (-2 %)``: the measured median step, what a model fitted without the point predicted for it, and its error."""
+    measured, predicted = row.decode_step_s, row.predicted_decode_step_s
+    if predicted is None:
+        return ABSENT_TEXT if measured is None else format_number(measured.value * 1e3)
+    if measured is None:
+        return f"{ABSENT_TEXT} → {format_number(predicted.value * 1e3)}"
+    error = f"({predicted.value / measured.value - 1:+.0%})"
+    return f"{format_number(measured.value * 1e3)} → {format_number(predicted.value * 1e3)} {error}"
 
 
 def _share_text(part_s: float | None, measured_s: float) -> str:

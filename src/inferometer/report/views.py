@@ -38,10 +38,10 @@ class PointRow:
     n_reps: int
     ttft_s: Estimate | None
     """First token of the whole static batch: its prefill."""
+    tpot_s: Estimate | None
+    """Decode time / decode steps: each step of the static batch yields one token of each sequence."""
     decode_step_s: Estimate | None
-    """One decode step of the whole batch; TPOT of each sequence."""
-    decode_gen_token_s: Estimate | None
-    """Decode time / generated tokens per sequence, the definition of the sweep table."""
+    """The median decode step, which a single stall does not move: predictions of a step are compared with it."""
     prefill_tokens_per_s: Estimate | None
     decode_tokens_per_s: Estimate | None
     """Output tokens per second of the whole batch."""

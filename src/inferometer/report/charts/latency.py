@@ -50,18 +50,18 @@ def ttft_chart(view: SweepReportView) -> ChartSpec | None:
 
 
 def step_chart(view: SweepReportView) -> ChartSpec | None:
-    """Duration of a decode step against the batch, a line for each prompt length."""
+    """Median decode step against the batch, a line for each prompt length."""
     lines = series_along(view, "batch_size", _step)
     if not lines:
         return None
     rows = point_rows(lines, "batch_size", _step, MS_PER_S)
     curve = curve_rows(view, lines, "decode", MS_PER_S)
     x = shared_x(rows, curve, "batch (log scale)")
-    title = ("decode step, ms (TPOT)", *_statistic(lines, _step, has_curve=bool(curve)))
+    title = ("median decode step, ms", *_statistic(lines, _step, has_curve=bool(curve)))
     y = alt.Y("value:Q", scale=alt.Scale(zero=True, nice=True), axis=y_axis(*title, tick_count=5))
-    tooltip = _tooltip("batch", "step, ms")
+    tooltip = _tooltip("batch", "median step, ms")
     layers = [*predicted_lines(curve, list(lines), x, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve))]
-    header, cells = _table(lines, "batch_size", _step, ("batch", "decode step ms [95 %]"))
+    header, cells = _table(lines, "batch_size", _step, ("batch", "median step ms [95 %]"))
     return ChartSpec(
         chart_id="step-vs-batch",
         title="Decode step against batch",
