@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -92,7 +93,7 @@ def by_hand(point):
 
 
 def test_csv_json_page_and_terminal_give_the_same_numbers(answer):
-    with open(answer.csv, newline="") as file:
+    with Path(answer.csv).open(newline="") as file:
         lines = list(csv.DictReader(file))
     rows = json.loads(msgspec.json.encode(answer))["view"]["points"]
     page = points_table(answer.view)

@@ -21,7 +21,9 @@ from inferometer.stats.estimate import Estimate
 
 BYTES_PER_MB: Final = 2**20
 
-FieldName: TypeAlias = Literal["prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "steps", "reserved_mb", "allocated_mb", "flag"]
+FieldName: TypeAlias = Literal[
+    "prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "steps", "reserved_mb", "allocated_mb", "flag"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,11 @@ class TextTable:
 DEFINITIONS: Final = (
     ("TTFT", "ttft_s", "time to first token: of a static batch, from its submission to its first token, its prefill."),
     ("TPOT", "tpot_s", "time per output token: decode time ÷ decode steps, as each step yields one token of each sequence of the batch."),
-    ("Median step", "decode_step_s", "median of a repetition's decode steps: one stall does not move it. Predicted steps are compared with it."),
+    (
+        "Median step",
+        "decode_step_s",
+        "median of a repetition's decode steps: one stall does not move it. Predicted steps are compared with it.",
+    ),
     ("Output tok/s", "decode_tokens_per_s", "output tokens of the whole batch per second of decode: batch ÷ TPOT."),
     ("Total tok/s", "total_tokens_per_s", "input and output tokens of the whole batch per second of prefill and decode together."),
     ("MBU", "mbu_fraction", "(weight bytes + KV bytes read per decode step ÷ median step) ÷ memory bandwidth measured around the point."),
