@@ -8,7 +8,7 @@ import click
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.format_option import FORMAT, FORMAT_OR_NONE
 from inferometer.cli.predict_text import predict_text
-from inferometer.cli.prediction import PredictAnswer, likely_changes, speeds_at
+from inferometer.cli.prediction import PredictAnswer, likely_changes, sparsity_gain, speeds_at
 from inferometer.errors import SpecError
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
@@ -41,7 +41,7 @@ Examples:
 @click.option("--tp", "--tensor-parallel-size", "tp", type=_COUNT, default=1, show_default=True, help="Tensor-parallel devices.")
 @click.option("--pp", "--pipeline-parallel-size", "pp", type=_COUNT, default=1, show_default=True, help="Pipeline-parallel stages.")
 @click.option("--ep", is_flag=True, help="Experts spread over the tensor-parallel devices.")
-@click.option("--sparsity", is_flag=True, help="2:4 sparse weights.")
+@click.option("--sparsity", is_flag=True, help="2:4 sparse weights: what they gain, and where the model newly fits.")
 @click.option("--speculative", metavar="K,ACCEPTANCE,COST", help="Draft K tokens; chance of each; a draft step's cost against a step.")
 @click.option("--prefix-hit", type=float, default=0.0, help="Share of each prompt that the prefix cache holds.")
 @click.option("--usd-per-hour", type=float, help="Price of one device. Default: the catalogue's first.")
@@ -74,6 +74,7 @@ def command(model: str, hardware: str, *, what_if: bool, as_json: bool, **flags:
         basis="fitted" if fitted is not None else "measured ceilings" if hardware == "this" else "datasheet",
         datasheet=sheet,
         fitted=fitted,
+        sparsity=sparsity_gain(scenario),
         what_ifs=likely_changes(scenario) if what_if else (),
     )
     give(answer, as_json=as_json, show=predict_text)

@@ -12,6 +12,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_count, format_duration, format_fraction, format_number, format_rate
 
 _ABSENT = "not known"
+_MOST_NAMES = 8
 
 
 def predict_text(answer: PredictAnswer) -> RenderableType:
@@ -24,8 +25,10 @@ def predict_text(answer: PredictAnswer) -> RenderableType:
         _speeds(answer),
     ]
     parts += [Text(""), _sizes(sheet), Text(""), _bounds(sheet)]
+    if answer.sparsity is not None:
+        parts += [Text(""), _gains("2:4 sparsity against dense", (answer.sparsity,))]
     if answer.what_ifs:
-        parts += [Text(""), _what_ifs(answer.what_ifs)]
+        parts += [Text(""), _gains("what if", answer.what_ifs)]
     of = "" if answer.fitted is None else "on what is by datasheet: "
     parts += [Text(f"CAUTION {of}{caution}") for caution in sheet.cautions]
     return Group(*parts)
@@ -149,13 +152,19 @@ def _bound_cells(phase: PhaseAnswer) -> tuple[str, ...]:
     )
 
 
-def _what_ifs(rows: tuple[WhatIfRow, ...]) -> RenderableType:
-    table = Table("what if", "TTFT", "TPOT", "tok/s per device", "weights saved", "needs", box=None, pad_edge=False)
+def _gains(title: str, rows: tuple[WhatIfRow, ...]) -> RenderableType:
+    table = Table(title, "TTFT", "TPOT", "tok/s per device", "weights saved", "needs", box=None, pad_edge=False)
     for row in rows:
         gains = (row.ttft_gain_ratio, row.tpot_gain_ratio, row.throughput_gain_ratio)
-        saved = format_bytes(row.weight_bytes_saved) if row.weight_bytes_saved else "none"
+        saved = f"{format_bytes(row.weight_bytes_saved)} ({row.weight_saved_fraction:.0%})" if row.weight_bytes_saved else "none"
         table.add_row(row.name, *(f"{gain.value:.2f}x" for gain in gains), saved, Text(row.needs or ""))
-    return table
+    newly = [Text(f"{row.name} makes it fit on {_few(row.newly_fits_on)}") for row in rows if row.newly_fits_on]
+    return Group(table, *newly)
+
+
+def _few(names: tuple[str, ...]) -> str:
+    rest = f" and {len(names) - _MOST_NAMES} more (--json lists them)" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + rest
 
 
 __all__ = ["predict_text"]

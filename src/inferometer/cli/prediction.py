@@ -1,7 +1,7 @@
 """What does a prediction hold: the datasheet's answer, a fitted model's where there is one, and what changes would gain?"""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ from inferometer.perfmodel.datasheet import DatasheetPrediction
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.whatif import (
     Change,
+    newly_fits_on,
     what_if,
     with_devices,
     with_kv_dtype,
@@ -19,6 +20,7 @@ from inferometer.perfmodel.whatif import (
     with_quantization,
     with_sparsity,
 )
+from inferometer.spec import catalog
 from inferometer.spec.types import ModelSpec
 from inferometer.stats.estimate import Estimate
 
@@ -47,6 +49,10 @@ class WhatIfRow:
     tpot_gain_ratio: Estimate
     throughput_gain_ratio: Estimate
     weight_bytes_saved: int
+    weight_saved_fraction: float
+    """Of the weights of each device."""
+    newly_fits_on: tuple[str, ...]
+    """Devices of the catalogue on which it fits with the change and not without, in the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,8 @@ class PredictAnswer:
     basis: Literal["datasheet", "measured ceilings", "fitted"]
     datasheet: DatasheetPrediction
     fitted: FittedSpeeds | None
+    sparsity: WhatIfRow | None
+    """What --sparsity gains over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
 
 
@@ -105,6 +113,8 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
 
 def speeds_at(path: Path, scenario: Scenario) -> FittedSpeeds:
     """What the fit at ``path`` says of the scenario's static batch: one of sweeps, or of load tests."""
+    if scenario.is_sparse:
+        raise SpecError("the fit is one of dense weights", where="--fit, --sparsity", try_="--sparsity without --fit")
     if server_fit.is_server_fit(path):
         return server_speeds(server_fit.load_server_fit(path), scenario)
     return fitted_speeds(steptime_file.load_step_time_model(path), scenario)
@@ -167,6 +177,14 @@ def check_model(fitted: ModelSpec, asked: ModelSpec) -> None:
         )
 
 
+def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
+    """What the scenario's 2:4 sparsity gains over dense weights; None where its weights are dense."""
+    if not scenario.is_sparse:
+        return None
+    dense = replace(scenario, is_sparse=False)
+    return _row(dense, with_sparsity(dense))
+
+
 def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
     """What the usual changes would gain; those that are impossible here are left out."""
     makers: tuple[Callable[[], Change], ...] = (
@@ -174,7 +192,7 @@ def likely_changes(scenario: Scenario) -> tuple[WhatIfRow, ...]:
         lambda: with_quantization(scenario, "int8"),
         lambda: with_quantization(scenario, "int4"),
         lambda: with_kv_dtype(scenario, "float8"),
-        lambda: with_sparsity(scenario),
+        *(() if scenario.is_sparse else (lambda: with_sparsity(scenario),)),
         lambda: with_devices(scenario, n_tensor=2 * scenario.engine.tensor_parallel_size),
         lambda: with_prefix_hits(scenario, 0.5),
     )
@@ -185,21 +203,28 @@ def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[Wh
     rows: list[WhatIfRow] = []
     for make in makers:
         try:
-            change = make()
-            gain = what_if(scenario, change)
+            rows.append(_row(scenario, make()))
         except SpecError:  # the device lacks the format, or the heads cannot be split: no such change here
             continue
-        rows.append(
-            WhatIfRow(
-                name=change.name,
-                needs=change.needs,
-                ttft_gain_ratio=gain.ttft_gain_ratio,
-                tpot_gain_ratio=gain.tpot_gain_ratio,
-                throughput_gain_ratio=gain.throughput_gain_ratio,
-                weight_bytes_saved=gain.weight_bytes_saved,
-            )
-        )
     return rows
+
+
+def _row(scenario: Scenario, change: Change) -> WhatIfRow:
+    gain = what_if(scenario, change)
+    has_same_devices = change.scenario.n_devices == scenario.n_devices
+    # 2:4 sparse kernels are known for NVIDIA devices alone.
+    devices = [device for device in catalog.load_hardware() if device.vendor == "nvidia" or not change.scenario.is_sparse]
+    fits_on = newly_fits_on(scenario, change.scenario, devices) if has_same_devices else ()
+    return WhatIfRow(
+        name=change.name,
+        needs=change.needs,
+        ttft_gain_ratio=gain.ttft_gain_ratio,
+        tpot_gain_ratio=gain.tpot_gain_ratio,
+        throughput_gain_ratio=gain.throughput_gain_ratio,
+        weight_bytes_saved=gain.weight_bytes_saved,
+        weight_saved_fraction=gain.weight_bytes_saved / (gain.weight_bytes_saved + gain.after.sizes.weight_bytes),
+        newly_fits_on=tuple(device.hardware_id for device in fits_on),
+    )
 
 
 __all__ = [
@@ -211,5 +236,6 @@ __all__ = [
     "fitted_speeds",
     "likely_changes",
     "server_speeds",
+    "sparsity_gain",
     "speeds_at",
 ]

@@ -155,21 +155,27 @@ def predict_scenario(
     )
 
 
-def _sizes(scenario: Scenario, *, utilization_fraction: float) -> Sizes:
-    model, engine = scenario.model, scenario.engine
-    question = MemoryQuestion(
-        model=model,
-        engine=engine,
+def memory_question(scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value) -> MemoryQuestion:
+    """What must the memory of each device hold in this scenario?"""
+    return MemoryQuestion(
+        model=scenario.model,
+        engine=scenario.engine,
         hardware=scenario.hardware,
         context_tokens=scenario.prompt_tokens + scenario.output_tokens,
         prompt_tokens=scenario.prompt_tokens,
         plan=scenario.used_plan,
         utilization_fraction=utilization_fraction,
+        is_sparse=scenario.is_sparse,
     )
+
+
+def _sizes(scenario: Scenario, *, utilization_fraction: float) -> Sizes:
+    model, engine = scenario.model, scenario.engine
+    question = memory_question(scenario, utilization_fraction=utilization_fraction)
     return Sizes(
         n_parameters=n_parameters(model),
         n_active_parameters=n_active_parameters(model),
-        weight_bytes=weight_bytes(model, engine),
+        weight_bytes=weight_bytes(model, engine, is_sparse=scenario.is_sparse),
         kv_bytes_per_token=kv_bytes_per_token(model, kv_dtype(engine)),
         memory=memory_budget(question, scenario.batch_size),
         largest_batch_size=largest_batch_size(question),
@@ -231,7 +237,8 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     if hardware.vendor != "nvidia":
         said.append("the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the likely time in a table of 2024")
     if scenario.is_sparse:
-        said.append("2:4 sparsity needs weights that were pruned for it")
+        known = "" if hardware.vendor == "nvidia" else "; its gains were published for NVIDIA devices alone"
+        said.append(f"2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for it{known}")
     if scenario.launch_overhead_s == 0:
         said.append("launch overhead is not in datasheets: small models in eager mode are slower; fit a sweep to know")
     if costs.price is not None:
@@ -249,6 +256,7 @@ __all__ = [
     "PhaseAnswer",
     "Sizes",
     "Speeds",
+    "memory_question",
     "predict_datasheet",
     "predict_scenario",
 ]

@@ -60,6 +60,8 @@ class MemoryQuestion:
     utilization_fraction: float = DEFAULT_UTILIZATION.value
     n_expert_shards: int = 1
     """Over how many replicas that step together are the experts spread?"""
+    is_sparse: bool = False
+    """Whether the matrices of the layers are 2:4 sparse."""
     has_all_logits: bool = False
     """Whether the prefill computes logits for each position instead of the last."""
 
@@ -92,6 +94,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
+    whole_bytes = weight_bytes(model, engine, n_expert_shards=question.n_expert_shards, is_sparse=question.is_sparse)
     total_bytes = round(question.hardware.memory_bytes.value)
     rows = batch_size * question.prompt_tokens
     rows = rows if question.max_step_tokens is None else min(rows, max(question.max_step_tokens, batch_size))
@@ -101,7 +104,7 @@ def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     return MemoryBudget(
         total_bytes=total_bytes,
         reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
-        weight_bytes=round(weight_bytes(model, engine, n_expert_shards=question.n_expert_shards) * stage_fraction),
+        weight_bytes=round(whole_bytes * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
         activation_bytes=round(rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8),
         logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),

@@ -82,14 +82,24 @@ class Efficiency:
     memory_fraction: float
     message_latency_s: float
     overlap: Overlap
+    sparse_rate_ratio: float
+    """FLOP/s of 2:4 sparse matrices / FLOP/s of dense ones (``SPARSE_RATES``)."""
     source: Source
 
+
+SPARSE_RATES: Final = Source(
+    kind="page",
+    where="2 is the datasheets' promise; 1.30 on Llama-2-70B in float8 at batch 896, where FLOP limit (NVIDIA Model Optimizer, "
+    "examples/benchmark.md, H100); 1.26 to 1.39 for single float8 layers on H100, and 1.0 with the slower of two kernels "
+    "(pytorch/ao pull requests 2012 and 4730)",
+)
 
 BEST: Final = Efficiency(
     compute_fraction=1.0,
     memory_fraction=1.0,
     message_latency_s=0.0,
     overlap="everything",
+    sparse_rate_ratio=2.0,
     source=Source(kind="derived", where="the peaks themselves"),
 )
 LIKELY: Final = Efficiency(
@@ -97,6 +107,7 @@ LIKELY: Final = Efficiency(
     memory_fraction=0.65,
     message_latency_s=20e-6,
     overlap="compute and memory",
+    sparse_rate_ratio=1.3,
     source=Source(
         kind="derived",
         where="medians: gpt-fast README (pytorch-labs/gpt-fast@6ecad9b) decode of Llama 7B to 70B in 16 and 8 bit on one A100 or "
@@ -108,6 +119,7 @@ WORST: Final = Efficiency(
     memory_fraction=0.4,
     message_latency_s=40e-6,
     overlap="nothing",
+    sparse_rate_ratio=1.0,
     source=Source(kind="derived", where="the lowest of the same tables, 4-bit weights left out"),
 )
 
@@ -120,25 +132,25 @@ class Phases:
     tpot_s: float
 
 
-def prefill_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The step that yields the first token of each sequence, the whole (micro-)batch at once."""
     cached_tokens = min(round(scenario.prefix_hit_fraction * scenario.prompt_tokens), scenario.prompt_tokens - 1)
     shape = prefill_shape(batch_size=scenario.step_batch_size, prompt_tokens=scenario.prompt_tokens, cached_tokens=cached_tokens)
-    return shape, _work(scenario, shape)
+    return shape, _work(scenario, shape, efficiency)
 
 
-def decode_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The mean decode step: of one token for each sequence, or of a verification."""
     if scenario.speculation is not None:
         shape = verification_shape(scenario.speculation, batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
-        return shape, _work(scenario, shape)
-    return plain_decode_of(scenario)
+        return shape, _work(scenario, shape, efficiency)
+    return plain_decode_of(scenario, efficiency)
 
 
-def plain_decode_of(scenario: Scenario) -> tuple[BatchShape, StepWork]:
+def plain_decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The mean decode step without speculation."""
     shape = decode_shape(batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
-    return shape, _work(scenario, shape)
+    return shape, _work(scenario, shape, efficiency)
 
 
 def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
@@ -157,14 +169,16 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
             return max(bound.lower_s, scenario.launch_overhead_s)
         return max(max(bound.compute_s, bound.memory_s) + bound.link_s, scenario.launch_overhead_s)
 
-    decode_s = step_s(decode_of(scenario)[1])
-    ttft_s = step_s(prefill_of(scenario)[1])
+    decode_s = step_s(decode_of(scenario, efficiency)[1])
+    ttft_s = step_s(prefill_of(scenario, efficiency)[1])
     if scenario.used_plan.n_pipeline > 1:
         # The last micro-batch's first token waits until those before it have left the first stage.
         ttft_s *= 1 + (scenario.used_plan.n_pipeline - 1) / scenario.used_plan.n_pipeline
     if scenario.speculation is None:
         return Phases(ttft_s=ttft_s, tpot_s=decode_s)
-    drafts_s = scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio * step_s(plain_decode_of(scenario)[1])
+    drafts_s = (
+        scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio * step_s(plain_decode_of(scenario, efficiency)[1])
+    )
     return Phases(ttft_s=ttft_s, tpot_s=(decode_s + drafts_s) / scenario.expected_step_tokens)
 
 
@@ -180,14 +194,17 @@ def bounds_of(scenario: Scenario) -> tuple[StepBound, StepBound]:
     return step_bound(prefill_of(scenario)[1], peaks), step_bound(decode_of(scenario)[1], peaks)
 
 
-def _work(scenario: Scenario, shape: BatchShape) -> StepWork:
+def _work(scenario: Scenario, shape: BatchShape, efficiency: Efficiency) -> StepWork:
     work = step_work(scenario.model, scenario.engine, shape, plan=scenario.used_plan)
-    return sparse_work(work, scenario.model, scenario.engine, n_rows=shape.n_rows) if scenario.is_sparse else work
+    if not scenario.is_sparse:
+        return work
+    return sparse_work(work, scenario.model, scenario.engine, n_rows=shape.n_rows, rate_ratio=efficiency.sparse_rate_ratio)
 
 
 __all__ = [
     "BEST",
     "LIKELY",
+    "SPARSE_RATES",
     "WORST",
     "Efficiency",
     "Overlap",

@@ -138,21 +138,31 @@ def n_active_parameters(model: ModelSpec) -> int:
     return n_parameters(model) - idle - lookup
 
 
-def stored_weight_bits(engine: EngineSpec) -> float:
+def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
     """How many bits does the engine store for a weight of the layers, scales included? int4 in groups of 128 takes 4.16.
+
+    2:4 sparse weights store two of four neighbouring values, and two bits for each stored value that give its position: half
+    of the value bits and one bit more for each weight. Scales are those of the dense matrix.
+
+    Source
+    ------
+    Mishra et al., Accelerating Sparse Deep Neural Networks (arXiv 2104.08378), section 3.
 
     Example
     -------
     >>> stored_weight_bits(EngineSpec(dtype="bfloat16", quantization="int4"))
     4.15625
+    >>> stored_weight_bits(EngineSpec(dtype="bfloat16"), is_sparse=True)
+    9.0
     """
-    if engine.quantization is None:
-        return DTYPE_BITS[engine.dtype]
-    stored = STORED_FORMATS.get(engine.quantization)
-    return DTYPE_BITS[engine.quantization] if stored is None else stored.weight_bits
+    dtype = engine.dtype if engine.quantization is None else engine.quantization
+    stored = None if engine.quantization is None else STORED_FORMATS.get(engine.quantization)
+    value_bits: float = DTYPE_BITS[dtype] if stored is None else stored.value_bits
+    scale_bits = 0.0 if stored is None else stored.weight_bits - stored.value_bits
+    return (value_bits / 2 + 1 if is_sparse else value_bits) + scale_bits
 
 
-def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1) -> int:
+def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1, is_sparse: bool = False) -> int:
     """How many bytes of weights does one device hold, of the experts one of ``n_expert_shards`` parts (the largest)?
 
     Under tensor parallelism matrices are split over the devices; K and V projections over at most ``n_kv_heads`` of them;
@@ -168,7 +178,10 @@ def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int =
     n_devices = checked_tensor_parallel(model, engine)
     plain_bits = DTYPE_BITS[engine.dtype]
     held = {part: -(-part.n_copies // n_expert_shards) / part.n_copies for part in linears(model)}
-    total_bits = sum(linear_bits(part, engine) * part.n_weights * share / n_shards(part, model, n_devices) for part, share in held.items())
+    total_bits = sum(
+        linear_bits(part, engine, is_sparse=is_sparse) * part.n_weights * share / n_shards(part, model, n_devices)
+        for part, share in held.items()
+    )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
     n_embedding_shards = n_devices if engine.engine == "vllm" else 1
     total_bits += _embedding_elements(model) * plain_bits / n_embedding_shards
@@ -177,7 +190,7 @@ def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int =
     return round(total_bits / 8)
 
 
-def step_weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_rows: int, n_logit_positions: int) -> float:
+def step_weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_rows: int, n_logit_positions: int, is_sparse: bool = False) -> float:
     """How many bytes of weights does one device read in a step of ``n_rows`` new tokens?
 
     Each matrix once, of the experts only those that some row is routed to, the head where logits are wanted; of the
@@ -188,7 +201,7 @@ def step_weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_rows: int, n_lo
     bits = 0.0
     for part in linears(model):
         share_fraction = expected_experts(part.n_copies, part.n_active_copies, n_rows) / part.n_copies
-        bits += linear_bits(part, engine) * part.n_weights / n_shards(part, model, n_devices) * share_fraction
+        bits += linear_bits(part, engine, is_sparse=is_sparse) * part.n_weights / n_shards(part, model, n_devices) * share_fraction
     if n_logit_positions > 0:
         bits += _embedding_elements(model) * plain_bits / n_devices
     return (bits + _small_vectors(model) * plain_bits) / 8
@@ -214,9 +227,9 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
     return n_experts * (1.0 - (1.0 - n_experts_per_token / n_experts) ** n_tokens)
 
 
-def linear_bits(part: Linear, engine: EngineSpec) -> float:
-    """How many bits does the engine store for a weight of this matrix?"""
-    return stored_weight_bits(engine) if part.is_quantised else DTYPE_BITS[engine.dtype]
+def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
+    """How many bits does the engine store for a weight of this matrix? What quantisation leaves alone, pruning does too."""
+    return stored_weight_bits(engine, is_sparse=is_sparse) if part.is_quantised else DTYPE_BITS[engine.dtype]
 
 
 def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:

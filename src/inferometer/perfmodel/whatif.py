@@ -4,16 +4,17 @@ Each change makes another scenario; both are answered by the datasheets and comp
 known than either, because their common efficiencies cancel: the interval of a gain is that over all levels of efficiency.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.datasheet import DatasheetPrediction, predict_scenario
+from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
+from inferometer.perfmodel.memory import memory_budget
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Phases, Scenario, phases_at
 from inferometer.perfmodel.speculation import Speculation
-from inferometer.spec.types import DType
+from inferometer.spec.types import DType, HardwareSpec
 from inferometer.stats.estimate import Estimate
 
 METHOD: Final = "datasheet: the same change at three levels of efficiency"
@@ -66,6 +67,15 @@ def what_if(before: Scenario, change: Change) -> WhatIf:
         throughput_gain_ratio=gain(_device_seconds_per_token_s),
         weight_bytes_saved=plain.sizes.weight_bytes - after.sizes.weight_bytes,
     )
+
+
+def newly_fits_on(before: Scenario, after: Scenario, devices: Sequence[HardwareSpec]) -> tuple[HardwareSpec, ...]:
+    """On which of these devices, as many of them, does the changed scenario fit and the one before not?"""
+
+    def fits(scenario: Scenario, device: HardwareSpec) -> bool:
+        return memory_budget(memory_question(replace(scenario, hardware=device)), scenario.batch_size).fits
+
+    return tuple(device for device in devices if fits(after, device) and not fits(before, device))
 
 
 def with_precision(scenario: Scenario, dtype: DType) -> Change:
@@ -143,6 +153,7 @@ __all__ = [
     "METHOD",
     "Change",
     "WhatIf",
+    "newly_fits_on",
     "what_if",
     "with_devices",
     "with_graphs",

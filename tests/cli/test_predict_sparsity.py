@@ -1,0 +1,33 @@
+"""Does ``inferometer predict --sparsity`` say what sparse weights gain, and on which devices the model then fits?"""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from inferometer.cli.predict import command
+
+WORDS = ("llama-2-70b", "--hardware", "h100_sxm", "--quantization", "float8", "--batch", "32", "--prompt", "128", "--output", "128")
+
+
+def predicted(*words):
+    outcome = CliRunner().invoke(command, [*WORDS, *words], catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.stdout
+
+
+def test_the_json_holds_the_gain_over_dense_weights():
+    sparse, dense = json.loads(predicted("--sparsity", "--json")), json.loads(predicted("--what-if", "--json"))
+    assert dense["sparsity"] is None
+    row = sparse["sparsity"]
+    assert row == next(one for one in dense["what_ifs"] if one["name"] == "2:4 sparsity")
+    assert row["weight_saved_fraction"] == pytest.approx(0.37, abs=0.005)
+    assert "l40s" in row["newly_fits_on"]
+    budgets = [answer["datasheet"]["sizes"]["memory"]["weight_bytes"] for answer in (dense, sparse)]
+    assert budgets[0] - budgets[1] == row["weight_bytes_saved"]
+
+
+def test_the_text_says_it():
+    text = " ".join(predicted("--sparsity").split())
+    assert "2:4 sparsity makes it fit on" in text
+    assert "(37%)" in text
