@@ -2,10 +2,15 @@
 
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from inferometer import suggestions
+
+sys.path.insert(0, str(Path(__file__).parent))
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("desk", deadline=None)  # a busy machine is not an error
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
@@ -17,3 +22,19 @@ def _interruptible():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _suggestions_are_parsed():
+    """No suggested command escapes: whatever a test makes the code suggest is given to the command line's own parser."""
+    with pytest.MonkeyPatch.context() as patched:
+        written = suggestions._written
+
+        def checked(*words: str) -> str:
+            import suggested  # it imports every verb: only where something is suggested
+
+            suggested.check_words(words)
+            return written(*words)
+
+        patched.setattr(suggestions, "_written", checked)
+        yield

@@ -43,7 +43,7 @@ class InferometerError(Exception):
         parts += [f"  from: {self.where}"] if self.where else []
         parts += [f"  allowed: {self.allowed}"] if self.allowed else []
         parts += [f"  try: {self.try_}"] if self.try_ else []
-        return "\n".join(parts)
+        return "\n".join(part.replace("\n", "\n    ") for part in parts)  # no server's text can pass for a part of ours
 
 
 class SpecError(InferometerError):

@@ -11,12 +11,13 @@ from typing import Any, Final, TypeVar
 
 import click
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli.terminal import talk, write_answer
+from inferometer.cli.drawing import SafeConsole
+from inferometer.cli.terminal import printable_json, talk, write_answer, write_drawn
 from inferometer.errors import COMMAND
 
 T = TypeVar("T")
@@ -27,10 +28,13 @@ _PIPE_COLUMNS: Final = 10_000
 def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
     """Print the answer to stdout, as JSON or as ``show`` draws it."""
     if as_json:
-        write_answer(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        write_answer(printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()))
         return
     shown = show(answer)
-    write_answer(shown if isinstance(shown, str) else drawn(shown))
+    if isinstance(shown, str):
+        write_answer(shown)
+    else:
+        write_drawn(drawn(shown))
 
 
 def drawn(shown: RenderableType) -> str:
@@ -40,7 +44,7 @@ def drawn(shown: RenderableType) -> str:
     """
     is_terminal = sys.stdout.isatty()
     width = None if is_terminal or "COLUMNS" in os.environ else _PIPE_COLUMNS
-    console = Console(highlight=False, width=width)
+    console = SafeConsole(width=width)
     with console.capture() as captured:
         console.print(whole_words(shown), crop=False)
     lines = captured.get().removesuffix("\n").split("\n")

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inferometer import suggestions
 from inferometer.cli.fit_views import parameter_row
 from inferometer.fit import knob_wording
 from inferometer.fit.knob_fit import KnobFit
@@ -38,7 +39,11 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     trained = model.trained_on
     unit = "latencies of" if seen else "step times of"
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
-    next_ = f"\nNEXT  inferometer simulate {model.model.model_id} --fit {model_file} --hardware ID --concurrency N" if seen else ""
+    next_ = (
+        "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--hardware", "ID", "--concurrency", "N")
+        if seen
+        else ""
+    )
     tables = (errors, Text(""), fitted, Text(""), box)
     return Group(Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(f"\nMODEL  {model_file}{next_}"))
 
@@ -78,7 +83,7 @@ def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
     probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     if probes:
         parts.append(Text("What these load tests leave open, a further one would tell:\n" + "\n".join(probes)))
-    parts.append(Text(f"SERVER {fit_file}\nNEXT   inferometer simulate {fit.served_model} --fit {fit_file} --rate R"))
+    parts.append(Text(f"SERVER {fit_file}\nNEXT   " + suggestions.command("simulate", fit.served_model, "--fit", fit_file, "--rate", "R")))
     return Group(*parts)
 
 

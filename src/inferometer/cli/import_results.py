@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from inferometer import suggestions
 from inferometer.cli.answer import give, json_option
 from inferometer.errors import RecordError
 from inferometer.records.imports.detection import read_results
@@ -134,9 +135,13 @@ def _shown(answer: ImportAnswer) -> str:
         parts += [_points(file.points)] if file.points else []
     written = next((run.folder for file in answer.files for run in file.runs if run.folder is not None), None)
     has_runs = any(file.runs for file in answer.files)
-    keep = "inferometer import FILE --out runs/NAME, to keep the run" if has_runs else ""
-    learn = "inferometer fit FILE --model ID --hardware ID, to learn step times" if any(file.points for file in answer.files) else ""
-    follow = f"inferometer show {written}" if written else keep or learn
+    keep = "to keep the run: " + suggestions.command("import", "FILE", "--out", "runs/NAME") if has_runs else ""
+    learn = (
+        "to learn step times: " + suggestions.command("fit", "FILE", "--model", "ID", "--hardware", "ID")
+        if any(file.points for file in answer.files)
+        else ""
+    )
+    follow = suggestions.command("show", written) if written else keep or learn
     return "\n".join((*parts, *([f"NEXT   {follow}"] if follow else [])))
 
 

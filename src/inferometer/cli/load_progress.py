@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
-from rich.console import Console
 from rich.status import Status
+from rich.text import Text
 
-from inferometer.cli.terminal import STDERR, talk
+from inferometer.cli.drawing import SafeConsole
+from inferometer.cli.terminal import STDERR, printable_json, talk
 from inferometer.measure.load.progress import LoadProgress
 from inferometer.measure.load.watch import OnProgress
 from inferometer.units import format_duration, format_number
@@ -24,14 +25,14 @@ _JSON_EVERY_S: Final = 1.0
 @contextmanager
 def shown_load(*, as_json: bool) -> Generator[OnProgress]:
     """Show what a load test says of itself."""
-    console = Console(file=STDERR, highlight=False)
+    console = SafeConsole(file=STDERR)
     if as_json:
-        yield _now_and_then(_JSON_EVERY_S, lambda progress: talk(msgspec.json.encode(progress).decode()))
+        yield _now_and_then(_JSON_EVERY_S, lambda progress: talk(printable_json(msgspec.json.encode(progress).decode())))
     elif not console.is_terminal:
         yield _now_and_then(_EVERY_S, lambda progress: talk(sentence(progress)))
     else:
         with Status("starting", console=console) as status:
-            yield lambda progress: status.update(sentence(progress))
+            yield lambda progress: status.update(Text(sentence(progress)))
 
 
 def sentence(progress: LoadProgress) -> str:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.cli.terminal import talk
 from inferometer.cli.usage import as_spec_error
 from inferometer.errors import InferometerError, SpecError
@@ -83,7 +83,7 @@ class VerbTable(click.Group):
         """The verb's command; of an unknown one, which verbs are close."""
         if args[0] not in VERBS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], VERBS, n=2)
-            try_ = " or ".join(f"inferometer {verb}" for verb in close) or "inferometer --help"
+            try_ = " or ".join(suggestions.command(verb, "--help") for verb in close) or "inferometer --help"
             raise SpecError(f"{args[0]!r} is no verb", where="inferometer", allowed=", ".join(VERBS), try_=try_)
         return super().resolve_command(ctx, args)
 

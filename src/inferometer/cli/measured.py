@@ -1,7 +1,6 @@
 """What does a verb that measured give: the run, its table, its report, and all that they say?"""
 
 import hashlib
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from inferometer import suggestions
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.sweep_table import write_table
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
@@ -33,7 +33,7 @@ def measured_answer(analysis: Analysis, folder: Path) -> MeasuredAnswer:
     report = folder / REPORT_NAME
     view = sweep_view([analysis], report_path=report)
     html.write_report(view, report)
-    next_commands = tuple(f"inferometer {verb} {shlex.quote(str(folder))}" for verb in ("explain", "fit", "show"))
+    next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
     return MeasuredAnswer(run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands)
 
 

@@ -6,9 +6,9 @@ On a terminal a bar with the time left; elsewhere a line per point. All of it on
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from inferometer.cli.drawing import SafeConsole
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.executors.parts import OnDone
 from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
@@ -17,7 +17,7 @@ from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
 @contextmanager
 def shown_progress() -> Generator[OnProgress]:
     """Draw what a sweep says about itself."""
-    console = Console(file=STDERR, highlight=False)
+    console = SafeConsole(file=STDERR)
     if not console.is_terminal:
         yield lambda progress: talk(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
         return
@@ -30,7 +30,7 @@ def shown_progress() -> Generator[OnProgress]:
 @contextmanager
 def shown_parts(what: str) -> Generator[OnDone]:
     """Draw how many parts of some work are done."""
-    console = Console(file=STDERR, highlight=False)
+    console = SafeConsole(file=STDERR)
     if not console.is_terminal:
         yield lambda n_done, n_parts: talk(f"{n_done}/{n_parts} {what}")
         return

@@ -1,6 +1,5 @@
 """What is shown of a run of requests: every surface (terminal, HTML) draws this one view."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.cli import online_view, provenance, request_chart_views, server_device
 from inferometer.records import handovers, promises, request_summaries, run_series, slot_timeline, step_memory, ttft_parts, types
 from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
@@ -150,7 +149,7 @@ def _next(
         return online.validity.reasons[0].remedy
     if judgement is not None and judgement.verdict == "undecided":
         return "a longer run, or several: this one cannot tell"
-    return "inferometer report" + ("" if path is None else f" {shlex.quote(str(path))}")
+    return suggestions.command("report", "RUN" if path is None else path)
 
 
 def _trust(run: types.Run, whole: request_summaries.RequestSummary, online: online_views.OnlineView | None) -> str:

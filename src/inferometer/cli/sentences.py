@@ -4,6 +4,7 @@ import math
 import shlex
 from collections.abc import Sequence
 
+from inferometer import suggestions
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import decode_shape_of
 from inferometer.perfmodel.steptime import StepTimeModel
@@ -147,13 +148,14 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
     if plan is None:
         return "Say what the table measured, so that a model can be fitted: --model MODEL --dtype DTYPE, and --hardware ID"
     if model is None:
-        return "A sweep over more batch sizes and prompt lengths, so that a model can be fitted: inferometer sweep --help"
+        return "A sweep over more batch sizes and prompt lengths, so that a model can be fitted.\ntry: " + suggestions.command(
+            "sweep", "--help"
+        )
     row = min(rows, key=lambda row: (row.batch_size, row.prompt_tokens))
     point = SweepPoint(prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=row.gen_tokens)
     if row.decode_limited_by == "launch overhead" and plan.engine.engine == "transformers" and plan.engine.mode != "compiled":
         return (
-            f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would help.\n"
-            f"try: {_sweep_of(plan, mode='compiled')}"
+            f"Launch overhead is {_share(model, point, 'launch')} of a step: fewer launches would help.\ntry: {_sweep_of(plan, 'compiled')}"
         )
     if row.decode_limited_by == "weight bandwidth":
         gain_ratio = _gain_with_weights_shrunk(model, point, 2.0)
@@ -161,7 +163,7 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
             return (
                 f"Half the weight bytes would give about {format_number(row.decode_tokens_per_s.value * gain_ratio)} tok/s "
                 f"({gain_ratio:.2f}x) at batch {row.batch_size}, if the kernels keep their efficiency.\n"
-                f"try: inferometer predict {shlex.quote(plan.model)} --hardware this --quantization int8"
+                "try: " + suggestions.command("predict", plan.model, "--hardware", "this", "--quantization", "int8")
             )
     best = useful_load(rows)
     top = max(rows, key=lambda row: row.batch_size)
@@ -170,21 +172,21 @@ def _next(analysis: Analysis, rows: Sequence[PointRow]) -> str:
         return (
             f"Up to batch {top.batch_size} each doubling bought {_KNEE_GAIN_RATIO:g}x the throughput or more: "
             f"larger batches are worth measuring.\n"
-            f"try: {_sweep_of(plan, mode=plan.engine.mode)} --seq {top.prompt_tokens} --batch-sizes {larger}"
+            f"try: {_sweep_of(plan, plan.engine.mode, '--seq', top.prompt_tokens, '--batch-sizes', larger)}"
         )
-    others = f"inferometer predict {shlex.quote(plan.model)} --hardware this --batch {top.batch_size}"
+    others = suggestions.command("predict", plan.model, "--hardware", "this", "--batch", top.batch_size)
     return f"Predict other batches, lengths and formats.\ntry: {others}"
 
 
-def _sweep_of(plan: SweepPlan, *, mode: EngineMode) -> str:
+def _sweep_of(plan: SweepPlan, mode: EngineMode, *more: object) -> str:
     """The sweep of the same model on the same engine, as a command to complete; defaults are left out."""
     engine = plan.engine
-    words = ["inferometer sweep --model", shlex.quote(plan.model), "--dtype", engine.dtype]
+    words = ["--model", plan.model, "--dtype", engine.dtype]
     words += ["--load-format", "dummy"] if engine.load_format == "dummy" else []
     words += ["--engine", engine.engine] if engine.engine != "transformers" else []
     words += ["--mode", mode] if mode != "eager" else []
     words += ["--tp", str(engine.tensor_parallel_size)] if engine.tensor_parallel_size > 1 else []
-    return " ".join(words)
+    return suggestions.command("sweep", *words, *more)
 
 
 def _share(model: StepTimeModel, point: SweepPoint, name: str) -> str:

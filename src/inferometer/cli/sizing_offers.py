@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.cli import server_fits, step_times
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
@@ -62,7 +63,12 @@ def _fitted(fit: Fit, offers: Sequence[Offer], model: types.ModelSpec) -> Offer:
     if offer is None:
         ids = [one.hardware.hardware_id for one in offers]
         what = f"a fit of {told or 'a device without a name'}, which is none of those on offer"
-        raise SpecError(what, where=f"--fit {fit.path}", allowed=f"devices of --gpus: {', '.join(ids)}", try_=f"--fit {ids[0]}={fit.path}")
+        raise SpecError(
+            what,
+            where=f"--fit {fit.path}",
+            allowed=f"devices of --gpus: {', '.join(ids)}",
+            try_=suggestions.flags("--fit", f"{ids[0]}={fit.path}"),
+        )
     return replace(offer, step_times=times, power=_measured_power(fit.path, times.engine))
 
 

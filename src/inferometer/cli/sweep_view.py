@@ -1,11 +1,10 @@
 """What is shown of sweeps: every surface (terminal, HTML, JSON) draws this one view."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.cli import ceiling_views, fit_views, provenance
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import point_rows
@@ -67,7 +66,7 @@ def _subtitle(analyses: Sequence[Analysis]) -> str:
 def _files_line(analysis: Analysis, report_path: Path | None) -> str:
     beside = analysis.path / REPORT_NAME
     shown = report_path or (beside if beside.is_file() else None)
-    return f"{shown or f'none yet: inferometer report {shlex.quote(str(analysis.path))}'}   DATA {analysis.path}"
+    return f"{shown or 'none yet: ' + suggestions.command('report', analysis.path)}\nDATA {analysis.path}"
 
 
 __all__ = ["REPORT_NAME", "sweep_view"]

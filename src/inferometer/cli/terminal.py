@@ -2,23 +2,58 @@
 
 stdout carries the answer. stderr carries the talk, which nobody has to read: a reader that goes away early (``2> >(head -1)``), or a
 terminal that hangs up, ends the talk and not the measurement.
+
+Servers, files and their names may carry escape sequences, control characters and marks that turn the direction of text. Each becomes one
+visible sign here; what rich draws goes through ``SafeConsole`` of ``drawing.py``, which does the same.
 """
 
 import contextlib
+import re
 import sys
 from typing import Final, TextIO
 
 import click
 
+_C0_PICTURES: Final = 0x2400
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
+    "\u2028\u2029\u200b\ufeff\ud800-\udfff]"  # line ends and blanks that nobody sees, halves of characters
+)
+
+
+def printable(text: str) -> str:
+    """The text with a visible sign for each character that would act on a terminal; tabs and line ends stay.
+
+    >>> printable(chr(27) + "[2J" + chr(0x202E))
+    '␛[2J�'
+    """
+    return _UNPRINTABLE.sub(_sign, text)
+
+
+def _sign(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return chr(_C0_PICTURES + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
+
+
+def printable_json(text: str) -> str:
+    """The same JSON with such characters as escapes: whoever parses it gets the very text."""
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
 
 def write_answer(text: str) -> None:
     """Write a text to stdout, and a newline."""
+    click.echo(printable(text))
+
+
+def write_drawn(text: str) -> None:
+    """Write what a ``SafeConsole`` drew to stdout, and a newline."""
     click.echo(text)
 
 
 def talk(text: str) -> None:
     """Write a text about the work to stderr, and a newline."""
-    STDERR.write(text + "\n")
+    STDERR.write(printable(text) + "\n")
 
 
 class PatientStderr:
@@ -52,4 +87,4 @@ class PatientStderr:
 
 STDERR: Final[TextIO] = PatientStderr()  # type: ignore[assignment]  # the part of TextIO that rich and we use
 
-__all__ = ["STDERR", "PatientStderr", "talk", "write_answer"]
+__all__ = ["STDERR", "PatientStderr", "printable", "printable_json", "talk", "write_answer", "write_drawn"]

@@ -1,6 +1,5 @@
 """inferometer verify: is it true what was predicted? Sealed before, measured after, kept in a ledger."""
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Final
 
 import click
 
+from inferometer import suggestions
 from inferometer.cli import answer, verify_elsewhere, verify_replaying, verify_sealing, verify_view
 from inferometer.cli.sweep_view import REPORT_NAME
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError, RecordError, SpecError
@@ -87,13 +87,15 @@ def command(
         verify_replaying.check_url(url)
     folder = out or _default_folder(plan)
     if runs and not (folder / seal_file.SEAL_NAME).exists():
-        raise RecordError("nothing was sealed here", where=str(folder), try_=f"inferometer verify {plan_path} --seal-only, then measure")
+        raise RecordError(
+            "nothing was sealed here", where=str(folder), try_=suggestions.command("verify", plan_path, "--seal-only", "--out", folder)
+        )
     sealed = verify_sealing.sealed(plan, folder, ledger_path)
     if url is not None:
         _replay(sealed, url)
     elif runs:
         sealed.record(verify_elsewhere.measured_elsewhere(sealed, runs))
-    said = _answer(sealed, plan_path, ledger_path)
+    said = _answer(sealed, plan_path, ledger_path, url)
     answer.give(
         said, as_json=as_json, show=lambda given: verify_text.verify_text(verify_view.view_of(given.experiment, given.next_command))
     )
@@ -112,12 +114,12 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
             sealed.record([verify_replaying.replay(sealed, url, asked, folder)])
 
 
-def _answer(sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path) -> VerifyAnswer:
+def _answer(sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None) -> VerifyAnswer:
     """Where the experiment stands; its page is written where something was measured."""
     standing = sealed.standing()
-    how = "--url URL" if sealed.loads else "--check RUN"
-    words = ("inferometer", "verify", str(plan_path), "--out", str(sealed.folder), "--ledger", str(ledger_path))
-    following = f"{shlex.join(words)} {how}" if standing.open_questions else ""
+    how = ("--url", url or "URL") if sealed.loads else ("--check", "RUN")
+    next_ = suggestions.command("verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how)
+    following = next_ if standing.open_questions else ""
     report = sealed.folder / REPORT_NAME if standing.measured else None
     if report is not None:
         verify_html.write_verify_report(verify_view.view_of(standing, following), report)

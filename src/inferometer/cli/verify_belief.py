@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit.server_fit import SERVER_FIT_NAME, is_server_fit
 from inferometer.perfmodel.steptime_file import FIT_NAME
@@ -41,7 +42,9 @@ def belief_sha256(server: BelievedServer) -> str:
     try:
         return sha256_of(path.read_bytes())
     except OSError as error:
-        raise ModelError(f"cannot read the fit: {error.strerror or error}", where=str(path), try_="inferometer fit RUN") from error
+        raise ModelError(
+            f"cannot read the fit: {error.strerror or error}", where=str(path), try_=suggestions.command("fit", "RUN")
+        ) from error
 
 
 __all__ = ["belief_of", "belief_sha256"]

@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.knob_profiles import LimitInterval, SwitchVerdict
 from inferometer.fit.load_looks import Crowd
@@ -83,20 +84,31 @@ def _limit_probe(name: Limit, most: Crowd, address: Address) -> str:
     """A closed loop so much larger than what was seen at once: it fills the seats, or the cache, or the steps, whichever is least."""
     users = _FURTHER * max(most.n_inside, 8)
     further = {
-        "max_num_seqs": f"--concurrency {users} --for 60s",
-        "n_kv_blocks": f"--workload long-context --concurrency {users} --for 120s",
-        "max_num_batched_tokens": f"--workload long-context --concurrency {users} --for 60s",
+        "max_num_seqs": ("--concurrency", users, "--for", "60s"),
+        "n_kv_blocks": ("--workload", "long-context", "--concurrency", users, "--for", "120s"),
+        "max_num_batched_tokens": ("--workload", "long-context", "--concurrency", users, "--for", "60s"),
     }
-    return f"inferometer load {address.url} --model {address.served_model} {further[name]}"
+    return suggestions.command("load", address.url, "--model", address.served_model, *further[name])
 
 
 def _switch_probe(name: Switch, address: Address) -> str:
     further = {
-        "async_scheduling": "--concurrency 1 --for 60s",
-        "enable_chunked_prefill": "--workload long-context --concurrency 16 --for 60s",
-        "enable_prefix_caching": "--workload chat --concurrency 8 --for 60s --endpoint completions --prompts token-ids",
+        "async_scheduling": ("--concurrency", 1, "--for", "60s"),
+        "enable_chunked_prefill": ("--workload", "long-context", "--concurrency", 16, "--for", "60s"),
+        "enable_prefix_caching": (
+            "--workload",
+            "chat",
+            "--concurrency",
+            8,
+            "--for",
+            "60s",
+            "--endpoint",
+            "completions",
+            "--prompts",
+            "token-ids",
+        ),
     }
-    return f"inferometer load {address.url} --model {address.served_model} {further[name]}"
+    return suggestions.command("load", address.url, "--model", address.served_model, *further[name])
 
 
 __all__ = ["LIMIT_WORDS", "Address", "limit_fit", "switch_fit", "told_fit"]

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import brentq
 
+from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
@@ -189,12 +190,17 @@ def load_server_fit(path: Path) -> ServerFit:
         version = msgspec.json.decode(content, type=_Kind).schema_version
         if version != SERVER_SCHEMA_VERSION:
             raise ModelError(
-                f"schema version {version}", where=str(path), allowed=str(SERVER_SCHEMA_VERSION), try_="inferometer fit --load RUN"
+                f"schema version {version}",
+                where=str(path),
+                allowed=str(SERVER_SCHEMA_VERSION),
+                try_=suggestions.command("fit", "--load", "RUN"),
             )
         return msgspec.json.decode(content, type=ServerFit)
     except (OSError, msgspec.DecodeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else problem
-        raise ModelError(f"cannot read a server's fit: {why}", where=str(path), try_="inferometer fit --load RUN") from problem
+        raise ModelError(
+            f"cannot read a server's fit: {why}", where=str(path), try_=suggestions.command("fit", "--load", "RUN")
+        ) from problem
 
 
 def _file(path: Path) -> Path:

@@ -15,6 +15,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
+from inferometer import suggestions
 from inferometer.errors import EngineError, SpecError
 from inferometer.spec.types import EngineName
 
@@ -78,7 +79,7 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
         f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here, and no environment in {folder}",
         where="the engine asked for",
         allowed=f"an interpreter that has it, named by {variable}, or a folder of environments, named by {ENGINES_DIR}",
-        try_=f"inferometer engines --install {engine}",
+        try_=suggestions.command("engines", "--install", engine),
     )
 
 
@@ -151,7 +152,7 @@ def _run(engine: EngineName, command: list[str]) -> None:
             f"the environment of {engine} could not be installed (exit code {done.returncode}); the last lines were:\n    "
             + "\n    ".join(lines[-_N_LAST_LINES:]),
             where=" ".join(command[:4]),
-            try_=f"inferometer engines --install {engine}, when what it says is mended: it goes on where it stopped",
+            try_="when that is mended, the same goes on where it stopped: " + suggestions.command("engines", "--install", engine),
         )
 
 

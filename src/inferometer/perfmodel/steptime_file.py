@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.perfmodel.steptime import SCHEMA_VERSION, StepTimeModel
 
@@ -26,11 +27,13 @@ def load_step_time_model(path: Path) -> StepTimeModel:
         content = path.read_bytes()
         version = msgspec.json.decode(content, type=_Versioned).schema_version
         if version != SCHEMA_VERSION:
-            raise ModelError(f"schema version {version}", where=str(path), allowed=str(SCHEMA_VERSION), try_="inferometer fit RUN")
+            raise ModelError(
+                f"schema version {version}", where=str(path), allowed=str(SCHEMA_VERSION), try_=suggestions.command("fit", "RUN")
+            )
         return msgspec.json.decode(content, type=StepTimeModel)
     except (OSError, msgspec.DecodeError) as problem:
         why = problem.strerror if isinstance(problem, OSError) else problem
-        raise ModelError(f"cannot read a step-time model: {why}", where=str(path), try_="inferometer fit RUN") from problem
+        raise ModelError(f"cannot read a step-time model: {why}", where=str(path), try_=suggestions.command("fit", "RUN")) from problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

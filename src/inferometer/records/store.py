@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import msgspec
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records import durability, parquet, resuming, tables
 from inferometer.records.layout import (
@@ -162,7 +163,7 @@ class RunWriter:
             raise RecordError(
                 "the run is complete; nothing can be added",
                 where=str(self._directory),
-                try_=f"inferometer show {self._directory}, or measure anew into another folder with --out",
+                try_="another folder with --out, or " + suggestions.command("show", self._directory),
             )
 
 

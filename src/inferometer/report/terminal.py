@@ -43,7 +43,7 @@ def five_lines_text(lines: FiveLines) -> RenderableType:
 class Prose:
     """A paragraph after a bold word, under whose end its lines hang.
 
-    One that holds a command is a single line, which the terminal itself wraps: a newline inside would break what is pasted.
+    A line that holds a command stays a single line, which the terminal itself wraps: a newline inside would break what is pasted.
     """
 
     def __init__(self, word: str, text: str) -> None:
@@ -54,7 +54,8 @@ class Prose:
         """Draw it; rich calls this."""
         text = Text(self._text)
         width = max(options.max_width - len(self._word), _LEAST_COLUMNS)
-        lines = [text] if COMMAND in self._text else text.wrap(console, width, overflow="fold")
+        parts = ([part] if COMMAND in part.plain else part.wrap(console, width, overflow="fold") for part in text.split("\n"))
+        lines = [line for part in parts for line in part]
         for index, line in enumerate(lines):
             word = self._word if index == 0 else " " * len(self._word)
             yield Text.assemble((word, "bold"), line, no_wrap=True, overflow="ignore")

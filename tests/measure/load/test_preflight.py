@@ -1,6 +1,7 @@
 """One request before the run: what would fail for the whole run ends it there, in the server's words; what may pass does not."""
 
 import json
+import shlex
 
 import pytest
 from tiny_server import HEAD, WORKLOAD, chunk, silent_inside
@@ -71,6 +72,13 @@ def test_what_would_fail_for_the_whole_run_is_told_before_it(case, server):
         check(server)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_a_servers_model_name_is_quoted_in_the_suggestion(server):
+    server.answer = answers(WRONG_MODEL, plain(b"200 OK", {"data": [{"id": "a; reboot"}]}))
+    with pytest.raises(MeasureError) as caught:
+        check(server)
+    assert shlex.split(caught.value.try_) == ["--model", "a; reboot"]
 
 
 @pytest.mark.parametrize("status", [b"429 Too Many Requests", b"500 Internal Server Error", b"503 Service Unavailable"])

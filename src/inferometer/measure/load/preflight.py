@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from inferometer import suggestions
 from inferometer.errors import MeasureError
 from inferometer.measure.load import bodies, connections, hiding, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
@@ -152,7 +153,7 @@ def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
     if answer.error != "http_error":
         return EXCHANGE_ERRORS[answer.error].remedy
     if names and load.served_model not in names:
-        return f"--model {names[0]}"
+        return suggestions.flags("--model", names[0])
     if answer.status in {404, 405, 501}:
         return f"another URL (the address before /v1), or --endpoint {'completions' if load.endpoint == 'chat' else 'chat'}"
     return "--respect-eos for servers that refuse unknown keys, other --body keys; --no-preflight to send the run all the same"

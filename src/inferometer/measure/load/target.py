@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.errors import SpecError
 from inferometer.spec.load_plan import LoadPlan
 
@@ -207,7 +207,9 @@ def _refuse_endpoint(url: str, path: str) -> None:
     for endpoint, ending in _PATHS.items():
         if path.endswith(ending):
             allowed, base = "the address before /v1", url.rstrip("/").removesuffix(ending).removesuffix("/v1")
-            raise SpecError(f"the URL names the endpoint: {ending}", where="URL", allowed=allowed, try_=f"{base} --endpoint {endpoint}")
+            raise SpecError(
+                f"the URL names the endpoint: {ending}", where="URL", allowed=allowed, try_=suggestions.flags(base, "--endpoint", endpoint)
+            )
 
 
 def _place(url: str, where: str) -> tuple[SplitResult, Place]:

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.spec.workload import arrivals, distributions, reading, servegen
 from inferometer.spec.workload.drawing import RecordedArrivals, draw_classes
@@ -60,7 +61,7 @@ def _recorded(instants: TraceArrivals) -> RecordedArrivals:
             f"a {trace.format} trace has no instants",
             where=instants.path,
             allowed="a trace with arrivals",
-            try_=f"--workload {instants.path} --rate 1: its texts and lengths at a rate of your own",
+            try_="its texts and lengths at a rate of your own: " + suggestions.flags("--workload", instants.path, "--rate", 1),
         )
     at_ns = trace.workload.plan.arrival_ns
     return RecordedArrivals(at_ns=np.rint(at_ns[at_ns != NONE] / instants.speed_up_ratio).astype(np.int64))

