@@ -34,7 +34,7 @@ EXPECTED = {
     "malformed-json": {"bad_event"},
     "invalid-utf8": {"invalid_utf8", "bad_event"},
     "huge-chunk": {"body_too_long", "bad_event"},
-    "wrong-usage": {""},
+    "wrong-usage": {"too_many_tokens"},
     "no-usage": {""},
     "error-event": {"error_event"},
     "comments": {""},

@@ -197,3 +197,25 @@ def test_deep_and_odd_json_is_read(data):
 
 def test_a_count_that_is_none_is_absent():
     assert said_by(b'{"usage":{"completion_tokens":-1,"prompt_tokens":99999999999}}').usage == (ABSENT, ABSENT, ABSENT)
+
+
+def test_a_count_above_max_tokens_counts_nothing_and_marks_the_answer():
+    false = of_events(ROLE, delta("a"), delta("b"), delta("c", "length"), usage(12_000_000), DONE, asked_output_tokens=12)
+    assert (false.output_tokens, false.token_source, false.error) == (3, "chunks", "too_many_tokens")
+    assert tokens_of(false) == [1, 1, 1]
+    assert false.usage.output_tokens == 12_000_000, "what the server reported stays in the record"
+    running = of_events(ROLE | usage(0), delta("a", usage=9_000_000), delta("b", "stop", usage=12_000_000), DONE)
+    assert (tokens_of(running), running.error) == ([1, 1], "too_many_tokens")
+
+
+def test_a_count_above_the_bytes_of_a_stream_is_false():
+    events = (ROLE, delta("a"), delta("b", "length"), usage(5_000), DONE)
+    assert of_events(*events, asked_output_tokens=10_000).error == "too_many_tokens"
+    assert of_events(*events, asked_output_tokens=10_000, received_bytes=5_000).error == ""
+
+
+def test_a_usage_without_a_choice_is_no_answer():
+    assert of_events(usage(3), DONE).error == "empty_answer"
+    whole = json.dumps(usage(3)).encode()
+    frame = request_frame([whole], content_type="application/json")
+    assert answer_of(frame).error == "empty_answer"

@@ -90,6 +90,7 @@ FAULTS = [
     ),
     ("output length", "SUSPECT", changed(CLEAN, "exchanges", asked_output_tokens=of_share(80, 20, 16))),
     ("output length", "INVALID", changed(CLEAN, "exchanges", asked_output_tokens=20)),
+    ("false counts", "INVALID", changed(CLEAN, "exchanges", error=of_share(1, "too_many_tokens", ""))),
     ("cache hits", "SUSPECT", changed(CLEAN, "exchanges", usage_cached_tokens=5)),
     ("cache hits", "INVALID", changed(CLEAN, "exchanges", usage_cached_tokens=64)),
     ("chunks", "SUSPECT", changed(CLEAN, "exchanges", n_coalesced_chunks=2)),

@@ -1,6 +1,7 @@
 """What did one answer say, which chunk brought how many of its tokens when, and how did it end?
 
-Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each chunk; the answer says which. How an
+Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each chunk; the answer says which. A usage
+above ``max_tokens``, or above the bytes of the stream, is false: it counts nothing, and the answer is marked ``too_many_tokens``. How an
 answer's tokens are spread over its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where the
 counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
 """
@@ -81,11 +82,15 @@ def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answe
     if not is_stream and heard:
         heard = [heard[-1]._replace(read_index=0)]
     usage = _last_usage(heard)
+    has_false_count = usage.output_tokens > _most_tokens(frame, is_stream=is_stream)
+    if has_false_count:
+        heard = [one._replace(said=one.said._replace(usage=None)) for one in heard]
     text_ends = None if token_ends is None else _asker(heard, token_ends)
-    total, source = _total(heard, usage, text_ends)
+    total, source = _total(heard, text_ends)
     chunks = _chunks(heard, total, source, text_ends)
     reason = next((one.said.finish_reason for one in reversed(heard) if one.said.finish_reason), "")
     error = frame.error or _content_error(heard, events, total, is_stream=is_stream, has_reason=bool(reason))
+    error = error or ("too_many_tokens" if has_false_count else "")
     return Answer(chunks, total, source if total else "", usage, reason, error)
 
 
@@ -121,7 +126,14 @@ def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[
     return per_event
 
 
-def _total(heard: Sequence[_Heard], usage: Usage, by_tokenizer: Callable[[], list[int]] | None) -> tuple[int, str]:
+def _most_tokens(frame: RequestFrame, *, is_stream: bool) -> int:
+    """The most output tokens that this answer can have: as requested, and in a stream one for each byte."""
+    most = frame.asked_output_tokens
+    return min(most, frame.received_bytes) if is_stream else most
+
+
+def _total(heard: Sequence[_Heard], by_tokenizer: Callable[[], list[int]] | None) -> tuple[int, str]:
+    usage = _last_usage(heard)
     if usage.output_tokens != ABSENT:
         return usage.output_tokens, "usage"
     ids = [one.said.n_token_ids for one in heard if one.may_be_token]
@@ -199,7 +211,8 @@ def _content_error(heard: Sequence[_Heard], events: Sequence[Event], total: int,
         return "invalid_utf8"
     if is_stream and not has_reason and not any(one.said.is_done for one in heard):
         return "no_end"
-    return "" if total else "empty_answer"
+    has_answer = total and any(one.may_be_token for one in heard)  # a usage alone is none
+    return "" if has_answer else "empty_answer"
 
 
 __all__ = ["Answer", "Chunk", "TokenEnds", "answer_of"]

@@ -65,6 +65,10 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "error_event": ExchangeError(meaning="the server reported an error inside the stream", remedy=_SERVER_LOG),
     "no_end": ExchangeError(meaning="the stream ended without its last event", remedy=_SERVER_LOG),
     "empty_answer": ExchangeError(meaning="the answer has no token", remedy=_SERVER_LOG),
+    "too_many_tokens": ExchangeError(
+        meaning="the server reports more output tokens than max_tokens, or than its answer has bytes",
+        remedy="check who counts: the server's usage, or a proxy that drops max_tokens",
+    ),
     # the client's own doing
     "aborted": ExchangeError(meaning="its user went away, as the workload says", remedy="none", status=RequestStatus.ABORTED),
     "drain_over": ExchangeError(meaning="it was not done when the run ended", remedy="--drain", status=RequestStatus.UNFINISHED),

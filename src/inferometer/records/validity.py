@@ -26,6 +26,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     validity_client.connections,
     validity_answers.errors,
     validity_answers.undone,
+    validity_answers.false_counts,
     validity_answers.output_length,
     validity_answers.cache_hits,
     validity_answers.coalescing,

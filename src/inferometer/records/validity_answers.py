@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.records.exchange_errors import EXCHANGE_ERRORS
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.load_evidence import Limits, LoadEvidence, reason
 from inferometer.records.load_types import ValidityReason
@@ -58,6 +59,15 @@ def token_count(evidence: LoadEvidence) -> ValidityReason | None:
     text = "; ".join(said for said, is_so in ((counted, n_by_chunks or not unknown), (spread, unknown)) if is_so)
     remedy = "a server that sends usage in its streams: a chunk may hold several tokens"
     return reason("token count", "SUSPECT" if n_by_chunks or unknown else "VALID", text, remedy)
+
+
+def false_counts(evidence: LoadEvidence) -> ValidityReason | None:
+    """Did the server report more tokens than an answer can have? Then none of its counts can be relied on."""
+    n, n_false = len(evidence.exchanges.error), int((evidence.exchanges.error == "too_many_tokens").sum())
+    if not n_false:
+        return reason("false counts", "VALID", "no answer has more output tokens than requested, or than can have come", "")
+    text = f"the server reports more output tokens than can have come for {share_text(n_false, n)} answers"
+    return reason("false counts", "INVALID", text, EXCHANGE_ERRORS["too_many_tokens"].remedy)
 
 
 def output_length(evidence: LoadEvidence) -> ValidityReason | None:
@@ -155,6 +165,7 @@ __all__ = [
     "coalescing",
     "enough",
     "errors",
+    "false_counts",
     "output_length",
     "token_count",
     "undone",

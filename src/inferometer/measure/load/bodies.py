@@ -18,6 +18,8 @@ from inferometer.spec.workload.types import TraceSource
 Body: TypeAlias = dict[str, object]
 
 _FEWEST_WORDS: Final = 64
+_LENGTH_KEYS: Final = ("max_completion_tokens", "max_tokens")
+_MOST_TOKENS: Final = 2**31 - 1
 LEAST_ANSWER_BYTES: Final = 1024 * 1024
 """Of any answer so much is taken; more by the tokens that were asked for."""
 
@@ -33,16 +35,22 @@ class BodyWriter:
         self._fixed = _fixed(load)
         self._extra = _extra(load)
 
-    def asked_tokens(self, row: int) -> int:
+    def max_tokens(self, row: int) -> int:
         """``max_tokens``: the workload's output where it is to be reached exactly, else what its client allows."""
         column = self._plan.output_tokens if self._load.ignores_eos else self._plan.max_tokens
         return int(column[row])
+
+    def asked_tokens(self, row: int) -> int:
+        """The most output tokens of all choices together, with what ``--body`` changes of them."""
+        most = next((self._extra[name] for name in _LENGTH_KEYS if name in self._extra), self.max_tokens(row))
+        n_choices = self._extra.get("n", 1)
+        return min((most if isinstance(most, int) else 0) * (n_choices if isinstance(n_choices, int) else 1), _MOST_TOKENS)
 
     def body(self, row: int) -> bytes:
         """The JSON of a request's body."""
         is_chat = self._load.endpoint == "chat"
         said: Body = {"messages": self._prompts.messages(row)} if is_chat else {"prompt": self._prompts.prompt(row)}
-        return self._encode(self._fixed | {"max_tokens": self.asked_tokens(row)} | said | self._extra)
+        return self._encode(self._fixed | {"max_tokens": self.max_tokens(row)} | said | self._extra)
 
 
 def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWriter:
