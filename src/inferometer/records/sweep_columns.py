@@ -7,12 +7,11 @@ are 5,886 of them, and published tables start just above that, below its 6,172 Â
 """
 
 import csv
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from inferometer.errors import RecordError
 from inferometer.records import durability
@@ -20,10 +19,6 @@ from inferometer.records.summaries import PointSummary
 from inferometer.stats.estimate import Estimate
 
 BYTES_PER_MB: Final = 2**20
-
-FieldName: TypeAlias = Literal[
-    "prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "steps", "reserved_mb", "allocated_mb", "flag"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,52 +88,6 @@ def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
     durability.replace_file(path, buffer.getvalue().encode())
 
 
-def field_of(header: str) -> FieldName | None:
-    """Which field does a column of somebody's table hold, judged by its header? None: one that is not read.
-
-    Example
-    -------
-    >>> field_of("decode ms/step"), field_of("Batch Size"), field_of("prefill tok/s")
-    ('decode_ms', 'batch', None)
-    """
-    return _FIELDS.get(re.sub(r"[^a-z0-9]+", "_", header.lower()).strip("_"))
-
-
-_ALIASES: Final[dict[FieldName, tuple[str, ...]]] = {
-    "prompt": (
-        "seq_len",
-        "seq",
-        "seqlen",
-        "sequence_length",
-        "prompt",
-        "prompt_len",
-        "prompt_length",
-        "prompt_tokens",
-        "input_tokens",
-        "isl",
-    ),
-    "batch": ("batch", "batch_size", "batchsize", "bs"),
-    "gen": ("gen_tokens", "gen", "generated", "generated_tokens", "max_new_tokens", "output_tokens", "osl"),
-    "prefill_ms": ("prefill_p50_ms", "prefill_ms", "prefill_time_ms", "prefill_latency_ms"),
-    "decode_ms": (
-        "decode_p50_ms_per_tok",
-        "decode_p50_ms_tok",
-        "decode_ms_per_tok",
-        "decode_ms_tok",
-        "decode_ms_per_token",
-        "decode_ms_token",
-        "decode_ms_step",
-        "decode_ms_per_step",
-    ),
-    "step_ms": ("tpot_ms", "tpot_p50_ms"),
-    "steps": ("decode_steps", "n_decode_steps"),
-    "reserved_mb": ("reserved_mb", "peak_reserved_mb", "mem_reserved_mb", "memory_reserved_mb"),
-    "allocated_mb": ("allocated_mb", "peak_allocated_mb", "mem_allocated_mb", "memory_allocated_mb"),
-    "flag": ("flag", "flags", "status"),
-}
-_FIELDS: Final[dict[str, FieldName]] = {alias: field for field, aliases in _ALIASES.items() for alias in aliases}
-
-
 def _value(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
     return "" if estimate is None else f"{estimate.value * factor_ratio:.6g}"
 
@@ -156,4 +105,4 @@ def _high(estimate: Estimate) -> float | None:
     return estimate.high
 
 
-__all__ = ["BYTES_PER_MB", "FieldName", "SweepRow", "column_texts", "field_of", "write_sweep_csv"]
+__all__ = ["BYTES_PER_MB", "SweepRow", "column_texts", "write_sweep_csv"]

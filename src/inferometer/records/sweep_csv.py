@@ -13,12 +13,15 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
-from inferometer.records.sweep_columns import BYTES_PER_MB, FieldName, SweepRow, field_of, write_sweep_csv
+from inferometer.records.sweep_columns import BYTES_PER_MB, SweepRow, write_sweep_csv
+from inferometer.records.sweep_headers import Column, FieldName, column_of
 from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
 from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 
 _ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
-_ALLOWED: Final = "seq_len, batch, gen_tokens, prefill_p50_ms, decode_p50_ms_per_tok, or close to it: 'prefill ms', 'decode ms/tok'"
+_ALLOWED: Final = (
+    "columns such as 'seq_len', 'batch', 'gen_tokens', 'prefill ms' or 'TTFT (s)', 'decode ms/tok' or 'TPOT ms': times with their unit"
+)
 _OUT_OF_MEMORY: Final = ("oom", "out of memory", "out_of_memory")
 _NS_PER_MS: Final = 1e6
 _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen-tokens"}
@@ -76,6 +79,7 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
 class _Line(NamedTuple):
     number: int
     fields: dict[FieldName, str]
+    scales: dict[FieldName, float]
 
 
 _GEN_UNKNOWN: Final = Caution(
@@ -92,8 +96,10 @@ def _lines_of(text: str, where: str) -> list[_Line]:
         raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
     header_number, header = numbered[0]
     delimiter = max("|\t;,", key=header.count)
-    names: list[FieldName | None] = [field_of(cell) for cell in _cells(header, delimiter)]
+    columns = _preferred([column_of(cell) for cell in _cells(header, delimiter)])
+    names = [None if column is None else column.field for column in columns]
     _check_header(names, header, f"{where}, line {header_number}")
+    scales = {column.field: column.scale_ratio for column in columns if column is not None}
     found: list[_Line] = []
     for number, line in numbered[1:]:
         cells = _cells(line, delimiter)
@@ -106,17 +112,24 @@ def _lines_of(text: str, where: str) -> list[_Line]:
                 allowed=f"{len(names)} fields",
             )
         fields: dict[FieldName, str] = {name: cell for name, cell in zip(names, cells, strict=True) if name is not None}
-        found.append(_Line(number, fields))
+        found.append(_Line(number, fields, scales))
     if not found:
         raise RecordError("the table has a header and no lines", where=where, allowed=_ALLOWED)
     return found
+
+
+def _preferred(columns: list[Column | None]) -> list[Column | None]:
+    """Of the columns for one field, those of the lowest rank: a median before a mean, a prefill time before a TTFT."""
+    known = [column for column in columns if column is not None]
+    ranks = {column.field: min(other.rank for other in known if other.field == column.field) for column in known}
+    return [column if column is not None and column.rank == ranks[column.field] else None for column in columns]
 
 
 def _unread_times(text: str) -> tuple[Caution, ...]:
     """A phase that only columns of unclear meaning tell of is not read: that must not pass in silence."""
     header = next(line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     cells = _cells(header, max("|\t;,", key=header.count))
-    fields = {field_of(cell) for cell in cells}
+    fields = {column.field for cell in cells if (column := column_of(cell)) is not None}
     found: list[Caution] = []
     for word, known, clear in (
         ("prefill", {"prefill_ms"}, "prefill_ms"),
@@ -235,7 +248,7 @@ def _number(line: _Line, name: FieldName, where: str) -> float | None:
         ) from error
     if not 0 < number < float("inf"):
         raise RecordError(f"line {line.number}: {text} is not positive and finite", where=where, allowed="a positive number, or nothing")
-    return number
+    return number * line.scales.get(name, 1.0)
 
 
 __all__ = ["SweepRow", "TableFacts", "read_sweep_csv", "write_sweep_csv"]
