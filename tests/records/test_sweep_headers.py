@@ -34,10 +34,14 @@ def test_not_read(header):
 SPELLINGS = [
     "seq_len,batch,gen_tokens,prefill_p50_ms,tpot_ms,reserved_mb\n128,2,32,35,26,6144\n",
     "Prompt tokens;Batch;Max new tokens;TTFT ms;TPOT mean ms;VRAM_reserved (MB)\n128;2;32;35;26;6144\n",
-    "| ISL | OSL | BS | mean TTFT (s) | median TTFT (s) | median TPOT (s) | reserved GB |\n"
-    "|--|--|--|--|--|--|--|\n| 128 | 32 | 2 | 0.04 | 0.035 | 0.026 | 6 |\n",
-    "iteration,input_size,output_size,latency(ms),1st_latency(ms),2nd_avg_latency(ms),batch_size,vram reserved mib\n"
-    "0,128,32,900,35,26,2,6144\n",
+    (
+        "| ISL | OSL | BS | mean TTFT (s) | median TTFT (s) | median TPOT (s) | reserved GB |\n"
+        "|--|--|--|--|--|--|--|\n| 128 | 32 | 2 | 0.04 | 0.035 | 0.026 | 6 |\n"
+    ),
+    (
+        "iteration,input_size,output_size,latency(ms),1st_latency(ms),2nd_avg_latency(ms),batch_size,vram reserved mib\n"
+        "0,128,32,900,35,26,2,6144\n"
+    ),
 ]
 
 
