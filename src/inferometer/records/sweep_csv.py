@@ -97,9 +97,9 @@ def _lines_of(text: str, where: str) -> list[_Line]:
     header_number, header = numbered[0]
     delimiter = max("|\t;,", key=header.count)
     columns = _preferred([column_of(cell) for cell in _cells(header, delimiter)])
-    names = [None if column is None else column.field for column in columns]
+    names: list[FieldName | None] = [None if column is None else column.field for column in columns]
     _check_header(names, header, f"{where}, line {header_number}")
-    scales = {column.field: column.scale_ratio for column in columns if column is not None}
+    scales: dict[FieldName, float] = {column.field: column.scale_ratio for column in columns if column is not None}
     found: list[_Line] = []
     for number, line in numbered[1:]:
         cells = _cells(line, delimiter)
