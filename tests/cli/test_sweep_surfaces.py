@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from inferometer.cli.analysis import analyse
-from inferometer.cli.measured import measured_answer, show_measured
+from inferometer.cli.measured import measured_answer, places_of, show_measured
 from inferometer.records import tables
 from inferometer.records.types import Origin, Phase, PointStatus, Run, RunManifest, StepTable, SweepTable
 from inferometer.report.tables import definitions, points_table
@@ -82,7 +82,7 @@ def stalling_run():
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    return measured_answer(analyse(stalling_run(), folder, label="run"), folder)
+    return measured_answer(analyse(stalling_run(), folder, label="run"), places_of(folder, folder))
 
 
 def by_hand(point):

@@ -7,7 +7,7 @@ they carry their units; ``inferometer schema VERB`` prints the schema, and a tes
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_args
 
 import click
 import msgspec
@@ -70,9 +70,13 @@ def whole_words(shown: RenderableType) -> RenderableType:
     return shown
 
 
-def json_schema(answer_type: type[object]) -> dict[str, Any]:
-    """The JSON schema of a verb's answer."""
-    return msgspec.json.schema(answer_type)
+def json_schema(answer_type: Any) -> dict[str, Any]:
+    """The JSON schema of a verb's answer: a dataclass, or a union of those that its flags choose from."""
+    kinds = get_args(answer_type)
+    if not kinds:
+        return msgspec.json.schema(answer_type)
+    schemas, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    return {"anyOf": list(schemas), "$defs": definitions}
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`).")

@@ -10,8 +10,10 @@ from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.cli.analysis import Analysis
-from inferometer.cli.sweep_table import write_table
+from inferometer.cli.sweep_table import CSV_NAME, table_rows
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
+from inferometer.errors import RecordError
+from inferometer.records.sweep_csv import write_sweep_csv
 from inferometer.report import html, terminal, views
 from inferometer.spec import resolve, types
 
@@ -27,9 +29,41 @@ class MeasuredAnswer:
     next_commands: tuple[str, ...]
 
 
-def measured_answer(analysis: Analysis, folder: Path) -> MeasuredAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where a run is stored, and where its table is written."""
+
+    run: Path
+    csv: Path
+
+
+def places_of(out: Path | None, default: Path) -> Places:
+    """The places that ``--out`` names: a folder, or a table ``X.csv`` whose run is stored in ``X`` beside it.
+
+    Raises
+    ------
+    RecordError
+        The table would overwrite a file that is not of that run.
+
+    Example
+    -------
+    >>> places = places_of(Path("runs/x.csv"), Path("runs/default"))
+    >>> places.run.name, places.csv.name
+    ('x', 'x.csv')
+    """
+    folder = out or default
+    if folder.suffix.lower() == ".csv" and not folder.is_dir():
+        run = folder.with_suffix("")
+        if folder.exists() and not run.exists():
+            raise RecordError("the file is there already, and no run of it", where=str(folder), allowed="a new file", try_="another --out")
+        return Places(run=run, csv=folder)
+    return Places(run=folder, csv=folder / CSV_NAME)
+
+
+def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     """Write the table and the report of a run, and say where they are."""
-    csv = write_table(analysis, folder)
+    folder, csv = places.run, places.csv
+    write_sweep_csv(csv, table_rows(analysis))
     report = folder / REPORT_NAME
     view = sweep_view([analysis], report_path=report)
     html.write_report(view, report)
@@ -49,4 +83,4 @@ def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedMode
     return Path("runs") / f"{verb}-{name}-{plan.engine.engine}-{plan.engine.dtype}-{digest}"
 
 
-__all__ = ["MeasuredAnswer", "default_folder", "measured_answer", "show_measured"]
+__all__ = ["MeasuredAnswer", "Places", "default_folder", "measured_answer", "places_of", "show_measured"]

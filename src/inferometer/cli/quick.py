@@ -7,7 +7,7 @@ import click
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.engine_options import takes_engine
-from inferometer.cli.measured import MeasuredAnswer, default_folder, measured_answer, show_measured
+from inferometer.cli.measured import MeasuredAnswer, default_folder, measured_answer, places_of, show_measured
 from inferometer.cli.measuring import in_seconds, measure
 from inferometer.cli.quick_points import N_REPS, N_WARMUP, quick_points
 from inferometer.errors import SpecError
@@ -31,7 +31,7 @@ Example:
 @click.option(
     "--budget", default="2min", show_default=True, help="About how long it may take, loading included; two points are measured in any case."
 )
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run; the same one resumes it.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, or X.csv: the table, its run beside it in X.")
 @json_option
 def command(model: str, engine: types.EngineSpec, *, budget: str, out: Path | None, as_json: bool) -> None:
     """How fast is MODEL on this machine, what limits it, and what to expect at points that were not measured?
@@ -46,8 +46,8 @@ def command(model: str, engine: types.EngineSpec, *, budget: str, out: Path | No
     points = quick_points(resolved.spec, engine, this_hardware(), budget_s=budget_s)
     plan = sweep_plan.shuffled(types.SweepPlan(model=model, engine=engine, points=points, n_warmup=N_WARMUP, n_reps=N_REPS, seed=0))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    folder = out or default_folder(f"{today}-quick", plan, resolved)
-    give(measured_answer(measure(plan, resolved, folder, until_s=until_s), folder), as_json=as_json, show=show_measured)
+    places = places_of(out, default_folder(f"{today}-quick", plan, resolved))
+    give(measured_answer(measure(plan, resolved, places.run, until_s=until_s), places), as_json=as_json, show=show_measured)
 
 
 __all__ = ["ANSWER", "command"]

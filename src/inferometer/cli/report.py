@@ -12,6 +12,7 @@ from inferometer.cli.request_pages import write_request_page
 from inferometer.cli.runs import RunRequest, analyses_of, load_runs, takes_runs
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
 from inferometer.report import export as exporting, html
+from inferometer.report.charts.catalogue import charts_of
 from inferometer.units import format_bytes
 
 
@@ -46,18 +47,18 @@ def command(request: RunRequest, *, out: Path | None, export: Path | None, quest
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
     runs = load_runs(request)
-    exported: tuple[str, ...] = ()
     if request_answer.are_of_requests(runs):
-        write_request_page(runs, request.paths, question, path, export=export)
+        charts = write_request_page(runs, request.paths, question, path)
     else:
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_report(view, path)
-        exported = () if export is None else tuple(str(file) for file in exporting.export_charts(view, export))
+        charts = charts_of(view)
+    exported = () if export is None else tuple(str(file) for file in exporting.export_charts(charts, export))
     give(ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported), as_json=as_json, show=_show)
 
 
 def _show(answer: ReportAnswer) -> Text:
-    charts = f", {len(answer.exported)} charts exported" if answer.exported else ""
+    charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Text(f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}")
 
 

@@ -76,7 +76,7 @@ def write_sweep_csv(path: Path, rows: Iterable[SweepRow]) -> None:
     Raises
     ------
     RecordError
-        The file cannot be written.
+        The sweep has no points, or the file cannot be written.
     """
     texts = [column_texts(row) for row in rows]
     if not texts:

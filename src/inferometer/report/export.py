@@ -10,17 +10,15 @@ import vl_convert
 
 from inferometer.errors import SpecError
 from inferometer.records.durability import make_folder, replace_file
-from inferometer.report.charts.catalogue import charts_of
 from inferometer.report.charts.frame import INK, MUTED, ChartSpec
-from inferometer.report.views import SweepReportView
 
 ExportFormat: TypeAlias = Literal["svg", "png", "csv"]
 
 PNG_SCALE: Final = 2.0
 
 
-def export_charts(view: SweepReportView, folder: Path, formats: Sequence[ExportFormat] = ("svg", "png", "csv")) -> tuple[Path, ...]:
-    """Write each chart of the view to ``folder`` in each format, as ``<chart>.<format>``; the files written, in order.
+def export_charts(charts: Sequence[ChartSpec], folder: Path, formats: Sequence[ExportFormat] = ("svg", "png", "csv")) -> tuple[Path, ...]:
+    """Write each chart to ``folder`` in each format, as ``<chart>.<format>``; the files written, in order.
 
     Raises
     ------
@@ -32,7 +30,7 @@ def export_charts(view: SweepReportView, folder: Path, formats: Sequence[ExportF
         raise SpecError(f"format {unknown[0]!r} is unknown", allowed=f"one of {', '.join(_WRITERS)}", try_="svg")
     make_folder(folder)
     written: list[Path] = []
-    for chart in charts_of(view):
+    for chart in charts:
         for name in formats:
             path = folder / f"{chart.chart_id}.{name}"
             replace_file(path, _WRITERS[name](chart))

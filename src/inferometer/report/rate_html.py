@@ -5,6 +5,7 @@ from typing import Final
 
 from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
+from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.rates import goodput_rate_chart, rate_cells, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.figure import figure_of
 from inferometer.report.html import render_page, write_page
@@ -43,9 +44,14 @@ def render_rate_report(view: RateView) -> str:
     return render_page(rate_page_of(view))
 
 
+def rate_charts_of(view: RateView) -> tuple[ChartSpec, ...]:
+    """The charts that these runs have data for, in the order of the page."""
+    return tuple(chart for build in RATE_CHARTS if (chart := build(view)) is not None)
+
+
 def rate_page_of(view: RateView) -> Page:
     """The sections of a report on several runs of requests: curves, then the table that they draw."""
-    figures = tuple(figure_of(chart) for build in RATE_CHARTS if (chart := build(view)) is not None)
+    figures = tuple(figure_of(chart) for chart in rate_charts_of(view))
     within = f"; good: within {view.objective}" if view.objective else ""
     table = TextTable(caption=f"Runs by offered rate{within}", header=_HEADER, rows=tuple(rate_cells(point) for point in view.points))
     sections = (
@@ -63,4 +69,4 @@ def rate_page_of(view: RateView) -> Page:
     )
 
 
-__all__ = ["RATE_CHARTS", "rate_page_of", "render_rate_report", "write_rate_report"]
+__all__ = ["RATE_CHARTS", "rate_charts_of", "rate_page_of", "render_rate_report", "write_rate_report"]

@@ -39,18 +39,23 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def sweep_points(*, prompts: Sequence[int], batches: Sequence[int], gen_tokens: int, axes: Axes) -> tuple[SweepPoint, ...]:
-    """The points of the full grid, or of two separate axes: all prompts at the smallest batch, all batches at the smallest prompt.
+def sweep_points(
+    *, prompts: Sequence[int], batches: Sequence[int], gen_tokens: int, axes: Axes, batch_prompt_tokens: int | None = None
+) -> tuple[SweepPoint, ...]:
+    """The points of the full grid, or of two separate axes: all prompts at the smallest batch, all batches at one prompt length.
+
+    That length is ``batch_prompt_tokens``, by default the smallest of ``prompts``.
 
     Example
     -------
     >>> len(sweep_points(prompts=(128, 256, 512), batches=(1, 2, 4), gen_tokens=32, axes="separate"))
     5
     """
-    pairs = [
-        (prompt, batch) for prompt in prompts for batch in batches if axes == "grid" or prompt == min(prompts) or batch == min(batches)
-    ]
-    return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt, batch in pairs)
+    pairs = {(prompt, batch) for prompt in prompts for batch in batches}
+    if axes == "separate":
+        batch_axis_prompt = min(prompts) if batch_prompt_tokens is None else batch_prompt_tokens
+        pairs = {(prompt, min(batches)) for prompt in prompts} | {(batch_axis_prompt, batch) for batch in batches}
+    return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt, batch in sorted(pairs))
 
 
 def shuffled(plan: SweepPlan) -> SweepPlan:
