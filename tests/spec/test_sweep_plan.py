@@ -32,6 +32,11 @@ def test_the_grid_has_every_pair_and_separate_axes_share_one_point(prompts, batc
     assert all(point.prompt_tokens == min(prompts) or point.batch_size == min(batches) for point in axes)
 
 
+def test_the_batch_axis_may_have_a_prompt_length_of_its_own():
+    points = sweep_points(prompts=(32, 64), batches=(1, 2, 4), gen_tokens=8, axes="separate", batch_prompt_tokens=48)
+    assert {(point.prompt_tokens, point.batch_size) for point in points} == {(32, 1), (64, 1), (48, 1), (48, 2), (48, 4)}
+
+
 @given(st.integers(0, 2**31))
 def test_the_order_is_the_seeds_and_nothing_is_lost(seed):
     points = sweep_points(prompts=(16, 32, 64), batches=(1, 2, 4, 8), gen_tokens=4, axes="grid")

@@ -55,8 +55,8 @@ Examples:
 def command(run: Path, *, format_: ExportFormat | None, out: Path, slo: str | None, as_json: bool) -> None:
     """Write a run of requests as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table; a sweep as a table.
 
-    docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as other tools' do. Intervals, latencies from the
-    intended send and validity go into the report under results.profiling.inferometer.
+    docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as other tools' do.
+    Intervals, latencies from the intended send and validity go into the report under results.profiling.inferometer.
     """
     if out.exists():
         raise RecordError("the file is there already", where=str(out), allowed="a new file", try_="another name with --out")

@@ -6,16 +6,20 @@ that are replayed against a server, or ``[points]``, prefills and decodes of a s
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
+from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.load_plan import Endpoint, PromptForm
 from inferometer.spec.types import AskedFormat, DType
 from inferometer.spec.workload.distributions import Natural
 
 PlanKind: TypeAlias = Literal["load", "sweep"]
+SIZED_PLAN: Final = "verify.toml"
+"""Its name in the folder of ``inferometer size --out``."""
+
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
@@ -115,13 +119,29 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def read_plan(path: Path) -> VerifyPlan:
     """The plan of a TOML file, such as the ``verify.toml`` of ``inferometer size --out``; the paths in it are relative to its folder.
 
+    The ``plan.json`` of ``inferometer size --out`` names a fleet: its plan is the ``verify.toml`` that was written beside it.
+
     Raises
     ------
     SpecError
         The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
     """
+    if path.suffix.lower() == ".json":
+        path = _beside(path)
     text = text_of(path, noun="plan", endings=".toml")
     return _rooted(plan_from_text(text, where=str(path)), path.parent)
+
+
+def _beside(path: Path) -> Path:
+    plan = path.with_name(SIZED_PLAN)
+    if not plan.is_file():
+        raise SpecError(
+            f"{path.name} has no {SIZED_PLAN} beside it, in which inferometer size writes what to verify",
+            where=str(path),
+            allowed=f"a TOML plan, or a plan.json of inferometer size with its {SIZED_PLAN}; a sizing that rests on a fit writes none",
+            try_="a TOML plan that names the fit (docs/verify.md)",
+        )
+    return plan
 
 
 def plan_from_text(text: str, *, where: str) -> VerifyPlan:
@@ -157,6 +177,7 @@ def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
 
 
 __all__ = [
+    "SIZED_PLAN",
     "BelievedServer",
     "Client",
     "PlanKind",

@@ -10,6 +10,7 @@ from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.errors import SpecError
+from inferometer.spec.verify_plan import SIZED_PLAN
 
 PLAN_FILE: Final = "plan.json"
 README_FILE: Final = "README.md"
@@ -36,7 +37,7 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         "check-promise.sh": checking.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
-        files["verify.toml"] = plan
+        files[SIZED_PLAN] = plan
     if packaging.image is not None:
         files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
     return {README_FILE: words.readme(fleet, packaging, list(files)), **files}
