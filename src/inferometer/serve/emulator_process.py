@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import InferometerError, MeasureError
+from inferometer.measure import lifeline
 from inferometer.serve import emulator_listening, emulator_server
 from inferometer.serve.emulator_plan import EmulatorPlan
 
@@ -52,7 +53,7 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_in_child, args=(plan, there), daemon=True)
+    process = context.Process(target=_in_child, args=(plan, there, lifeline.starts_in_main_thread()), daemon=True)
     process.start()
     there.close()
 
@@ -82,7 +83,8 @@ def _url_of(pipe: Connection) -> str:
     return str(said)
 
 
-def _in_child(plan: EmulatorPlan, pipe: Connection) -> None:
+def _in_child(plan: EmulatorPlan, pipe: Connection, may_ask_kernel: bool) -> None:  # noqa: FBT001 -- multiprocessing gives it by place
+    lifeline.hold_in_pool(may_ask_kernel)
     try:
         run_emulator(plan, lambda url: pipe.send(("url", url)))
     except (InferometerError, OSError) as problem:

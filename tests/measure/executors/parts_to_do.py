@@ -1,5 +1,6 @@
 """Work in parts that tests give to executors: it must be importable where it is done."""
 
+import itertools
 import os
 import signal
 import time
@@ -44,6 +45,12 @@ def refused(part):
 def asleep(folder):
     (Path(folder) / str(os.getpid())).touch()
     time.sleep(60)
+
+
+def deaf(folder):
+    """Holds the interpreter's lock until the process ends: no thread of it runs."""
+    (Path(folder) / str(os.getpid())).touch()
+    sum(itertools.repeat(1))
 
 
 def node_address(part):

@@ -11,6 +11,7 @@ from typing import Final
 
 import inferometer
 from inferometer.errors import EngineError
+from inferometer.measure import lifeline
 from inferometer.measure.engines.protocol import OutOfMemory
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
 
@@ -37,11 +38,12 @@ class WorkerProcess:
         command = [settings.python, "-P", "-m", "inferometer.measure.engines.worker", str(theirs.fileno())]
         if settings.memory_limit_bytes is not None:
             command = [settings.python, "-c", _LIMITED, str(settings.memory_limit_bytes), *command]
+        held = lifeline.line()
         with theirs, self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                env=worker_variables(n_threads, settings.variables) | {"PYTHONPATH": self._directory.name},
-                pass_fds=(theirs.fileno(),),
+                env=worker_variables(n_threads, settings.variables) | {"PYTHONPATH": self._directory.name} | held.variables,
+                pass_fds=(theirs.fileno(), held.descriptor),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

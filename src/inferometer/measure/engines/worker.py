@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from inferometer.errors import InferometerError, SpecError
+from inferometer.measure import lifeline
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.channel import Channel, until_gone
 from inferometer.measure.engines.protocol import (
@@ -45,6 +46,7 @@ _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")
 
 def main() -> None:
     """Serve one engine until the other end says close or goes away."""
+    lifeline.hold(is_group=True)
     decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])), decoder)
     serve(until_gone(channel), channel.send)

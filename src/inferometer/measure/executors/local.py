@@ -10,6 +10,7 @@ from multiprocessing import active_children, get_context
 from typing import TypeVar
 
 from inferometer.errors import MeasureError
+from inferometer.measure import lifeline
 from inferometer.measure.executors.parts import TRIES, Answers, OnDone, in_silence
 
 T = TypeVar("T")
@@ -76,7 +77,12 @@ class Processes:
 def _pool(n_processes: int) -> Generator[ProcessPoolExecutor]:
     """A pool whose processes end with the block, at once where it is left by an error or Ctrl-C."""
     before = set(active_children())
-    pool = ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(
+        n_processes,
+        mp_context=get_context("spawn"),
+        initializer=lifeline.hold_in_pool,
+        initargs=(lifeline.starts_in_main_thread(),),
+    )
     try:
         yield pool
     except BaseException:

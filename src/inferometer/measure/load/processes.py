@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, Protocol, TypeAlias
 
+from inferometer.measure import lifeline
 from inferometer.measure.load import messages
 
 STOP_S: Final = 15.0
@@ -48,9 +49,18 @@ def start_client() -> "subprocess.Popen[bytes]":
     """A client process, which waits for its job."""
     command = [sys.executable, "-m", "inferometer.measure.load.worker"]
     # It multiplies no matrices: threads for that would only make numpy's import longer.
-    variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
+    held = lifeline.line()
+    variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **held.variables}
     # A session of its own: Ctrl-C of the terminal is ours alone, and we tell it.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, env=variables)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+        env=variables,
+        pass_fds=(held.descriptor,),
+    )
 
 
 def end_client(client: "subprocess.Popen[bytes]") -> None:

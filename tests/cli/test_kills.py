@@ -1,0 +1,18 @@
+"""Is every process of a command gone seconds after the command was killed? ``bench/bench_kills.py`` asks the same at more moments."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+from bench_kills import VERBS, outcomes
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by /proc")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_killed_command_leaves_no_process(verb):
+    """Twice each signal, at moments spread over its life."""
+    left = [one for one in outcomes([verb], 6) if one.left_s is None]
+    assert not left
