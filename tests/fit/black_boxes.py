@@ -6,6 +6,7 @@ import numpy as np
 
 from inferometer.fit.effective_steps import STEP_NAMES, step_belief, steps_at
 from inferometer.fit.load_looks import FirstPace
+from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand
 from inferometer.simulate.one_engine import simulate
@@ -41,9 +42,10 @@ class Box:
         done = simulate(demand(sent_ns + round(FRONT_END_S * 1e9), prompt, output), self.config, self.steps)
         return done._replace(requests=done.requests._replace(intended_send_ns=sent_ns, sent_ns=sent_ns))
 
-    def load_test(self, rate_per_s, n_requests):
-        """What its client saw: tokens half a millisecond late, nothing of the inside."""
-        table, rng = self.served(rate_per_s, n_requests).requests, np.random.default_rng(self.seed)
+    def load_test(self, rate_per_s, n_requests, *, has_chunks=False):
+        """What its client saw: tokens half a millisecond late, nothing of the inside; each token's arrival where it records chunks."""
+        done, rng = self.served(rate_per_s, n_requests), np.random.default_rng(self.seed)
+        table = done.requests
         late_ns = rng.exponential(5e5, (2, n_requests)).astype(np.int64)
         first_ns = table.first_token_ns + late_ns[0]
         seen = table._replace(
@@ -52,7 +54,18 @@ class Box:
             finished_ns=np.maximum(table.finished_ns + late_ns[1], first_ns),
             n_preemptions=np.zeros(n_requests, np.int32),
         )
-        return Run(manifest=manifest(f"at {rate_per_s:g}"), sweep=None, steps=None, ceilings=None, requests=seen)
+        chunks = chunks_of(done, seen, rng) if has_chunks else None
+        return Run(manifest=manifest(f"at {rate_per_s:g}"), sweep=None, steps=None, ceilings=None, requests=seen, chunks=chunks)
+
+
+def chunks_of(done, seen, rng):
+    """A chunk for each token, at the end of its step and half a millisecond late."""
+    ends_ns, n = done.steps.start_ns + done.steps.duration_ns, len(seen.status)
+    spans = (np.searchsorted(ends_ns, column) for column in (done.requests.first_token_ns, done.requests.finished_ns))
+    steps = [np.arange(first, last + 1) for first, last in zip(*spans, strict=True)]
+    index = np.repeat(np.arange(n, dtype=np.int32), [len(one) for one in steps])
+    arrived_ns = ends_ns[np.concatenate(steps)] + rng.exponential(5e5, len(index)).astype(np.int64)
+    return ChunkTable(index, arrived_ns, np.ones(len(index), np.int64), np.full(len(index), -1, np.int32), np.zeros(len(index), np.int8))
 
 
 def manifest(run_id):

@@ -54,7 +54,7 @@ def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
     assert (seats.value, seats.told_by, seats.probe) == (SEATS, "load", None)
     assert (blocks.high, blocks.told_by) == (None, "assumed")
     assert "never used up" in blocks.said
-    assert blocks.probe.startswith("inferometer load http://127.0.0.1:8000 --model m --workload long-context --concurrency ")
+    assert blocks.probe.startswith("inferometer load http://127.0.0.1:8000 --model m --workload ")
 
 
 def test_steps_are_inside_what_is_left_open(fit, seated):

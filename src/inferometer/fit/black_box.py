@@ -5,7 +5,7 @@ scanned, for a simulation knows no slope along them; step times are searched dow
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,13 +18,16 @@ from inferometer.fit.replay import Latencies, latencies
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Range, ServerKnobs, Switch, Terms, config_of
 from inferometer.records.types import F64, I64
 from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.outcome import Simulation
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1
 """How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT, and half a step beside."""
+_GAP_RATIO: Final = 0.1
+"""Of the mean gap that an instant lies in: single gaps vary with the machine, too."""
 _LOST: Final = 20.0
 """Misfit of a request that the simulation did not finish."""
-_SCATTER_RATIOS: Final = (0.1, 5.0)
+_LEAST_SCATTER_RATIO: Final = 0.1
 _MAX_TURNS: Final = 8
 _N_WIDE_TURNS: Final = 2
 _N_WIDE: Final = 9
@@ -36,6 +39,8 @@ _TURNED_RATIO: Final = 0.8
 _SETTLED_RATIO: Final = 0.97
 """Another turn that makes the misfits less than so much smaller is the last."""
 _FIRST_BUDGETS: Final = (512, 2048, 8192)
+_HELD_RATIOS: Final = (1.0, 1.25)
+"""KV blocks that a search begins with, to those of the prompts under way: their answers need some, too."""
 _USUAL_BUDGETS: Final = (512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -44,6 +49,20 @@ class Place(NamedTuple):
 
     knobs: ServerKnobs
     x: F64
+
+
+class Residual(NamedTuple):
+    """Root mean square of what is left of like requests' mean latencies, as logarithms: 0.1 is 10 %."""
+
+    ttft_ratio: float
+    tpot_ratio: float
+
+
+class _Simulated(NamedTuple):
+    """What a simulation says of the requests of a load test; gaps (N) as ``LoadLook.gap_s``, where that has them."""
+
+    latencies: Latencies
+    gap_s: F64 | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +82,7 @@ class BlackBox:
 
     def groups(self) -> I64:
         """Of all misfits: which go together."""
-        return np.concatenate([np.tile(groups_of(one), 2) + 1000 * i for i, one in enumerate(self.looks)])
+        return np.concatenate([np.tile(groups_of(one), 2 if one.gap_s is None else 3) + 1000 * i for i, one in enumerate(self.looks)])
 
     def misfit(self, knobs: ServerKnobs) -> Misfit:
         """What is left between the load tests and their simulation, of unknowns."""
@@ -73,28 +92,26 @@ class BlackBox:
         """How far do the load tests and their simulation lie apart?"""
         return float(costs(self.misfit(place.knobs)(place.x)).sum())
 
-    def inexactness_ratio(self, place: Place) -> float:
-        """How far off is the pace of like requests, their mean? No closed form of a few numbers is a server."""
-        left = list[F64]()
+    def residual(self, place: Place) -> Residual:
+        """How far off are like requests, their mean? No closed form of a few numbers is a server."""
+        ttft, tpot = list[F64](), list[F64]()
         for one in self.looks:
-            found, told, cells = self._simulated(one, place.knobs, place.x), one.is_told, cells_of(one)
+            found, told, cells = self._simulated(one, place.knobs, place.x).latencies, one.is_told, cells_of(one)
             with np.errstate(divide="ignore", invalid="ignore"):
-                pace = np.log(found.tpot_s[told] / one.seen.tpot_s[told])
-            is_paced = np.isfinite(pace)
-            n_paced = np.bincount(cells, is_paced)
-            left.append(np.bincount(cells, np.where(is_paced, pace, 0.0))[n_paced > 0] / n_paced[n_paced > 0])
-        return float(np.sqrt(np.mean(np.concatenate(left) ** 2)))
+                tpot.append(_cell_means(np.log(found.tpot_s[told] / one.seen.tpot_s[told]), cells))
+                ttft.append(_cell_means(np.log(found.ttft_s[told] / one.seen.ttft_s[told]), cells))
+        return Residual(*(float(np.sqrt(np.mean(np.concatenate(cells) ** 2))) for cells in (ttft, tpot)))
 
     def alone(self, index: int) -> "BlackBox":
         """One of the load tests."""
         return replace(self, looks=(self.looks[index],))
 
-    def _simulated(self, one: LoadLook, knobs: ServerKnobs, x: F64) -> Latencies:
+    def _simulated(self, one: LoadLook, knobs: ServerKnobs, x: F64) -> _Simulated:
         has_contents = one.has_shared_prefixes and knobs.enable_prefix_caching
         config = config_of(knobs, self.terms, has_contents=has_contents)
         asked = one.demand(math.exp(x[-1]), self.terms.block_tokens, has_contents=has_contents)
-        found = simulate(asked, config, steps_at(self.belief.base, x), record_steps=False)
-        return latencies(one.requests, found.requests)
+        found = simulate(asked, config, steps_at(self.belief.base, x), record_steps=one.gap_s is not None)
+        return _Simulated(latencies(one.requests, found.requests), None if one.gap_s is None else _step_gaps(found, len(one.gap_s)))
 
 
 class Explained(NamedTuple):
@@ -125,7 +142,7 @@ def explain(box: BlackBox) -> Explained:
             break
         place = _settled(box, better)
     seen = box.misfit(place.knobs)(place.x)
-    scatter = float(np.clip(np.sqrt(np.mean(seen**2)), *_SCATTER_RATIOS))
+    scatter = max(float(np.sqrt(np.mean(seen**2))), _LEAST_SCATTER_RATIO)
     box, found = replace(box, scatter_ratio=scatter), Found(place.x, seen / scatter, 0)
     refined = refine(box.misfit(place.knobs), box.unknowns, box.groups(), found)
     return Explained(box=box, knobs=place.knobs, solution=refined, turned=turned)
@@ -143,7 +160,25 @@ def _openings(box: BlackBox) -> list[Place]:
     if "enable_prefix_caching" not in box.terms.switches and any(one.has_shared_prefixes for one in box.looks):
         openings.append(knobs.with_switch("enable_prefix_caching", value=False))
     tried = sorted({budgets.within(value) for value in _FIRST_BUDGETS})
-    return [min((_searched(quiet, one.with_limit("max_num_batched_tokens", value)) for value in tried), key=quiet.cost) for one in openings]
+    return [_opening(quiet, one, tried) for one in openings]
+
+
+def _opening(box: BlackBox, knobs: ServerKnobs, budgets: Sequence[int]) -> Place:
+    """The step times and the step budget that fit best with limits open, or as tight as what was seen at once.
+
+    Open limits alone would do where the load tests reach none; where each of them does, no step times explain the requests with limits
+    open, and a search from there ends far from any that do.
+    """
+    ranges = box.terms.ranges
+    first = knobs.with_limit("max_num_batched_tokens", budgets[len(budgets) // 2])
+    tight = (
+        first.with_limit("max_num_seqs", ranges["max_num_seqs"].within(ranges["max_num_seqs"].low + 1)),
+        *(first.with_limit("n_kv_blocks", ranges["n_kv_blocks"].within(round(ratio * box.terms.held_blocks))) for ratio in _HELD_RATIOS),
+    )
+    found = [_searched(box, one) for one in dict.fromkeys((first, *tight))]
+    best = min(found, key=box.cost)
+    others = (best.knobs.with_limit("max_num_batched_tokens", value) for value in budgets if value != first.max_num_batched_tokens)
+    return min((best, *(_searched(box, one) for one in others)), key=box.cost)
 
 
 def _searched(box: BlackBox, knobs: ServerKnobs) -> Place:
@@ -228,24 +263,48 @@ def _open_knobs(terms: Terms) -> ServerKnobs:
     return knobs
 
 
-def _misfit(one: LoadLook, found: Latencies) -> F64:
+def _step_gaps(found: Simulation, n_requests: int) -> F64:
+    """(N) Of each answer: the squared gaps between the ends of its steps, over their sum; NaN of one that was preempted."""
+    ends_s, table = (found.steps.start_ns + found.steps.duration_ns) / 1e9, found.requests
+    squares = np.concatenate([[0.0], np.cumsum(np.diff(ends_s) ** 2)])
+    first_s, last_s = table.first_token_ns / 1e9, table.finished_ns / 1e9
+    # Ends of steps are whole nanoseconds: half of one to either side finds them after the division.
+    start, end = (np.clip(np.searchsorted(ends_s, at_s - 5e-10), 0, len(ends_s) - 1) for at_s in (first_s, last_s))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap_s = (squares[end] - squares[start]) / (last_s - first_s)
+    is_plain = (end > start) & (table.n_preemptions == 0) & (table.first_token_ns >= 0)
+    return np.concatenate([np.where(is_plain, gap_s, np.nan), np.full(n_requests - len(gap_s), np.nan)])
+
+
+def _cell_means(values: F64, cells: I64) -> F64:
+    """The means of the finite values of the cells that have any."""
+    is_finite = np.isfinite(values)
+    n_finite = np.bincount(cells, is_finite)
+    return np.asarray(np.bincount(cells, np.where(is_finite, values, 0.0))[n_finite > 0] / n_finite[n_finite > 0], dtype=np.float64)
+
+
+def _misfit(one: LoadLook, simulated: _Simulated) -> F64:
     """Of each cell of like requests: the mean difference in standard deviations, times the root of how many they are.
 
     A simulation scatters single requests at the least change of a step's time (who just misses a step waits for the next); their mean
     moves smoothly.
     """
-    seen, told = one.seen, one.is_told
+    seen, told, found = one.seen, one.is_told, simulated.latencies
     step_s = float(np.nanmedian(seen.tpot_s))
     ttft = (found.ttft_s[told] - seen.ttft_s[told]) / (0.5 * step_s + _TTFT_RATIO * seen.ttft_s[told])
     expected = np.hypot(_TPOT_RATIO, 0.5 / np.maximum(one.output_tokens[told] - 1.0, 1.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.log(found.tpot_s[told] / seen.tpot_s[told]) / expected
     is_paced = (one.output_tokens[told] > 1) & (seen.tpot_s[told] > 0)
-    both = (ttft, np.where(is_paced, tpot, 0.0))
+    kinds = [ttft, np.where(is_paced, tpot, 0.0)]
+    if one.gap_s is not None and simulated.gap_s is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            gap = np.log(simulated.gap_s[told] / one.gap_s[told]) / np.hypot(_GAP_RATIO, 1 / np.maximum(one.output_tokens[told] - 1.0, 1.0))
+        kinds.append(np.nan_to_num(gap, nan=0.0))
     cells = cells_of(one)
     root = np.sqrt(np.bincount(cells))
-    means = [np.bincount(cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST)) / root for kind in both]
+    means = [np.bincount(cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST)) / root for kind in kinds]
     return np.asarray(np.concatenate(means), dtype=np.float64)
 
 
-__all__ = ["BlackBox", "Explained", "Place", "explain", "scan"]
+__all__ = ["BlackBox", "Explained", "Place", "Residual", "explain", "scan"]

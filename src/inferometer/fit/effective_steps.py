@@ -6,12 +6,14 @@ Letters of shapes: K unknowns.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from inferometer.fit.inverse import Unknowns
 from inferometer.fit.load_looks import FirstPace
+from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.records.types import F64
@@ -70,6 +72,7 @@ def step_belief(pace: FirstPace, ttft_s: F64, model: ModelSpec | None, engine: E
             names=(*STEP_NAMES, FRONT_END),
             centre=np.array([*places, _FRONT_END_BELIEF[0]]),
             deviation=np.array([*(deviation[name] for name in STEP_NAMES), _FRONT_END_BELIEF[1]]),
+            floor=_at_peaks(model, engine, hardware),
         ),
     )
 
@@ -82,6 +85,30 @@ def steps_at(base: StepTimeArrays, x: F64) -> StepTimeArrays:
         ratio = math.exp(place) / (float(was[0]) if isinstance(was, np.ndarray) else was)
         changes |= {field: getattr(base, field) * ratio for field in (first, *others)}
     return base._replace(**changes)
+
+
+def not_below(steps: StepTimeArrays, floors_s: Sequence[float]) -> StepTimeArrays:
+    """The same steps, none faster than the device's peaks allow (seconds, in the order of ``STEP_NAMES``; 0: no bound)."""
+    changes: dict[str, Any] = {}
+    for (first, *others), floor_s in zip(_FIELDS.values(), floors_s, strict=False):  # neither the front end, nor where none is known
+        was = getattr(steps, first)
+        ratio = max(floor_s / (float(was[0]) if isinstance(was, np.ndarray) else was), 1.0)
+        changes |= {field: getattr(steps, field) * ratio for field in (first, *others)}
+    return steps._replace(**changes)
+
+
+def _at_peaks(model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None) -> F64 | None:
+    """The least that the unknowns can be on this device; None where the model or the device is not known."""
+    if model is None or hardware is None:
+        return None
+    peak = arrays_of(datasheet_step_time(model, engine, hardware, BEST))
+    at_peak = {
+        "read_s": float(peak.read_s[0]),
+        "row_s": peak.matmul_row_s,
+        "kv_token_s": peak.kv_token_s,
+        "pair_s": peak.attention_pair_s,
+    }
+    return np.array([math.log(at_peak[name]) if at_peak.get(name, 0.0) > 0 else -math.inf for name in (*STEP_NAMES, FRONT_END)])
 
 
 def _from_pace(pace: FirstPace, quick_ttft_s: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -136,4 +163,4 @@ def _plainest() -> StepTimeArrays:
     )
 
 
-__all__ = ["FRONT_END", "STEP_NAMES", "StepBelief", "step_belief", "steps_at"]
+__all__ = ["FRONT_END", "STEP_NAMES", "StepBelief", "not_below", "step_belief", "steps_at"]

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks, server_draws
+from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks, probes, server_draws
+from inferometer.fit.effective_steps import steps_at
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
-from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer, terms_of
+from inferometer.fit.server_knobs import BLOCK_TOKENS, LIMITS, SWITCHES, ToldByServer, terms_of
+from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
@@ -45,9 +47,10 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
     most = load_looks.crowd(looks)
     quiet = min(looks, key=lambda one: float(np.nanmedian(one.seen.ttft_s)))
     belief = effective_steps.step_belief(load_looks.first_pace(looks), quiet.seen.ttft_s, subject.model, subject.engine, subject.hardware)
-    explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms_of(most, subject.told)))
+    terms = terms_of(most, subject.told, _blocks_that_fit(subject, utilization_fraction=1.0))
+    explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms))
     profiles, solution = knob_profiles.Profiles(explained), explained.solution
-    knobs = _knobs(explained, profiles, subject)
+    knobs, residual = _knobs(explained, profiles, subject), explained.box.residual(explained.place)
     return ServerFit(
         served_model=subject.address.served_model,
         model=subject.model,
@@ -62,26 +65,61 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
         seen=_seen(looks),
         scatter_ratio=explained.box.scatter_ratio,
         n_simulations=solution.n_calls,
+        ttft_residual_fraction=residual.ttft_ratio,
+        tpot_residual_fraction=residual.tpot_ratio,
+        floors_s=() if belief.unknowns.floor is None else tuple(np.exp(belief.unknowns.floor).tolist()),
         draws=server_draws.draw_servers(profiles, explained, knobs),
     )
 
 
+def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | None:
+    """KV blocks in this share of the device's memory beside the weights; None where the model or the device is not known."""
+    if subject.model is None or subject.hardware is None:
+        return None
+    question = MemoryQuestion(
+        model=subject.model,
+        engine=subject.engine,
+        hardware=subject.hardware,
+        context_tokens=1,
+        prompt_tokens=1,
+        max_step_tokens=1,
+        block_tokens=subject.told.block_tokens or BLOCK_TOKENS,
+        utilization_fraction=utilization_fraction,
+    )
+    return n_kv_blocks_that_fit(question, max_num_seqs=1)
+
+
 def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, subject: Subject) -> tuple[KnobFit, ...]:
     told, box = subject.told, explained.box
-    most, has_prefixes = load_looks.crowd(box.looks), any(one.has_shared_prefixes for one in box.looks)
+    has_prefixes = any(one.has_shared_prefixes for one in box.looks)
+    room = _room(explained, subject)
     knobs = list[KnobFit]()
     for limit in LIMITS:
         if limit in told.limits:
             knobs.append(knob_wording.told_fit(limit, told.limits[limit]))
         else:
             n_seats = int(knobs[0].value) if knobs else 0
-            knobs.append(knob_wording.limit_fit(profiles.interval(limit), most, box.terms, subject.address, n_seats))
+            usual = knob_wording.Usual(max_num_seqs=n_seats, n_kv_blocks=_blocks_that_fit(subject, utilization_fraction=USUAL_BEFORE.value))
+            knobs.append(knob_wording.limit_fit(profiles.interval(limit), box.terms, usual, room))
     for switch in SWITCHES:
         if switch in told.switches:
             knobs.append(knob_wording.told_fit(switch, told.switches[switch]))
         else:
-            knobs.append(knob_wording.switch_fit(profiles.verdict(switch), subject.address, has_prefixes=has_prefixes))
+            knobs.append(knob_wording.switch_fit(profiles.verdict(switch), room, has_prefixes=has_prefixes))
     return tuple(knobs)
+
+
+def _room(explained: black_box.Explained, subject: Subject) -> probes.Room:
+    """What further load tests may ask of this server, and how long its steps take."""
+    box = explained.box
+    steps = steps_at(box.belief.base, explained.solution.x)
+    return probes.Room(
+        address=subject.address,
+        most=load_looks.crowd(box.looks),
+        longest_tokens=box.terms.max_model_len - 1,
+        step_s=float(np.median(np.concatenate([one.seen.tpot_s[np.isfinite(one.seen.tpot_s)] for one in box.looks]))),
+        prompt_token_s=steps.matmul_row_s,
+    )
 
 
 def _parameters(explained: black_box.Explained) -> tuple[FittedParameter, ...]:

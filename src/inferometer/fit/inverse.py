@@ -51,6 +51,12 @@ class Unknowns(NamedTuple):
     names: tuple[str, ...]
     centre: F64
     deviation: F64
+    floor: F64 | None = None
+    """What none can be below, such as the times at a device's peaks; None: nothing is known."""
+
+    def possible(self, x: F64) -> F64:
+        """The nearest unknowns (..., K) that are not below the floor."""
+        return x if self.floor is None else np.maximum(x, self.floor)
 
 
 class Solution(NamedTuple):
@@ -107,7 +113,7 @@ def solve(misfit: Misfit, unknowns: Unknowns, groups: I64, start: F64 | None = N
 
 def search(misfit: Misfit, unknowns: Unknowns, start: F64 | None = None) -> Found:
     """Downhill from ``start``, or from what was believed."""
-    x, damping, n_calls = (unknowns.centre if start is None else start).copy(), 1e-2, 1
+    x, damping, n_calls = unknowns.possible(unknowns.centre if start is None else start).copy(), 1e-2, 1
     seen = misfit(x)
     cost = _cost(seen, x, unknowns)
     for _ in range(_MAX_ROUNDS):
@@ -117,11 +123,11 @@ def search(misfit: Misfit, unknowns: Unknowns, start: F64 | None = None) -> Foun
         before = cost
         for _ in range(_MAX_TRIES):
             step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -gradient)
-            step = np.clip(step, -_LARGEST_STEP, _LARGEST_STEP)
-            tried = misfit(x + step)
+            moved = unknowns.possible(x + np.clip(step, -_LARGEST_STEP, _LARGEST_STEP))
+            tried = misfit(moved)
             n_calls += 1
-            if _cost(tried, x + step, unknowns) < cost:
-                x, seen, damping = x + step, tried, max(damping / 5, 1e-4)
+            if _cost(tried, moved, unknowns) < cost:
+                x, seen, damping = moved, tried, max(damping / 5, 1e-4)
                 cost = _cost(seen, x, unknowns)
                 break
             damping *= 5
@@ -171,7 +177,7 @@ def refine(misfit: Misfit, unknowns: Unknowns, groups: I64, found: Found) -> Sol
         told, back = _told(line, groups), np.linalg.inv(spread)
         pull = told.gradient + spread.T @ believed @ (x - unknowns.centre)
         step = -np.linalg.solve(told.raw_curvature + spread.T @ believed @ spread, pull)
-        tried = x + spread @ np.clip(step, -_LARGEST_MOVE, _LARGEST_MOVE)
+        tried = unknowns.possible(x + spread @ np.clip(step, -_LARGEST_MOVE, _LARGEST_MOVE))
         tried_seen = misfit(tried)
         if _cost(tried_seen, tried, unknowns) < _cost(seen, x, unknowns):
             x, seen = tried, tried_seen
@@ -202,7 +208,7 @@ def draw(solution: Solution, unknowns: Unknowns, n_draws: int) -> F64:
     for _ in range(_N_WALKED):
         tried = x + rng.standard_normal(x.shape) @ stride
         then = surprise(tried)
-        goes = np.log(rng.random(n_draws)) < now - then
+        goes = (np.log(rng.random(n_draws)) < now - then) & np.all(tried == unknowns.possible(tried), axis=1)
         x, now = np.where(goes[:, None], tried, x), np.where(goes, then, now)
     return x
 

@@ -35,12 +35,13 @@ _NEAR_RATIO: Final = 1.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitInterval:
-    """What the load tests say of a limit: it is in [low, high]; ``high`` None: it was never reached."""
+    """What the load tests say of a limit: it is in [low, high]; where it was never reached, ``high`` is what memory allows, or None."""
 
     name: Limit
     best: int
     low: int
     high: int | None
+    is_reached: bool
     is_bounded_below: bool
     """Something smaller would have shown."""
     is_likely_inside: bool
@@ -88,10 +89,15 @@ class Profiles:
             name=name,
             best=best,
             low=whole.low if is_low_in else _edge(may_be, whole.low, min(bests)),
-            high=None if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests)),
+            high=self._possible(name) if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests)),
+            is_reached=not is_open,
             is_bounded_below=not is_low_in,
             is_likely_inside=is_likely_inside,
         )
+
+    def _possible(self, name: Limit) -> int | None:
+        """The most that the limit can be, whatever the load tests say."""
+        return self._box.terms.most_blocks if name == "n_kv_blocks" else None
 
     def verdict(self, name: Switch) -> SwitchVerdict:
         """Might it as well be in the other position?"""
@@ -110,6 +116,8 @@ class Profiles:
 
     def _allows(self, place: Place, name: Limit, value: int) -> bool:
         """Might the limit be this, the others and the switches as they are there, or the others nearly?"""
+        if name == "max_num_batched_tokens" and not place.knobs.enable_chunked_prefill and value < self._box.terms.max_model_len:
+            return False  # vLLM does not start: whole prompts would not fit into a step
         knobs = place.knobs.with_limit(name, value)
         plain_ratio = self._excess_ratio(self._yielded(knobs, place.x).misfit)
         beside = (self._is_as_good(self._yielded(moved, place.x).misfit) for moved in self._beside(knobs, name))
@@ -161,7 +169,7 @@ class Profiles:
         seen = misfit(x) * root_weights
         for _ in range(_N_YIELDS):
             gradient, curvature = downhill(seen, slopes, x, unknowns)
-            moved = x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD)
+            moved = unknowns.possible(x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD))
             tried = misfit(moved) * root_weights
             if costs(tried).sum() >= costs(seen).sum():
                 break

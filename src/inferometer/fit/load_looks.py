@@ -13,6 +13,7 @@ from scipy.optimize import nnls
 
 from inferometer.errors import ModelError
 from inferometer.fit.replay import Latencies, latencies
+from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, F64, I32, I64, Bools, RequestStatus, RequestTable, Run
 from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_contents
 from inferometer.spec.workload.plan import NONE, RequestPlan, block_contents
@@ -22,6 +23,7 @@ _NEVER_INSIDE: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
 _MIN_REQUESTS: Final = 30
 _N_GROUPS: Final = 10
 _N_LENGTHS: Final = 3
+_LEAST_GAPS: Final = 4
 _LEAST_SHARE: Final = 0.05
 """Of the pace that explains nothing else, for a base that the first look cannot see."""
 
@@ -46,6 +48,9 @@ class LoadLook:
     seen: Latencies
     is_told: Bools
     """Whose end was seen: their latencies are looked at."""
+    gap_s: F64 | None = None
+    """(N) Of each answer, the mean gap between tokens that an instant of it lies in: longer than TPOT by what steps differ, which shows how
+    prompts were cut into steps. NaN where chunks do not carry one token each; None: no chunk was recorded."""
 
     def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
         """The requests as they come to the scheduler."""
@@ -96,6 +101,9 @@ class Crowd(NamedTuple):
     """Of all prompts inside: a larger step budget makes no difference."""
     longest_tokens: int
     """Prompt and answer of one request."""
+    longest_prompt_tokens: int
+    has_known_prefixes: bool
+    """It is known which prompts begin alike."""
 
 
 class FirstPace(NamedTuple):
@@ -134,7 +142,24 @@ def look(test: LoadTest) -> LoadLook:
         plan=plan,
         seen=latencies(table, table),
         is_told=is_told,
+        gap_s=None if run.chunks is None else _gaps(table, run.chunks),
     )
+
+
+def _gaps(table: RequestTable, chunks: ChunkTable) -> F64:
+    """(N) Sum of squared gaps over their sum, of requests all of whose chunks carry one token."""
+    gap_s = np.full(len(table.status), np.nan)
+    order = np.lexsort((chunks.arrived_ns, chunks.request_index))
+    index, arrived_s = chunks.request_index[order], chunks.arrived_ns[order] / 1e9
+    first, last = (np.searchsorted(index, table.request_index, side=side) for side in ("left", "right"))
+    is_single = np.concatenate([[0], np.cumsum(chunks.n_tokens[order] == 1)])
+    is_plain = (last - first == table.output_tokens) & (is_single[last] - is_single[first] == last - first) & (last - first > _LEAST_GAPS)
+    squares = np.concatenate([[0.0, 0.0], np.cumsum(np.diff(arrived_s) ** 2)])[: len(index) + 1]
+    rows = np.flatnonzero(is_plain)
+    start, end = first[rows], last[rows] - 1
+    took_s = arrived_s[end] - arrived_s[start]
+    gap_s[rows] = np.where(took_s > 0, (squares[end + 1] - squares[start + 1]) / np.maximum(took_s, 1e-9), np.nan)
+    return gap_s
 
 
 def cells_of(one: LoadLook) -> I64:
@@ -154,7 +179,9 @@ def groups_of(one: LoadLook) -> I64:
 
 def crowd(looks: Sequence[LoadLook]) -> Crowd:
     """The most of all runs."""
-    return Crowd(*(max(column) for column in zip(*(_crowd(one) for one in looks), strict=True)))
+    rows = [_crowd(one) for one in looks]
+    most = Crowd(*(max(column) for column in zip(*rows, strict=True)))
+    return most._replace(has_known_prefixes=all(one.has_known_prefixes for one in rows))
 
 
 def _crowd(one: LoadLook) -> Crowd:
@@ -171,6 +198,8 @@ def _crowd(one: LoadLook) -> Crowd:
         n_inside_tokens=_most(table.sent_ns, end_ns, prompt + output),
         n_prompt_tokens=_most(table.sent_ns, end_ns, prompt) + int(ones.sum()),
         longest_tokens=int((prompt + output).max()),
+        longest_prompt_tokens=int(prompt.max()),
+        has_known_prefixes=one.plan is not None,
     )
 
 

@@ -34,7 +34,7 @@ def draw_servers(profiles: Profiles, explained: Explained, knobs: Sequence[KnobF
     All steps of a draw are slower or faster by as much as is left between the load tests and their simulation.
     """
     solution, unknowns = explained.solution, explained.box.unknowns
-    inexactness_ratio = explained.box.inexactness_ratio(explained.place)
+    inexactness_ratio = explained.box.residual(explained.place).tpot_ratio
     is_of_steps = np.array([name not in _BESIDE_STEPS for name in unknowns.names])
     rng = np.random.default_rng(_SEED)
     moves = draw(solution, unknowns, _MOST_TRIES) - solution.x
@@ -44,7 +44,7 @@ def draw_servers(profiles: Profiles, explained: Explained, knobs: Sequence[KnobF
         drawn = ServerKnobs(**values)
         x = profiles.unknowns_at(drawn, off, rng.exponential(size=profiles.n_groups))
         if x is not None:
-            kept.append(_told(drawn, x + inexactness_ratio * rng.standard_normal() * is_of_steps, knobs))
+            kept.append(_told(drawn, unknowns.possible(x + inexactness_ratio * rng.standard_normal() * is_of_steps), knobs))
         if len(kept) == N_DRAWS:
             break
     return tuple(kept[i % len(kept)] for i in range(N_DRAWS)) if kept else ()

@@ -75,6 +75,11 @@ class ServerFit:
     scatter_ratio: float
     """What is left between requests and their simulation, in what was expected: 10 % of a TTFT and 2 % of a TPOT, single requests."""
     n_simulations: int
+    ttft_residual_fraction: float = 0.0
+    """Root mean square of what is left of like requests' mean TTFT; 0 in files of versions that did not store it."""
+    tpot_residual_fraction: float = 0.0
+    floors_s: tuple[float, ...] = ()
+    """The least that each parameter can be at the device's peaks, 0 where nothing bounds it; empty: no device is known."""
     draws: tuple[ServerDraw, ...] = ()
     """What else may be, limits and step times together; none in files of versions that did not draw."""
 
@@ -110,7 +115,7 @@ class ServerFit:
             origin=f"inverse simulation of {n_requests:,} requests in {n_runs} load tests of {self.served_model}",
             engine=self.engine,
             likely=likely,
-            fast=self._slower(likely, -doubt),
+            fast=effective_steps.not_below(self._slower(likely, -doubt), self.floors_s),
             slow=self._slower(likely, doubt),
         )
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from inferometer.errors import ModelError
 from inferometer.fit.load_looks import Crowd
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
@@ -32,6 +33,7 @@ class ToldByServer:
     limits: Mapping[Limit, int] = field(default_factory=dict["Limit", int])
     switches: Mapping[Switch, bool] = field(default_factory=dict["Switch", bool])
     block_tokens: int | None = None
+    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +80,67 @@ class Terms:
     ranges: Mapping[Limit, Range]
     block_tokens: int
     max_model_len: int
-    """Enough for the longest request: what the server allows beyond it was not asked."""
+    """The server's where it is known, else enough for the longest request: what the server allows beyond it was not requested."""
     switches: Mapping[Switch, bool]
     """Those whose position the server itself named."""
+    held_blocks: int = 0
+    """KV blocks of all prompts whose answers were under way at once, if none of them shared any."""
+    most_blocks: int | None = None
+    """KV blocks that the device's memory has room for beside the weights; None: the device or the model is not known."""
 
 
-def terms_of(most: Crowd, told: ToldByServer) -> Terms:
-    """The ranges that leave open all that the crowd does, but for what the server itself named."""
+def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) -> Terms:
+    """The ranges that leave open all that the crowd does, but for what the server itself named and the device's memory allows.
+
+    Prompts under way at once were all in the KV cache, for vLLM admits nobody while a preempted request waits. But prompts that begin
+    alike may share blocks: where that is not known, only the longest request is a sure lower bound.
+
+    Raises
+    ------
+    ModelError
+        A known limit is one that the load tests show to be exceeded.
+    """
     block_tokens = told.block_tokens or BLOCK_TOKENS
-    longest_blocks = -(-most.longest_tokens // block_tokens)
     held_blocks = int(_SURE_FRACTION * most.n_held_tokens) // block_tokens
-    inside_blocks = most.n_inside_tokens // block_tokens + 2 * most.n_inside
+    is_held = most.has_known_prefixes or told.switches.get("enable_prefix_caching") is False
+    least_blocks = max(-(-max(most.longest_tokens, told.max_model_len or 0) // block_tokens), held_blocks if is_held else 0)
+    least_budget = max(_LEAST_BUDGET, most.n_streaming - 1)  # vLLM does not start with a budget below max_num_seqs
+    inside_blocks = max(most.n_inside_tokens // block_tokens + 2 * most.n_inside, least_blocks + 2)
+    if most_blocks is not None and most_blocks <= least_blocks:
+        raise ModelError(
+            f"the requests held {least_blocks:,} KV blocks of {block_tokens} tokens at once",
+            where="the load tests",
+            allowed=f"{most_blocks:,}, which is what the device's memory leaves beside the weights",
+            try_="the server's own --model, --dtype, --hardware and --tp",
+        )
     ranges: dict[Limit, Range] = {
         "max_num_seqs": Range(max(most.n_streaming - 1, 1), max(most.n_inside, most.n_streaming, 2)),
-        "max_num_batched_tokens": Range(_LEAST_BUDGET, max(most.n_prompt_tokens, 2 * _LEAST_BUDGET)),
-        "n_kv_blocks": Range(max(longest_blocks + 1, held_blocks), max(longest_blocks + 2, inside_blocks)),
+        "max_num_batched_tokens": Range(least_budget, max(most.n_prompt_tokens, 2 * least_budget)),
+        "n_kv_blocks": Range(least_blocks, inside_blocks if most_blocks is None else min(inside_blocks, most_blocks)),
     }
+    _check_known(told, ranges)
     named: dict[Limit, Range] = {name: Range(value, value) for name, value in told.limits.items()}
-    return Terms(ranges=ranges | named, block_tokens=block_tokens, max_model_len=most.longest_tokens + 1, switches=told.switches)
+    return Terms(
+        ranges=ranges | named,
+        block_tokens=block_tokens,
+        max_model_len=max(told.max_model_len or 0, most.longest_tokens + 1),
+        switches=told.switches,
+        held_blocks=held_blocks,
+        most_blocks=most_blocks,
+    )
+
+
+def _check_known(told: ToldByServer, ranges: Mapping[Limit, Range]) -> None:
+    """A limit that somebody named must hold what was seen."""
+    for name, value in told.limits.items():
+        least = ranges[name].low
+        if value < least:
+            raise ModelError(
+                f"{name} = {value:,} cannot be: the load tests show {least:,} or more at once",
+                where="--known, the server's log or metrics, or the imported run",
+                allowed=f"{least:,} or more",
+                try_="load tests of one replica, and the limits of that server",
+            )
 
 
 def config_of(knobs: ServerKnobs, terms: Terms, *, has_contents: bool) -> SchedulerConfig:
