@@ -16,9 +16,8 @@ from inferometer.fit.inverse import Found, Misfit, Solution, Unknowns, costs, re
 from inferometer.fit.load_looks import LoadLook, cells_of, groups_of
 from inferometer.fit.replay import Latencies, latencies
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Range, ServerKnobs, Switch, Terms, config_of
-from inferometer.records.types import F64, I64
+from inferometer.records.types import F64, I64, RequestTable, StepTable
 from inferometer.simulate.one_engine import simulate
-from inferometer.simulate.outcome import Simulation
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1
@@ -111,7 +110,8 @@ class BlackBox:
         config = config_of(knobs, self.terms, has_contents=has_contents)
         asked = one.demand(math.exp(x[-1]), self.terms.block_tokens, has_contents=has_contents)
         found = simulate(asked, config, steps_at(self.belief.base, x), record_steps=one.gap_s is not None)
-        return _Simulated(latencies(one.requests, found.requests), None if one.gap_s is None else _step_gaps(found, len(one.gap_s)))
+        gap_s = None if found.steps is None else _step_gaps(found.steps, found.requests, len(one.requests.status))
+        return _Simulated(latencies(one.requests, found.requests), gap_s)
 
 
 class Explained(NamedTuple):
@@ -263,9 +263,9 @@ def _open_knobs(terms: Terms) -> ServerKnobs:
     return knobs
 
 
-def _step_gaps(found: Simulation, n_requests: int) -> F64:
+def _step_gaps(steps: StepTable, table: RequestTable, n_requests: int) -> F64:
     """(N) Of each answer: the squared gaps between the ends of its steps, over their sum; NaN of one that was preempted."""
-    ends_s, table = (found.steps.start_ns + found.steps.duration_ns) / 1e9, found.requests
+    ends_s = (steps.start_ns + steps.duration_ns) / 1e9
     squares = np.concatenate([[0.0], np.cumsum(np.diff(ends_s) ** 2)])
     first_s, last_s = table.first_token_ns / 1e9, table.finished_ns / 1e9
     # Ends of steps are whole nanoseconds: half of one to either side finds them after the division.

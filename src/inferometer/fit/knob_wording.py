@@ -57,7 +57,7 @@ def switch_fit(found: SwitchVerdict, room: Room, *, has_prefixes: bool) -> KnobF
         said = f"{word} is {'on' if found.best else 'off'}"
         return KnobFit(name=found.name, value=found.best, low=None, high=None, told_by="load", said=said, probe=None)
     why = "no prompts began alike" if found.name == "enable_prefix_caching" and not has_prefixes else "on and off explain the loads alike"
-    said = f"{word} is not known ({why}); {'on' if found.best else 'off'} is assumed"
+    said = f"{word} is not known ({why}); {'on' if found.best else 'off'} is assumed; --known {found.name}=on|off settles it"
     probe = switch_probe(found.name, room)
     return KnobFit(name=found.name, value=found.best, low=None, high=None, told_by="assumed", said=said, probe=probe)
 

@@ -62,16 +62,13 @@ def limit_probe(name: Limit, room: Room) -> str:
     return _blocks_probe(room) if name == "n_kv_blocks" else _budget_probe(room)
 
 
-def switch_probe(name: Switch, room: Room) -> str:
-    """A load test that the two positions of the switch answer differently."""
+def switch_probe(name: Switch, room: Room) -> str | None:
+    """A load test that the two positions of the switch answer differently; None where no flags of ``load`` describe one."""
     longest = max(room.longest_tokens - _ANSWER_TOKENS[0], 1)
     if name == "async_scheduling":  # one request at a time: host time of a step is hidden, or is not
         n_output = room.answer_tokens(1)
         return _load(room, f"{min(_SHORT_PROMPT_TOKENS, longest)}x{n_output}", 1)
-    if name == "enable_chunked_prefill":
-        return _budget_probe(room)
-    chat = ("--workload", "chat", "--concurrency", "8", "--for", f"{_PROBE_S}s")
-    return _command(room.address, chat)
+    return _budget_probe(room) if name == "enable_chunked_prefill" else None
 
 
 def _seqs_probe(room: Room) -> str:
@@ -101,11 +98,9 @@ def _budget_probe(room: Room) -> str:
 
 
 def _load(room: Room, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
-    return _command(room.address, ("--workload", lengths, "--concurrency", str(n_users), "--for", f"{for_s}s"))
-
-
-def _command(address: Address, flags: tuple[str, ...]) -> str:
-    return suggestions.command("load", address.url, "--model", address.served_model, *address.flags, *flags)
+    traffic = ("--workload", lengths, "--concurrency", n_users, "--for", f"{for_s}s")
+    address = room.address
+    return suggestions.command("load", address.url, "--model", address.served_model, *address.flags, *traffic)
 
 
 __all__ = ["Address", "Room", "limit_probe", "switch_probe"]
