@@ -18,10 +18,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible():
-    """Ctrl-C interrupts, also where the tests were started in the background by a shell that has it ignored; children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C and a hang-up interrupt, also where the shell that started the tests has them ignored; children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, before[0])
+    signal.signal(signal.SIGHUP, before[1])
 
 
 @pytest.fixture(scope="session", autouse=True)

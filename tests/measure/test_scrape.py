@@ -1,5 +1,6 @@
 """Does the scraper take what a server says, in bounded time and memory, whatever the server does?"""
 
+import ssl
 import threading
 import time
 from contextlib import contextmanager
@@ -10,7 +11,8 @@ import pytest
 
 from inferometer.errors import MeasureError
 from inferometer.measure import metrics_page
-from inferometer.measure.metrics_page import ACCEPT, metrics_url
+from inferometer.measure.load.target import Place
+from inferometer.measure.metrics_page import ACCEPT, MetricsSource, metrics_url
 from inferometer.measure.scrape import ScrapeLimits, scraping
 from inferometer.records.server_series import counter_series, server_record
 from inferometer.records.server_summaries import summarise_server
@@ -29,6 +31,8 @@ class Server(ThreadingHTTPServer):
         self.n_asked = 0
         self.n_connections = 0
         self.accepted = []
+        self.paths = []
+        self.heads = []
         self.answers = {}
 
     @property
@@ -46,6 +50,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.server.n_asked += 1
         self.server.accepted.append(self.headers["Accept"])
+        self.server.paths.append(self.path)
+        self.server.heads.append(self.headers)
         answer = self.server.answers.get(self.server.n_asked, self.server.answers.get("always", PAGE.format(n=self.server.n_asked)))
         if callable(answer):
             answer(self)
@@ -68,6 +74,42 @@ def server():
         yield served
         served.shutdown()
         thread.join()
+
+
+def pages_through(source, server):
+    with scraping(source, started_ns=0, every_s=60, limits=ScrapeLimits(timeout_s=5.0)) as scraper:
+        assert not scraper.problems
+    assert server.n_asked == 2
+
+
+def test_metrics_go_the_way_of_the_requests_through_a_proxy(server):
+    """The test's server stands for the proxy: it gets the whole URL of a host that does not exist."""
+    source = MetricsSource(
+        url="http://me:word@metrics.invalid:9/metrics?token=a",
+        proxy=Place(host="127.0.0.1", port=server.server_port, is_tls=False),
+        proxy_authorization="Basic abc",
+    )
+    pages_through(source, server)
+    assert server.paths[0] == "http://metrics.invalid:9/metrics?token=a"
+    assert server.heads[0]["Proxy-Authorization"] == "Basic abc"
+    assert server.heads[0]["Authorization"] == "Basic bWU6d29yZA=="
+
+
+def test_metrics_over_tls_are_verified_unless_it_was_said_not_to(server, certificate):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url.replace("http://", "https://")
+    with pytest.raises(MeasureError, match="certificate"), scraping(url, started_ns=0):
+        pass
+    pages_through(MetricsSource(url=url, verifies_tls=False), server)
+
+
+def test_what_is_shown_of_a_metrics_url_has_no_secret():
+    with pytest.raises(MeasureError) as refused, scraping("http://me:hush@127.0.0.1:9/metrics?token=hush", started_ns=0):
+        pass
+    assert "hush" not in str(refused.value)
+    assert "http://…@127.0.0.1:9/metrics?…" in str(refused.value)
 
 
 @contextmanager

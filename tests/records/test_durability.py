@@ -1,5 +1,7 @@
 """Are files replaced whole, and do checksums find what changed?"""
 
+import errno
+import os
 import shutil
 import subprocess
 
@@ -39,6 +41,13 @@ def test_checksums_are_those_of_sha256sum(tmp_path):
 def test_strange_checksum_files_are_damage(tmp_path, line):
     (tmp_path / "SHA256SUMS").write_text(line + "\n")
     assert durability.damaged_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"), [(errno.ENOSPC, "free some space"), (errno.EMFILE, "ulimit -n"), (errno.EACCES, "another folder")]
+)
+def test_what_cannot_be_written_is_advised_by_its_cause(number, advice, tmp_path):
+    assert advice in durability.cannot_write(tmp_path, OSError(number, os.strerror(number))).try_
 
 
 def test_the_lock_survives_removal_by_its_former_holder(tmp_path):

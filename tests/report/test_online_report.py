@@ -55,6 +55,12 @@ def test_the_verdict_stands_first(view, page):
     assert late.five_lines.next == late.online.validity.reasons[0].remedy
 
 
+def test_an_invalid_run_names_no_limit():
+    invalid = request_view(load_run(send_lag_s=0.06))
+    assert invalid.five_lines.limit.startswith("not known: the run is INVALID (")
+    assert (invalid.ttft_parts, invalid.online.ttft_parts) == (None, None)
+
+
 def test_both_times_to_first_token_and_both_gaps(view):
     text = text_of(view)
     for word in ("TTFT uncorrected", "per chunk", "per token", "4 tokens a chunk", "5 ms", "20 ms"):

@@ -70,7 +70,8 @@ class Client:
 
     def send(self, method, path, body=None, **headers):
         payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", "host: here", f"content-length: {len(payload)}"]
+        lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(payload)}"]
+        headers = {"content_type": "application/json", **headers}
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.writer.write(("\r\n".join(lines) + "\r\n\r\n").encode() + payload)
 

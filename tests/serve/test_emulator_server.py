@@ -355,9 +355,12 @@ def raw(*requests, n_bytes=None, **changes):
     return asyncio.run(main())
 
 
+POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+
+
 def test_http_1_0_gets_a_stream_without_chunks_and_an_end():
     body = b'{"prompt": "x", "max_tokens": 2, "stream": true}'
-    said = raw(b"POST /v1/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    said = raw(b"POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
     head, _, stream = said.partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert b"connection: close" in head
@@ -366,20 +369,39 @@ def test_http_1_0_gets_a_stream_without_chunks_and_an_end():
 
 
 def test_a_client_that_waits_for_a_word_before_it_sends_gets_it():
-    said = raw(b"POST /tokenize HTTP/1.1\r\nhost: here\r\nexpect: 100-continue\r\ncontent-length: 15\r\n\r\n", n_bytes=25)
+    said = raw(POST % b"/tokenize" + b"expect: 100-continue\r\ncontent-length: 15\r\n\r\n", n_bytes=25)
     assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"host: attacker.example", 421),
+        (b"host: 127.0.0.1.attacker.example:80", 421),
+        (b"host: localhost:8000", 404),
+        (b"host: [::1]:8000", 404),
+        (b"host: localhost\r\ncontent-type: text/plain", 415),
+        (b"x: y", 400),
+    ],
+)
+def test_other_hosts_and_types_are_refused(head, status):
+    content_type = b"" if b"content-type" in head else b"\r\ncontent-type: application/json"
+    body = b'{"model": "another", "prompt": "x"}'
+    request = b"POST /v1/completions HTTP/1.1\r\n%b%b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    said = raw(request % (head, content_type, len(body), body))
+    assert said.startswith(b"HTTP/1.1 %d " % status), said[:300]
 
 
 def test_what_is_no_http_is_sent_away():
     assert raw(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n").startswith(b"HTTP/1.1 400 ")
-    too_large = b"POST /tokenize HTTP/1.1\r\nhost: here\r\ncontent-length: 99999999\r\n\r\n"
+    too_large = POST % b"/tokenize" + b"content-length: 99999999\r\n\r\n"
     assert raw(too_large, b"x" * 67_200_000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_bodies_may_come_in_pieces_and_chunks():
     pieces = [b'{"prompt": "one ', b'two", "max_tokens": 1}']
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    said = raw(b"POST /v1/completions HTTP/1.1\r\nhost: here\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n", chunks)
+    said = raw(POST % b"/v1/completions" + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", chunks)
     assert b'"prompt_tokens":2' in said
 
 

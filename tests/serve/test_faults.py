@@ -130,7 +130,10 @@ def test_a_reset():
         async with emulator(faults=parse_faults("reset(after=2)")) as port:
             transport, listener = await asyncio.get_running_loop().create_connection(Listener, "127.0.0.1", port)
             body = json.dumps({"prompt": "x", **STREAM}).encode()
-            transport.write(b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            transport.write(
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+                % (len(body), body)
+            )
             end = await asyncio.wait_for(listener.end, 10)
             await page_when_idle(port)
             return listener.said, end

@@ -34,6 +34,14 @@ def test_what_is_written_is_read(thresholds):
     assert parse_objective(objective.text) == objective
 
 
+def test_a_bare_number_is_taken_for_what_was_most_likely_meant():
+    for text, try_ in (("ttft:p95<500", "ttft:p95<500ms"), ("tpot p50 < 5", "tpot:p50<5ms"), ("ttft:p95<1.5", "ttft:p95<1.5s")):
+        with pytest.raises(SpecError) as caught:
+            parse_objective(text)
+        assert caught.value.try_ == try_
+        parse_objective(try_)
+
+
 @pytest.mark.parametrize(
     ("text", "what", "allowed"),
     [
@@ -45,7 +53,7 @@ def test_what_is_written_is_read(thresholds):
         ("ttft:p100<1s", "is no percentile", "p99.9"),
         ("ttft:p0<1s", "is no percentile", "p99.9"),
         ("ttft:p95>1s", "an upper limit", "<"),
-        ("ttft:p95<500", "'500' has no unit", "ms"),
+        ("ttft:p95<500", "'500' of 'ttft:p95<500' has no unit", "ms"),
         ("ttft:p95<0ms", "is not above 0", "a duration"),
         ("ttft:p95<-1ms", "is not a duration", "ms"),
         ("ttft:p95<1s, ttft:p95<2s", "ttft:p95 has two limits", "one limit"),

@@ -82,7 +82,7 @@ class Pairs:
 
 def default_folder(requests: tuple[load_options.LoadRequest, load_options.LoadRequest]) -> Path:
     """Where pairs go if nobody says: the same question, the same folder."""
-    digest = hashlib.sha256(msgspec.json.encode([request.load for request in requests])).hexdigest()[:6]
+    digest = hashlib.sha256(msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])).hexdigest()[:6]
     return Path("runs") / f"ab-{load_wording.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
 
 
@@ -108,7 +108,10 @@ def made(asked: Pairs, *, takes_invalid: bool) -> tuple[tuple[types.Run, ...], t
 
 
 def _open(asked: Pairs) -> None:
-    path, question = asked.folder / _QUESTION, _Question(asked.loads, asked.n_pairs)
+    path, question = (
+        asked.folder / _QUESTION,
+        _Question((load_plan.without_secrets(asked.loads[0]), load_plan.without_secrets(asked.loads[1])), asked.n_pairs),
+    )
     durability.make_folder(asked.folder)
     if not path.exists():
         durability.replace_file(path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n")

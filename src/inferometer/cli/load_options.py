@@ -11,7 +11,8 @@ import msgspec
 from inferometer.cli import ray_address, workload_options
 from inferometer.errors import SpecError
 from inferometer.measure.load import messages, target
-from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
+from inferometer.measure.metrics_page import MetricsSource, source_of
+from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm, body_value_without_secrets
 from inferometer.spec.workload import reading, types
 from inferometer.units import parse_bytes, parse_duration_s
 
@@ -80,6 +81,7 @@ class LoadRequest:
 
     load: LoadPlan
     secrets: target.Secrets
+    metrics: MetricsSource
     limits: messages.ClientLimits
     is_on_ray: bool = False
     """The client processes run on the hosts of a Ray cluster."""
@@ -150,12 +152,20 @@ def _valueless(header: str) -> str:
     return header if value.strip().startswith("$") else f"{name}: …"
 
 
-def _without_credentials(url: str) -> str:
-    scheme, has_scheme, rest = url.rpartition("://")
-    return f"{scheme}{has_scheme}…@{rest.rpartition('@')[2]}" if "@" in rest else url
+def _textless(key: str) -> str:
+    """``--body`` without texts; of what is no JSON only the name."""
+    name, _, value = key.partition("=")
+    try:
+        return f"{name}={body_value_without_secrets(value)}"
+    except msgspec.DecodeError:
+        return f"{name}=…"
 
 
-_SECRET: Final[dict[str, Callable[[str], str]]] = {"--header": _valueless, "--b-header": _valueless, "--proxy": _without_credentials}
+_SECRET: Final[dict[str, Callable[[str], str]]] = {
+    **dict.fromkeys(("--header", "--b-header"), _valueless),
+    **dict.fromkeys(("--body", "--b-body"), _textless),
+    **dict.fromkeys(("--proxy", "--metrics-url"), target.shown_url),
+}
 
 
 def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest:
@@ -183,14 +193,16 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         sends_bearer_token=token is not None,
         verifies_tls=not flags["insecure"],
         proxy=proxy,
-        metrics_url=flags["metrics_url"],
+        metrics_url=None if flags["metrics_url"] is None else target.shown_url(flags["metrics_url"]),
         repeats_prompts=click.get_current_context().params.get("seed") is not None,
     )
     target.target_of(load)  # a URL that is none is refused before anything is drawn
     bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
+    secrets = target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization)
     return LoadRequest(
         load=load,
-        secrets=target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization),
+        secrets=secrets,
+        metrics=source_of(load, secrets, url=flags["metrics_url"], asked_proxy=flags["proxy"]),
         limits=messages.ClientLimits(
             connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
             head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
@@ -247,9 +259,10 @@ def _body_key(text: str) -> tuple[str, str]:
     try:
         msgspec.json.decode(value)
     except msgspec.DecodeError as error:
-        raise SpecError(f"{value!r} is no JSON", where=f"--body {name}", allowed="KEY=JSON", try_="--body temperature=0") from error
+        what = "the value is no JSON"  # and not repeated: it may be a token
+        raise SpecError(what, where=f"--body {name}", allowed="KEY=JSON, texts in double quotes", try_=f"--body '{name}=\"…\"'") from error
     if not name or not has_value:
-        raise SpecError(f"{text!r} has no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0")
+        raise SpecError("there is no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0")
     return name, value
 
 

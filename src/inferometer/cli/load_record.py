@@ -16,7 +16,7 @@ from inferometer.cli.load_options import redacted
 from inferometer.errors import RecordError
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records import durability, layout
-from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.load_plan import LoadPlan, without_secrets
 
 OPEN_NAME: Final = "load.json"
 
@@ -58,13 +58,13 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
     """
     if not (folder / layout.MANIFEST_NAME).exists():
         return False
-    if not (folder / OPEN_NAME).exists() or _read(folder / OPEN_NAME).load != load:
+    if not (folder / OPEN_NAME).exists() or _read(folder / OPEN_NAME).load != without_secrets(load):
         raise _another(folder)
     return True
 
 
-def _opened(folder: Path, load: LoadPlan) -> OpenLoad:
-    path = folder / OPEN_NAME
+def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
+    path, load = folder / OPEN_NAME, without_secrets(asked)
     if path.exists():
         stored = _read(path)
         if stored.load != load:

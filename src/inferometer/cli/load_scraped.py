@@ -1,17 +1,19 @@
 """How is a server loaded and watched at once?"""
 
 from contextlib import ExitStack
-from urllib.parse import urlsplit
 
 from inferometer.cli.answer import talk
 from inferometer.cli.load_progress import shown_load
 from inferometer.errors import MeasureError
 from inferometer.measure.load import load_test, watch
+from inferometer.measure.metrics_page import MetricsSource
 from inferometer.measure.scrape import Scraper, scraping
 from inferometer.records.load_types import ServerSampleTable
 
 
-def sent_and_scraped(question: load_test.LoadQuestion, *, as_json: bool) -> tuple[watch.LoadOutcome, ServerSampleTable | None]:
+def sent_and_scraped(
+    question: load_test.LoadQuestion, source: MetricsSource, *, as_json: bool
+) -> tuple[watch.LoadOutcome, ServerSampleTable | None]:
     """Send while the server's own numbers are scraped, where it shows any.
 
     Raises
@@ -20,7 +22,7 @@ def sent_and_scraped(question: load_test.LoadQuestion, *, as_json: bool) -> tupl
         The server is not there, or shows no numbers where it was said to.
     """
     with ExitStack() as stack:
-        scraper = _scraper(question, stack)
+        scraper = _scraper(question, source, stack)
         with shown_load(as_json=as_json) as on_progress:
             outcome = load_test.run_session(question, on_progress)
     if scraper is None:
@@ -29,23 +31,15 @@ def sent_and_scraped(question: load_test.LoadQuestion, *, as_json: bool) -> tupl
     return outcome, table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
 
 
-def _scraper(question: load_test.LoadQuestion, stack: ExitStack) -> Scraper | None:
+def _scraper(question: load_test.LoadQuestion, source: MetricsSource, stack: ExitStack) -> Scraper | None:
     """Started, until the stack ends. Its clock begins at 0: when the run does is known afterwards."""
-    load = question.load
     try:
-        return stack.enter_context(scraping(load.metrics_url or load.url, started_ns=0, headers=_headers_for_metrics(question)))
+        return stack.enter_context(scraping(source, started_ns=0))
     except MeasureError as error:
-        if load.metrics_url is not None:
+        if question.load.metrics_url is not None:
             raise
         talk(f"without the server's own numbers: {error.what}")
         return None
-
-
-def _headers_for_metrics(question: load_test.LoadQuestion) -> dict[str, str]:
-    """The server's secrets are not for another host."""
-    url, metrics_url = urlsplit(question.load.url), urlsplit(question.load.metrics_url or question.load.url)
-    is_same = (url.scheme, url.netloc) == (metrics_url.scheme, metrics_url.netloc)
-    return dict(question.secrets.headers) if is_same else {}
 
 
 __all__ = ["sent_and_scraped"]

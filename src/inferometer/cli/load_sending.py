@@ -58,7 +58,7 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
                 question = replace(question, start_clients=partial(ray_clients.started, cluster))
-            outcome, server = load_scraped.sent_and_scraped(question, as_json=as_json)
+            outcome, server = load_scraped.sent_and_scraped(question, request.metrics, as_json=as_json)
         return SentLoad(asked=asked, workload=workload, folder=folder, outcome=outcome, server=server, held=held.pop_all())
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from inferometer.errors import SpecError
 from inferometer.measure.load.bodies import body_writer
 from inferometer.measure.resident import available_bytes
-from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.load_plan import LoadPlan, without_secrets
 from inferometer.spec.workload.plan import NONE, DrawnWorkload
 from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S, format_bytes, format_duration
@@ -64,7 +64,7 @@ def what_will_happen(load: LoadPlan, workload: DrawnWorkload) -> str:
 
 def default_folder(load: LoadPlan) -> Path:
     """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
-    digest = hashlib.sha256(msgspec.json.encode(load)).hexdigest()[:6]
+    digest = hashlib.sha256(msgspec.json.encode(without_secrets(load))).hexdigest()[:6]
     name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in f"{load.served_model}-{load.workload.name}".lower())
     return Path("runs") / f"load-{name}-{digest}"
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import click
 
 from inferometer import __version__, suggestions
+from inferometer.cli import signals
 from inferometer.cli.terminal import talk
 from inferometer.cli.usage import as_spec_error
 from inferometer.errors import InferometerError, SpecError
@@ -119,6 +120,11 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
+    with signals.orderly_ends() as ending:
+        _run(ending)
+
+
+def _run(ending: signals.Ending) -> None:
     try:
         app(standalone_mode=False)
     except InferometerError as error:
@@ -129,7 +135,7 @@ def main() -> None:
         sys.exit(SpecError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         talk("stopped; what was measured is stored")
-        sys.exit(130)
+        sys.exit(ending.exit_code)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except BrokenPipeError:

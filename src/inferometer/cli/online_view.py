@@ -31,7 +31,8 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         lateness=load_series.lateness(requests, run.lags),
         server=server,
         server_use=use_of(server, device),
-        ttft_parts=None if server is None else ttft_parts.ttft_parts(requests, server),
+        # No cause is named from numbers that are not the server's.
+        ttft_parts=None if server is None or validity.verdict == "INVALID" else ttft_parts.ttft_parts(requests, server),
     )
 
 

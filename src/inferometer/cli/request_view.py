@@ -120,7 +120,9 @@ def _limit(
     online: online_views.OnlineView | None,
     first_token: ttft_parts.TtftParts | None,
 ) -> str:
-    """What was seen of seats, queue and memory; it names no limit that it cannot see."""
+    """What was measured of concurrency, queue and memory; it names no limit that it cannot see, and none from numbers of no use."""
+    if online is not None and online.validity.verdict == "INVALID":
+        return f"not known: the run is INVALID ({online.validity.reasons[0].text}), so that its numbers show no limit of the server."
     if load is None and online is not None and online.server is not None:
         said = server_tables.limit_sentence(online.server, online.ttft_parts)
         if said is not None:

@@ -7,6 +7,7 @@ from inferometer.cli.answer import talk
 from inferometer.cli.verify_loads import AskedLoad
 from inferometer.cli.verify_sealing import Sealed
 from inferometer.measure.load import messages, target
+from inferometer.measure.metrics_page import source_of
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.objectives import parse_objective
 from inferometer.verify import checking, measurements
@@ -72,7 +73,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.Loa
     )
     headers = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=headers, proxy_authorization=authorization)
-    return load_options.LoadRequest(load=load, secrets=secrets, limits=messages.ClientLimits())
+    return load_options.LoadRequest(load=load, secrets=secrets, metrics=source_of(load, secrets), limits=messages.ClientLimits())
 
 
 def _percentiles(sealed: Sealed) -> tuple[float, ...]:

@@ -8,13 +8,13 @@ second one is dropped and the interval doubles.
 import threading
 import time
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from inferometer.errors import MeasureError, RecordError
-from inferometer.measure.metrics_page import MetricsPage
+from inferometer.measure.metrics_page import MetricsPage, MetricsSource
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.server_samples import check_page, sample_table
 
@@ -50,8 +50,8 @@ _LIMITS: Final = ScrapeLimits()
 class Scraper:
     """Scrapes one server from its start to its stop; ``scraping`` makes one."""
 
-    def __init__(self, url: str, *, started_ns: int, every_s: float, headers: Mapping[str, str], limits: ScrapeLimits) -> None:
-        self._page = MetricsPage(url, headers, limits.timeout_s)
+    def __init__(self, source: MetricsSource, *, started_ns: int, every_s: float, limits: ScrapeLimits) -> None:
+        self._page = MetricsPage(source, limits.timeout_s)
         self._started_ns = started_ns
         self._every_s = every_s
         self._limits = limits
@@ -143,26 +143,23 @@ class Scraper:
 
 
 @contextmanager
-def scraping(
-    url: str, *, started_ns: int, every_s: float = 1.0, headers: Mapping[str, str] | None = None, limits: ScrapeLimits = _LIMITS
-) -> Generator[Scraper]:
+def scraping(source: MetricsSource | str, *, started_ns: int, every_s: float = 1.0, limits: ScrapeLimits = _LIMITS) -> Generator[Scraper]:
     """Scrape this server within the ``with``: once at its begin, then every ``every_s``, and once at its end.
 
     Parameters
     ----------
-    url
-        The server's, to which ``/metrics`` is added, or that of the metrics themselves.
+    source
+        Where the metrics are and the way there; a URL alone is asked directly.
     started_ns
         The start of the run, by ``time.monotonic_ns``.
-    headers
-        Such as an ``Authorization``; they are not kept.
 
     Raises
     ------
     MeasureError
         The first try has no page, or none of a known model server. Later tries that fail are recorded.
     """
-    scraper = Scraper(url, started_ns=started_ns, every_s=every_s, headers=headers or {}, limits=limits)
+    asked = MetricsSource(url=source) if isinstance(source, str) else source
+    scraper = Scraper(asked, started_ns=started_ns, every_s=every_s, limits=limits)
     scraper.start()
     try:
         yield scraper

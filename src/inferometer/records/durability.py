@@ -3,6 +3,7 @@
 Whole files and folders are written beside their place, flushed to the disk, and renamed into it: a reader sees all or nothing.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -71,12 +72,13 @@ def remove_folder(folder: Path) -> None:
 
 def cannot_write(path: Path, error: OSError) -> RecordError:
     """The error that says why ``path`` cannot be written and what to do."""
-    return RecordError(
-        f"cannot write: {error.strerror or error}",
-        where=str(path),
-        allowed="a writable folder with free space",
-        try_="free some space or give another folder with --out; what was stored before stays readable",
-    )
+    allowed, try_ = _ADVICE.get(error.errno or 0, ("a writable folder with free space", "another folder with --out"))
+    return RecordError(f"cannot write: {error.strerror or error}", where=str(path), allowed=allowed, try_=try_)
+
+
+_FREE: Final = ("free space", "free some space, or give another folder with --out; what was stored before stays readable")
+_FILES: Final = ("more open files than this process may have", "ulimit -n 65536, then the same command")
+_ADVICE: Final = {errno.ENOSPC: _FREE, errno.EDQUOT: _FREE, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
 
 
 def write_sums(folder: Path, names: tuple[str, ...]) -> None:

@@ -26,9 +26,13 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     # opening a connection
     "name_unknown": ExchangeError(meaning="the host's name could not be resolved", remedy="check the URL's host"),
     "connect_refused": ExchangeError(meaning="nobody listens on the server's port", remedy="start the server, or check the URL's port"),
-    "connect_timeout": ExchangeError(meaning="no connection stood in time", remedy="check the network; is the server's backlog full?"),
+    "connect_timeout": ExchangeError(
+        meaning="no connection stood in time",
+        remedy="check the network, and that the port speaks TLS where the URL says https; is the server's backlog full?",
+    ),
     "connect_failed": ExchangeError(meaning="no connection could be opened", remedy="check the network, and open files (ulimit -n)"),
     "tls_failed": ExchangeError(meaning="the TLS handshake failed", remedy="check the certificate, or --insecure on a network you trust"),
+    "not_tls": ExchangeError(meaning="the port does not speak TLS", remedy="http:// in place of https://, or the port that speaks TLS"),
     "proxy_refused": ExchangeError(meaning="the proxy did not let the connection through", remedy="check --proxy and its credentials"),
     # the response on the wire
     "reset": ExchangeError(meaning="the connection was reset", remedy=_SERVER_LOG),

@@ -1,5 +1,6 @@
 """What does a client ask for, in OpenAI's words, and what is it refused with? Keys that nobody knows are let pass, as vLLM does."""
 
+import ipaddress
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeVar
@@ -7,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from inferometer.serve.emulator_tokens import Tokenizer
+from inferometer.serve.http_line import HttpRequest
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 """What vLLM generates for a completion where nobody says; a chat goes on to the end of the context."""
@@ -29,6 +31,34 @@ class Refusal(Exception):
     def body(self) -> bytes:
         """The error as JSON."""
         return msgspec.json.encode({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}})
+
+
+def check_head(request: HttpRequest, listens_on: str) -> None:
+    """Refuse what a careful server on loopback refuses: another ``Host``, as a web page sends that was led here, and text as JSON.
+
+    Raises
+    ------
+    Refusal
+        The host is another one, or a body is of another type.
+    """
+    host = request.headers.get("host")
+    if host is not None and _is_loopback(listens_on) and not _is_loopback(_host_name(host)):
+        raise Refusal(421, f"this server listens on {listens_on} and answers no request for another host", kind="MisdirectedRequestError")
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and media_type != "application/json":
+        raise Refusal(415, "Unsupported Media Type: Only 'application/json' is allowed", kind="UnsupportedMediaTypeError")
+
+
+def _host_name(authority: str) -> str:
+    """The host of ``HOST:PORT`` or ``[IPV6]:PORT``."""
+    return authority.partition("]")[0].lstrip("[") if authority.startswith("[") else authority.partition(":")[0]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") == "localhost" or host.lower().endswith(".localhost")
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -243,6 +273,7 @@ __all__ = [
     "Refusal",
     "StreamOptions",
     "chat_texts",
+    "check_head",
     "check_model",
     "decoded_body",
     "read_chat",

@@ -117,6 +117,7 @@ class EmulatorServer:
 
     def _on_request(self, line: Line, request: HttpRequest) -> None:
         try:
+            emulator_requests.check_head(request, self._plan.host)
             if request.method == "POST" and request.path in GENERATION_PATHS:
                 self._generate(line, request)
             elif request.path == "/metrics":

@@ -106,6 +106,9 @@ class Line(asyncio.Protocol):
         """A request is whole."""
         if not self._is_open:
             return
+        if "host" not in self._headers and self._parser.get_http_version() == "1.1":  # RFC 9112, 3.2
+            self._refuse(HTTPStatus.BAD_REQUEST)
+            return
         path = self._url.decode("latin-1").partition("?")[0]
         method = self._parser.get_method().decode("latin-1")
         request = HttpRequest(method, path, self._headers, bytes(self._body), self._read_ns)

@@ -3,8 +3,11 @@
 Secrets are no part of it: bearer tokens and header values come from the environment and are neither printed nor stored.
 """
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 from inferometer.spec.workload.types import WorkloadSpec
 
@@ -43,7 +46,7 @@ class LoadPlan:
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
     extra_body: tuple[tuple[str, str], ...] = ()
-    """Further keys of the request's body and their values as JSON, sorted."""
+    """Further keys of the request's body and their values as JSON, sorted; texts in them as ``without_secrets`` stores them."""
     header_names: tuple[str, ...] = ()
     """Names of the custom headers that were sent; their values are not kept."""
     sends_bearer_token: bool = False
@@ -51,7 +54,57 @@ class LoadPlan:
     proxy: str | None = None
     """Without its credentials."""
     metrics_url: str | None = None
-    """Where the server's own numbers were scraped."""
+    """Where the server's own numbers were scraped, without credentials and query."""
 
 
-__all__ = ["Endpoint", "LoadPlan", "PromptForm"]
+_DIGEST_CHARACTERS: Final = 8
+
+
+def without_secrets(load: LoadPlan) -> LoadPlan:
+    """The plan as it is stored: texts in the body's further keys may be tokens, so that only a digest of each is stored."""
+    return replace(load, extra_body=tuple((name, body_value_without_secrets(value)) for name, value in load.extra_body))
+
+
+def body_value_without_secrets(value: str) -> str:
+    """A JSON value without its texts: their digests tell two questions apart, and are too short to find the text by.
+
+    >>> body_value_without_secrets('{"a": 0.5, "b": "token"}')
+    '{"a":0.5,"b":"…3c469e9d"}'
+    """
+    return msgspec.json.encode(_without_texts(msgspec.json.decode(value))).decode()
+
+
+def texts_of(value: str) -> tuple[str, ...]:
+    """The texts in a JSON value, which may be secrets.
+
+    >>> texts_of('{"a": 0.5, "b": ["one", {"c": "two"}]}')
+    ('one', 'two')
+    """
+    return tuple(_texts(msgspec.json.decode(value)))
+
+
+def _without_texts(value: object) -> object:
+    match value:
+        case str():
+            return f"…{hashlib.sha256(value.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
+        case list():
+            return [_without_texts(one) for one in value]
+        case dict():
+            return {name: _without_texts(one) for name, one in value.items()}
+        case _:
+            return value
+
+
+def _texts(value: object) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case list():
+            return [text for one in value for text in _texts(one)]
+        case dict():
+            return [text for one in value.values() for text in _texts(one)]
+        case _:
+            return []
+
+
+__all__ = ["Endpoint", "LoadPlan", "PromptForm", "body_value_without_secrets", "texts_of", "without_secrets"]

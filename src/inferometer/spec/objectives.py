@@ -26,6 +26,7 @@ _ALLOWED: Final = "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttf
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
 _THRESHOLD: Final = re.compile(r"(?P<metric>[A-Za-z0-9_]+)\s*[: ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)")
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+_FEW_SECONDS: Final = 10
 _GOODPUT: Final = re.compile(r"([A-Za-z0-9_]+):([0-9.eE+-]+)([A-Za-zµ]*)")
 
 
@@ -153,10 +154,19 @@ def _threshold(part: str, where: str) -> Threshold:
         )
     if match["sign"] not in {"<", "<="}:
         raise SpecError(f"{match['sign']!r} of {part!r}: a latency has an upper limit", where=where, allowed="<", try_=_EXAMPLE)
+    if match["limit"].strip().replace(".", "", 1).isdigit():
+        limit = f"{match['limit'].strip()}{_likely_unit(metric, float(match['limit']))}"
+        try_ = f"{match['metric']}:{match['statistic']}{match['sign']}{limit}"
+        raise SpecError(f"{match['limit'].strip()!r} of {part!r} has no unit", where=where, allowed="ms, s, us, …", try_=try_)
     limit_s = round(parse_duration_s(match["limit"], where=where), 12)
     if limit_s <= 0:
         raise SpecError(f"limit {match['limit'].strip()!r} of {part!r} is not above 0", where=where, allowed="a duration", try_=_EXAMPLE)
     return Threshold(metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s)
+
+
+def _likely_unit(metric: Metric, number: float) -> str:
+    """The unit of a bare number: milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer."""
+    return "s" if metric in {"ttft", "e2e"} and number < _FEW_SECONDS else "ms"
 
 
 def _metric(name: str, part: str, where: str) -> Metric:

@@ -5,7 +5,6 @@ import gzip
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 
@@ -264,18 +263,6 @@ def test_ctrl_c_stops_sending_and_keeps_what_ended(server, tmp_path):
     assert loaded.ends[0].n_unsent == 500 - loaded.outcome.n_sent
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
-    asked = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    files = ["-keyout", folder / "key.pem", "-out", folder / "certificate.pem", "-subj", "/CN=localhost"]
-    try:
-        subprocess.run([*asked, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
-    return folder
-
-
 def tls_server(certificate):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate / "certificate.pem", certificate / "key.pem")
@@ -295,6 +282,24 @@ def test_tls_is_verified_unless_it_was_said_not_to(certificate, tmp_path, monkey
     assert [frame.error for frame in trusted.requests] == ["", ""]
     assert trusted.of(1).is_reused
     tiny.stop()
+
+
+class Plain(TinyServer):
+    """Answers a TLS handshake as servers of plain HTTP do."""
+
+    async def _serve(self, reader, writer):
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+
+def test_plain_http_on_the_port_of_an_https_url_is_no_matter_of_certificates(tmp_path):
+    plain = Plain()
+    plain.start()
+    refused = load(plain.url.replace("http://", "https://"), a_plan(1), tmp_path).of(0)
+    plain.stop()
+    assert refused.error == "not_tls"
+    assert "http://" in EXCHANGE_ERRORS["not_tls"].remedy
 
 
 async def _pump(reader, writer):

@@ -28,6 +28,7 @@ from inferometer.measure.load import (
     timer,
 )
 from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
+from inferometer.spec.load_plan import texts_of
 from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
 
@@ -35,6 +36,7 @@ _BRIEF_DRAIN_S: Final = 2.0
 """For what is in flight when somebody stops the run."""
 _TOKEN_BYTES: Final = 16 * 1024
 """An event with the twenty likeliest tokens takes some 2 KiB."""
+_ERROR_KEY: Final = b'"error"'
 _SWEEP_EVERY: Final = 10
 _REPORT_EVERY: Final = 50
 
@@ -67,6 +69,9 @@ class LoadClient:
             on_over=self._on_over,
         )
         self._hider = hiding.Hider(job.secrets)
+        # A server may repeat the body in an error. In good answers the same texts may be keys of the protocol.
+        body_texts = [text for _, value in job.load.extra_body for text in texts_of(value)]
+        self._error_hider = hiding.Hider(job.secrets, body_texts)
         self._owners = owners.AnswerOwners(job.id_prefix)
         self._pulse = own_pulse.OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
@@ -219,7 +224,8 @@ class LoadClient:
             self._agenda.add(due_ns, partial(self._on_follower, row))
 
     def _frame(self, exchange: connections.Exchange, now_ns: int) -> RequestFrame:
-        answer, origin_ns, hider = exchange.answer, self._origin_ns, self._hider
+        answer, origin_ns, body = exchange.answer, self._origin_ns, b"".join(exchange.answer.parts)
+        hider = self._error_hider if answer.error or _ERROR_KEY in body else self._hider
         return RequestFrame(
             request_index=exchange.request_index,
             process_index=self._job.process_index,
@@ -241,7 +247,7 @@ class LoadClient:
             received_bytes=answer.received_bytes,
             read_ns=(np.array(answer.read_ns, "<i8") - origin_ns).tobytes(),
             read_bytes=np.array(answer.read_bytes, "<i4").tobytes(),
-            body=hider.data(b"".join(answer.parts)),
+            body=hider.data(body),
         )
 
     def _keep(self, frame: Frame) -> None:

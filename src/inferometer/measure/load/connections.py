@@ -16,6 +16,8 @@ from inferometer.units import NS_PER_S
 
 _IDLE_NS: Final = 3 * NS_PER_S
 """A connection that waited longer is closed instead of used: servers close theirs after 5 s, often just when a request comes."""
+_PLAIN_REASONS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL says of a plain HTTP answer to its handshake."""
 _TUNNEL_LIMITS: Final = AnswerLimits(body_bytes=64 * 1024)
 
 
@@ -346,6 +348,8 @@ def _code_of(error: BaseException) -> str:
             return "connect_timeout"
         case ConnectionRefusedError():
             return "connect_refused"
+        case ssl.SSLError(reason=reason) if reason in _PLAIN_REASONS:
+            return "not_tls"
         case ssl.SSLError() | ssl.CertificateError() | EOFError():
             return "tls_failed"
         case _:

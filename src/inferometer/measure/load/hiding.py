@@ -1,5 +1,6 @@
 """How are secrets kept off the disk and the screen where a server says them aloud: in an error's words, or in where it points to?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 from inferometer.measure.load.target import Secrets
@@ -11,8 +12,9 @@ _LEAST_CHARACTERS: Final = 8
 class Hider:
     """Puts asterisks for what was sent in secret; lengths stay."""
 
-    def __init__(self, secrets: Secrets) -> None:
-        values = [value for _, value in secrets.headers] + [secrets.proxy_authorization or ""]
+    def __init__(self, secrets: Secrets, texts: Sequence[str] = ()) -> None:
+        """``texts``: further texts that were sent and may be secret."""
+        values = [value for _, value in secrets.headers] + [secrets.proxy_authorization or "", *texts]
         words = {word for value in values for word in value.split() if len(word) >= _LEAST_CHARACTERS}
         self._words = tuple(sorted(words, key=len, reverse=True))
         self._bytes = tuple(word.encode() for word in self._words)

@@ -15,12 +15,12 @@ from inferometer.errors import MeasureError
 from inferometer.measure.load import bodies, connections, hiding, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
-from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.load_plan import LoadPlan, texts_of
 from inferometer.units import NS_PER_S
 
 PATIENCE_S: Final = 10.0
 """Then the run begins: a server may be slow, or compile at its first request."""
-_LASTING: Final = frozenset({"redirected", "bad_http", "compressed", "wrong_content_type", "tls_failed", "proxy_refused"})
+_LASTING: Final = frozenset({"redirected", "bad_http", "compressed", "wrong_content_type", "tls_failed", "not_tls", "proxy_refused"})
 _LASTING_STATUS: Final = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 _MOST_NAMES: Final = 8
 _KEY: Final = "export INFEROMETER_API_KEY=…, or --header 'Name: $VARIABLE'"
@@ -60,7 +60,7 @@ class _Asker:
 
     def __init__(self, load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> None:
         self.place = target.target_of(load)
-        self.hider = hiding.Hider(secrets)
+        self.hider = hiding.Hider(secrets, [text for _, value in load.extra_body for text in texts_of(value)])
         self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses
 
     async def probe(self) -> Answer | None:

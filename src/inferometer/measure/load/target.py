@@ -72,11 +72,34 @@ class Target:
 
     def tls_context(self) -> ssl.SSLContext:
         """What a client needs to speak TLS, the certificate verified unless it was said not to."""
-        context = ssl.create_default_context()
-        if not self.verifies_tls:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return tls_context(verifies=self.verifies_tls)
+
+
+def tls_context(*, verifies: bool) -> ssl.SSLContext:
+    """What a client needs to speak TLS."""
+    context = ssl.create_default_context()
+    if not verifies:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def shown_url(url: str) -> str:
+    """The URL as it may be shown and stored: without credentials, and without its query, which may hold a token.
+
+    >>> shown_url("https://user:password@host/metrics?token=abc")
+    'https://…@host/metrics?…'
+    """
+    start, has_query, _ = url.partition("?")
+    scheme, has_scheme, rest = start.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    bare = f"…@{authority.rpartition('@')[2]}" if "@" in authority else authority
+    return f"{scheme}{has_scheme}{bare}{slash}{path}{'?…' if has_query else ''}"
+
+
+def proxy_of(url: str) -> Place:
+    """The place of a proxy."""
+    return _place(url, "--proxy")[1]
 
 
 def target_of(plan: LoadPlan) -> Target:
@@ -91,7 +114,7 @@ def target_of(plan: LoadPlan) -> Target:
     prefix = parts.path.rstrip("/")
     _refuse_endpoint(plan.url, prefix)
     path = (prefix if prefix.endswith("/v1") else prefix + "/v1") + _PATHS[plan.endpoint]
-    proxy = None if plan.proxy is None else _place(plan.proxy, "--proxy")[1]
+    proxy = None if plan.proxy is None else proxy_of(plan.proxy)
     return Target(server=server, path=path, proxy=proxy, verifies_tls=plan.verifies_tls)
 
 
@@ -238,6 +261,9 @@ __all__ = [
     "environment",
     "models_head",
     "proxy_for",
+    "proxy_of",
     "request_head",
+    "shown_url",
     "target_of",
+    "tls_context",
 ]

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -33,7 +34,8 @@ _STDOUT: Final = 1
 def main() -> NoReturn:
     """Do one job."""
     lifeline.hold(grace_s=_BRIEF_S)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command says when to stop
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the command says when to stop; where it dies, its pipe ends
     _allow_many_files()
     scheduled = scheduling.wake_at_once()
     job = messages.read_message(_STDIN)
@@ -43,9 +45,9 @@ def main() -> NoReturn:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             done = runner.run(_do(job, scheduled))
     except InferometerError as error:
-        messages.write_all(_STDOUT, messages.encoded(messages.Failed(process_index=job.process_index, why=str(error))))
+        _send(messages.Failed(process_index=job.process_index, why=str(error)))
         sys.exit(error.exit_code)
-    messages.write_all(_STDOUT, messages.encoded(done))
+    _send(done)
     sys.exit(0)
 
 
@@ -56,7 +58,7 @@ async def _do(job: messages.Job, scheduled: str) -> messages.Done:
         client.ahead.prepare_for(_PREPARE_NS)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: client.fail(_cause(context)))
-        messages.write_all(_STDOUT, messages.encoded(messages.Ready()))
+        _send(messages.Ready())
         start = messages.read_message(_STDIN)
         if not isinstance(start, messages.Start):
             raise MeasureError("the command ended before the start")
@@ -70,6 +72,12 @@ async def _do(job: messages.Job, scheduled: str) -> messages.Done:
             loop.remove_reader(_STDIN)
     finally:
         writer.close()
+
+
+def _send(message: messages.FromClient) -> None:
+    """Where the command is gone, nobody needs to know; what was received is in the raw log."""
+    with suppress(BrokenPipeError):
+        messages.write_all(_STDOUT, messages.encoded(message))
 
 
 def _send_report(report: messages.Report) -> None:
