@@ -158,10 +158,10 @@ def fitted(tmp_path: Path) -> Path:
 def test_a_fit_answers_only_for_what_was_fitted(fitted, tmp_path):
     asked = ("--fit", fitted, "--dtype", "float16")
     check_refused(run("predict", "smollm2-135m", "--hardware", "a100_80gb_sxm", *asked, folder=tmp_path), 2, "--fit", "qwen2.5-3b")
-    check_refused(run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", fitted, folder=tmp_path), 2, "--dtype float16")
-    folder = run("predict", "qwen2.5-3b", "--hardware", "a100_80gb_sxm", "--fit", tmp_path, "--dtype", "float16", folder=tmp_path)
+    folder = run("predict", "qwen2.5-3b", "--fit", tmp_path, folder=tmp_path)
     assert folder.returncode == 0, folder.stderr
-    assert "TRUST  fitted" in folder.stdout
+    assert "float16 on NVIDIA A100 80GB" in folder.stdout
+    assert "TRUST  the fit does not state its engine" in folder.stdout, "a table of which nobody said what ran it"
     assert "MBU of decode" not in folder.stdout
 
 

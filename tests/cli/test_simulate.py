@@ -111,10 +111,6 @@ def test_step_times_of_a_fit(tmp_path):
     answer = answered(*question, "--rate", 0.2, folder=tmp_path)
     assert answer["deployment"]["step_times_basis"] == "fitted"
     assert 0.03 < p95_s(answer, "tpot") < 0.5, "the recorded steps took 30 to 100 ms"
-    check_refused(run(*question[:4], "--rate", 1, folder=tmp_path), 2, "--num-blocks")
-    check_refused(run("simulate", "llama-3.1-8b", *question[2:], folder=tmp_path), 2, "--fit", "smollm2", "llama-3.1-8b")
-    check_refused(run(*question, "--dtype", "bfloat16", folder=tmp_path), 2, "--dtype", "float32")
-    check_refused(run(*question, "--kv-dtype", "int8", folder=tmp_path), 2, "--kv-dtype", "float32")
 
 
 @pytest.mark.parametrize(

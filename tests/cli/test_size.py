@@ -148,11 +148,15 @@ def test_lengths_that_a_fit_was_not_checked_on_are_named(fit, tmp_path):
 
 @pytest.mark.parametrize(
     ("named", "words"),
-    [("h100_sxm={}", "a fit of h100_sxm, which is none of those on offer"), ("{}.nowhere", "cannot read a step-time model")],
+    [
+        ("{}", "a fit of l40s, which is none of those on offer"),
+        ("h100_sxm={}", "the fit is of the device l40s, not of h100_sxm"),
+        ("{}.nowhere", "cannot read a step-time model"),
+    ],
 )
 def test_fits_that_cannot_be_used(fit, named, words):
     with pytest.raises(InferometerError, match=words):
-        size("--rate", "1", "--gpus", "l40s,a100_80gb_sxm", "--fit", named.format(fit))
+        size("--rate", "1", "--gpus", "h100_sxm,a100_80gb_sxm", "--fit", named.format(fit))
 
 
 def test_power_that_was_measured_beside_the_fit_is_what_counts(fit, tmp_path):

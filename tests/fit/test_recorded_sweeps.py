@@ -3,13 +3,16 @@
 The records were made with neighbours coming and going: some repetitions took three times as long as others.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from inferometer.errors import ModelError, SpecError
 from inferometer.fit.sweep_fit import fit_and_validate
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.store import read_run
+from inferometer.spec.catalog import find_hardware
 
 RECORDS = sorted(path for path in (Path(__file__).parent / "data").iterdir() if path.is_dir())
 
@@ -45,3 +48,20 @@ def test_launches_and_arithmetic_are_told_apart(fitted):
 
 def test_drift_was_told_by_the_probes(fitted):
     assert fitted.model.trained_on.is_drift_removed
+
+
+def test_the_fit_says_what_it_is_of(fitted):
+    subject = fitted.model.subject
+    assert (subject.device, subject.hardware_id) == ("Intel(R) Xeon(R) Processor", None)
+    assert subject.machine.memory_bytes_per_s.value > 1e9, "as probed beside the sweep"
+    assert (subject.engine, subject.engine_version) == ("transformers", "5.23.0")
+    assert (subject.dtype, subject.tensor_parallel_size) == (fitted.model.engine.dtype, 1)
+
+
+def test_a_run_is_of_the_device_that_it_states():
+    run = read_run(RECORDS[-1])
+    with pytest.raises(SpecError, match="were measured on Intel"):
+        fit_and_validate([run], hardware=find_hardware("h100_sxm"))
+    manifest = replace(run.manifest, host=replace(run.manifest.host, cpu_model="another"))
+    with pytest.raises(ModelError, match="the runs are of several devices"):
+        fit_and_validate([run, replace(run, manifest=manifest)])

@@ -3,11 +3,11 @@
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from inferometer.cli import server_fits, step_times
+from inferometer.cli import named_fit, server_fits
 from inferometer.cli.format_option import FORMAT, FORMAT_OR_NONE
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
@@ -22,21 +22,27 @@ _SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "bl
 _SHARING: Final = "data_parallel_size"
 """Of verbs that have it: it tells what is left of a device's memory."""
 
+transfer_option: Final = click.option(
+    "--transfer", is_flag=True, help="Carry the step times of --fit over to another --hardware or --tp, with wider intervals."
+)
 _OPTIONS: Final = (
     click.argument("model"),
-    click.option("--hardware", metavar="ID", help="A device of the catalogue: for memory, and for step times without --fit."),
+    click.option(
+        "--hardware", metavar="ID", help="A device of the catalogue: for memory, and for step times without --fit. [that of --fit]"
+    ),
     click.option(
         "--fit",
         "fit_path",
         type=click.Path(path_type=Path),
         help="Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's limits too.",
     ),
+    transfer_option,
     click.option("--dtype", type=FORMAT, help="Of weights and activations. [that of --fit, else bfloat16]"),
     click.option("--kv-dtype", "--kv-cache-dtype", "kv_dtype", type=FORMAT, help="Of the KV cache. [as --dtype]"),
     click.option("--quantization", type=FORMAT_OR_NONE, help="Of weights alone. [as they were published]"),
     click.option("--tp", "--tensor-parallel-size", "tp", type=_COUNT, help="Tensor-parallel devices. [that of --fit, else 1]"),
     click.option(
-        "--policy", type=click.Choice(serving_config.ENGINE_NAMES), default="vllm", show_default=True, help="Whose scheduler decides."
+        "--policy", type=click.Choice(serving_config.ENGINE_NAMES), help="Whose scheduler decides. [that of --fit's engine, else vllm]"
     ),
     click.option("--max-num-seqs", type=_COUNT, help="Seats: requests that run at once. [the engine's default]"),
     click.option("--max-num-batched-tokens", type=_COUNT, help="Tokens computed in a step. [the engine's default]"),
@@ -59,7 +65,19 @@ def takes_deployment(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_deployment(**flags: object) -> None:
-        names = ("model", "hardware", "fit_path", "dtype", "kv_dtype", "quantization", "tp", "policy", "gpu_memory_utilization", "own")
+        names = (
+            "model",
+            "hardware",
+            "fit_path",
+            "transfer",
+            "dtype",
+            "kv_dtype",
+            "quantization",
+            "tp",
+            "policy",
+            "gpu_memory_utilization",
+            "own",
+        )
         asked = {name: flags.pop(name) for name in (*names, *_SHARED)}
         command(deployment=deployment_of(asked | {_SHARING: flags.get(_SHARING, 1)}), **flags)
 
@@ -77,22 +95,33 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     SpecError, ModelError
         An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory for a KV cache.
     """
-    knobs = Knobs(
-        policy=flags["policy"],
+    hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
+    if named_fit.is_server(flags["fit_path"]):
+        return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, _knobs(flags, None))
+    model = resolve.resolve_model(flags["model"], load_format="dummy")
+    found = step_times_of(flags, model, hardware)
+    return deploy(model.spec, found.times.engine, found.hardware, found.times, _knobs(flags, found.times))
+
+
+def _knobs(flags: Mapping[str, Any], times: StepTimes | None) -> Knobs:
+    fitted_engine = None if times is None or times.subject is None else times.subject.engine
+    return Knobs(
+        policy=flags["policy"] or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
         own=dict(own_knob(text, where="--set") for text in flags["own"]),
         utilization_fraction=flags["gpu_memory_utilization"],
         data_parallel_size=flags.get(_SHARING, 1),
     )
-    if server_fits.is_server(flags["fit_path"]):
-        return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, knobs)
-    model = resolve.resolve_model(flags["model"], load_format="dummy")
-    hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
-    times = step_times_of(flags, model, hardware)
-    return deploy(model.spec, times.engine, hardware, times, knobs)
 
 
-def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardware: HardwareSpec | None) -> StepTimes:
+class Steps(NamedTuple):
+    """Step times, and the device that they are of; None where it is not known."""
+
+    times: StepTimes
+    hardware: HardwareSpec | None
+
+
+def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardware: HardwareSpec | None) -> Steps:
     """How long do steps of this model take: as a fit says, else the datasheet of a device?
 
     Raises
@@ -101,8 +130,9 @@ def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardwa
         Neither is named, or the fit is another one's.
     """
     if flags["fit_path"] is not None:
-        asked = {name: flags[name] for name in ("dtype", "kv_dtype", "tp", "quantization")}
-        return fitted_levels(step_times.asked_fit(flags["fit_path"], model.spec, asked=asked))
+        question = named_fit.question_of(flags, model.spec, hardware)
+        fit = named_fit.step_fit(flags["fit_path"], question, is_transfer=flags.get("transfer") is True)
+        return Steps(fitted_levels(fit.model), fit.hardware)
     if hardware is not None:
         engine = EngineSpec(
             dtype=flags["dtype"] or ("float32" if hardware.kind == "cpu" else "bfloat16"),
@@ -111,7 +141,7 @@ def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardwa
             device="cpu" if hardware.kind == "cpu" else "cuda",
             tensor_parallel_size=flags["tp"] or 1,
         )
-        return datasheet_levels(model.spec, engine, hardware)
+        return Steps(datasheet_levels(model.spec, engine, hardware), hardware)
     raise SpecError(
         "nothing says how long a step takes",
         where="--hardware, --fit",
@@ -134,4 +164,4 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-__all__ = ["deployment_of", "own_knob", "step_times_of", "takes_deployment"]
+__all__ = ["Steps", "deployment_of", "own_knob", "step_times_of", "takes_deployment", "transfer_option"]

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.fit_views import explained, held_out_rows
-from inferometer.cli.runs import RunRequest, analyses_of, takes_runs
+from inferometer.cli.runs import RunRequest, analyses_of, load_sweeps, takes_runs
 from inferometer.errors import ModelError
 from inferometer.report import cells, terminal
 from inferometer.report.views import Explained, HeldOutRow
@@ -39,7 +39,7 @@ Example:
 @json_option
 def command(request: RunRequest, *, as_json: bool) -> None:
     """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?"""
-    analyses = analyses_of(request)
+    analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
     for analysis in analyses:
         if analysis.model is None:
             raise ModelError(f"no model can be fitted: {analysis.why_no_model}", where=str(analysis.path), try_="a sweep with more points")

@@ -74,7 +74,7 @@ def command(
     path = out or (first if first.is_dir() else first.parent) / (SERVER_FIT_NAME if is_load else steptime_file.FIT_NAME)
     if is_load:
         talk("simulating the load tests until they do as they did: about a minute")
-        server = fit_load_tests(request, server_log, forced=force)
+        server = fit_load_tests(request, server_log, n_tensor=choice.n_tensor, forced=force)
         _save(server, path)
         give(FitAnswer(model_file=str(path), model=None, server=server), as_json=as_json, show=lambda _: server_fit_text(server, str(path)))
         return
@@ -85,6 +85,7 @@ def command(
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         fit.save(path)
     except OSError as error:
         raise RecordError(f"the fit cannot be written: {error.strerror}", where=str(path), try_="--out with another file") from error

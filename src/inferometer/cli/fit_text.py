@@ -39,11 +39,8 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     trained = model.trained_on
     unit = "latencies of" if seen else "step times of"
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
-    next_ = (
-        "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--hardware", "ID", "--concurrency", "N")
-        if seen
-        else ""
-    )
+    what += "" if model.subject is None else f": {model.subject.text}"
+    next_ = "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16") if seen else ""
     tables = (errors, Text(""), fitted, Text(""), box)
     return Group(Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(f"\nMODEL  {model_file}{next_}"))
 
@@ -79,6 +76,7 @@ def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
         fitted.add_row(row.name, row.value, row.interval, row.told_by)
     seen = fit.seen
     head = f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
+    head += "" if fit.subject is None else f": {fit.subject.text}"
     parts: list[RenderableType] = [Text(_server_answer(fit), style="bold"), Text(f"FROM   {head}\n"), limits, Text(""), fitted, Text("")]
     probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     if probes:

@@ -6,18 +6,17 @@ from typing import Final
 
 from inferometer.cli.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
-from inferometer.fit import from_loads, knob_wording, load_looks, server_told
+from inferometer.fit import from_loads, knob_wording, load_looks, server_subject, server_told
 from inferometer.fit.server_fit import ServerFit
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
-from inferometer.spec.types import EngineSpec
 from inferometer.spec.workload.plan import RequestPlan
 from inferometer.spec.workload.replay import draw_workload
 
 _NOWHERE: Final = knob_wording.Address(url="URL", served_model="server")
 
 
-def fit_load_tests(request: RunRequest, server_log: Path | None, *, forced: bool) -> ServerFit:
+def fit_load_tests(request: RunRequest, server_log: Path | None, *, n_tensor: int | None, forced: bool) -> ServerFit:
     """The server behind the load tests that were named.
 
     Raises
@@ -31,15 +30,16 @@ def fit_load_tests(request: RunRequest, server_log: Path | None, *, forced: bool
     for run in runs:
         require_valid(run, forced=forced)
     hardware, table = request.hardware, request.table
-    engine = table.engine or EngineSpec(
-        engine="vllm",
-        mode="compiled",
-        dtype="float32" if hardware is not None and hardware.kind == "cpu" else "bfloat16",
-        device="cpu" if hardware is not None and hardware.kind == "cpu" else "cuda",
-    )
     log = None if server_log is None else server_log.read_text(errors="replace")
+    stated = server_subject.StatedServer(hardware, table.engine, n_tensor)
+    facts = server_subject.server_subject(runs, log, stated)
     subject = from_loads.Subject(
-        address=_address(runs), model=table.model, hardware=hardware, engine=engine, told=server_told.told_by_server(runs, log)
+        address=_address(runs),
+        model=table.model,
+        hardware=hardware,
+        engine=server_subject.server_engine(facts, stated),
+        facts=facts,
+        told=server_told.told_by_server(runs, log),
     )
     return from_loads.fit_server([load_looks.LoadTest(run=run, plan=_plan(run)) for run in runs], subject)
 

@@ -51,7 +51,11 @@ def _headline(answer: PredictAnswer) -> str:
 
 def _lines(answer: PredictAnswer) -> list[str]:
     sheet, fitted = answer.datasheet, answer.fitted
-    if fitted is not None and fitted.outside_why:
+    if fitted is not None and fitted.reservations:
+        trust = "; ".join(
+            (*fitted.reservations, *([f"OUTSIDE what the fit was checked on: {fitted.outside_why}"] if fitted.outside_why else []))
+        )
+    elif fitted is not None and fitted.outside_why:
         trust = f"fitted, but OUTSIDE what the fit was checked on: {fitted.outside_why}"
     elif fitted is not None:
         trust = "fitted to measurements, within the shapes in which it was checked; 90 % intervals"

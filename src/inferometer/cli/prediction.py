@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from inferometer.errors import SpecError
 from inferometer.fit import server_fit
-from inferometer.perfmodel import steptime, steptime_file, types
+from inferometer.perfmodel import steptime, types
 from inferometer.perfmodel.datasheet import DatasheetPrediction
+from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.scenario import Scenario
 from inferometer.perfmodel.whatif import (
     Change,
@@ -21,7 +21,6 @@ from inferometer.perfmodel.whatif import (
     with_sparsity,
 )
 from inferometer.spec import catalog
-from inferometer.spec.types import ModelSpec
 from inferometer.stats.estimate import Estimate
 
 
@@ -37,6 +36,10 @@ class FittedSpeeds:
     decode_limited_by: types.Limit
     is_inside_box: bool
     outside_why: str | None
+    subject: FitSubject
+    """What was fitted."""
+    reservations: tuple[str, ...]
+    """Why this is less than a measurement of what is asked about: carried over from another device, or not stated of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,35 +71,14 @@ class PredictAnswer:
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
-    """What the fitted model says of the scenario's static batch.
-
-    Raises
-    ------
-    SpecError
-        It was fitted to another model or another engine configuration.
-    """
-    check_fit_of(model, scenario.model)
-    asked, known = scenario.engine, model.engine
-    if (asked.dtype, asked.tensor_parallel_size) != (known.dtype, known.tensor_parallel_size):
-        raise SpecError(
-            f"the fit is one of {known.dtype} with tp {known.tensor_parallel_size}, "
-            f"asked is {asked.dtype} with tp {asked.tensor_parallel_size}",
-            where="--fit",
-            try_=f"--dtype {known.dtype} --tp {known.tensor_parallel_size}, or the answer of the datasheet without --fit",
-        )
-    if asked.device != known.device:
-        raise SpecError(
-            f"the fit is one of a {known.device} ({model.trained_on.hardware or 'not named'}), asked is a {asked.device}",
-            where="--fit, --hardware",
-            allowed="the kind of device that was measured",
-            try_="a sweep on the device asked about, or the answer of the datasheet without --fit",
-        )
+    """What the fitted model says of the scenario's static batch; it was checked to be one of that (``named_fit``)."""
     prefill, decode = model.predict_all(
         [
             types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
             types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens),
         ]
     )
+    subject = model.subject or NOTHING_STATED
     reasons = [said.outside_why for said in (prefill, decode) if said.outside_why]
     outside_s = 0.0 if model.front_end_s is None else model.front_end_s.value
     return FittedSpeeds(
@@ -108,16 +90,9 @@ def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSp
         decode_limited_by=decode.limited_by,
         is_inside_box=prefill.is_inside_box and decode.is_inside_box,
         outside_why="; ".join(dict.fromkeys(reasons)) or None,
+        subject=subject,
+        reservations=subject.reservations(),
     )
-
-
-def speeds_at(path: Path, scenario: Scenario) -> FittedSpeeds:
-    """What the fit at ``path`` says of the scenario's static batch: one of sweeps, or of load tests."""
-    if scenario.is_sparse:
-        raise SpecError("the fit is one of dense weights", where="--fit, --sparsity", try_="--sparsity without --fit")
-    if server_fit.is_server_fit(path):
-        return server_speeds(server_fit.load_server_fit(path), scenario)
-    return fitted_speeds(steptime_file.load_step_time_model(path), scenario)
 
 
 def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds:
@@ -126,16 +101,14 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
     Raises
     ------
     SpecError
-        It was fitted to another model, or the batch has more sequences than it has seats.
+        The batch has more sequences than the server runs at once.
     """
-    if fit.model is not None:
-        check_model(fit.model, scenario.model)
     n_seats = int(fit.knob("max_num_seqs"))
     if scenario.batch_size > n_seats:
         raise SpecError(f"{scenario.batch_size} sequences at once", where="--batch, --fit", allowed=f"the server's {n_seats} seats")
     prefill = types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens)
     decode = types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens)
-    tpot = fit.step_estimate(decode)
+    tpot, subject = fit.step_estimate(decode), fit.subject or NOTHING_STATED
     within = prefill.prefill_tokens <= int(fit.knob("max_num_batched_tokens")) and scenario.mean_context_tokens <= fit.seen.longest_tokens
     return FittedSpeeds(
         ttft_s=fit.step_estimate(prefill, further_s=fit.front_end_s),
@@ -146,35 +119,9 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
         decode_limited_by="undecided",
         is_inside_box=within,
         outside_why=None if within else "prompts that the server computes in several steps, or longer ones than it was asked",
+        subject=subject,
+        reservations=subject.reservations(),
     )
-
-
-def check_fit_of(fit: steptime.StepTimeModel, asked: ModelSpec) -> None:
-    """Is this fit one of the model asked about?
-
-    Raises
-    ------
-    SpecError
-        It is one of another model.
-    """
-    check_model(fit.model, asked)
-
-
-def check_model(fitted: ModelSpec, asked: ModelSpec) -> None:
-    """Is the fitted model the one asked about?
-
-    Raises
-    ------
-    SpecError
-        It is another one.
-    """
-    if (fitted.n_layers, fitted.hidden_size) != (asked.n_layers, asked.hidden_size):
-        raise SpecError(
-            f"the fit is one of {fitted.model_id!r}, asked is {asked.model_id!r}",
-            where="--fit",
-            allowed="a fit of the model asked about",
-            try_="inferometer sweep, then inferometer fit",
-        )
 
 
 def sparsity_gain(scenario: Scenario) -> WhatIfRow | None:
@@ -231,11 +178,8 @@ __all__ = [
     "FittedSpeeds",
     "PredictAnswer",
     "WhatIfRow",
-    "check_fit_of",
-    "check_model",
     "fitted_speeds",
     "likely_changes",
     "server_speeds",
     "sparsity_gain",
-    "speeds_at",
 ]

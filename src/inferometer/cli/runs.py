@@ -1,6 +1,7 @@
 """Which runs does a command mean: folders of ours, or tables of others?"""
 
 import functools
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,26 @@ def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tup
     )
 
 
+def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
+    """Every run that was named, all sweeps; ``otherwise`` is the command for runs of requests.
+
+    Raises
+    ------
+    SpecError
+        One of them is a run of requests.
+    """
+    runs = load_runs(request)
+    of_requests = [path for run, path in zip(runs, request.paths, strict=True) if run.sweep is None and run.requests is not None]
+    if of_requests:
+        raise SpecError(
+            "a run of requests has no points of a sweep",
+            where=str(of_requests[0]),
+            allowed="runs of inferometer sweep or quick, or tables of a sweep",
+            try_=f"{otherwise} {shlex.join(map(str, of_requests))}",
+        )
+    return runs
+
+
 def load_run(path: Path, request: RunRequest) -> Run:
     """The run at this path; a table becomes one of the model and engine that the command line names.
 
@@ -107,4 +128,4 @@ def _request(flags: dict[str, Any]) -> RunRequest:
     )
 
 
-__all__ = ["RunRequest", "analyses_of", "load_run", "load_runs", "takes_runs"]
+__all__ = ["RunRequest", "analyses_of", "load_run", "load_runs", "load_sweeps", "takes_runs"]

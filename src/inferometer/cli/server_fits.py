@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from inferometer.cli.prediction import check_model
+from inferometer.cli import named_fit
 from inferometer.errors import SpecError
-from inferometer.fit.server_fit import ServerDraw, ServerFit, is_server_fit, load_server_fit
+from inferometer.fit.server_fit import ServerDraw, ServerFit, load_server_fit
+from inferometer.perfmodel.fit_subject import NOTHING_STATED
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 from inferometer.spec import catalog, resolve
 from inferometer.spec.types import AttentionSpec, MlpSpec, ModelSpec, Source
 
 _SWITCHES: Final = ("enable_chunked_prefill", "enable_prefix_caching", "async_scheduling")
-_OF_THE_STEPS: Final = ("dtype", "kv_dtype", "quantization", "tp")
 _FAR_TOKENS: Final = 2**20
 
 
@@ -27,8 +27,10 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
     ModelError, SpecError
         The fit cannot be read, is one of another model, or a flag asks for other step times than it has.
     """
-    fit = load_server_fit(path)
-    changed = next((flag for flag in _OF_THE_STEPS if asked.get(flag) is not None), None)
+    fit = load_server(path, name, asked)
+    stated = fit.subject or NOTHING_STATED
+    known = {"dtype": stated.dtype, "kv_dtype": stated.dtype, "quantization": stated.dtype, "tp": stated.tensor_parallel_size}
+    changed = next((flag for flag in named_fit.STATING_FLAGS if asked.get(flag) is not None and known[flag] is None), None)
     if changed is not None:
         flag = f"--{changed.replace('_', '-')}"
         raise SpecError(
@@ -36,7 +38,7 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
             where=f"--fit, {flag}",
             try_="a fit of load tests of the changed server",
         )
-    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
+    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else stated.hardware
     model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
 
     def drawn(draw: ServerDraw) -> Draw:
@@ -47,32 +49,20 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
     return replace(_with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws))
 
 
-def is_server(path: Path | None) -> bool:
-    """Was a fit named, and is it one of load tests?"""
-    return path is not None and is_server_fit(path)
-
-
-def load_server(path: Path, name: str) -> ServerFit:
-    """The fit at ``path``, which must be one of the model that is asked about."""
-    fit = load_server_fit(path)
-    fitted_model(fit, name)
-    return fit
+def load_server(path: Path, name: str, asked: Mapping[str, Any]) -> ServerFit:
+    """The fit at ``path``, which must be one of what is asked about."""
+    served = load_server_fit(path).served_model
+    model = None if name == served else resolve.resolve_model(name, load_format="dummy").spec
+    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else None
+    question = named_fit.question_of(asked, model, hardware)
+    return named_fit.server_fit(path, question, is_transfer=asked.get("transfer") is True)
 
 
 def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
-    """The model that is asked about: the fit's own, or a name for what nobody told us.
-
-    Raises
-    ------
-    SpecError
-        It is another model than the fit's.
-    """
-    if name == fit.served_model:
-        return _nameless(fit) if fit.model is None else fit.model
-    model = resolve.resolve_model(name, load_format="dummy").spec
-    if fit.model is not None:
-        check_model(fit.model, model)
-    return model
+    """The model that is asked about, which was checked: the fit's own, or a name for one that nobody stated."""
+    if name != fit.served_model:
+        return resolve.resolve_model(name, load_format="dummy").spec
+    return _nameless(fit) if fit.model is None else fit.model
 
 
 def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
@@ -126,4 +116,4 @@ def _nameless(fit: ServerFit) -> ModelSpec:
     )
 
 
-__all__ = ["fitted_model", "is_server", "load_server", "server_deployment"]
+__all__ = ["fitted_model", "load_server", "server_deployment"]

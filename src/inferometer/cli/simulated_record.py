@@ -52,10 +52,18 @@ def prefill_text(pool: PrefillPool) -> str:
     )
 
 
+def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
+    """Why a fit's answer is less than one of steps that were measured on what is asked about."""
+    subject = deployment.step_times.subject
+    reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
+    remedy = "inferometer sweep on the device and the engine that are asked about, then inferometer fit"
+    return tuple(Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons)
+
+
 def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """What the numbers rest on, where that is less than a measurement."""
     if deployment.step_times.basis == "fitted":
-        return ()
+        return fit_cautions(deployment)
     return (
         Caution(
             code="DATASHEET",
@@ -65,4 +73,4 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     )
 
 
-__all__ = ["origin_cautions", "prefill_text", "run_of"]
+__all__ = ["fit_cautions", "origin_cautions", "prefill_text", "run_of"]

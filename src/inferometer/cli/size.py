@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from inferometer.cli import (
     answer,
@@ -18,6 +19,7 @@ from inferometer.cli import (
     sizing_offers,
     sizing_over_time,
 )
+from inferometer.cli.deployment import transfer_option
 from inferometer.cli.format_option import FORMAT
 from inferometer.cli.sizing import SizeAnswer, pick_of, size_answer
 from inferometer.cli.sizing_question import Asked, asked_of, takes_promise
@@ -53,6 +55,7 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
     metavar="[ID=]FILE",
     help="Step times of `inferometer fit`, not the datasheet's; one for each format and TP.",
 )
+@transfer_option
 @click.option(
     "--prices", "price_file", type=click.Path(path_type=Path), help="YAML of rents, bought devices, APIs. [the catalogue's rents]"
 )
@@ -98,7 +101,8 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         _check_is_deployed(flags["engine"])
         deployment_folder.check_free(flags["out"], is_forced=flags["force"])
     grid = sizing_offers.grid_of(flags, resolved)
-    tried = candidates.candidates_of(spec, sizing_offers.offers_of(flags["gpus"], table, fits, spec), grid)
+    offers = sizing_offers.offers_of(flags["gpus"], table, fits, spec, sizing_offers.asked_of_fits(flags, _given()))
+    tried = candidates.candidates_of(spec, offers, grid)
     if not tried.possible:
         first = tried.refused[0]
         raise SizingError(
@@ -118,6 +122,12 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         sized_folder.write_answer(flags["out"], asked.question, found, grid.utilization_fraction, is_forced=flags["force"])
     answer.give(said, as_json=flags["as_json"], show=size_text.size_text)
     sys.exit(_EXIT_CODES[said.verdict])
+
+
+def _given() -> frozenset[str]:
+    """The flags that were given, rather than left to their defaults."""
+    context = click.get_current_context()
+    return frozenset(name for name in context.params if context.get_parameter_source(name) is not ParameterSource.DEFAULT)
 
 
 def _check_is_deployed(engine: str) -> None:

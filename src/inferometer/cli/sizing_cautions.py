@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from inferometer.cli.simulated_record import fit_cautions
 from inferometer.decide.candidates import NODE_DEVICES, Candidates
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.decide.traffic import plan_at
@@ -56,6 +57,7 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
         text = "step times are those of datasheets: no host time, no front end, likely shares of the peaks"
         remedy = "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for the slow end"
         cautions.append(Caution(code="DATASHEET", text=text, remedy=remedy))
+    cautions += dict.fromkeys(caution for kind in best for caution in fit_cautions(kind.candidate.deployment))
     unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
     if unpriced:
         text = f"nobody says what {', '.join(unpriced)} costs: ranked last, by the number of devices"

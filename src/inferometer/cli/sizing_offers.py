@@ -1,21 +1,25 @@
 """Which devices are on offer at which prices, with whose step times, and what is tried on each?"""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.cli import server_fits, step_times
+from inferometer.cli import named_fit, server_fits
 from inferometer.decide.candidates import Grid, Offer
 from inferometer.errors import SpecError
-from inferometer.perfmodel.steptime_levels import fitted_levels
+from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
 from inferometer.records import store
 from inferometer.spec import catalog, prices, resolve, types
 from inferometer.spec.sweep_plan import parse_counts
 from inferometer.spec.synonyms import number_format
+
+_KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
 class Fit(NamedTuple):
@@ -32,8 +36,12 @@ def fit_named(text: str) -> Fit:
     return Fit(device.strip(), Path(path)) if equals and not Path(text).exists() else Fit(None, Path(text))
 
 
-def offers_of(gpus: str, table: prices.PriceTable | None, fits: Sequence[Fit], model: types.ModelSpec) -> list[Offer]:
+def offers_of(
+    gpus: str, table: prices.PriceTable | None, fits: Sequence[Fit], model: types.ModelSpec, asked: Mapping[str, object] = _NOTHING
+) -> list[Offer]:
     """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
+
+    ``asked`` is what a fit must be one of: see ``asked_of_fits``.
 
     Raises
     ------
@@ -45,31 +53,63 @@ def offers_of(gpus: str, table: prices.PriceTable | None, fits: Sequence[Fit], m
     owned = {} if table is None else table.owned
     rents = zip(devices, prices.rents_of(devices, table), strict=True)
     priced = [Offer(hardware=device, price=rent, owned=owned.get(device.hardware_id)) for device, rent in rents]
-    fitted = [_fitted(fit, priced, model) for fit in fits]
+    fitted = [_fitted(fit, priced, model, asked) for fit in fits]
     has_fit = {offer.hardware.hardware_id for offer in fitted}
     return [*fitted, *(offer for offer in priced if offer.hardware.hardware_id not in has_fit)]
 
 
-def _fitted(fit: Fit, offers: Sequence[Offer], model: types.ModelSpec) -> Offer:
-    if server_fits.is_server(fit.path):
-        server = server_fits.load_server(fit.path, model.model_id)
-        told, times = fit.device or server.hardware, server.levels()
-    else:
-        step_time = step_times.asked_fit(fit.path, model, asked={})
-        told, times = fit.device or step_time.trained_on.hardware, fitted_levels(step_time)
-    offer = next((one for one in offers if told in {one.hardware.hardware_id, one.hardware.name}), None)
+class _Steps(NamedTuple):
+    times: StepTimes
+    hardware: types.HardwareSpec | None
+
+
+def _fitted(fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, asked: Mapping[str, object]) -> Offer:
+    """The offer that is one of the fit's device, or of the device that was named beside it, with the fit's step times."""
+    steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, asked)
+    offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
     if offer is None and fit.device is None and len(offers) == 1:
+        # the only device on offer is meant, unless the fit says that it is one of another
         offer = offers[0]
+        steps = _steps(fit, model, {"hardware": offer.hardware.hardware_id}, asked)
     if offer is None:
         ids = [one.hardware.hardware_id for one in offers]
-        what = f"a fit of {told or 'a device without a name'}, which is none of those on offer"
+        named = fit.device or (steps.hardware.hardware_id if steps.hardware is not None else "a device that it does not state")
+        what = f"a fit of {named}, which is none of those on offer"
         raise SpecError(
             what,
             where=f"--fit {fit.path}",
             allowed=f"devices of --gpus: {', '.join(ids)}",
             try_=suggestions.flags("--fit", f"{ids[0]}={fit.path}"),
         )
-    return replace(offer, step_times=times, power=_measured_power(fit.path, times.engine))
+    is_own = steps.times.subject is None or steps.times.subject.transferred_from is None
+    return replace(offer, step_times=steps.times, power=_measured_power(fit.path, steps.times.engine) if is_own else None)
+
+
+def _offer_of(hardware_id: str | None, offers: Sequence[Offer]) -> Offer | None:
+    return next((one for one in offers if one.hardware.hardware_id == hardware_id), None)
+
+
+def _steps(fit: Fit, model: types.ModelSpec, device: Mapping[str, object], asked: Mapping[str, object]) -> _Steps:
+    flags = {**asked, **device}
+    if named_fit.is_server(fit.path):
+        server = server_fits.load_server(fit.path, model.model_id, flags)
+        named = None if fit.device is None else catalog.find_hardware(fit.device)
+        return _Steps(server.levels(), named or (None if server.subject is None else server.subject.hardware))
+    named = catalog.find_hardware(str(device["hardware"])) if device else None
+    found = named_fit.step_fit(fit.path, named_fit.question_of(flags, model, named), is_transfer=asked.get("transfer") is True)
+    return _Steps(fitted_levels(found.model), found.hardware)
+
+
+def asked_of_fits(flags: Mapping[str, Any], given: Container[str]) -> dict[str, object]:
+    """What a fit must be one of: the flags that were ``given``; of several values to try, the fit's may be any."""
+    asked: dict[str, object] = {"transfer": flags["transfer"], "engine": flags["engine"]}
+    if "dtype" in given:
+        asked["dtype"] = flags["dtype"]
+    if "tp" in given:
+        asked["tp"] = parse_counts(flags["tp"], where="--tp")
+    if flags["quantization"] is not None:
+        asked["quantization"] = tuple(_formats(flags["quantization"]))
+    return asked
 
 
 def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
@@ -108,10 +148,13 @@ def _values(text: str) -> tuple[str, tuple[str, ...]]:
 
 def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[types.DType | None, ...]:
     """That in which the weights were published first, then those that are asked for."""
-    known: tuple[types.AskedFormat, ...] = (*get_args(types.DType), "none")
-    asked = [] if text is None else [number_format(item, allowed=known, where="--quantization") for item in text.split(",")]
-    tried: list[types.DType | None] = [model.quantization(), *(model.quantization(item) for item in known if item in asked)]
+    asked = [] if text is None else _formats(text)
+    tried: list[types.DType | None] = [model.quantization(), *(model.quantization(item) for item in _KNOWN_FORMATS if item in asked)]
     return tuple(dict.fromkeys(tried))
 
 
-__all__ = ["Fit", "fit_named", "grid_of", "offers_of"]
+def _formats(text: str) -> list[types.AskedFormat]:
+    return [number_format(item, allowed=_KNOWN_FORMATS, where="--quantization") for item in text.split(",")]
+
+
+__all__ = ["Fit", "asked_of_fits", "fit_named", "grid_of", "offers_of"]

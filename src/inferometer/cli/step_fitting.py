@@ -3,7 +3,7 @@
 from inferometer.cli.published_fit import published_fit
 from inferometer.cli.published_rows import are_published
 from inferometer.cli.published_tables import TableChoice
-from inferometer.cli.runs import RunRequest, load_run
+from inferometer.cli.runs import RunRequest, load_sweeps
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
 
@@ -12,7 +12,7 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     """The model of the runs that were named, whoever measured them."""
     if are_published(request.paths):
         return published_fit(request, choice)
-    return fit_step_time([load_run(path, request) for path in request.paths], hardware=request.hardware)
+    return fit_step_time(load_sweeps(request, otherwise="inferometer fit --load"), hardware=request.hardware)
 
 
 __all__ = ["fit_steps"]

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from inferometer.cli import step_times, verify_loads, verify_runs, verify_sealing
+from inferometer.cli import named_fit, verify_loads, verify_runs, verify_sealing
 from inferometer.errors import RecordError
 from inferometer.records.types import RequestTable, Run
 from inferometer.spec import resolve
@@ -56,7 +56,7 @@ def _of_sweep(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measure
     if (believed.n_layers, believed.hidden_size) != (seen.n_layers, seen.hidden_size):
         raise _other(run, f"it measured {seen.model_id!r}", believed.model_id)
     if server.fit is not None:
-        engine = step_times.asked_fit(Path(server.fit), believed, asked={}).engine
+        engine = named_fit.step_fit(Path(server.fit), named_fit.question_of({}, believed, None)).model.engine
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
     return measurements.point_measurements(run, {one.question.at: one.point for one in sealed.points})

@@ -1,15 +1,15 @@
 """Which points of a sweep does a plan ask about, and what does the step-time model commit itself to?"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from inferometer.cli import deployment, step_times, verify_belief
+from inferometer.cli import deployment, named_fit, verify_belief
 from inferometer.perfmodel import steptime_arrays, types
 from inferometer.spec import catalog, resolve
-from inferometer.spec.types import ModelSpec, SweepPoint
+from inferometer.spec.types import HardwareSpec, ModelSpec, SweepPoint
 from inferometer.spec.verify_plan import BelievedServer, Points
 from inferometer.stats.estimate import Estimate
 from inferometer.verify import claims, seals
@@ -61,9 +61,9 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
     steps = [step for asked in points for step in _steps(asked)]
     flags = msgspec.structs.asdict(server) | {"fit_path": None if server.fit is None else Path(server.fit)}
-    levels = deployment.step_times_of(flags, found, hardware)
+    levels = deployment.step_times_of(flags, found, hardware).times
     if server.fit is not None:
-        said = _fitted(server, model, steps)
+        said = _fitted(flags, model, hardware, steps)
     else:
         paces = (levels.likely, levels.fast, levels.slow)
         each = ([steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps)
@@ -74,9 +74,9 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
     )
 
 
-def _fitted(server: BelievedServer, model: ModelSpec, steps: Sequence[_Step]) -> list[Estimate]:
-    fit = step_times.asked_fit(Path(server.fit or ""), model, asked=msgspec.structs.asdict(server))
-    return [said.duration_s for said in fit.predict_all([step.shape for step in steps])]
+def _fitted(flags: Mapping[str, Any], model: ModelSpec, hardware: HardwareSpec | None, steps: Sequence[_Step]) -> list[Estimate]:
+    fit = named_fit.step_fit(flags["fit_path"], named_fit.question_of(flags, model, hardware), is_transfer=flags["transfer"] is True)
+    return [said.duration_s for said in fit.model.predict_all([step.shape for step in steps])]
 
 
 def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:

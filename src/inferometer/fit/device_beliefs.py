@@ -127,6 +127,13 @@ def _best_share(hardware: HardwareSpec) -> float:
     return 1.0 if best is None or peak is None else best / peak.value / _BEST_OF_PEAK
 
 
+def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:
+    """Correlation of two devices' distances from the centres, 1 of a device with itself; ``is_host`` of what no vendor's kernels do."""
+    if one.hardware_id == other.hardware_id:
+        return 1.0
+    return (1 - _BETWEEN**2) * (1.0 if one.vendor == other.vendor or is_host else _BETWEEN_VENDORS)
+
+
 def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
     """(D·P, D·P) Of the distances from the centres: what all devices share, what those of one vendor share, and each one's own."""
     is_same = np.array([[one == other for other in vendors] for one in vendors])
@@ -134,4 +141,4 @@ def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
     return np.asarray(np.kron(shared, np.diag(deviation**2)), dtype=np.float64)
 
 
-__all__ = ["UNKNOWNS", "DeviceBelief", "device_belief", "joint_covariance"]
+__all__ = ["UNKNOWNS", "DeviceBelief", "device_belief", "joint_covariance", "likeness"]

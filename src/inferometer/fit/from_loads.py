@@ -16,6 +16,7 @@ from inferometer.fit.effective_steps import steps_at
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.fit.server_knobs import BLOCK_TOKENS, LIMITS, SWITCHES, ToldByServer, terms_of
+from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
@@ -30,6 +31,7 @@ class Subject:
     model: ModelSpec | None = None
     hardware: HardwareSpec | None = None
     engine: EngineSpec
+    facts: FitSubject = NOTHING_STATED
     told: ToldByServer
 
 
@@ -69,6 +71,7 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
         tpot_residual_fraction=residual.tpot_ratio,
         floors_s=() if belief.unknowns.floor is None else tuple(np.exp(belief.unknowns.floor).tolist()),
         draws=server_draws.draw_servers(profiles, explained, knobs),
+        subject=subject.facts,
     )
 
 

@@ -16,7 +16,8 @@ from inferometer.fit.published_loads import PublishedLoad
 from inferometer.fit.published_settled import doubts_of, places_asked, settled_fit
 from inferometer.fit.published_told import held_out_errors, told_of
 from inferometer.perfmodel import steptime, steptime_box
-from inferometer.spec.types import HardwareSpec
+from inferometer.perfmodel.fit_subject import FitSubject, subject_of
+from inferometer.spec.types import EngineSpec, HardwareSpec
 
 _LEAST: Final = 4
 
@@ -56,6 +57,7 @@ def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, 
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.misses),
         front_end_s=doubted.outside_s(float(np.median([one.published.load.prompt_tokens for one in places]))),
+        subject=_subject(seen, places[0].published.engine, hardware),
     )
     return replace(model, doubts=doubts_of(model, places, fit, settled))
 
@@ -86,6 +88,20 @@ def _check(loads: Sequence[PublishedLoad]) -> None:
 
 def _files(loads: Sequence[PublishedLoad]) -> tuple[str, ...]:
     return tuple(sorted({one.label.partition(" row ")[0] for one in loads}))
+
+
+def _subject(seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: HardwareSpec) -> FitSubject:
+    """What the rows are of; where none of them is of the device itself, from where its step times were carried over."""
+    rows = [one.published for one in seen]
+    subject = subject_of(
+        engine,
+        hardware,
+        device=None,
+        name=rows[0].framework,
+        version=", ".join(sorted({one.framework_version for one in rows} - {""})) or None,
+    )
+    devices = sorted({one.hardware.name for one in rows})
+    return subject if hardware.name in devices else replace(subject, transferred_from=", ".join(devices))
 
 
 def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:

@@ -16,6 +16,7 @@ from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
+from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.records.types import F64
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
@@ -82,6 +83,8 @@ class ServerFit:
     """The least that each parameter can be at the device's peaks, 0 where nothing bounds it; empty: no device is known."""
     draws: tuple[ServerDraw, ...] = ()
     """What else may be, limits and step times together; none in files of versions that did not draw."""
+    subject: FitSubject | None = None
+    """What was fitted, as far as anybody stated it; None in files of versions that did not store it."""
 
     @property
     def front_end_s(self) -> float:
@@ -117,6 +120,7 @@ class ServerFit:
             likely=likely,
             fast=effective_steps.not_below(self._slower(likely, -doubt), self.floors_s),
             slow=self._slower(likely, doubt),
+            subject=self.subject or NOTHING_STATED,
         )
 
     def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:

@@ -4,10 +4,12 @@ Letters of shapes: N observations, K free parameters.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from inferometer.errors import ModelError
 from inferometer.fit.assembly import data_of, model_of
+from inferometer.fit.device_measured import measured_subject
 from inferometer.fit.held_out import HeldOutPoint, claimed_deviation
 from inferometer.fit.observations import Observations, observe
 from inferometer.fit.priors import Ceilings, Priors, ceilings_of, priors_of
@@ -37,6 +39,8 @@ def fit_step_time(
     ------
     ModelError
         Nothing to fit: no run, different subjects, fewer than two observations.
+    SpecError
+        ``hardware`` is not the device on which the runs were measured.
     """
     return fit_and_validate(runs, hardware=hardware, is_drift_removed=is_drift_removed, n_folds=n_folds).model
 
@@ -51,8 +55,9 @@ def fit_and_validate(
     ceilings = ceilings_of(runs, seen.engine, hardware)
     posterior = _posterior(seen, ceilings)
     held_out = _held_out(seen, ceilings, n_folds, posterior.strengths)
-    name = hardware.hardware_id if hardware is not None else _host_name(runs)
-    return StepTimeFit(model=model_of(seen, _priors(seen, data_of(seen), ceilings), posterior, held_out, name), held_out=held_out)
+    subject = measured_subject(runs, seen.engine, ceilings, hardware)
+    model = model_of(seen, _priors(seen, data_of(seen), ceilings), posterior, held_out, subject.hardware_id or subject.device)
+    return StepTimeFit(model=replace(model, subject=subject), held_out=held_out)
 
 
 def cross_validate(
@@ -105,11 +110,6 @@ def _held_out(seen: Observations, ceilings: Ceilings, n_folds: int, start: Stren
             for i, row in enumerate(test.rows)
         ]
     return tuple(points)
-
-
-def _host_name(runs: Sequence[Run]) -> str | None:
-    host = runs[0].manifest.host
-    return None if host is None else host.accelerator or host.cpu_model
 
 
 __all__ = ["N_FOLDS", "HeldOutPoint", "StepTimeFit", "cross_validate", "fit_and_validate", "fit_step_time"]

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime_box import BoxRange, outside
 from inferometer.perfmodel.steptime_limits import Belief, PhaseDoubt, PhaseName, belief_of, interval_factors, limits, log_half_widths
 from inferometer.perfmodel.steptime_terms import StepParameters, TermColumns, WorkColumns, term_columns, work_columns
@@ -86,6 +87,8 @@ class StepTimeModel:
     ``replace(model, computes_all_logits=False)`` tells what asking for the last position only would bring."""
     front_end_s: Estimate | None = None
     """What a request spends before the scheduler sees it and after its token left, where the measurements were clients'."""
+    subject: FitSubject | None = None
+    """What was fitted; None in files of versions that did not store it."""
     schema_version: int = SCHEMA_VERSION
 
     def predict(self, shape: BatchShape) -> StepPrediction:

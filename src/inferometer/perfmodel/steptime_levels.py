@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from inferometer.errors import ModelError, SpecError
 from inferometer.perfmodel import steptime_datasheet
+from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.lockstep import lockstep_arrays
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
 from inferometer.perfmodel.steptime import StepTimeModel
@@ -33,6 +34,8 @@ class StepTimes:
     """Of the pipeline through which they are."""
     front_end_s: float | None = None
     """What a request spends outside of the engine; None of a datasheet and a sweep, which do not see it."""
+    subject: FitSubject | None = None
+    """What was fitted; None of a datasheet."""
 
 
 def datasheet_levels(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, n_sharing: int = 1) -> StepTimes:
@@ -74,16 +77,19 @@ def fitted_levels(fit: StepTimeModel) -> StepTimes:
         raise ModelError("these step times have no doubt", where="doubts", allowed="a fit's", try_="--hardware, for a datasheet's")
     likely = arrays_of(fit)
     doubt_ratio = _doubt_ratio(fit)
-    hardware = fit.trained_on.hardware or "a device without a name"
+    subject = fit.subject or NOTHING_STATED
+    hardware = fit.trained_on.hardware or "a device that is not named"
+    carried = "" if subject.transferred_from is None else f", transferred from {subject.transferred_from} to {subject.device}"
     return StepTimes(
         basis="fitted",
-        origin=f"fitted to {fit.trained_on.n_observations} step times on {hardware}, within a factor of {doubt_ratio:.2f}",
+        origin=f"fitted to {fit.trained_on.n_observations} step times on {hardware}{carried}, within a factor of {doubt_ratio:.2f}",
         engine=fit.engine,
         likely=likely,
         fast=slowed(likely, 1 / doubt_ratio),
         slow=slowed(likely, doubt_ratio),
         box=fit.box,
         front_end_s=None if fit.front_end_s is None else fit.front_end_s.value,
+        subject=subject,
     )
 
 

@@ -47,6 +47,8 @@ class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     own: dict[str, str | bool | int | float] = msgspec.field(default_factory=dict[str, str | bool | int | float])
     replicas: Natural = 1
     router: str = "least-loaded"
+    transfer: bool | msgspec.UnsetType = msgspec.UNSET
+    """Carry the fit's step times over to another device; a plan that does not say so has the same sum as before there was this key."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,211 @@
+"""What was fitted: which model in which format, on which device and how many of them, by which engine?
+
+Every fit carries it, and every question that names a fit is compared with it here, so that no fit answers for another device, model,
+format, number of devices or engine.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from inferometer.errors import OutOfRangeError, SpecError
+from inferometer.spec import catalog
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
+
+_WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
+"""Engines whose own scheduler is simulated; the others run batches that somebody else forms."""
+_WORDS: Final = {"model": "model", "hardware": "device", "engine": "engine", "tp": "number of devices"}
+TRANSFERABLE: Final = frozenset({"hardware", "tp"})
+"""What ``fit.transfer`` knows how to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSubject:
+    """What was fitted. None: nobody stated it."""
+
+    hardware_id: str | None
+    """Of the catalogue; None too where the catalogue does not have the device."""
+    device: str | None
+    """Its name, as the catalogue or the machine gives it."""
+    engine: str | None
+    """vllm, sglang, trtllm, transformers or openvino."""
+    engine_version: str | None
+    dtype: DType | None
+    kv_cache_dtype: DType | None
+    """None where it is that of the activations."""
+    quantization: DType | None
+    """None where weights have the format of the activations."""
+    tensor_parallel_size: int | None
+    machine: HardwareSpec | None = None
+    """A device that the catalogue does not have, with the ceilings that the sweep measured."""
+    transferred_from: str | None = None
+    """The measured device, where step times were carried over to another one."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Which of device, engine, number format and number of devices nobody stated."""
+        facts = {"device": self.device, "engine": self.engine, "number format": self.dtype, "number of devices": self.tensor_parallel_size}
+        return tuple(name for name, value in facts.items() if value is None)
+
+    @property
+    def hardware(self) -> HardwareSpec | None:
+        """The device, where enough is known of it to compute its memory."""
+        return self.machine if self.hardware_id is None else catalog.find_hardware(self.hardware_id)
+
+    @property
+    def text(self) -> str:
+        """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what nobody stated is named so."""
+        version = "" if self.engine_version is None else f" {self.engine_version}"
+        formats = [self.dtype or "format not stated"] + ([f"{self.quantization} weights"] if self.quantization else [])
+        formats += [f"{self.kv_cache_dtype} KV"] if self.kv_cache_dtype not in {None, self.dtype} else []
+        devices = f"{'?' if self.tensor_parallel_size is None else self.tensor_parallel_size} x {self.device or 'a device not stated'}"
+        return ", ".join((f"{self.engine or 'engine not stated'}{version}", *formats, devices))
+
+    def with_engine(self, engine: EngineSpec) -> "FitSubject":
+        """The same with the number formats and the number of devices of these engine settings."""
+        return replace(
+            self,
+            dtype=engine.dtype,
+            kv_cache_dtype=engine.kv_cache_dtype,
+            quantization=engine.quantization,
+            tensor_parallel_size=engine.tensor_parallel_size,
+        )
+
+    def reservations(self, policy: str | None = None) -> tuple[str, ...]:
+        """Why an answer is less than one of measured step times: carried over, not stated of what, or of another engine than the rules'."""
+        found = list[str]()
+        if self.transferred_from is not None:
+            found.append(
+                f"transferred from {self.transferred_from}: nothing was measured on {self.tensor_parallel_size or 1} x {self.device}"
+            )
+        if self.missing:
+            found.append(f"the fit does not state its {', '.join(self.missing)}, so it cannot be checked against what is asked")
+        if policy in _WITH_SCHEDULER and self.engine is not None and self.engine not in _WITH_SCHEDULER:
+            found.append(f"the step times are those of {self.engine}, the scheduler is that of {policy}, whose own step times differ")
+        return tuple(found)
+
+
+NOTHING_STATED: Final = FitSubject(
+    hardware_id=None,
+    device=None,
+    engine=None,
+    engine_version=None,
+    dtype=None,
+    kv_cache_dtype=None,
+    quantization=None,
+    tensor_parallel_size=None,
+)
+"""Of fits by versions that did not store it."""
+
+
+class FitQuestion(NamedTuple):
+    """Of what an answer is wanted. None: as the fit says."""
+
+    model: ModelSpec | None
+    hardware: HardwareSpec | None
+    flags: Mapping[str, object]
+    """dtype, kv_dtype, quantization and tp, where they were given; a tuple where any of several values will do."""
+    policy: str | None = None
+    """Whose scheduler, where one was named."""
+    policy_flag: str = "--policy"
+
+
+class Difference(NamedTuple):
+    """What differs between the question and the fit."""
+
+    name: str
+    flag: str
+    fitted: str
+    asked: str
+
+
+def subject_of(
+    engine: EngineSpec, hardware: HardwareSpec | None, *, device: str | None, name: str | None, version: str | None
+) -> FitSubject:
+    """The subject of runs whose engine settings are known; ``name`` is that of the engine, None where nobody stated it."""
+    is_known = hardware is not None and hardware in catalog.load_hardware()
+    facts = replace(
+        NOTHING_STATED,
+        hardware_id=hardware.hardware_id if hardware is not None and is_known else None,
+        device=device if hardware is None else hardware.name,
+        engine=name,
+        engine_version=version,
+        machine=None if is_known else hardware,
+    )
+    return facts.with_engine(engine)
+
+
+def differences(subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion) -> tuple[Difference, ...]:
+    """Everything that is asked otherwise than it was fitted; what the fit does not state cannot differ."""
+    found = list[Difference]()
+    model, hardware = question.model, question.hardware
+    if model is not None and fitted_model is not None and _shape(model) != _shape(fitted_model):
+        found.append(Difference("model", "MODEL", fitted_model.model_id, model.model_id))
+    if hardware is not None and not _is_device(subject, hardware):
+        found.append(Difference("hardware", "--hardware", subject.hardware_id or subject.device or "", hardware.hardware_id))
+    formats: dict[str, object] = {"dtype": subject.dtype, "tp": subject.tensor_parallel_size}
+    if subject.dtype is not None:
+        formats |= {"kv_dtype": subject.kv_cache_dtype or subject.dtype, "quantization": subject.quantization or "none"}
+    for name, value in formats.items():
+        asked = question.flags.get(name)
+        tried = asked if isinstance(asked, tuple) else (asked,)
+        if value is not None and asked is not None and value not in tried:
+            found.append(Difference(name, f"--{name.replace('_', '-')}", str(value), ",".join(map(str, tried))))
+    if {question.policy, subject.engine} <= _WITH_SCHEDULER and question.policy != subject.engine:
+        found.append(Difference("engine", question.policy_flag, str(subject.engine), str(question.policy)))
+    return tuple(found)
+
+
+class Refusal(NamedTuple):
+    """What an error says beside the difference."""
+
+    where: str
+    is_transfer: bool
+    """A transfer was asked for."""
+    is_transferable: bool
+    """One would have been possible."""
+    measure: str
+    """The commands that measure what is asked about."""
+
+
+def refuse(differing: Difference, refusal: Refusal) -> None:
+    """The error that says what differs.
+
+    Raises
+    ------
+    SpecError, OutOfRangeError
+        Always: a bad question where a flag contradicts the fit, out of range where a transfer was asked for that nobody can make.
+    """
+    flag = differing.flag
+    words = _WORDS.get(differing.name, "number format")
+    same = f"with {differing.fitted} for {differing.asked}" if differing.name == "model" else f"without {flag}"
+    what = f"the fit is of the {words} {differing.fitted}, not of {differing.asked}"
+    allowed = f"{flag} {differing.fitted}"
+    if refusal.is_transfer:
+        raise OutOfRangeError(
+            f"{what}, and cannot be transferred to another {words}",
+            where=f"{refusal.where}, --transfer, {flag}",
+            allowed=f"{allowed}; fits of sweeps and published tables are transferred between GPUs (--hardware) and their number (--tp)",
+            try_=f"the same command {same}; or measure {differing.asked}: {refusal.measure}",
+        )
+    carried = ", or --transfer, which carries step times over and widens their intervals" if refusal.is_transferable else ""
+    raise SpecError(
+        what,
+        where=f"{refusal.where}, {flag}",
+        allowed=f"{allowed}{carried}",
+        try_=f"the same command {same}{' or with --transfer' * refusal.is_transferable}; or measure {differing.asked}: {refusal.measure}",
+    )
+
+
+def _is_device(subject: FitSubject, hardware: HardwareSpec) -> bool:
+    """May this be the fitted device? Where nobody stated that one, the question decides."""
+    if subject.hardware_id is not None:
+        return subject.hardware_id == hardware.hardware_id
+    return subject.device is None or hardware.name == subject.device or hardware.name.startswith(f"{subject.device} (")
+
+
+def _shape(model: ModelSpec) -> tuple[int, int, int]:
+    return (model.n_layers, model.hidden_size, model.mlp.intermediate_size)
+
+
+__all__ = ["NOTHING_STATED", "TRANSFERABLE", "Difference", "FitQuestion", "FitSubject", "Refusal", "differences", "refuse", "subject_of"]

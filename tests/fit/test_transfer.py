@@ -1,0 +1,103 @@
+"""Are step times carried over to another device as far as devices resemble one another, and is that as sure as it claims?"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferometer.errors import OutOfRangeError
+from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
+from inferometer.fit.from_published import simulated
+from inferometer.fit.published_loads import published_loads
+from inferometer.fit.published_model import published_step_time
+from inferometer.fit.published_settled import usual_step
+from inferometer.fit.published_told import PHASES
+from inferometer.fit.transfer import transferred
+from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.perfmodel.types import decode_shape, prefill_shape
+from inferometer.records.imports.inferencex import read_inferencex
+from inferometer.spec.catalog import find_hardware, find_model, load_hardware
+from inferometer.spec.types import EngineSpec
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11"
+ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
+H100, H200, MI300X = (find_hardware(name) for name in ("h100_sxm", "h200_sxm", "mi300x"))
+SHAPES = (decode_shape(batch_size=16, context_tokens=1024), prefill_shape(batch_size=1, prompt_tokens=1024))
+
+
+def measured(off_ratio=1.0):
+    """A fit of Llama 3.1 8B on an H100 whose rates are ``off_ratio`` times what is believed of it, and well known."""
+    model, believed = find_model("llama-3.1-8b"), device_belief(find_model("llama-3.1-8b"), ENGINE, H100)
+    fit = datasheet_step_time(model, ENGINE, H100)
+    parameters = []
+    for parameter in fit.parameters:
+        centre = believed.centre[UNKNOWNS.index(parameter.name)]
+        is_rate = parameter.name.endswith("_per_s")
+        value = centre if parameter.name == "sag_ratio" else float(np.exp(centre)) * (off_ratio if is_rate else 1.0)
+        parameters.append(replace(parameter, estimate=replace(parameter.estimate, value=value, low=None, high=None), told_by="data"))
+    free = tuple(PARAMETERS)
+    covariance = tuple(tuple(row) for row in (0.01**2 * np.eye(len(free))).tolist())
+    doubts = tuple(PhaseDoubt(phase=phase, spread_ratio=0.01) for phase in ("prefill", "decode"))
+    known = {"parameters": tuple(parameters), "free": free, "covariance": covariance, "doubts": doubts}
+    return replace(fit, **known, trained_on=replace(fit.trained_on, n_observations=20))
+
+
+def value(model, name):
+    return next(one.estimate.value for one in model.parameters if one.name == name)
+
+
+def half_width(model, shape):
+    return float(model.log_half_widths([shape], model.work([shape]))[0])
+
+
+def test_on_the_same_device_nothing_changes_but_what_devices_say_to_one_another():
+    fit = measured(0.7)
+    same = transferred(fit, H100, H100, n_tensor=1)
+    assert [one.duration_s.value for one in same.predict_all(SHAPES)] == pytest.approx(
+        [one.duration_s.value for one in fit.predict_all(SHAPES)], rel=1e-9
+    )
+    two = transferred(fit, H100, H100, n_tensor=2)
+    assert two.engine.tensor_parallel_size == 2
+    assert half_width(fit, SHAPES[0]) < half_width(two, SHAPES[0]) < half_width(transferred(fit, H100, H200, n_tensor=2), SHAPES[0])
+
+
+def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_much():
+    fit = measured(0.5)
+    believed = {name: float(np.exp(device_belief(fit.model, ENGINE, H200).centre[UNKNOWNS.index(name)])) for name in PARAMETERS}
+    near, far = (transferred(fit, H100, device, n_tensor=1) for device in (H200, MI300X))
+    assert value(near, "matmul_flop_per_s") == pytest.approx(believed["matmul_flop_per_s"] * 0.5**0.96, rel=1e-6)
+    centre = float(np.exp(device_belief(fit.model, ENGINE, MI300X).centre[UNKNOWNS.index("matmul_flop_per_s")]))
+    assert value(far, "matmul_flop_per_s") == pytest.approx(centre * 0.5**0.48, rel=1e-6)
+    assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
+
+
+def test_a_processor_is_no_gpu():
+    cpu = next(device for device in load_hardware() if device.kind == "cpu")
+    with pytest.raises(OutOfRangeError, match="cannot be carried from"):
+        transferred(measured(), H100, cpu, n_tensor=1)
+
+
+@pytest.mark.slow
+def test_published_loads_of_other_devices_lie_within_what_a_transfer_claims():
+    """gpt-oss-120b on vLLM: from the H200's loads to those of five other devices, as clients saw them."""
+    table = DATA / "agg_gptoss_1k1k.json"
+    if not table.exists():
+        pytest.skip("the published tables are not on this machine")
+    rows = [one for one in published_loads(read_inferencex(table)).loads if one.framework == "vllm" and one.precision == "fp4"]
+    own = [one for one in rows if one.hardware == H200]
+    fit = published_step_time(own, H200, n_tensor=1)
+    misses, halves = [], []
+    for one in map(simulated, [one for one in rows if one.hardware != H200]):
+        carried = transferred(fit, H200, one.published.hardware, n_tensor=one.published.engine.tensor_parallel_size)
+        step_s = carried.terms(carried.work(one.schedule.shapes)).total_s[None]
+        seen = one.schedule.seen(step_s, np.array([carried.front_end_s.value]), one.published.statistic)
+        misses.append(np.log([seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s]))
+        shapes = [usual_step(one, phase) for phase in PHASES]
+        halves.append(carried.log_half_widths(shapes, carried.work(shapes)))
+    off, claimed = np.abs(misses), np.array(halves)
+    assert len(off) > 60
+    assert (np.median(np.expm1(off), axis=0) < [0.2, 0.35]).all()
+    assert (np.mean(off <= claimed, axis=0) > 0.85).all()
