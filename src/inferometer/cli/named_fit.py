@@ -17,11 +17,11 @@ from inferometer.perfmodel.fit_subject import (
     FitSubject,
     Refusal,
     differences,
+    known_device,
     refuse,
     subject_of,
 )
 from inferometer.perfmodel.steptime import StepTimeModel
-from inferometer.spec import catalog
 from inferometer.spec.types import HardwareSpec, ModelSpec
 
 STATING_FLAGS: Final = ("dtype", "kv_dtype", "tp", "quantization")
@@ -101,13 +101,8 @@ def server_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) 
 def _of_old_file(fit: StepTimeModel) -> FitSubject:
     """What files of versions without a subject state: number formats, the number of devices, and mostly the device by its name."""
     name = fit.trained_on.hardware
-    for device in (name, (name or "").rpartition(" (")[0]):
-        try:
-            hardware = catalog.find_hardware(device or "")
-        except SpecError:
-            continue
-        return subject_of(fit.engine, hardware, device=device, name=None, version=None)
-    return subject_of(fit.engine, None, device=name, name=None, version=None)
+    hardware = known_device(name, fit.engine) or known_device((name or "").rpartition(" (")[0] or None, fit.engine)
+    return subject_of(fit.engine, hardware, device=name, name=None, version=None)
 
 
 __all__ = ["STATING_FLAGS", "StepFit", "is_server", "question_of", "server_fit", "step_fit"]

@@ -153,7 +153,7 @@ def _quantizations(text: str | None, model: resolve.ResolvedModel) -> tuple[type
     return tuple(dict.fromkeys(tried))
 
 
-def _formats(text: str) -> list[types.AskedFormat]:
+def _formats(text: str) -> list[str]:
     return [number_format(item, allowed=_KNOWN_FORMATS, where="--quantization") for item in text.split(",")]
 
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.priors import Ceilings
-from inferometer.perfmodel.fit_subject import FitSubject, subject_of
+from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
 from inferometer.records.types import HostFacts, Run
-from inferometer.spec import catalog
 from inferometer.spec.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
 
 
@@ -25,7 +24,7 @@ def measured_subject(runs: Sequence[Run], engine: EngineSpec, ceilings: Ceilings
         raise ModelError(f"the runs are of several devices: {', '.join(devices)}", allowed="runs on one device", try_="fit them apart")
     device = devices[0] if devices else None
     versions = sorted({run.manifest.engine.version for run in runs if run.manifest.engine is not None})
-    hardware = _checked(device, engine, named) if named is not None else _known(device)
+    hardware = _checked(device, engine, named) if named is not None else known_device(device, engine)
     if hardware is None:
         hardware = _measured(runs[0].manifest.host, device, engine, ceilings)
     name = engine.engine if versions else None
@@ -38,17 +37,9 @@ def _device_of(host: HostFacts | None, engine: EngineSpec) -> str | None:
     return host.cpu_model if engine.device == "cpu" else host.accelerator
 
 
-def _known(device: str | None) -> HardwareSpec | None:
-    """The catalogue's device of this name."""
-    try:
-        return None if device is None else catalog.find_hardware(device)
-    except SpecError:
-        return None
-
-
 def _checked(device: str | None, engine: EngineSpec, named: HardwareSpec) -> HardwareSpec:
     """The named device, unless the runs state another one; a name that the catalogue does not know may be any of its kind."""
-    known = _known(device)
+    known = known_device(device, engine)
     is_other = known is not None and known.hardware_id != named.hardware_id
     is_other_kind = device is not None and (named.kind == "cpu") != (engine.device == "cpu")
     if is_other or is_other_kind:

@@ -135,6 +135,17 @@ def subject_of(
     return facts.with_engine(engine)
 
 
+def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
+    """The catalogue's device that a machine calls so. Processors state a family and no model: of theirs only the very name is known."""
+    named = next((one for one in catalog.load_hardware() if name in {one.hardware_id, one.name}), None)
+    if named is not None or name is None or engine.device == "cpu":
+        return named
+    try:
+        return catalog.find_hardware(name)
+    except SpecError:
+        return None
+
+
 def differences(subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion) -> tuple[Difference, ...]:
     """Everything that is asked otherwise than it was fitted; what the fit does not state cannot differ."""
     found = list[Difference]()
@@ -208,4 +219,15 @@ def _shape(model: ModelSpec) -> tuple[int, int, int]:
     return (model.n_layers, model.hidden_size, model.mlp.intermediate_size)
 
 
-__all__ = ["NOTHING_STATED", "TRANSFERABLE", "Difference", "FitQuestion", "FitSubject", "Refusal", "differences", "refuse", "subject_of"]
+__all__ = [
+    "NOTHING_STATED",
+    "TRANSFERABLE",
+    "Difference",
+    "FitQuestion",
+    "FitSubject",
+    "Refusal",
+    "differences",
+    "known_device",
+    "refuse",
+    "subject_of",
+]
