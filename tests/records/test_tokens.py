@@ -1,13 +1,15 @@
 """Are tokens where the parts of steps put them, and are gaps those between tokens of one request?"""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.records.tokens import token_gaps, token_times
-from inferometer.records.types import StepPartTable
+from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
+from inferometer.records.types import ABSENT, StepPartTable
+from tests.records.load_run import load_run
 
 
 def run_of(step_index, request_index, n_delivered):
@@ -50,3 +52,22 @@ def test_a_run_without_parts_is_refused():
 
 def test_no_tokens():
     assert token_gaps(token_times(run_of([0], [1], [0]))).gap_ns.size == 0
+
+
+def test_a_false_count_of_the_server_is_not_expanded():
+    run = load_run(40, tokens=16)
+    n_tokens = run.chunks.n_tokens.copy()
+    n_tokens[15::16] = 12_000_000
+    unknown = np.where(run.chunks.request_index == 3, ABSENT, n_tokens)
+    claimed = run.requests._replace(output_tokens=np.full(40, 12_000_000, np.int32))
+    given = deliveries(replace(run, requests=claimed, chunks=run.chunks._replace(n_tokens=unknown)))
+    per_request = np.bincount(given.request_index, weights=given.n_tokens)
+    assert per_request.tolist() == [16.0] * 40, "max_tokens was 16"
+    assert delivery_gaps(given).per_token_s().size <= 40 * 16
+
+
+def test_a_record_without_exchanges_that_claims_too_many_tokens_is_refused():
+    run = load_run(40, tokens=16)
+    claimed = run.chunks._replace(n_tokens=np.full(len(run.chunks.n_tokens), 12_000_000))
+    with pytest.raises(RecordError, match="the answers have 7.6.e\\+09 tokens"):
+        deliveries(replace(run, exchanges=None, chunks=claimed))

@@ -5,14 +5,17 @@ both views are there: per delivery, where the gap counts once, and per token, wh
 Letters of shapes: D deliveries, T delivered tokens, G gaps.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.errors import RecordError
-from inferometer.records.load_types import ChunkTable
+from inferometer.records.load_types import ChunkTable, ExchangeTable
 from inferometer.records.types import ABSENT, F64, I32, I64, Bools, RequestTable, Run
 from inferometer.units import NS_PER_S
+
+_MOST_IN_ALL: Final = 200_000_000
+"""Delivered tokens of a run that are expanded one by one: 1.6 GB."""
 
 
 class Deliveries(NamedTuple):
@@ -69,7 +72,7 @@ def deliveries(run: Run) -> Deliveries:
     """
     if run.steps is None or run.parts is None:
         if run.chunks is not None and run.requests is not None:
-            return _of_chunks(run.chunks, run.requests)
+            return _of_chunks(run.chunks, run.requests, _most_tokens(run.requests, run.exchanges))
         allowed = "a load test, or a simulated run with them"
         raise RecordError("the run has no parts of steps", where=run.manifest.run_id, allowed=allowed, try_="record_parts=True")
     end_ns = run.steps.start_ns + run.steps.duration_ns
@@ -123,21 +126,48 @@ def delivery_gaps(given: Deliveries) -> DeliveryGaps:
     )
 
 
-def _of_chunks(chunks: ChunkTable, requests: RequestTable) -> Deliveries:
+def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64:
+    """The most tokens that each request (N) can have got: its ``max_tokens``, and one for each byte that came.
+
+    The server's own count may be false, and to expand it token by token takes memory for each.
+    """
+    if exchanges is None or not np.array_equal(exchanges.request_index, requests.request_index):
+        return np.full(len(requests.request_index), _MOST_IN_ALL)
+    return np.minimum(exchanges.asked_output_tokens, exchanges.received_bytes).astype(np.int64)
+
+
+def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> Deliveries:
     """The chunks with tokens in order of time; where nobody knows, an answer's tokens are spread evenly over its chunks."""
+    n_rows = 1 + max(int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1)))
+    most, output_tokens = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
+    most[requests.request_index] = most_tokens
+    output_tokens[requests.request_index] = np.minimum(requests.output_tokens, most_tokens)
     is_assumed = chunks.n_tokens == ABSENT
-    n_tokens = np.where(is_assumed, _evenly(chunks, requests), chunks.n_tokens)
+    n_tokens = np.where(is_assumed, _evenly(chunks, output_tokens), _within(chunks, most))
+    n_in_all = float(n_tokens.sum(dtype=np.float64))
+    if n_in_all > _MOST_IN_ALL:
+        raise RecordError(f"the answers have {n_in_all:.3g} tokens", where="chunks.parquet", allowed=f"{_MOST_IN_ALL:,} in a run")
     rows = np.flatnonzero(n_tokens > 0)
     rows = rows[np.argsort(chunks.arrived_ns[rows], kind="stable")]
     return Deliveries(chunks.request_index[rows], chunks.arrived_ns[rows], n_tokens[rows], is_assumed[rows])
 
 
-def _evenly(chunks: ChunkTable, requests: RequestTable) -> I64:
+def _within(chunks: ChunkTable, most: I64) -> I64:
+    """The tokens of each chunk (K) as stored, cut where those of its answer exceed ``most``."""
+    order = np.argsort(chunks.request_index, kind="stable")
+    request = chunks.request_index[order]
+    so_far = np.cumsum(np.clip(chunks.n_tokens[order], 0, most[request]))
+    is_first = np.diff(request, prepend=-1) != 0
+    before = np.maximum.accumulate(np.where(is_first, np.concatenate([[0], so_far[:-1]]), 0))
+    within = np.minimum(so_far - before, most[request])
+    cut = np.empty(len(request), np.int64)
+    cut[order] = np.where(is_first, within, np.diff(within, prepend=0))
+    return cut
+
+
+def _evenly(chunks: ChunkTable, output_tokens: I64) -> I64:
     """Of each chunk (K), were its answer's tokens spread as evenly as whole tokens can be."""
-    n_rows = 1 + max(int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1)))
-    output_tokens = np.zeros(n_rows, np.int64)
-    output_tokens[requests.request_index] = requests.output_tokens
-    n_chunks = np.bincount(chunks.request_index, minlength=n_rows)
+    n_chunks = np.bincount(chunks.request_index, minlength=len(output_tokens))
     starts = np.cumsum(n_chunks) - n_chunks
     order = np.argsort(chunks.request_index, kind="stable")
     nth = np.empty(len(order), np.int64)
