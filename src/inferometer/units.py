@@ -40,6 +40,21 @@ SUFFIXES: Final = (
 """Endings that a public float's name may have, longest first. A load is requests per second or users: what it is stands beside it."""
 
 NS_PER_S: Final = 1_000_000_000
+MOST_S: Final = 1e9
+"""Of a duration from outside, about 31 years: its nanoseconds fit into int64."""
+MOST_COUNT: Final = 2**31 - 1
+"""Of whole numbers from outside: they fit into int32 columns."""
+_MOST_BY_NAME: Final = {
+    "seed": 2.0**63 - 1,
+    "_flop_per_s": 1e24,
+    "_bytes_per_s": 1e18,
+    "_per_s": 1e12,
+    "_bytes": 2.0**60,
+    "_ns": MOST_S * 1e9,
+    "_s": MOST_S,
+}
+"""Endings of names, the first that fits."""
+_MOST_OTHERWISE: Final = 1e15
 
 _DURATION_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {
@@ -55,7 +70,39 @@ _BYTES: Final = {
     "TiB": 2**40,
 }
 _BITS: Final = {"Mbit": 1.25e5, "Gbit": 1.25e8, "Tbit": 1.25e11}
+_MOST_OF_KIND: Final = {"duration": MOST_S, "size": 2.0**60, "speed": 1e18}
+_UNIT_OF_KIND: Final = {"duration": "s", "size": "B", "speed": "B/s"}
 _QUANTITY: Final = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+
+
+def check_number(value: float, name: str, *, where: str | None) -> None:
+    """Nothing, if a number from outside is finite and no larger than anything of that name can be.
+
+    Raises
+    ------
+    SpecError
+        It is not.
+
+    Example
+    -------
+    >>> check_number(8, "num_blocks", where="--set")
+    """
+    otherwise = MOST_COUNT if isinstance(value, int) else _MOST_OTHERWISE
+    most = next((most for ending, most in _MOST_BY_NAME.items() if name.rstrip("[0123456789]").endswith(ending)), otherwise)
+    if not -most <= value <= most:
+        shown = f"{value:.6g}" if isinstance(value, float) else str(value) if abs(value) < 10**40 else "a number of more than 40 digits"
+        raise SpecError(f"{name} = {shown}", where=where, allowed=f"a finite number up to {format_limit(most)}")
+
+
+def format_limit(most: float) -> str:
+    """How is a limit written, so that it can be typed?
+
+    Example
+    -------
+    >>> format_limit(2147483647), format_limit(1e18)
+    ('2147483647', '1e+18')
+    """
+    return f"{most:.0f}" if most < 1e12 else f"{most:g}"
 
 
 def s_from_ns(duration_ns: int) -> float:
@@ -64,7 +111,15 @@ def s_from_ns(duration_ns: int) -> float:
 
 
 def ns_from_s(duration_s: float) -> int:
-    """How many whole nanoseconds is this many seconds (nearest)?"""
+    """How many whole nanoseconds is this many seconds (nearest)?
+
+    Raises
+    ------
+    SpecError
+        They do not fit into int64.
+    """
+    if not abs(duration_s) < 2**62 / NS_PER_S:
+        raise SpecError(f"{duration_s:g} s", allowed=f"a finite time up to {2**62 / NS_PER_S:.2g} s")
     return round(duration_s * NS_PER_S)
 
 
@@ -217,16 +272,24 @@ def _parse_quantity(text: str, factors: dict[str, float] | dict[str, int], *, ki
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
         likely = f"{number}{'s' if 's' in factors else example.lstrip('0123456789.')}"
         raise SpecError(problem, where=where, allowed=f"one of {', '.join(factors)}", try_=example if unit else likely)
-    return float(number) * factors[unit]
+    value = float(number) * factors[unit]
+    most = _MOST_OF_KIND[kind]
+    if not value <= most:
+        raise SpecError(f"{text!r} is too much", where=where, allowed=f"up to {format_limit(most)} {_UNIT_OF_KIND[kind]}", try_=example)
+    return value
 
 
 __all__ = [
+    "MOST_COUNT",
+    "MOST_S",
     "NS_PER_S",
     "SUFFIXES",
+    "check_number",
     "format_bytes",
     "format_count",
     "format_duration",
     "format_fraction",
+    "format_limit",
     "format_number",
     "format_rate",
     "ns_from_s",

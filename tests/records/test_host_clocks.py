@@ -70,7 +70,7 @@ def test_each_log_is_read_by_its_own_clock(tmp_path):
     }
     assert decoded.clocks == (clock(10 * MS, index=1),)
     (tmp_path / "raw" / "session-000-clocks.json").write_text("[{")
-    with pytest.raises(RecordError, match="clocks of the hosts cannot be read"):
+    with pytest.raises(RecordError, match="the file of the hosts' clocks is damaged"):
         decode_load(tmp_path, plan_of(2))
 
 

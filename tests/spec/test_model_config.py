@@ -154,12 +154,12 @@ def test_files(tmp_path):
     assert model.source.where == "tiny-llama/config.json", "the record must not say where this machine keeps it"
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'{"model_type": "llama"'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'{"model_type": "llama"', b'{"a": ' + b"[" * 10_000])
 def test_a_broken_file_is_one_clear_error(tmp_path, content):
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(SpecError, match="not a configuration") as caught:
+    with pytest.raises(SpecError, match="the configuration is damaged|nested more than 64 deep") as caught:
         read_model_config(file)
     assert caught.value.where == str(file)
-    with pytest.raises(SpecError, match="cannot read"):
+    with pytest.raises(SpecError, match="cannot be read"):
         read_model_config(tmp_path / "nothing.json")

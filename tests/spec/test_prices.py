@@ -55,7 +55,11 @@ def test_prices_of_tokens_elsewhere(tmp_path):
         (GOOD.replace("h100_sxm", "h1000"), "does not know the hardware 'h1000'"),
         (GOOD.replace("source: our contract\n", ""), "source"),
         (GOOD + "currency: eur\n", "currency"),
-        ("- [", "no YAML"),
+        ("- [", "the price list is damaged"),
+        ("a: &a [1]\nb: *a", "an alias"),
+        ("[" * 1000, "nested more than 64 deep"),
+        (GOOD.replace("2.49", ".nan"), "usd_per_hour.h100_sxm = nan"),
+        (GOOD.replace("2026-11", "2026-13-01"), "month must be in"),
         (None, "cannot be read"),
     ],
 )

@@ -19,8 +19,11 @@ from inferometer.cli import answer, load_options, load_running, load_wording
 from inferometer.errors import MeasureError, RecordError
 from inferometer.records import durability, layout, types, validity
 from inferometer.spec import load_plan, objectives
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.workload import reading, replay
 from inferometer.units import format_duration
+
+_DOOR: Final = Door(noun="question", allowed="the file as it was written", refusal=RecordError, try_="another folder with --out")
 
 _SIDES: Final = ("a", "b")
 _QUESTION: Final = "ab.json"
@@ -116,10 +119,7 @@ def _open(asked: Pairs) -> None:
     if not path.exists():
         durability.replace_file(path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n")
         return
-    try:
-        stored = msgspec.json.decode(path.read_bytes(), type=_Question)
-    except (OSError, msgspec.DecodeError) as error:
-        raise RecordError(f"cannot read what was asked: {error}", where=str(path), try_="another folder with --out") from error
+    stored = _DOOR.json(_DOOR.bytes_of(path), _Question, where=str(path))
     if stored != question:
         raise RecordError(
             "the folder was begun for another question"

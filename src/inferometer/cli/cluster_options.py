@@ -15,7 +15,7 @@ from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 
 replicas_option: Final = click.option(
-    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Servers of this kind behind a router."
+    "--replicas", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Servers of this kind behind a router."
 )
 _OPTIONS: Final = (
     replicas_option,

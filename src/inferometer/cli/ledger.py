@@ -12,8 +12,11 @@ from inferometer.cli.ledger_text import ledger_markdown, ledger_text
 from inferometer.cli.verify import LEDGER
 from inferometer.errors import RecordError
 from inferometer.records.durability import replace_file
+from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.ledger import read_ledger
 from inferometer.verify.score import Score, score_of
+
+_DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal=RecordError)
 
 BEGIN: Final = "<!-- the ledger: made by `inferometer ledger --into README.md` -->"
 END: Final = "<!-- the end of the ledger -->"
@@ -80,7 +83,7 @@ def put_into(path: Path, text: str) -> None:
     RecordError
         It has no marks, or cannot be written.
     """
-    old = path.read_text(encoding="utf-8")
+    old = _DOCUMENT.text_of(path)
     if not _BETWEEN.search(old):
         raise RecordError("the file has no place for the ledger", where=str(path), allowed=f"a line {BEGIN} and a line {END}")
     replace_file(path, _BETWEEN.sub(lambda _: f"{text}\n", old).encode())

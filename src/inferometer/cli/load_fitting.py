@@ -10,8 +10,11 @@ from inferometer.fit import from_loads, knob_wording, load_looks, server_subject
 from inferometer.fit.server_fit import ServerFit
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.workload.plan import RequestPlan
 from inferometer.spec.workload.replay import draw_workload
+
+_LOG: Final = Door(noun="server's log", allowed="a text file", try_="its first megabytes, in which vLLM reports its limits")
 
 _NOWHERE: Final = knob_wording.Address(url="URL", served_model="server")
 
@@ -30,7 +33,7 @@ def fit_load_tests(request: RunRequest, server_log: Path | None, *, n_tensor: in
     for run in runs:
         require_valid(run, forced=forced)
     hardware, table = request.hardware, request.table
-    log = None if server_log is None else server_log.read_text(errors="replace")
+    log = None if server_log is None else _LOG.bytes_of(server_log).decode("utf-8", "replace")
     stated = server_subject.StatedServer(hardware, table.engine, n_tensor)
     facts = server_subject.server_subject(runs, log, stated)
     subject = from_loads.Subject(

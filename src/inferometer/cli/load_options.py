@@ -12,6 +12,7 @@ from inferometer.cli import ray_address, workload_options
 from inferometer.errors import SpecError
 from inferometer.measure.load import messages, target
 from inferometer.measure.metrics_page import MetricsSource, source_of
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm, body_value_without_secrets
 from inferometer.spec.workload import reading, types
 from inferometer.units import parse_bytes, parse_duration_s
@@ -256,11 +257,8 @@ def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | 
 
 def _body_key(text: str) -> tuple[str, str]:
     name, has_value, value = text.partition("=")
-    try:
-        msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
-        what = "the value is no JSON"  # and not repeated: it may be a token
-        raise SpecError(what, where=f"--body {name}", allowed="KEY=JSON, texts in double quotes", try_=f"--body '{name}=\"…\"'") from error
+    advice = f"--body '{name}=\"…\"'"
+    Door(noun="value", allowed="KEY=JSON, texts in double quotes", try_=advice).json(value, object, where=f"--body {name}")
     if not name or not has_value:
         raise SpecError("there is no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0")
     return name, value

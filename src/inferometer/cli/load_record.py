@@ -16,7 +16,12 @@ from inferometer.cli.load_options import redacted
 from inferometer.errors import RecordError
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records import durability, layout
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.load_plan import LoadPlan, without_secrets
+
+_DOOR: Final = Door(
+    noun="description of the load", allowed="the file as it was written", refusal=RecordError, try_="another folder with --out"
+)
 
 OPEN_NAME: Final = "load.json"
 
@@ -77,10 +82,7 @@ def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
 
 
 def _read(path: Path) -> OpenLoad:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=OpenLoad)
-    except (OSError, msgspec.DecodeError) as error:
-        raise RecordError(f"cannot read what was asked: {error}", where=str(path), try_="another folder with --out") from error
+    return _DOOR.json(_DOOR.bytes_of(path), OpenLoad, where=str(path))
 
 
 def _another(folder: Path) -> RecordError:

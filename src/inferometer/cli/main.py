@@ -5,7 +5,9 @@ late import of our own code.
 """
 
 import difflib
+import errno
 import importlib
+import os
 import sys
 from typing import Final, NamedTuple
 
@@ -14,8 +16,8 @@ import click
 from inferometer import __version__, suggestions
 from inferometer.cli import signals
 from inferometer.cli.terminal import talk
-from inferometer.cli.usage import as_spec_error
-from inferometer.errors import InferometerError, SpecError
+from inferometer.cli.usage import as_spec_error, check_numbers
+from inferometer.errors import InferometerError, RecordError, SpecError
 
 
 class Verb(NamedTuple):
@@ -78,6 +80,7 @@ class VerbTable(click.Group):
         command = importlib.import_module(verb.module).command
         if not isinstance(command, click.Command):
             raise TypeError(f"{verb.module}.command is no click command")
+        check_numbers(command)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -102,6 +105,7 @@ class VerbTable(click.Group):
             formatter.write_dl([(name, verb.answers) for name, verb in VERBS.items()])
 
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FIRST_STEPS: Final = """\b
 First steps:
   inferometer doctor
@@ -126,7 +130,10 @@ def main() -> None:
 
 def _run(ending: signals.Ending) -> None:
     try:
-        app(standalone_mode=False)
+        try:
+            app(standalone_mode=False)
+        finally:
+            sys.stdout.flush()  # here a full disk can still be reported; at the interpreter's end it cannot
     except InferometerError as error:
         _say(error)
         sys.exit(error.exit_code)
@@ -141,6 +148,20 @@ def _run(ending: signals.Ending) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except MemoryError as error:
+        _say(SpecError(f"there is too little memory: {error}", where="the command", try_="fewer requests, replicas or KV blocks"))
+        sys.exit(SpecError.exit_code)
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _close_stdout()
+        _say(RecordError(f"the answer cannot be written: {error.strerror}", where="standard output", try_="another file or disk"))
+        sys.exit(RecordError.exit_code)
+
+
+def _close_stdout() -> None:
+    """Let nothing more be written to standard output, which the interpreter would try at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(error: InferometerError) -> None:

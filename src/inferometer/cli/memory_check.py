@@ -48,6 +48,7 @@ def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool
         n_output_tokens=int(plan.output_tokens.sum(dtype="int64")) if record_steps else 0,
         max_num_active=config.max_num_active * n_replicas,
         n_replicas=n_replicas,
+        n_kv_blocks=config.n_kv_blocks,
     )
     _refuse_beyond(need, plan.n_requests)
 
@@ -57,8 +58,8 @@ def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
     if free_bytes is not None and need.least_bytes > free_bytes:
         raise SpecError(
             f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more, {format_bytes(free_bytes)} are free",
-            where="--requests, --for",
-            try_="fewer requests, --set enable_prefix_caching=false where prefixes do not matter, or no --out, which keeps every step",
+            where="--requests, --for, --num-blocks, --replicas",
+            try_="fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where prefixes do not matter, or no --out, which keeps every step",
         )
 
 

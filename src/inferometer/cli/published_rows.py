@@ -9,6 +9,7 @@ from inferometer.fit.published_loads import PublishedLoad, published_loads
 from inferometer.records.imports.detection import read_results
 from inferometer.records.imports.inference_perf_stages import is_stages
 from inferometer.records.imports.inferencex import is_inferencex_csv, is_silicon
+from inferometer.records.imports.json_fields import DOOR
 
 WHERE = "the published tables"
 _TABLES = "InferenceX's agg_*.json, or these points as CSV; AIConfigurator's silicon_sample.csv"
@@ -50,8 +51,7 @@ def reasons(left_out: Counter[str]) -> str:
 
 
 def _is_collected(path: Path) -> bool:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline().strip().split(",")
+    header = DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip().split(",")
     return is_silicon(header) or is_inferencex_csv(header) or is_stages(header)
 
 

@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from inferometer.errors import SpecError
+from inferometer.units import check_number
 
 
 def as_spec_error(error: click.ClickException) -> SpecError:
@@ -20,6 +21,25 @@ def as_spec_error(error: click.ClickException) -> SpecError:
     if isinstance(error, click.BadParameter):
         return SpecError(error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_)
     return SpecError(error.message.rstrip("."), where=None if context is None else context.command_path, try_=try_)
+
+
+def check_numbers(command: click.Command) -> None:
+    """Let each flag of a verb refuse a number that is not finite, or larger than anything of its name can be."""
+    for parameter in command.params:
+        if isinstance(parameter.type, _NUMBERS) and parameter.callback is not _checked:
+            if parameter.callback is not None:
+                raise TypeError(f"{parameter.name} has a callback of its own")
+            parameter.callback = _checked
+
+
+def _checked(context: click.Context, parameter: click.Parameter, value: object) -> object:
+    del context
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int | float) and not isinstance(number, bool):
+            name = parameter.name or ""
+            where = max(parameter.opts, key=len)
+            check_number(number, name, where=where)
+    return value
 
 
 def _name(error: click.BadParameter) -> str:
@@ -71,6 +91,7 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
 }
 """Flags of vLLM bench, AIPerf, GuideLLM, inference-perf and SGLang's bench, and ours of the same meaning."""
+_NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))
 
-__all__ = ["as_spec_error"]
+__all__ = ["as_spec_error", "check_numbers"]

@@ -12,14 +12,16 @@ import msgspec
 import numpy as np
 from scipy.optimize import brentq
 
-from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.records.types import F64
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
+
+_DOOR: Final = Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_="inferometer fit --load RUN")
 
 SERVER_SCHEMA_VERSION: Final = 1
 SERVER_FIT_NAME: Final = "server_fit.json"
@@ -180,8 +182,8 @@ def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool |
 def is_server_fit(path: Path) -> bool:
     """Does this file, or this run's folder, hold a server's fit?"""
     try:
-        return msgspec.json.decode(_file(path).read_bytes(), type=_Kind).kind == "server"
-    except (OSError, msgspec.DecodeError):
+        return _DOOR.json(_DOOR.bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
+    except ModelError:
         return False
 
 
@@ -194,22 +196,11 @@ def load_server_fit(path: Path) -> ServerFit:
         No such file, not a server's fit, or of a version that this one does not read.
     """
     path = _file(path)
-    try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Kind).schema_version
-        if version != SERVER_SCHEMA_VERSION:
-            raise ModelError(
-                f"schema version {version}",
-                where=str(path),
-                allowed=str(SERVER_SCHEMA_VERSION),
-                try_=suggestions.command("fit", "--load", "RUN"),
-            )
-        return msgspec.json.decode(content, type=ServerFit)
-    except (OSError, msgspec.DecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else problem
-        raise ModelError(
-            f"cannot read a server's fit: {why}", where=str(path), try_=suggestions.command("fit", "--load", "RUN")
-        ) from problem
+    content, where = _DOOR.bytes_of(path), str(path)
+    version = _DOOR.json(content, _Kind, where=where).schema_version
+    if version != SERVER_SCHEMA_VERSION:
+        raise ModelError(f"schema version {version}", where=where, allowed=str(SERVER_SCHEMA_VERSION), try_=_AGAIN)
+    return _DOOR.json(content, ServerFit, where=where)
 
 
 def _file(path: Path) -> Path:

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.perfmodel.steptime import SCHEMA_VERSION, StepTimeModel
+from inferometer.spec.foreign_bytes import Door
 
+_AGAIN: Final = suggestions.command("fit", "RUN")
+_DOOR: Final = Door(noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=_AGAIN)
 FIT_NAME: Final = "step_time.json"
 """What a fit is called in the folder of its run."""
 
@@ -23,17 +24,11 @@ def load_step_time_model(path: Path) -> StepTimeModel:
         No such file, not a step-time model, or of a version that this one does not read.
     """
     path = path / FIT_NAME if path.is_dir() else path
-    try:
-        content = path.read_bytes()
-        version = msgspec.json.decode(content, type=_Versioned).schema_version
-        if version != SCHEMA_VERSION:
-            raise ModelError(
-                f"schema version {version}", where=str(path), allowed=str(SCHEMA_VERSION), try_=suggestions.command("fit", "RUN")
-            )
-        return msgspec.json.decode(content, type=StepTimeModel)
-    except (OSError, msgspec.DecodeError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else problem
-        raise ModelError(f"cannot read a step-time model: {why}", where=str(path), try_=suggestions.command("fit", "RUN")) from problem
+    content, where = _DOOR.bytes_of(path), str(path)
+    version = _DOOR.json(content, _Versioned, where=where).schema_version
+    if version != SCHEMA_VERSION:
+        raise ModelError(f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=_AGAIN)
+    return _DOOR.json(content, StepTimeModel, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Beside the raw logs of a session lies ``session-000-clocks.json``, the clocks of
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -17,6 +18,9 @@ from inferometer.errors import RecordError
 from inferometer.records import durability, raw_log
 from inferometer.records.columns import I64
 from inferometer.records.load_types import ClockReading, HostClock
+from inferometer.spec.foreign_bytes import Door
+
+_DOOR: Final = Door(noun="file of the hosts' clocks", allowed="the file as it was written", refusal=RecordError)
 
 
 def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
@@ -63,10 +67,7 @@ def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
     path = _path(folder, session_index)
     if not path.exists():
         return None
-    try:
-        clocks = msgspec.json.decode(path.read_bytes(), type=tuple[HostClock, ...])
-    except (OSError, msgspec.DecodeError) as error:
-        raise RecordError(f"the clocks of the hosts cannot be read: {error}", where=str(path)) from error
+    clocks = _DOOR.json(_DOOR.bytes_of(path), tuple[HostClock, ...], where=str(path))
     return next((clock for clock in clocks if clock.process_index == process_index), None)
 
 

@@ -19,9 +19,17 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from inferometer.errors import InferometerError, RecordError
+from inferometer.errors import RecordError
 from inferometer.records.tables import Column
 from inferometer.records.types import ABSENT, RunManifest
+from inferometer.spec.foreign_bytes import Door
+
+_DOOR: Final = Door(
+    noun="manifest",
+    allowed="the manifest.json of a run",
+    refusal=RecordError,
+    try_="put back a copy of manifest.json; the tables beside it are plain Parquet files",
+)
 
 ColumnsLoader: TypeAlias = Callable[[dict[str, Column]], dict[str, Column]]
 """Turns the columns of an old table into those of today's."""
@@ -30,7 +38,8 @@ ColumnsLoader: TypeAlias = Callable[[dict[str, Column]], dict[str, Column]]
 class Loader(NamedTuple):
     """How is one version of the schema read?"""
 
-    manifest: Callable[[bytes], RunManifest]
+    manifest: Callable[[bytes, str], RunManifest]
+    """Of its bytes and its name."""
     columns: Mapping[str, ColumnsLoader]
     """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not here are as they were."""
 
@@ -54,24 +63,9 @@ def read_manifest(path: Path) -> StoredManifest:
     RecordError
         The file is missing, damaged, or of a version that is not known here.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"cannot read the manifest: {error.strerror or error}", where=str(path), allowed="the folder of a run") from error
-    try:
-        version = msgspec.json.decode(content, type=_Versioned).schema_version
-        loader = _loader_of(version, where=str(path))
-        return StoredManifest(loader.manifest(content), loader)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"the manifest is damaged: {error}",
-            where=str(path),
-            try_="put back a copy of manifest.json; the tables beside it are plain Parquet files",
-        ) from error
-    except RecordError:
-        raise
-    except InferometerError as error:
-        raise RecordError(f"the manifest holds what cannot be: {error.what}", where=str(path), allowed=error.allowed) from error
+    content, where = _DOOR.bytes_of(path), str(path)
+    loader = _loader_of(_DOOR.json(content, _Versioned, where=where).schema_version, where=where)
+    return StoredManifest(loader.manifest(content, where), loader)
 
 
 def _loader_of(version: int, *, where: str) -> Loader:
@@ -89,8 +83,8 @@ class _Versioned(msgspec.Struct):
     schema_version: int
 
 
-def _manifest_as_it_is(content: bytes) -> RunManifest:
-    return msgspec.json.decode(content, type=RunManifest)
+def _manifest_as_it_is(content: bytes, where: str) -> RunManifest:
+    return _DOOR.json(content, RunManifest, where=where)
 
 
 def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:

@@ -1,18 +1,18 @@
 """How does a table of a run become a Parquet file and come back? Absent is NULL there. Through duckdb alone."""
 
-import errno
-import os
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.records.tables import AnyTable, Column, Table, column_types, from_columns
 from inferometer.records.types import ABSENT
+from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_parquet import connection, parquet_columns
+
+_DOOR: Final = Door(noun="table", allowed="a Parquet file as it was written", refusal=RecordError, try_="--skip-damaged, or the run again")
 
 
 def write_table(path: Path, table: AnyTable) -> None:
@@ -25,11 +25,11 @@ def write_table(path: Path, table: AnyTable) -> None:
     """
     expressions = ", ".join(_to_null(name, dtype) for name, dtype in column_types(type(table)).items())
     try:
-        with _connect() as connection:
-            connection.register("columns_of_table", dict(zip(table._fields, table, strict=True)))
-            connection.execute(f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])  # noqa: S608 -- our own column names
-    except (duckdb.Error, OSError) as error:
-        raise RecordError(f"a table cannot be written: {_first_line(error)}", where=str(path)) from error
+        with connection() as database:
+            database.register("columns_of_table", dict(zip(table._fields, table, strict=True)))
+            database.execute(f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])  # noqa: S608 -- our own column names
+    except OSError as error:
+        raise RecordError(f"a table cannot be written: {error.strerror or error}", where=str(path)) from error
 
 
 def read_columns(path: Path) -> dict[str, Column]:
@@ -40,14 +40,7 @@ def read_columns(path: Path) -> dict[str, Column]:
     RecordError
         The file is missing, truncated or no Parquet.
     """
-    try:
-        with _connect() as connection:
-            # A folder called a=1 on the way must not become a column.
-            columns = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]).fetchnumpy()
-    except (duckdb.Error, OSError) as error:
-        raise RecordError(
-            f"a table cannot be read: {_first_line(error)}", where=str(path), try_="--skip-damaged, or the run again"
-        ) from error
+    columns = parquet_columns(path, _DOOR)
     return {name: _from_null(name, column, path) for name, column in columns.items()}
 
 
@@ -57,17 +50,6 @@ def read_table(path: Path, table_type: type[Table]) -> Table:
         return from_columns(table_type, read_columns(path))
     except RecordError as error:
         raise RecordError(error.what, where=str(path), allowed=error.allowed) from error
-
-
-def _connect() -> duckdb.DuckDBPyConnection:
-    """A connection of one's own to the database of this process; to open another database costs 13 ms, ten times a small table."""
-    return _database().cursor()
-
-
-@cache
-def _database() -> duckdb.DuckDBPyConnection:
-    """It starts no threads of its own, which would disturb what is being measured, and fetches no extension."""
-    return duckdb.connect(":memory:", config={"threads": 1, "autoinstall_known_extensions": False, "autoload_known_extensions": False})
 
 
 def _to_null(name: str, dtype: np.dtype[Any]) -> str:
@@ -90,12 +72,6 @@ def _from_null(name: str, column: NDArray[Any], path: Path) -> Column:
     if values.dtype == np.float64:
         return np.where(is_null, np.nan, values)
     raise RecordError(f"column {name} has {int(is_null.sum())} absent values", where=str(path), allowed="none in a column of this type")
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).partition("\n")[0]
-    known = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS))
-    return next((reason for reason in known if reason in text), text)  # DuckDB wraps the reason in JSON
 
 
 __all__ = ["read_columns", "read_table", "write_table"]

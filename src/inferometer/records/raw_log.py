@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
+from inferometer.spec.foreign_bytes import Door
 
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
@@ -29,8 +30,7 @@ I64: TypeAlias = NDArray[np.int64]
 MAGIC: Final = b"inferometer raw log 1\n"
 RAW_FOLDER: Final = "raw"
 _HEAD: Final = Struct("<II")
-_MOST_BYTES: Final = 2**30
-"""No frame is longer: a length above is damage."""
+DOOR: Final = Door(noun="raw log", allowed="the file as it was written", refusal=RecordError, try_="--skip-damaged, or the run again")
 
 
 class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="session"):
@@ -152,18 +152,16 @@ class RawLogReader:
         RecordError
             It is no raw log, or cannot be read.
         """
-        try:
-            with self._path.open("rb") as file:
-                start = file.read(len(MAGIC))
-                if not MAGIC.startswith(start):
-                    raise RecordError("this is no raw log", where=str(self._path), allowed=f"a file that begins with {MAGIC!r}")
+        with DOOR.refusing(str(self._path)), self._path.open("rb") as file:
+            start = file.read(len(MAGIC))
+            if not MAGIC.startswith(start):
+                raise RecordError("this is no raw log", where=str(self._path), allowed=f"a file that begins with {MAGIC!r}")
+            n_bytes = self._path.stat().st_size
+            good = file.tell()
+            while (payload := _payload(file.read(_HEAD.size), n_bytes - good, file.read)) is not None:
+                yield _DECODER.decode(payload)
                 good = file.tell()
-                while (payload := _payload(file.read(_HEAD.size), file.read)) is not None:
-                    yield _DECODER.decode(payload)
-                    good = file.tell()
-                self.n_left_bytes = self._path.stat().st_size - good
-        except (OSError, msgspec.DecodeError) as error:
-            raise RecordError(f"the raw log cannot be read: {error}", where=str(self._path)) from error
+            self.n_left_bytes = n_bytes - good
 
 
 def raw_logs(folder: Path) -> tuple[Path, ...]:
@@ -181,18 +179,19 @@ def int32s(packed: bytes) -> I32:
     return np.frombuffer(packed, "<i4")
 
 
-def _payload(head: bytes, read: Callable[[int], bytes]) -> bytes | None:
+def _payload(head: bytes, left_bytes: int, read: Callable[[int], bytes]) -> bytes | None:
     """The next frame's payload; None where the file ends or is cut or damaged."""
     if len(head) < _HEAD.size:
         return None
     n_bytes, crc = _HEAD.unpack(head)
-    if n_bytes > _MOST_BYTES:
+    if n_bytes > left_bytes:
         return None
     payload = read(n_bytes)
     return payload if len(payload) == n_bytes and zlib.crc32(payload) == crc else None
 
 
 __all__ = [
+    "DOOR",
     "MAGIC",
     "RAW_FOLDER",
     "EndFrame",

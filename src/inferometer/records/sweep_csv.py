@@ -4,7 +4,6 @@ Read are tables with commas, semicolons, tabs or bars (also a Markdown table cut
 Needed are the prompt length, the batch and the times of prefill or decode; what else is known is used.
 """
 
-import csv
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,14 +15,20 @@ from inferometer.records import tables
 from inferometer.records.sweep_columns import BYTES_PER_MB, SweepRow, write_sweep_csv
 from inferometer.records.sweep_headers import Column, FieldName, column_of
 from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
+from inferometer.units import MOST_COUNT
 
+_DOOR: Final = Door(noun="table", allowed="a text file in UTF-8", refusal=RecordError, max_bytes=2**27)
 _ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
 _ALLOWED: Final = (
     "columns such as 'seq_len', 'batch', 'gen_tokens', 'prefill ms' or 'TTFT (s)', 'decode ms/tok' or 'TPOT ms': times with their unit"
 )
 _OUT_OF_MEMORY: Final = ("oom", "out of memory", "out_of_memory")
 _NS_PER_MS: Final = 1e6
+_COUNTS: Final = ("prompt", "batch", "gen")
+_MOST: Final = 1e12
+"""Milliseconds or megabytes: in nanoseconds and bytes they fit into int64."""
 _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen-tokens"}
 
 
@@ -51,11 +56,11 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
     """
     facts = facts or TableFacts()
     try:
-        content = path.read_bytes()
-        text = content.decode("utf-8-sig")
+        content = _DOOR.bytes_of(path)
+        text = _DOOR.text(content, where=str(path))
         modified_utc = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read the table: {error}", where=str(path), allowed="a text file in UTF-8") from error
+    except (OSError, OverflowError, ValueError) as error:
+        raise RecordError(f"the date of the table cannot be read: {error}", where=str(path), allowed="a file with a date") from error
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
     sweep = _table_of(lines, facts, str(path))
@@ -157,7 +162,7 @@ def _check_header(names: list[FieldName | None], header: str, where: str) -> Non
 def _cells(line: str, delimiter: str) -> list[str]:
     if delimiter == "|":
         return [cell.strip() for cell in line.strip().strip("|").split("|")]
-    return [cell.strip() for cell in next(csv.reader([line], delimiter=delimiter))]
+    return [cell.strip() for cell in next(_DOOR.csv_rows([line], where="the table", delimiter=delimiter))]
 
 
 def _table_of(lines: list[_Line], facts: TableFacts, where: str) -> SweepTable:
@@ -240,14 +245,9 @@ def _number(line: _Line, name: FieldName, where: str) -> float | None:
     text = line.fields.get(name, "")
     if text.lower() in _ABSENT_TEXTS:
         return None
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise RecordError(
-            f"line {line.number}: {text!r} is no number", where=where, allowed="a number with a point, such as 34.79"
-        ) from error
-    if not 0 < number < float("inf"):
-        raise RecordError(f"line {line.number}: {text} is not positive and finite", where=where, allowed="a positive number, or nothing")
+    number = _DOOR.number(text, name, where=where, most=MOST_COUNT if name in _COUNTS else _MOST)
+    if number <= 0:
+        raise RecordError(f"line {line.number}: {text} is not positive", where=where, allowed="a positive number, or nothing")
     return number * line.scales.get(name, 1.0)
 
 

@@ -17,6 +17,11 @@ import numpy as np
 
 from inferometer.errors import RecordError, SpecError
 from inferometer.records.types import I64
+from inferometer.spec.foreign_bytes import Door
+
+_DOOR: Final = Door(
+    noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError, try_="inferometer emulate MODEL --emission-log FILE"
+)
 
 _MAGIC: Final = b"inferometer emissions 1\n"
 _FRAME: Final = struct.Struct("<cQ")
@@ -144,12 +149,14 @@ def read_emission_log(path: Path) -> EmissionLog:
     RecordError
         No such file, or one of another kind.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as problem:
-        raise RecordError(f"no emission log: {problem}", where=str(path), try_="inferometer emulate … --emission-log FILE") from problem
+    content = _DOOR.bytes_of(path)
     if not content.startswith(_MAGIC):
         raise RecordError("this is no emission log", where=str(path), allowed=f"a file that begins with {_MAGIC.decode().strip()!r}")
+    with _DOOR.refusing(str(path)):
+        return _read(content)
+
+
+def _read(content: bytes) -> EmissionLog:
     rows, requests = list[I64](), list[LoggedRequest]()
     start = len(_MAGIC)
     while start + _FRAME.size <= len(content):

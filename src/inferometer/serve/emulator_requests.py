@@ -7,8 +7,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from inferometer.errors import SpecError
 from inferometer.serve.emulator_tokens import Tokenizer
 from inferometer.serve.http_line import HttpRequest
+from inferometer.spec.foreign_bytes import Door
+
+_BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 """What vLLM generates for a completion where nobody says; a chat goes on to the end of the context."""
@@ -188,9 +192,9 @@ def chat_texts(messages: Sequence[Message]) -> list[str]:
 def decoded_body(body: bytes, kind: type[Body]) -> Body:
     """The body as this kind of request; refused where it is none."""
     try:
-        return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as problem:
-        raise Refusal(400, str(problem)) from problem
+        return _BODY.json(body, kind, where="the request")
+    except SpecError as problem:
+        raise Refusal(400, problem.what) from problem
 
 
 def check_model(name: str | None, limits: Limits) -> None:

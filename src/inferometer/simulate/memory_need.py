@@ -8,6 +8,8 @@ _CONTENT_BYTES: Final = 12
 """Of each full block of all prompts and outputs where prefixes are cached; measured: 9 to 12."""
 _REPLICA_CONTENT_BYTES: Final = 9
 """Of each such block on each further replica: where its cache has it, and whether the router knows it; by the size of the arrays."""
+_KV_BLOCK_BYTES: Final = 24
+"""``kernel.state.BLOCK``."""
 _STEP_BYTES: Final = 190
 """A row of the log and of the table at once; measured."""
 
@@ -20,9 +22,11 @@ class MemoryNeed(NamedTuple):
 
 
 def memory_need(
-    *, n_requests: int, n_blocks: int = 0, n_output_tokens: int = 0, max_num_active: int = 1, n_replicas: int = 1
+    *, n_requests: int, n_blocks: int = 0, n_output_tokens: int = 0, max_num_active: int = 1, n_replicas: int = 1, n_kv_blocks: int = 0
 ) -> MemoryNeed:
-    """What do so many requests take? ``n_blocks`` where prefixes are cached, ``n_output_tokens`` where steps are recorded.
+    """The memory that ``n_requests`` take: ``n_blocks`` where prefixes are cached, ``n_output_tokens`` where steps are recorded.
+
+    ``n_kv_blocks`` of each replica are there from the start.
 
     Example
     -------
@@ -30,7 +34,7 @@ def memory_need(
     True
     """
     content_bytes = _CONTENT_BYTES + (n_replicas - 1) * _REPLICA_CONTENT_BYTES
-    fixed_bytes = n_requests * _REQUEST_BYTES + n_blocks * content_bytes
+    fixed_bytes = n_requests * _REQUEST_BYTES + n_blocks * content_bytes + n_kv_blocks * n_replicas * _KV_BLOCK_BYTES
     fewest, most = n_output_tokens // max(max_num_active, 1), n_output_tokens
     return MemoryNeed(least_bytes=fixed_bytes + fewest * _STEP_BYTES, most_bytes=fixed_bytes + most * _STEP_BYTES)
 

@@ -13,6 +13,7 @@ PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
 _ENGINES: Final[dict[Rules, str]] = {"vllm": "vLLM 0.32.0", "sarathi": "Sarathi-Serve", "orca": "Orca", "vllm-v0": "vLLM v0"}
+_MOST_DRAFTS: Final = 10_000
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
 
@@ -119,8 +120,9 @@ class SchedulerConfig:
 
     def _check_speculation(self) -> None:
         n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
-        if n_drafts < 0:
-            self._refuse("num_speculative_tokens", "0 (off) or more")
+        most_drafts = min(self.max_num_batched_tokens - 1, _MOST_DRAFTS)
+        if not 0 <= n_drafts <= most_drafts:
+            self._refuse("num_speculative_tokens", f"0 (off) to {most_drafts}: a step computes them all")
         places = acceptance if isinstance(acceptance, tuple) else () if acceptance is None else (acceptance,) * n_drafts
         if len(places) != n_drafts or not all(0 <= fraction <= 1 for fraction in places):
             self._refuse(

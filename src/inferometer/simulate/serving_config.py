@@ -14,6 +14,7 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.trtllm_config import TrtllmConfig
+from inferometer.units import check_number
 
 
 class _Engine(NamedTuple):
@@ -119,7 +120,13 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
     if lacking:
         raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
     try:
-        return msgspec.convert(values, type=kind.config, strict=False)
+        converted = msgspec.convert(values, type=kind.config, strict=False)
+        for name in known:
+            value = getattr(converted, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int | float):
+                    check_number(number, name, where=where)
+        return converted
     except msgspec.ValidationError as problem:
         refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
         if not refused:

@@ -12,9 +12,13 @@ import msgspec
 import msgspec.inspect as shapes
 
 from inferometer.errors import SpecError
+from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_shapes import check_values
 
 Table = TypeVar("Table", bound=msgspec.Struct)
 
+_TOML: Final = Door(noun="TOML", allowed="TOML, or JSON in a .json file")
+_JSON: Final = Door(noun="JSON", allowed="TOML, or JSON in a .json file")
 _AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
@@ -27,10 +31,7 @@ def text_of(path: Path, *, noun: str, endings: str) -> str:
     SpecError
         It cannot be read.
     """
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the {noun} cannot be read: {error}", where=str(path), try_=f"a {endings} file") from error
+    return Door(noun=noun, allowed=f"a {endings} file").text_of(path)
 
 
 def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool = False) -> Table:
@@ -41,12 +42,7 @@ def table_from_text(text: str, table: type[Table], *, where: str, is_json: bool 
     SpecError
         A key or value that cannot be; ``where`` names the text.
     """
-    try:
-        raw = msgspec.json.decode(text) if is_json else msgspec.toml.decode(text)
-    except msgspec.DecodeError as error:
-        raise SpecError(
-            f"this is no {'JSON' if is_json else 'TOML'}: {error}", where=where, allowed="TOML, or JSON in a .json file"
-        ) from error
+    raw = _JSON.json(text, object, where=where) if is_json else _TOML.toml(text, where=where)
     return table_from(raw, table, where=where)
 
 
@@ -58,10 +54,13 @@ def table_from(raw: object, table: type[Table], *, where: str) -> Table:
     SpecError
         A key or value that cannot be; ``where`` names who says so.
     """
-    try:
-        return msgspec.convert(raw, table)
-    except msgspec.ValidationError as error:
-        raise _named(str(error), raw, table, where) from error
+    with _JSON.refusing(where):
+        try:
+            converted = msgspec.convert(raw, table)
+        except msgspec.ValidationError as error:
+            raise _named(str(error), raw, table, where) from error
+        check_values(raw)
+        return converted
 
 
 def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -> SpecError:

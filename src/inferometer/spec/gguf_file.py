@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
+from inferometer.spec.foreign_bytes import Door
 
+_DOOR: Final = Door(noun="GGUF file", allowed="a whole GGUF file", try_="download it again")
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _SCALARS: Final = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
@@ -21,6 +23,9 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _MAX_KEPT_ITEMS: Final = 1024
 """Longer arrays (vocabularies) are skipped."""
+_MOST_DEPTH: Final = 8
+_MOST_DIMS: Final = 8
+"""ggml has 4."""
 
 
 class GgufFormat(NamedTuple):
@@ -88,15 +93,8 @@ def read_gguf_header(path: Path) -> GgufHeader:
     SpecError
         The file cannot be read, is no GGUF file, or ends too early.
     """
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _header(_Cursor(content), path)
-    except OSError as error:
-        raise SpecError(f"cannot read {path.name}: {error.strerror}", where=str(path), try_="a GGUF file") from error
-    except (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError) as error:
-        raise SpecError(
-            f"{path.name} is damaged: {error}", where=str(path), allowed="a whole GGUF file", try_="download it again"
-        ) from error
+    with _DOOR.mapped(path) as content:
+        return _header(_Cursor(content), path)
 
 
 class _Cursor:
@@ -132,15 +130,18 @@ class _Cursor:
         n_bytes = self.count()
         self.offset += n_bytes
 
-    def value(self, kind: int) -> object:
+    def value(self, kind: int, depth: int = 0) -> object:
         if kind == _STRING:
             return self.text()
-        return self.array() if kind == _ARRAY else self.scalar(kind)
+        return self.array(depth + 1) if kind == _ARRAY else self.scalar(kind)
 
-    def array(self) -> object:
+    def array(self, depth: int) -> object:
+        if depth > _MOST_DEPTH:
+            raise ValueError(f"arrays are nested more than {_MOST_DEPTH} deep")
         kind, n_items = int(self.scalar(4)), self.count()
-        if n_items <= _MAX_KEPT_ITEMS:
-            return [self.value(kind) for _ in range(n_items)]
+        if n_items <= _MAX_KEPT_ITEMS or kind == _ARRAY:
+            items = [self.value(kind, depth) for _ in range(n_items)]
+            return items if n_items <= _MAX_KEPT_ITEMS else None
         if kind == _STRING:
             for _ in range(n_items):
                 self.skip_text()
@@ -168,6 +169,8 @@ def _header(cursor: _Cursor, path: Path) -> GgufHeader:
 
 def _tensor(cursor: _Cursor) -> GgufTensor:
     name, n_dims = cursor.text(), int(cursor.scalar(4))
+    if n_dims > _MOST_DIMS:
+        raise ValueError(f"tensor {name[:60]!r} has {n_dims} dimensions, more than {_MOST_DIMS}")
     shape = tuple(int(cursor.scalar(10)) for _ in range(n_dims))
     code = int(cursor.scalar(4))
     cursor.scalar(10)  # where its data begin

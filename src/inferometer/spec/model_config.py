@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from inferometer.errors import SpecError
 from inferometer.spec.config_families import ALIASES, FAMILIES, LLAMA_LIKE, NOT_ATTENTION_FIELDS, NOT_DECODERS, Family, Flag
 from inferometer.spec.config_fields import ConfigFields
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import AttentionSpec, DType, MlaSpec, MlpSpec, ModelSpec, MoeSpec, Source
 
-_MAX_FILE_BYTES: Final = 10_000_000
+_DOOR: Final = Door(noun="configuration", allowed="a JSON object, below 10 MB", try_="a folder with a config.json", max_bytes=10_000_000)
 _EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts")
 _DTYPES: Final[dict[str, DType]] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
 
@@ -30,14 +29,7 @@ def read_model_config(path: Path) -> ModelSpec:
     """
     file = path / "config.json" if path.is_dir() else path
     where = str(file)
-    try:
-        if file.stat().st_size > _MAX_FILE_BYTES:
-            raise SpecError(f"{file.name} has {file.stat().st_size} bytes", where=where, allowed="a configuration, below 10 MB")
-        config = msgspec.json.decode(file.read_bytes(), type=dict[str, object])
-    except OSError as error:
-        raise SpecError(f"cannot read the configuration: {error.strerror}", where=where, try_="a folder with a config.json") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"this is not a configuration: {error}", where=where, allowed="a JSON object") from error
+    config = _DOOR.json(_DOOR.bytes_of(file), dict[str, object], where=where)
     name = file.resolve().parent.name or file.stem
     model = model_from_config(config, where=where, model_id=name)
     # The source travels in records: it names the file, not where this machine keeps it.

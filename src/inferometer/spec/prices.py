@@ -23,16 +23,17 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
-import yaml
 
 from inferometer.errors import SpecError
 from inferometer.spec import catalog, file_tables
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
 _ALLOWED: Final = (
     "keys source, date_utc, and usd_per_hour (device of the catalogue -> $ per hour of one) or owned; power, used_fraction, api"
 )
+_DOOR: Final = Door(noun="price list", allowed=_ALLOWED, try_=_EXAMPLE)
 _HOURS_A_YEAR: Final = 8766.0
 _WATT_A_KILOWATT: Final = 1000.0
 
@@ -147,11 +148,7 @@ def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list
 
 
 def _read(path: Path) -> _PriceFile:
-    text = file_tables.text_of(path, noun="price list", endings=".yaml or .json")
-    try:
-        raw: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError(f"this is no YAML: {error}", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE) from error
+    raw: Any = _DOOR.yaml(_DOOR.text_of(path), where=str(path))
     if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date | int):  # YAML makes days and numbers of what looks like one
         raw["date_utc"] = str(raw["date_utc"])
     read = file_tables.table_from(raw, _PriceFile, where=str(path))

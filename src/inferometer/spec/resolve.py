@@ -10,10 +10,12 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.spec.catalog import close_models, known_model
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.gguf import read_gguf_model
 from inferometer.spec.model_config import read_model_config
 from inferometer.spec.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
 
+_REVISION: Final = Door(noun="name of a revision", allowed="one line of text", max_bytes=1000)
 _PLAIN_BITS: Final = 16
 
 ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
@@ -117,7 +119,7 @@ def _cached(text: str) -> ResolvedModel | None:
         return None
     repository = hub_cache_folder() / ("models--" + text.replace("/", "--"))
     named = repository / "refs" / "main"
-    folders = [repository / "snapshots" / named.read_text(encoding="utf-8").strip()] if named.is_file() else []
+    folders = [repository / "snapshots" / _REVISION.text_of(named).strip()] if named.is_file() else []
     folders += sorted((repository / "snapshots").glob("*"))
     usable = [folder for folder in folders if (folder / "config.json").is_file()]
     return _folder(usable[0], "hub_cache") if usable else None

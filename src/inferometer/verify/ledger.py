@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
-import msgspec
-
 from inferometer.errors import RecordError
 from inferometer.records import durability
+from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.checking import Check
 from inferometer.verify.seals import Seal, canonical, sha256_of
+
+_DOOR: Final = Door(noun="ledger", allowed="lines as they were written", refusal=RecordError, try_="another --ledger")
 
 FIRST: Final = "0" * 64
 """What the first line holds to."""
@@ -51,10 +52,7 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
     RecordError
         It cannot be read, or a line is not what it was: the message says which.
     """
-    try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
-    except OSError as error:
-        raise RecordError(f"the ledger cannot be read: {error.strerror or error}", where=str(path), try_="another --ledger") from error
+    lines = _DOOR.bytes_of(path).splitlines() if path.exists() else []
     entries = list[Entry]()
     previous = FIRST
     for number, line in enumerate(lines):
@@ -88,7 +86,7 @@ def append(path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Seal | C
             previous_sha256=entries[-1].sha256 if entries else FIRST,
         )
         entry = replace(entry, sha256=sha256_of(entry))
-        before = path.read_bytes() if path.exists() else b""
+        before = _DOOR.bytes_of(path) if path.exists() else b""
         durability.replace_file(path, before + canonical(entry) + b"\n")
         return entry
 
@@ -119,9 +117,9 @@ def _alone(folder: Path) -> Generator[None]:
 
 def _entry(line: bytes, path: Path, number: int) -> Entry:
     try:
-        entry = msgspec.json.decode(line, type=Entry)
-    except (msgspec.DecodeError, ValueError) as error:
-        _refuse(path, number, f"it is no entry: {error}")
+        entry = _DOOR.json(line, Entry, where=str(path))
+    except RecordError as error:
+        _refuse(path, number, f"it is no entry: {error.what}")
     if sha256_of(replace(entry, sha256="")) != entry.sha256 or canonical(entry) != line:
         _refuse(path, number, "it differs from its own sum: it was changed")
     return entry

@@ -8,7 +8,12 @@ import msgspec
 
 from inferometer.errors import RecordError
 from inferometer.records import durability
+from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.seals import Seal, sha256_of
+
+_DOOR: Final = Door(
+    noun="seal", allowed="the file as it was written", refusal=RecordError, try_="a copy of it, or another folder with --out"
+)
 
 SEAL_NAME: Final = "seal.json"
 
@@ -45,12 +50,7 @@ def read_seal(folder: Path) -> Seal | None:
     path = folder / SEAL_NAME
     if not path.exists():
         return None
-    try:
-        stored = msgspec.json.decode(path.read_bytes(), type=SealedFile)
-    except (OSError, msgspec.DecodeError, ValueError) as error:
-        raise RecordError(
-            f"the seal cannot be read: {error}", where=str(path), try_="a copy of it, or another folder with --out"
-        ) from error
+    stored = _DOOR.json(_DOOR.bytes_of(path), SealedFile, where=str(path))
     if sha256_of(stored.seal) != stored.sha256:
         raise RecordError(
             "the seal was edited: its content and its SHA-256 differ",

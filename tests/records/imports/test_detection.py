@@ -34,7 +34,8 @@ def test_by_content_and_not_by_name(path, tmp_path):
         (b"[]", "no format that is known"),
         (b"3", "no format that is known"),
         (b"version: '0.2'\n", "neither JSON nor lines"),
-        (b"\xff\xfe", "cannot read"),
+        (b"\xff\xfe", "in UTF-16"),
+        (b'{"a": "\xff"}', "is not UTF-8"),
         (b"[" * 100_000, "neither JSON nor lines"),
         (b'{"version": "0.1", "run": {}, "results": {}}', "version '0.1' of the Benchmark Report"),
         (

@@ -63,7 +63,7 @@ def test_only_full_blocks_of_the_prompt_are_shared(folder):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("bench-1,33,1,0.125,,0.2505,0.5,0.5", "line 3 has no number in queued_s"), ("bench-1,33,1,-1,0,0,0,0", "line 3 arrives before")],
+    [("bench-1,33,1,0.125,,0.2505,0.5,0.5", "queued_s = ''"), ("bench-1,33,1,-1,0,0,0,0", "line 3 arrives before")],
 )
 def test_broken_lines(folder, line, said):
     (folder / "requests.csv").write_text("\n".join([HEADER, LINES[0], line]))
@@ -83,7 +83,7 @@ def test_a_workload_of_other_requests(folder):
 
 def test_a_missing_file(folder):
     (folder / "meta.json").unlink()
-    with pytest.raises(RecordError, match=r"cannot read meta\.json"):
+    with pytest.raises(RecordError, match="cannot be read: No such file"):
         read_llmservingsim(folder)
 
 

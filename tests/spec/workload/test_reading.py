@@ -60,9 +60,9 @@ def test_bad_keys_are_named(text, key, said, allowed):
 
 
 def test_what_is_no_toml_or_json_is_refused(tmp_path):
-    with pytest.raises(SpecError, match="no TOML"):
+    with pytest.raises(SpecError, match="the TOML is damaged"):
         workload_from_text("a = ", where="w")
-    with pytest.raises(SpecError, match="no JSON"):
+    with pytest.raises(SpecError, match="the JSON is damaged"):
         workload_from_text("{", where="w", is_json=True)
     with pytest.raises(SpecError, match="cannot be read"):
         read_workload(tmp_path / "none.toml")

@@ -184,7 +184,7 @@ def test_openai_batches(written):
         ),
         (SHAREGPT.replace('"from": "gpt", "value": "1234"', '"from": "gpt"'), "line 4 is broken"),
         (SHAREGPT.replace('"user"', '"tool"'), "line 4 is broken: a message is from 'tool'"),
-        (SHAREGPT[:-2], "the trace is broken"),
+        (SHAREGPT[:-2], "the trace is damaged"),
         (BATCH.replace(', "max_tokens": 8', ""), "line 3 is broken: no max_tokens"),
         (BATCH + '{"custom_id": "4"}', "line 4 is broken: neither"),
         (BATCH + '{"custom_id": "4", "response": {"status_code": 500, "body": {"error": 1}}}', "line 4 is broken"),

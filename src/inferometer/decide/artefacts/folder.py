@@ -9,8 +9,10 @@ import yaml
 from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes, proving, router, scraping, vllm_command, words
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.errors import SpecError
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.verify_plan import SIZED_PLAN
+
+_PLAN: Final = Door(noun="plan", allowed="the plan.json of inferometer size --out DIR")
 
 PLAN_FILE: Final = "plan.json"
 README_FILE: Final = "README.md"
@@ -56,10 +58,7 @@ def read_plan(text: str, *, where: str) -> Fleet:
     SpecError
         The text is no plan of this version; ``where`` names it.
     """
-    try:
-        return msgspec.json.decode(text, type=Fleet)
-    except msgspec.DecodeError as error:
-        raise SpecError(f"this is no plan: {error}", where=where, allowed="the plan.json of inferometer size --out DIR") from error
+    return _PLAN.json(text, Fleet, where=where)
 
 
 def _yaml(*documents: kubernetes.Manifest) -> str:

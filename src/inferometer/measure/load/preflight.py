@@ -15,8 +15,11 @@ from inferometer.errors import MeasureError
 from inferometer.measure.load import bodies, connections, hiding, messages, target
 from inferometer.measure.load.answers import JSON_TYPE, STREAM_TYPE, Answer, AnswerLimits
 from inferometer.records.exchange_errors import EXCHANGE_ERRORS
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.load_plan import LoadPlan, texts_of
 from inferometer.units import NS_PER_S
+
+_ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)
 
 PATIENCE_S: Final = 10.0
 """Then the run begins: a server may be slow, or compile at its first request."""
@@ -75,8 +78,8 @@ class _Asker:
         if answer is None or answer.error:
             return ()
         try:
-            return tuple(one.id for one in msgspec.json.decode(b"".join(answer.parts), type=_Models).data)
-        except msgspec.DecodeError:
+            return tuple(one.id for one in _ANSWER.json(b"".join(answer.parts), _Models, where="/v1/models").data)
+        except MeasureError:
             return ()
 
     async def _answer(self, head: tuple[bytes, bytes], body: bytes, wanted_type: str) -> Answer | None:
@@ -129,8 +132,8 @@ def _said(answer: Answer) -> str:
         return f"{EXCHANGE_ERRORS[answer.error].meaning} ({answer.detail})" if answer.detail else meaning
     text = b"".join(answer.parts).decode("utf-8", "replace")
     try:
-        refused = msgspec.json.decode(text, type=_Refused)
-    except msgspec.DecodeError:
+        refused = _ANSWER.json(text, _Refused, where="the answer")
+    except MeasureError:
         words = text
     else:
         inner = refused.error.message if isinstance(refused.error, _Error) else refused.error

@@ -15,7 +15,7 @@ from inferometer.records.imports.imported_run import ImportedRequest, ImportFact
 from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
 from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
 from inferometer.records.types import RequestStatus
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, ns_from_s
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "ttft": "time_to_first_token",
@@ -125,7 +125,7 @@ def _chunks_ns(metrics: JsonFields | None, first_ns: int) -> tuple[int, ...]:
     if tag is None or gaps is None:
         return ()
     unit_s = _unit_s(tag)
-    return tuple(accumulate([first_ns, *(round(gap * unit_s * NS_PER_S) for gap in gaps)]))
+    return tuple(accumulate([first_ns, *(ns_from_s(gap * unit_s) for gap in gaps)]))
 
 
 def _tokens(metrics: JsonFields | None, names: tuple[str, ...]) -> int:
@@ -139,7 +139,7 @@ def _tokens(metrics: JsonFields | None, names: tuple[str, ...]) -> int:
 def _duration_ns(metrics: JsonFields | None, name: str) -> int | None:
     tag = None if metrics is None else metrics.child(name)
     value = None if tag is None else tag.number("value")
-    return None if tag is None or value is None else round(value * _unit_s(tag) * NS_PER_S)
+    return None if tag is None or value is None else ns_from_s(value * _unit_s(tag))
 
 
 def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> PublishedLatency | None:

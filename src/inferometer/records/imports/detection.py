@@ -1,6 +1,5 @@
 """Whose results are in this file? Found out from what is in it, not from its name."""
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -8,7 +7,7 @@ from typing import Final, NamedTuple
 from inferometer.errors import RecordError
 from inferometer.records.imports import aiperf, guidellm, inference_perf, inference_perf_stages, inferencex, llmd, llmservingsim, vllm_bench
 from inferometer.records.imports.imported import Imported
-from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_text
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
 
 
 class _Format(NamedTuple):
@@ -26,6 +25,11 @@ def read_results(path: Path) -> Imported:
         It is of no format that is known, or broken; the message names file and field.
     """
     path = _log_of(path) if path.is_dir() else path
+    with DOOR.refusing(str(path)):
+        return _read(path)
+
+
+def _read(path: Path) -> Imported:
     text = read_text(path)
     if llmservingsim.is_log(_header(text)):
         return Imported(tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,))
@@ -76,7 +80,7 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _header(text: str) -> list[str]:
-    return next(iter(csv.reader([text.partition("\n")[0]])), [])
+    return next(DOOR.csv_rows([text.partition("\n")[0]], where="the first line"), [])
 
 
 def _read_points(path: Path) -> Imported:

@@ -18,7 +18,7 @@ from inferometer.records.imports.json_fields import JsonFields, read_object
 from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
 from inferometer.records.types import RequestStatus, Run
 from inferometer.spec.types import Source
-from inferometer.units import NS_PER_S
+from inferometer.units import NS_PER_S, ns_from_s
 
 
 class _Theirs(NamedTuple):
@@ -167,7 +167,7 @@ def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | No
 def _ns(timings: JsonFields, name: str) -> int | None:
     """Wall clock as a float: good to about a quarter of a microsecond."""
     value = timings.number(name)
-    return None if value is None else round(value * NS_PER_S)
+    return None if value is None else ns_from_s(value)
 
 
 def _fraction(key: str) -> float | None:

@@ -15,7 +15,7 @@ from inferometer.records.imports.imported_run import ImportedRequest, ImportFact
 from inferometer.records.imports.json_fields import JsonFields, read_object, read_objects
 from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
 from inferometer.records.types import RequestStatus
-from inferometer.units import NS_PER_S
+from inferometer.units import ns_from_s
 
 LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     "ttft": ("time_to_first_token", "first token - send; of answers of two tokens or more"),
@@ -143,7 +143,7 @@ def _mean(fields: JsonFields | None, names: tuple[str, ...]) -> float | None:
 
 
 def _ns(time_s: float) -> int:
-    return round(time_s * NS_PER_S)
+    return ns_from_s(time_s)
 
 
 __all__ = [

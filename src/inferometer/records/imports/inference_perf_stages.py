@@ -4,14 +4,12 @@ Such a table is made of several lifecycle reports; times are in milliseconds. At
 of the truth, because the server sent two events a token; ``tpot_from_e2e_mean_ms`` beside them was made from E2E, TTFT and length.
 """
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from inferometer.errors import RecordError
 from inferometer.records.imports.imported import Imported, file_source
-from inferometer.records.imports.json_fields import read_text
+from inferometer.records.imports.json_fields import DOOR, read_text
 from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
 from inferometer.spec.types import Source
 
@@ -39,7 +37,7 @@ def read_stages(path: Path) -> Imported:
         A line is broken; the message has its number and the column.
     """
     source = file_source(path, "inference-perf")
-    rows = csv.DictReader(read_text(path).splitlines())
+    rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
     summaries = tuple(_Line(row, number, str(path)).summary(source) for number, row in enumerate(rows, start=2))
     return Imported(tool="inference-perf", summaries=summaries)
 
@@ -84,10 +82,7 @@ class _Line:
 
     def _value(self, name: str) -> float | None:
         text = self._row.get(name)
-        try:
-            return float(text) if text else None
-        except ValueError as error:
-            raise RecordError(f"line {self._number} has {text!r} in {name}", where=self._where, allowed="a number") from error
+        return DOOR.number(text, name, where=f"{self._where}, line {self._number}") if text else None
 
 
 __all__ = ["is_stages", "read_stages"]

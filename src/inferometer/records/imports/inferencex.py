@@ -6,7 +6,6 @@
 far above the median, because of warm-up.
 """
 
-import csv
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +15,9 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.imported import UNKNOWN
-from inferometer.records.imports.json_fields import Json, JsonFields, parse_json, read_object, read_objects, read_text
+from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_object, read_objects, read_text
 from inferometer.records.published_points import PublishedPointTable
+from inferometer.units import MOST_COUNT
 
 _NAME: Final = re.compile(r".*?(\d+)k(\d+)k")
 _HARDWARE_IDS: Final = {
@@ -96,7 +96,7 @@ def read_inferencex_csv(path: Path) -> PublishedPointTable:
     RecordError
         A column is missing or holds something else; the message has the line's number.
     """
-    rows = csv.DictReader(read_text(path).splitlines())
+    rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
     return _table(
         [_point(path, number, JsonFields(content=_json_of(row), where=f"{path}, line {number + 2}")) for number, row in enumerate(rows)]
     )
@@ -110,10 +110,10 @@ def read_silicon(path: Path) -> PublishedPointTable:
     RecordError
         A line is broken; the message has its number and the column.
     """
-    reader = csv.DictReader(read_text(path).splitlines())
-    if missing := _SILICON_HEADER - set(reader.fieldnames or ()):
+    lines = read_text(path).splitlines()
+    if missing := _SILICON_HEADER - set(next(DOOR.csv_rows(lines, where=str(path)), [])):
         raise RecordError(f"the header lacks {', '.join(sorted(missing))}", where=str(path), allowed=", ".join(sorted(_SILICON_HEADER)))
-    return _table([_silicon_point(path, number, row) for number, row in enumerate(reader)])
+    return _table([_silicon_point(path, number, row) for number, row in enumerate(DOOR.csv_records(lines, where=str(path)))])
 
 
 def _point(path: Path, number: int, fields: JsonFields) -> _Row:
@@ -180,10 +180,7 @@ def _workload(path: Path, fields: JsonFields) -> tuple[int, int]:
 def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
     def value(name: str) -> float:
         text = row.get(name) or ""
-        try:
-            return float(text) if text else float("nan")
-        except ValueError as error:
-            raise RecordError(f"line {number + 2} has {text!r} in {name}", where=str(path), allowed="a number") from error
+        return DOOR.number(text, name, where=f"{path}, line {number + 2}", most=MOST_COUNT) if text else float("nan")
 
     def count(name: str) -> int:
         return int(value(name)) if value(name) >= 1 else UNKNOWN

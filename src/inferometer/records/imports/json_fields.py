@@ -3,7 +3,6 @@
 Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with the field's path.
 """
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +10,14 @@ from pathlib import Path
 from typing import Final, Self, TypeAlias, cast
 
 from inferometer.errors import RecordError
+from inferometer.spec.foreign_bytes import Door
+from inferometer.units import MOST_COUNT
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-MAX_FILE_BYTES: Final = 2**31
+_LARGEST: Final = 2**62
+"""In nanoseconds the year 2116."""
+DOOR: Final = Door(noun="file", allowed="a text file in UTF-8", refusal=RecordError, try_="the whole file, as the tool wrote it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +41,16 @@ class JsonFields:
             value = _parsed(value, value)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, int | float) or _LARGEST < abs(value) < math.inf:
             raise self._wrong(name, "a number")
         return float(value)
 
     def whole(self, name: str) -> int | None:
         """The whole number of this name."""
         value = self.number(name)
-        if value is not None and (not math.isfinite(value) or value != int(value)):
-            raise self._wrong(name, "a whole number")
+        most = _LARGEST if name.endswith("_ns") else MOST_COUNT
+        if value is not None and (not abs(value) <= most or value != int(value)):
+            raise self._wrong(name, f"a whole number up to {most}")
         return None if value is None else int(value)
 
     def text(self, name: str) -> str | None:
@@ -160,12 +164,7 @@ def read_text(path: Path) -> str:
     RecordError
         It is not there, too large, or no text.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise RecordError(f"the file has {path.stat().st_size} bytes", where=str(path), allowed=f"at most {MAX_FILE_BYTES}")
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read {path.name}: {error}", where=str(path), allowed="a text file in UTF-8") from error
+    return DOOR.text_of(path)
 
 
 def parse_json(text: str, where: str) -> Json:
@@ -176,10 +175,7 @@ def parse_json(text: str, where: str) -> Json:
     RecordError
         It is no JSON, or nested too deeply.
     """
-    try:
-        return cast("Json", json.loads(text))
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"no JSON: {error}", where=where, try_="the whole file, as the tool wrote it") from error
+    return cast("Json", DOOR.loose_json(text, where=where))
 
 
 def _object(value: Json, where: str, path: str) -> JsonFields:
@@ -189,7 +185,7 @@ def _object(value: Json, where: str, path: str) -> JsonFields:
 
 
 def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and not _LARGEST < abs(value) < math.inf
 
 
 def _parsed(text: str, otherwise: Json) -> Json:
@@ -199,4 +195,4 @@ def _parsed(text: str, otherwise: Json) -> Json:
         return otherwise
 
 
-__all__ = ["MAX_FILE_BYTES", "Json", "JsonFields", "parse_json", "read_lines", "read_object", "read_objects", "read_text"]
+__all__ = ["DOOR", "Json", "JsonFields", "parse_json", "read_lines", "read_object", "read_objects", "read_text"]

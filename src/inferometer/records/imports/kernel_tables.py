@@ -3,14 +3,13 @@
 Kernels are timed alone: no gaps between layers, no norms, no sampling, no scheduler. Letters of shapes: N rows of a table.
 """
 
-import csv
-import gzip
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.types import F64
 
 _ELEMENT_BYTES: Final = 2
@@ -73,6 +72,11 @@ def read_kernel_tables(folder: Path) -> KernelTables:
     RecordError
         A table is missing or lacks a column.
     """
+    with DOOR.refusing(str(folder)):
+        return _tables(folder)
+
+
+def _tables(folder: Path) -> KernelTables:
     gemm = _rows(folder, "gemm_perf", gemm_dtype="bfloat16")
     plain = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": "0"}
     decode = _rows(folder, "generation_attention_perf", **plain)
@@ -114,15 +118,16 @@ def _rows(folder: Path, name: str, **wanted: str) -> list[dict[str, str]]:
     paths = sorted(folder.glob(f"{name}.*.csv.gz"))
     if len(paths) != 1:
         raise RecordError(f"{len(paths)} tables called {name}", where=str(folder), allowed="one")
-    with gzip.open(paths[0], "rt", newline="") as file:
-        rows = list(csv.DictReader(file))
+    where = str(paths[0])
+    rows = list(DOOR.csv_records(DOOR.text_of(paths[0]).splitlines(), where=where))
     if not rows or not wanted.keys() <= rows[0].keys():
-        raise RecordError(f"{name} lacks rows or one of {sorted(wanted)}", where=str(paths[0]))
+        raise RecordError(f"{name} lacks rows or one of {sorted(wanted)}", where=where)
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
 def _column(rows: list[dict[str, str]], name: str) -> F64:
-    return np.array([float(row[name]) for row in rows])
+    """A column of finite numbers."""
+    return np.array([DOOR.number(row.get(name, ""), name, where="the table") for row in rows])
 
 
 def _seconds(rows: list[dict[str, str]]) -> F64:

@@ -6,20 +6,22 @@ Instants are the engine core's: what a client would see of detokenising and send
 Letters of shapes: N requests, K prefix blocks.
 """
 
-import csv
 import hashlib
 import re
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.types import F64, I64, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.spec.catalog import known_model
 from inferometer.spec.types import Source
+from inferometer.units import MOST_COUNT, MOST_S
 
 BLOCK_TOKENS: Final = 16
 """Of the workload's prefix blocks, and vLLM's default."""
@@ -66,6 +68,17 @@ class EngineArguments:
     dtype: str
 
 
+class _WorkloadLine(msgspec.Struct, frozen=True):
+    input_toks: int
+    hash_runs: tuple[tuple[int, Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Meta:
+    engine_kwargs: EngineArguments
+    started_at: str | float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedServing:
     """A measured serving run and what its authors said of it."""
@@ -93,11 +106,12 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
     """
     requests, queued_ns, digest = _requests(folder / "requests.csv")
     raw = _text(folder / "meta.json")
-    arguments = msgspec.convert(msgspec.json.decode(raw)["engine_kwargs"], EngineArguments)
+    meta = DOOR.json(raw, _Meta, where=str(folder / "meta.json"))
+    arguments = meta.engine_kwargs
     manifest = RunManifest(
         run_id=f"published-{digest}",
         origin="published",
-        created_utc=str(msgspec.json.decode(raw)["started_at"]),
+        created_utc=str(meta.started_at),
         command=(),
         tool_version="unknown",
         plan=None,
@@ -118,19 +132,16 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
 
 def _requests(path: Path) -> tuple[RequestTable, I64, str]:
     text = _text(path)
-    rows = list(csv.DictReader(text.splitlines()))
+    rows = list(DOOR.csv_records(text.splitlines(), where=str(path)))
 
-    def column(name: str) -> F64:
+    def column(name: str, most: float = MOST_COUNT) -> F64:
         values: list[float] = []
         for number, row in enumerate(rows, start=2):
-            try:
-                values.append(float(row[name]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise RecordError(f"line {number} has no number in {name}", where=str(path)) from error
+            values.append(DOOR.number(row.get(name, ""), name, where=f"{path}, line {number}", most=most))
         return np.array(values)
 
     def instants(name: str) -> I64:
-        return np.round(column(name) * 1e9).astype(np.int64)
+        return np.round(column(name, MOST_S) * 1e9).astype(np.int64)
 
     n_requests, arrival_ns = len(rows), instants("arrival_s")
     late = np.flatnonzero(np.diff(arrival_ns) < 0)
@@ -161,11 +172,11 @@ def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
     if len(lines) != len(requests.prompt_tokens):
         raise RecordError(f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path))
     for number, (line, prompt) in enumerate(zip(lines, requests.prompt_tokens.tolist(), strict=True), start=1):
-        row = msgspec.json.decode(line)
-        if row["input_toks"] != prompt:
-            raise RecordError(f"line {number} has {row['input_toks']} prompt tokens, the log {prompt}", where=str(path))
-        runs = cast("list[tuple[int, int]]", row["hash_runs"])
-        ids += [first + i for first, count in runs for i in range(count)][: prompt // BLOCK_TOKENS]
+        row = DOOR.json(line, _WorkloadLine, where=f"{path}, line {number}")
+        if row.input_toks != prompt:
+            raise RecordError(f"line {number} has {row.input_toks} prompt tokens, the log {prompt}", where=str(path))
+        runs = (range(first, first + count) for first, count in row.hash_runs)
+        ids += islice(chain.from_iterable(runs), prompt // BLOCK_TOKENS)
         start.append(len(ids))
     return PrefixBlocks(start=np.array(start, np.int64), ids=np.array(ids, np.int64))
 
@@ -178,10 +189,7 @@ def _claims(text: str) -> tuple[Claim, ...]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"cannot read {path.name}: {error}", where=str(path)) from error
+    return DOOR.text_of(path)
 
 
 __all__ = [

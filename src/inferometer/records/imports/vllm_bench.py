@@ -17,7 +17,7 @@ from inferometer.records.imports.json_fields import JsonFields, read_object
 from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
 from inferometer.records.types import RequestStatus, Run
 from inferometer.spec.types import Source
-from inferometer.units import NS_PER_S
+from inferometer.units import ns_from_s
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {"ttft": "ttft", "tpot": "tpot", "chunk_gap": "itl", "e2e": "e2el"}
 """Ours -> vLLM's."""
@@ -121,11 +121,11 @@ def _token_times_s(ttft_s: float, itls_s: list[float]) -> list[float]:
 def _request(
     start_s: float, wait_s: float, chunks_s: list[float], latency_s: float | None, tokens: tuple[int, int], *, is_failed: bool
 ) -> ImportedRequest:
-    sent_ns = round(start_s * NS_PER_S)
-    chunks_ns = tuple(sent_ns + round(chunk_s * NS_PER_S) for chunk_s in chunks_s)
-    ended_ns = sent_ns + round(latency_s * NS_PER_S) if latency_s else (chunks_ns[-1] if chunks_ns else None)
+    sent_ns = ns_from_s(start_s)
+    chunks_ns = tuple(sent_ns + ns_from_s(chunk_s) for chunk_s in chunks_s)
+    ended_ns = sent_ns + ns_from_s(latency_s) if latency_s else (chunks_ns[-1] if chunks_ns else None)
     return ImportedRequest(
-        intended_ns=sent_ns - round(wait_s * NS_PER_S),
+        intended_ns=sent_ns - ns_from_s(wait_s),
         sent_ns=sent_ns,
         first_token_ns=chunks_ns[0] if chunks_ns else None,
         finished_ns=ended_ns,

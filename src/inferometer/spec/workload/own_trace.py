@@ -9,15 +9,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
+from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_parquet import connection, parquet_columns, parquet_metadata
 from inferometer.spec.workload.plan import NONE, DrawnWorkload, RequestPlan, WorkloadCaution, column_types, request_plan
-from inferometer.spec.workload.trace_lines import OWN_FORMAT, broken, decoded, lines
+from inferometer.spec.workload.trace_lines import DOOR, OWN_FORMAT, broken, decoded, lines
 
+_PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 _VERSION: Final = 1
 _COLUMNS: Final = tuple(column_types())
 _NULLABLE: Final = ("arrival_ns", "follows", "think_ns", "abort_after_ns", "session_index", "prefix_request")
@@ -72,7 +74,7 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
                 raise SpecError(
                     f"requests are not written to {path.suffix or 'files without suffix'}", where=str(path), allowed=", ".join(_SUFFIXES)
                 )
-    except (OSError, duckdb.Error) as error:
+    except OSError as error:
         raise SpecError(f"the requests cannot be written: {error}", where=str(path), try_="another folder") from error
 
 
@@ -84,10 +86,8 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     SpecError
         A head or row that is broken or impossible, by its number.
     """
-    with path.open("rb") as file:
-        is_parquet = file.read(4) == b"PAR1"
     numbers: list[int] | None = None
-    if is_parquet:
+    if DOOR.start_of(path).startswith(b"PAR1"):
         head, columns = _read_parquet(path)
     else:
         head, columns, numbers = _read_lines(path)
@@ -167,23 +167,15 @@ def _csv_rows(found: Iterator[tuple[int, bytes]], path: Path) -> Iterator[tuple[
 def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
     expressions = ", ".join(f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS)
     metadata = msgspec.json.encode(head).decode().replace("'", "''")
-    with duckdb.connect(":memory:", config={"threads": 1}) as connection:
-        connection.register("columns_of_plan", plan._asdict())
+    with connection() as database:
+        database.register("columns_of_plan", plan._asdict())
         options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_METADATA_KEY}: '{metadata}'}}"
-        connection.execute(f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})", [str(path)])  # noqa: S608 -- our own names
+        database.execute(f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})", [str(path)])  # noqa: S608 -- our own names
 
 
 def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
-    try:
-        with duckdb.connect(":memory:", config={"threads": 1}) as connection:
-            found = connection.execute(
-                "SELECT value FROM parquet_kv_metadata(?) WHERE decode(key) = ?", [str(path), _METADATA_KEY]
-            ).fetchone()
-            columns = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]).fetchnumpy()
-    except duckdb.Error as error:
-        raise SpecError(
-            f"the requests cannot be read: {str(error).partition(chr(10))[0]}", where=str(path), allowed="a whole Parquet file"
-        ) from error
+    found = parquet_metadata(path, _METADATA_KEY, _PARQUET)
+    columns = parquet_columns(path, _PARQUET)
     if found is None:
         raise SpecError(
             "a Parquet file without a head", where=str(path), allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it"
@@ -195,7 +187,7 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
         if name not in _NULLABLE and bool(is_null.any()):
             raise SpecError(f"{name} of request {int(is_null.argmax())} is absent", where=str(path), allowed="a value in each row")
         filled[name] = np.where(is_null, NONE, np.ma.getdata(column))
-    return decoded(found[0], Head, path, 0), filled
+    return decoded(found, Head, path, 0), filled
 
 
 def _check_names(columns: Iterable[str], path: Path) -> None:

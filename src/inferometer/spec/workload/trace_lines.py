@@ -1,6 +1,5 @@
 """Which lines does a trace file have, which of the known formats is it, and what is one request of it?"""
 
-import gzip
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Final, NamedTuple, NoReturn, TypeVar
 import msgspec
 
 from inferometer.errors import SpecError
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.workload.types import TraceFormat
 
+DOOR: Final = Door(noun="trace", allowed="a text file, or one compressed with gzip")
 OWN_FORMAT: Final = "inferometer-requests"
 _FORMATS: Final = "azure, mooncake, llmservingsim, sharegpt, openai-batch, prompts, inferometer"
 _KEYS: Final[tuple[tuple[str, TraceFormat], ...]] = (
@@ -62,15 +63,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     SpecError
         The file cannot be read.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.strip()
-    except (OSError, EOFError) as error:
-        raise SpecError(
-            f"the trace cannot be read: {error}", where=str(path), allowed="a text file, or one compressed with gzip"
-        ) from error
+    return DOOR.lines_of(path)
 
 
 def detect_format(path: Path) -> TraceFormat:
@@ -100,16 +93,16 @@ def known_format(path: Path) -> TraceFormat | None:
     SpecError
         The file cannot be read.
     """
-    first = next(lines(path), (0, b""))[1]
-    if first.startswith(b"PAR1") or OWN_FORMAT.encode() in first[:200]:
+    start = DOOR.start_of(path)
+    if start.startswith(b"PAR1") or OWN_FORMAT.encode() in start[:200].partition(b"\n")[0]:
         return "inferometer"
-    if first.removeprefix(b"\xef\xbb\xbf").lower().startswith(b"timestamp,contexttokens,generatedtokens"):
+    if start.lower().startswith(b"timestamp,contexttokens,generatedtokens"):
         return "azure"
-    if first.startswith(b"["):
+    if start.startswith(b"["):
         return "sharegpt"
     try:
-        keys = msgspec.json.decode(first, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        keys = DOOR.json(next(lines(path), (0, b""))[1], dict[str, msgspec.Raw], where=str(path))
+    except SpecError:
         return None
     for key, name in _KEYS:
         if key in keys:
@@ -126,9 +119,9 @@ def decoded(line: bytes, kind: type[_Parsed], path: Path, number: int) -> _Parse
         It is broken or of another kind; the message names file and line.
     """
     try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        broken(path, number, str(error))
+        return DOOR.json(line, kind, where=str(path))
+    except SpecError as error:
+        broken(path, number, error.what)
 
 
 def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:

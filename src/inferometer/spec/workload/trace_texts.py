@@ -3,15 +3,13 @@
 Counts that a file gives are taken. Where it has only text, a token is taken for four characters, and the row says so.
 """
 
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 
-from inferometer.errors import SpecError
-from inferometer.spec.workload.trace_lines import Spoken, TraceRow, broken, decoded, lines
+from inferometer.spec.workload.trace_lines import DOOR, Spoken, TraceRow, broken, decoded, lines
 
 CHARACTERS_PER_TOKEN: Final = 4
 _ASKS: Final = ("human", "user", "system")
@@ -178,15 +176,11 @@ def _texts(body: BatchBody) -> Iterator[str]:
 
 def _items(path: Path) -> Iterator[tuple[int, bytes]]:
     """The conversations and the lines at which they begin, of a JSON list or of JSON lines."""
-    first = next(lines(path), (0, b""))[1]
-    if not first.startswith(b"["):
+    if not DOOR.start_of(path).startswith(b"["):
         yield from lines(path)
         return
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    try:
-        raws = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except msgspec.DecodeError as error:
-        raise SpecError(f"the trace is broken: {error}", where=str(path), allowed="a JSON list of conversations") from error
+    text = DOOR.bytes_of(path).removeprefix(b"\xef\xbb\xbf")
+    raws = DOOR.json(text, list[msgspec.Raw], where=str(path))
     at, line = 0, 1
     for raw in raws:
         item = bytes(raw)
