@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
 from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
 from inferometer.records.types import ABSENT, StepPartTable
-from tests.records.load_run import load_run
 
 
 def run_of(step_index, request_index, n_delivered):
@@ -69,5 +69,5 @@ def test_a_false_count_of_the_server_is_not_expanded():
 def test_a_record_without_exchanges_that_claims_too_many_tokens_is_refused():
     run = load_run(40, tokens=16)
     claimed = run.chunks._replace(n_tokens=np.full(len(run.chunks.n_tokens), 12_000_000))
-    with pytest.raises(RecordError, match="the answers have 7.6.e\\+09 tokens"):
+    with pytest.raises(RecordError, match=r"the answers have 7\.68e\+09 tokens"):
         deliveries(replace(run, exchanges=None, chunks=claimed))

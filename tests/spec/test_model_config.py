@@ -158,7 +158,7 @@ def test_files(tmp_path):
 def test_a_broken_file_is_one_clear_error(tmp_path, content):
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(SpecError, match="the configuration is damaged|nested more than 64 deep") as caught:
+    with pytest.raises(SpecError, match=r"the configuration is damaged|nested more than 64 deep") as caught:
         read_model_config(file)
     assert caught.value.where == str(file)
     with pytest.raises(SpecError, match="cannot be read"):

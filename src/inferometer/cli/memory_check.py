@@ -59,7 +59,8 @@ def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
         raise SpecError(
             f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more, {format_bytes(free_bytes)} are free",
             where="--requests, --for, --num-blocks, --replicas",
-            try_="fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where prefixes do not matter, or no --out, which keeps every step",
+            try_="fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where prefixes do not matter, "
+            "or no --out, which stores every step",
         )
 
 

@@ -1,14 +1,18 @@
 """Which file, or which entries of the catalogue, does a prediction rest on?"""
 
 from pathlib import Path
+from typing import Final
 
 from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit.server_fit import SERVER_FIT_NAME, is_server_fit
 from inferometer.perfmodel.steptime_file import FIT_NAME
 from inferometer.spec import catalog, resolve
+from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.verify_plan import BelievedServer
 from inferometer.verify.seals import Basis, Belief, sha256_of
+
+_FIT: Final = Door(noun="fit", allowed="a file of inferometer fit", refusal=ModelError, try_=suggestions.command("fit", "RUN"))
 
 
 def belief_of(server: BelievedServer, basis: Basis, rests_on: str, *, model_id: str) -> Belief:
@@ -39,12 +43,7 @@ def belief_sha256(server: BelievedServer) -> str:
     path = Path(server.fit)
     if path.is_dir():
         path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME
-    try:
-        return sha256_of(path.read_bytes())
-    except OSError as error:
-        raise ModelError(
-            f"cannot read the fit: {error.strerror or error}", where=str(path), try_=suggestions.command("fit", "RUN")
-        ) from error
+    return sha256_of(_FIT.bytes_of(path))
 
 
 __all__ = ["belief_of", "belief_sha256"]

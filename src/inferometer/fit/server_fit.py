@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from scipy.optimize import brentq
 
+from inferometer import suggestions
 from inferometer.errors import ModelError
 from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
@@ -21,7 +22,8 @@ from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
-_DOOR: Final = Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_="inferometer fit --load RUN")
+_AGAIN: Final = suggestions.command("fit", "--load", "RUN")
+_DOOR: Final = Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_=_AGAIN)
 
 SERVER_SCHEMA_VERSION: Final = 1
 SERVER_FIT_NAME: Final = "server_fit.json"

@@ -121,18 +121,18 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
         raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
     try:
         converted = msgspec.convert(values, type=kind.config, strict=False)
-        for name in known:
-            value = getattr(converted, name)
-            for number in value if isinstance(value, tuple) else (value,):
-                if isinstance(number, int | float):
-                    check_number(number, name, where=where)
-        return converted
     except msgspec.ValidationError as problem:
         refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
         if not refused:
             raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
         name = refused[0]
         raise SpecError(f"{engine}: {name} = {own.get(name, values[name])}", where=where, allowed=_allowed(known[name])) from problem
+    for name in known:
+        value = getattr(converted, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, int | float):
+                check_number(number, name, where=where)
+    return converted
 
 
 def _allowed(knob: Field[Any]) -> str:

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,7 @@ def parquet_metadata(path: Path, key: str, door: Door) -> bytes | None:
 
 
 @contextmanager
-def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+def connection() -> Generator[duckdb.DuckDBPyConnection]:
     """A connection of one's own to the database of this process; to open another database costs 13 ms, ten times a small table.
 
     Raises

@@ -76,7 +76,7 @@ class _WorkloadLine(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Meta:
     engine_kwargs: EngineArguments
-    started_at: str | float
+    started_at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
     manifest = RunManifest(
         run_id=f"published-{digest}",
         origin="published",
-        created_utc=str(meta.started_at),
+        created_utc=meta.started_at,
         command=(),
         tool_version="unknown",
         plan=None,
