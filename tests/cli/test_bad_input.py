@@ -40,7 +40,7 @@ def test_impossible_predictions(flags, words, tmp_path):
         (("--seq", "128,abc"), ("--seq", "abc")),
         (("--reps", 0), ("--reps",)),
         (("--collapse-factor", 0.5), ("--collapse-factor", "more than 1")),
-        (("--collapse-factor", "nan"), ("--collapse-factor", "more than 1")),
+        (("--collapse-factor", "nan"), ("--collapse-factor", "a finite number")),
         (("--dtype", "fp8"), ("--dtype", "float8")),
     ],
 )

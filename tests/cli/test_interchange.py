@@ -58,7 +58,7 @@ def test_a_published_table_is_counted(tmp_path):
 def test_what_cannot_be_imported_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     check_refused(run("import", "other.json", folder=tmp_path), 4, "no format that is known", "other.json", "AIPerf")
-    check_refused(run("import", "absent.json", folder=tmp_path), 4, "cannot read absent.json")
+    check_refused(run("import", "absent.json", folder=tmp_path), 4, "cannot be read", "absent.json")
     summary = RESULTS / "aiperf-summary.json"
     check_refused(run("import", summary, "--out", "x", folder=tmp_path), 4, "no run to write", "profile_export.jsonl")
     detailed = RESULTS / "vllm-bench-detailed.json"

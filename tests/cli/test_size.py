@@ -151,7 +151,7 @@ def test_lengths_that_a_fit_was_not_checked_on_are_named(fit, tmp_path):
     [
         ("{}", "a fit of l40s, which is none of those on offer"),
         ("h100_sxm={}", "the fit is of the device l40s, not of h100_sxm"),
-        ("{}.nowhere", "cannot read a step-time model"),
+        ("{}.nowhere", "the step-time model cannot be read"),
     ],
 )
 def test_fits_that_cannot_be_used(fit, named, words):

@@ -22,9 +22,6 @@ from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
-_AGAIN: Final = suggestions.command("fit", "--load", "RUN")
-_DOOR: Final = Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_=_AGAIN)
-
 SERVER_SCHEMA_VERSION: Final = 1
 SERVER_FIT_NAME: Final = "server_fit.json"
 _STEP: Final = 1e-4
@@ -184,7 +181,7 @@ def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool |
 def is_server_fit(path: Path) -> bool:
     """Does this file, or this run's folder, hold a server's fit?"""
     try:
-        return _DOOR.json(_DOOR.bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
+        return _door().json(_door().bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
     except ModelError:
         return False
 
@@ -198,11 +195,18 @@ def load_server_fit(path: Path) -> ServerFit:
         No such file, not a server's fit, or of a version that this one does not read.
     """
     path = _file(path)
-    content, where = _DOOR.bytes_of(path), str(path)
-    version = _DOOR.json(content, _Kind, where=where).schema_version
+    content, where = _door().bytes_of(path), str(path)
+    version = _door().json(content, _Kind, where=where).schema_version
     if version != SERVER_SCHEMA_VERSION:
-        raise ModelError(f"schema version {version}", where=where, allowed=str(SERVER_SCHEMA_VERSION), try_=_AGAIN)
-    return _DOOR.json(content, ServerFit, where=where)
+        raise ModelError(
+            f"schema version {version}", where=where, allowed=str(SERVER_SCHEMA_VERSION), try_=suggestions.command("fit", "--load", "RUN")
+        )
+    return _door().json(content, ServerFit, where=where)
+
+
+def _door() -> Door:
+    again = suggestions.command("fit", "--load", "RUN")
+    return Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_=again)
 
 
 def _file(path: Path) -> Path:

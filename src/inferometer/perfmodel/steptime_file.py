@@ -9,8 +9,6 @@ from inferometer.errors import ModelError
 from inferometer.perfmodel.steptime import SCHEMA_VERSION, StepTimeModel
 from inferometer.spec.foreign_bytes import Door
 
-_AGAIN: Final = suggestions.command("fit", "RUN")
-_DOOR: Final = Door(noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=_AGAIN)
 FIT_NAME: Final = "step_time.json"
 """What a fit is called in the folder of its run."""
 
@@ -24,11 +22,13 @@ def load_step_time_model(path: Path) -> StepTimeModel:
         No such file, not a step-time model, or of a version that this one does not read.
     """
     path = path / FIT_NAME if path.is_dir() else path
-    content, where = _DOOR.bytes_of(path), str(path)
-    version = _DOOR.json(content, _Versioned, where=where).schema_version
+    again = suggestions.command("fit", "RUN")
+    door = Door(noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=again)
+    content, where = door.bytes_of(path), str(path)
+    version = door.json(content, _Versioned, where=where).schema_version
     if version != SCHEMA_VERSION:
-        raise ModelError(f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=_AGAIN)
-    return _DOOR.json(content, StepTimeModel, where=where)
+        raise ModelError(f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=again)
+    return door.json(content, StepTimeModel, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

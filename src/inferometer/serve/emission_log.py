@@ -15,14 +15,11 @@ from typing import BinaryIO, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer import suggestions
 from inferometer.errors import RecordError, SpecError
 from inferometer.records.types import I64
 from inferometer.spec.foreign_bytes import Door
 
-_DOOR: Final = Door(
-    noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError, try_=suggestions.flags("--emission-log", "FILE")
-)
+_DOOR: Final = Door(noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError)
 
 _MAGIC: Final = b"inferometer emissions 1\n"
 _FRAME: Final = struct.Struct("<cQ")
