@@ -59,6 +59,7 @@ OWN_OR_GUARDED = {
     "report/bundle.py": "its own page and cache",
     "serve/emission_log.py": "inside the door's ``refusing``",
     "spec/catalog_files.py": "its own catalogue",
+    "spec/load_plan.py": "values of --body that passed the door",
     "spec/workload/presets.py": "its own presets",
 }
 
