@@ -91,7 +91,7 @@ def test_links_lead_somewhere(elements):
 
 def test_every_chart_has_alternative_text_a_picture_and_a_table(page, elements):
     figures = page.split("<figure")[1:]
-    assert len(figures) == 9
+    assert len(figures) == 12
     for part in figures:
         figure = part.split("</figure>")[0]
         label = re.search(r'role="img" aria-label="([^"]+)"', figure)
@@ -180,5 +180,5 @@ def test_a_browser_draws_all_charts_without_a_word(example_view, tmp_path, width
     assert console == []
     scroll_width, client_width, n_charts, n_images = map(int, re.search(r"<title>([\d ]+)</title>", dom).group(1).split())
     assert scroll_width <= client_width <= width
-    assert n_charts == 9
+    assert n_charts == 12
     assert n_images == 0

@@ -36,21 +36,20 @@ _UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
 
 
 def curves(analysis: Analysis) -> tuple[Curve, ...]:
-    """Prefill over prompt lengths for each batch, and the decode step over batches for each prompt, a little past the points."""
+    """Prefill and decode step over what was swept, prompt lengths for each batch, batches for each prompt; a little past the points."""
     if analysis.model is None:
         return ()
     points = [summary.point for summary in analysis.points]
     gen_tokens = max((point.gen_tokens for point in points), default=1)
-    prompts = _between([point.prompt_tokens for point in points])
-    batches = _between([point.batch_size for point in points])
-    found: list[Curve] = []
-    for batch in sorted({point.batch_size for point in points}):
-        line = [SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt in prompts]
-        found.append(_curve(analysis, analysis.model, "prefill", line))
-    for prompt in sorted({point.prompt_tokens for point in points}):
-        line = [SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for batch in batches]
-        found.append(_curve(analysis, analysis.model, "decode", line))
-    return tuple(found)
+    prompts, batches = sorted({point.prompt_tokens for point in points}), sorted({point.batch_size for point in points})
+    along_prompts = [[(prompt, batch) for prompt in _between(prompts)] for batch in batches if len(prompts) > 1]
+    along_batches = [[(prompt, batch) for batch in _between(batches)] for prompt in prompts if len(batches) > 1]
+    phases: tuple[PhaseName, ...] = ("prefill", "decode")
+    return tuple(
+        _curve(analysis, analysis.model, phase, [SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=gen_tokens) for p, b in line])
+        for phase in phases
+        for line in (*along_prompts, *along_batches)
+    )
 
 
 def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:

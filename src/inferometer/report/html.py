@@ -54,7 +54,7 @@ def page_of(view: SweepReportView) -> Page:
             id="latency",
             title="Throughput and latency",
             nav="Throughput and latency",
-            figures=drawn("ttft-vs-prompt", "step-vs-batch", "throughput-vs-batch"),
+            figures=drawn(*(f"{name}-vs-{axis}" for name in ("ttft", "step", "throughput") for axis in ("prompt", "batch"))),
             tables=() if points is None else (points,),
         ),
         Section(id="time", title="Where time goes", nav="Where time goes", figures=drawn("time-decode", "time-prefill")),

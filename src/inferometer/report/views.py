@@ -79,7 +79,7 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What the fitted model says between and beyond the points: prefill over prompts at one batch, or a step over batches at one prompt."""
+    """What the fitted model says between and beyond the points: a phase over prompts at one batch, or over batches at one prompt."""
 
     run_label: str
     phase: PhaseName

@@ -146,3 +146,46 @@ def test_titles_break_where_a_phone_would_cut_them():
 
 def test_series_colours_differ():
     assert len(set(PALETTE)) == len(PALETTE) == 6
+
+
+def swept(one_run_view, pairs):
+    """The view with these (prompt, batch) points alone, each a copy of the first."""
+    first = one_run_view.points[0]
+    points = tuple(replace(first, prompt_tokens=prompt, batch_size=batch) for prompt, batch in pairs)
+    return replace(one_run_view, points=points, curves=())
+
+
+@pytest.mark.parametrize("build", [ttft_chart, step_chart, throughput_chart])
+def test_what_was_swept_is_the_x_axis(one_run_view, build):
+    """A sweep of lengths has no batch axis on which all lengths would stand above one another, and the other way round."""
+    lengths = swept(one_run_view, [(prompt, 1) for prompt in range(100, 900, 100)])
+    assert build(lengths, axis="batch_size") is None
+    chart = build(lengths, axis="prompt_tokens")
+    assert [row[0] for row in chart.rows] == [str(prompt) for prompt in range(100, 900, 100)]
+    assert {row["x"] for row in datasets(chart) if "x" in row} == set(range(100, 900, 100))
+    batches = swept(one_run_view, [(128, batch) for batch in (1, 2, 4)])
+    assert build(batches, axis="prompt_tokens") is None
+    assert [row[0] for row in build(batches, axis="batch_size").rows] == ["1", "2", "4"]
+    grid = swept(one_run_view, [(prompt, batch) for prompt in (128, 256) for batch in (1, 2)])
+    assert build(grid, axis="prompt_tokens") is not None
+    assert build(grid, axis="batch_size") is not None
+
+
+@pytest.mark.parametrize("build", [ttft_chart, step_chart, throughput_chart])
+def test_lines_beyond_the_palette_are_in_the_table_and_named(one_run_view, build):
+    view = swept(one_run_view, [(prompt, batch) for prompt in range(100, 900, 100) for batch in (1, 2)])
+    chart = build(view, axis="batch_size")
+    note = "6 of 8 lines are drawn, the table has all"
+    assert note in chart.finding
+    assert note in json.dumps(chart.spec)
+    assert len(chart.header) == 1 + 8
+    assert len({row["series"] for row in datasets(chart) if "series" in row}) == 6
+    few = swept(one_run_view, [(prompt, batch) for prompt in range(100, 700, 100) for batch in (1, 2)])
+    assert "lines are drawn" not in json.dumps(build(few, axis="batch_size").spec)
+
+
+def test_rows_beyond_what_is_drawn_are_counted(one_run_view):
+    view = swept(one_run_view, [(prompt, 1) for prompt in range(1, 46)])
+    for build in (memory_chart, utilisation_chart):
+        assert "the first 40 of 45 rows, the table has all" in json.dumps(build(view).spec)
+        assert len(build(view).rows) == 45

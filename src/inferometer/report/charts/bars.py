@@ -21,10 +21,14 @@ def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
     return tuple((point_label(row, has_runs=has_runs), row) for row in points)
 
 
-def label_axis(labels: Sequence[str], *title: str, rows: str = "rows: prompt × batch") -> alt.Y:
-    """One row for each point, in the given order; the lines of the title lie flat above, from the left edge of the labels."""
+def label_axis(labels: Sequence[str], *title: str, n_all: int, rows: str = "rows: prompt × batch") -> alt.Y:
+    """One row for each point, in the given order; the lines of the title lie flat above, from the left edge of the labels.
+
+    Where not all of the ``n_all`` rows are drawn, the title says so.
+    """
     sort = list(dict.fromkeys(labels))
-    lines = phone_lines([*title, rows])
+    left_out = f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
+    lines = phone_lines([*title, rows, left_out])
     axis = alt.Axis(
         title=lines,
         labelLimit=MAX_LABEL_WIDTH,

@@ -1,6 +1,7 @@
 """Which charts does a report draw, in which order?"""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 from inferometer.report.charts.ceilings import ceilings_chart
@@ -20,8 +21,11 @@ CHARTS: Final[tuple[ChartBuilder, ...]] = (
     roofline_chart,
     utilisation_chart,
     ttft_chart,
+    partial(ttft_chart, axis="batch_size"),
     step_chart,
+    partial(step_chart, axis="prompt_tokens"),
     throughput_chart,
+    partial(throughput_chart, axis="prompt_tokens"),
     decode_time_chart,
     prefill_time_chart,
     memory_chart,

@@ -30,7 +30,8 @@ def ttft_parts_rate_chart(view: RateView) -> ChartSpec | None:
 
 
 def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
-    shown = [(label, parts) for label, parts in bars if parts.total_s > 0][:MAX_ROWS]
+    positive = [(label, parts) for label, parts in bars if parts.total_s > 0]
+    shown = positive[:MAX_ROWS]
     if not shown:
         return None
     names = [
@@ -39,7 +40,7 @@ def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
     labels = [label for label, _ in shown]
     scale = alt.Scale(domain=[0, _SHOWN_PERCENT], nice=False)
     x = alt.X("from:Q", scale=scale, axis=alt.Axis(title="% of the mean TTFT", values=[0, 20, 40, 60, 80, 100]))
-    y = label_axis(labels, "mean TTFT, part by part", rows="rows: runs by offered rate" if len(shown) > 1 else "")
+    y = label_axis(labels, "mean TTFT, part by part", n_all=len(positive), rows="rows: runs by offered rate" if len(shown) > 1 else "")
     colour = alt.Color(
         "part:N",
         sort=names,

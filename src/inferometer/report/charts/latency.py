@@ -1,18 +1,26 @@
-"""How long does the first token take as prompts grow, and a decode step as batches grow?"""
+"""How long do the first token and a decode step take as prompts or batches grow?"""
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
 from inferometer.report.cells import estimate_cell, notes_text, statistic_text
-from inferometer.report.charts.frame import ChartSpec, ends, finished, log_axis_domain, y_axis
+from inferometer.report.charts.frame import ChartSpec, Row, ends, finished, log_axis_domain, y_axis
 from inferometer.report.charts.lines import measured_lines, predicted_lines, shared_x
 from inferometer.report.charts.series import (
+    AXIS_IDS,
+    AXIS_WORDS,
     Axis,
     PickEstimate,
     SeriesPoints,
+    along,
+    chart_title,
     curve_rows,
+    drawn_lines,
     has_flags,
+    left_out_text,
+    place_text,
     point_rows,
     series_along,
     tested_values,
@@ -24,52 +32,54 @@ from inferometer.units import format_duration, format_number
 MS_PER_S = 1e3
 
 
-def ttft_chart(view: SweepReportView) -> ChartSpec | None:
-    """TTFT against prompt tokens, a line for each batch."""
-    lines = series_along(view, "prompt_tokens", _ttft)
+def ttft_chart(view: SweepReportView, axis: Axis = "prompt_tokens") -> ChartSpec | None:
+    """TTFT against what was swept: prompt tokens, a line for each batch, or the other way round."""
+    lines = series_along(view, axis, _ttft, usual_axis="prompt_tokens")
     if not lines:
         return None
-    rows = point_rows(lines, "prompt_tokens", _ttft, MS_PER_S)
-    curve = curve_rows(view, lines, "prefill", MS_PER_S)
+    drawn = drawn_lines(lines)
+    rows = point_rows(drawn, axis, _ttft, MS_PER_S)
+    curve = curve_rows(view, drawn, "prefill", axis, MS_PER_S)
     numbers = [end for row in (*rows, *curve) for end in ends(row)]
-    x = shared_x(rows, curve, "prompt tokens (log scale)")
     scale = alt.Scale(type="log", domain=log_axis_domain(numbers), nice=False)
     title = ("TTFT, ms (log scale)", *_statistic(lines, _ttft, has_curve=bool(curve)))
     y = alt.Y("value:Q", scale=scale, axis=y_axis(*title, number_format=",~r", tick_count=5))
-    tooltip = _tooltip("prompt tokens", "TTFT, ms")
-    layers = [*predicted_lines(curve, list(lines), x, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve))]
-    header, cells = _table(lines, "prompt_tokens", _ttft, ("prompt tokens", "TTFT ms [95 %]"))
+    header, cells = _table(lines, axis, _ttft, "TTFT ms [95 %]")
     return ChartSpec(
-        chart_id="ttft-vs-prompt",
-        title="Time to first token against prompt length",
-        finding=_growth(lines, "prompt_tokens", _ttft, "Time to first token", "{} prompt tokens"),
-        spec=finished(layers),
+        chart_id=f"ttft-vs-{AXIS_IDS[axis]}",
+        title=chart_title("Time to first token", axis),
+        finding=_growth(lines, axis, _ttft, "Time to first token"),
+        spec=_drawn(rows, curve, list(drawn), axis, y, "TTFT, ms"),
         header=header,
         rows=cells,
     )
 
 
-def step_chart(view: SweepReportView) -> ChartSpec | None:
-    """Median decode step against the batch, a line for each prompt length."""
-    lines = series_along(view, "batch_size", _step)
+def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartSpec | None:
+    """Median decode step against what was swept: the batch, a line for each prompt length, or the other way round."""
+    lines = series_along(view, axis, _step, usual_axis="batch_size")
     if not lines:
         return None
-    rows = point_rows(lines, "batch_size", _step, MS_PER_S)
-    curve = curve_rows(view, lines, "decode", MS_PER_S)
-    x = shared_x(rows, curve, "batch (log scale)")
+    drawn = drawn_lines(lines)
+    rows = point_rows(drawn, axis, _step, MS_PER_S)
+    curve = curve_rows(view, drawn, "decode", axis, MS_PER_S)
     title = ("median decode step, ms", *_statistic(lines, _step, has_curve=bool(curve)))
     y = alt.Y("value:Q", scale=alt.Scale(zero=True, nice=True), axis=y_axis(*title, tick_count=5))
-    tooltip = _tooltip("batch", "median step, ms")
-    layers = [*predicted_lines(curve, list(lines), x, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve))]
-    header, cells = _table(lines, "batch_size", _step, ("batch", "median step ms [95 %]"))
+    header, cells = _table(lines, axis, _step, "median step ms [95 %]")
     return ChartSpec(
-        chart_id="step-vs-batch",
-        title="Decode step against batch",
-        finding=_growth(lines, "batch_size", _step, "A decode step", "batch {}"),
-        spec=finished(layers),
+        chart_id=f"step-vs-{AXIS_IDS[axis]}",
+        title=chart_title("Decode step", axis),
+        finding=_growth(lines, axis, _step, "A decode step"),
+        spec=_drawn(rows, curve, list(drawn), axis, y, "median step, ms"),
         header=header,
         rows=cells,
     )
+
+
+def _drawn(rows: Sequence[Row], curve: Sequence[Row], names: Sequence[str], axis: Axis, y: alt.Y, y_title: str) -> dict[str, Any]:
+    x = shared_x(rows, curve, f"{AXIS_WORDS[axis]} (log scale)")
+    tooltip = _tooltip(AXIS_WORDS[axis], y_title)
+    return finished([*predicted_lines(curve, names, x, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve))])
 
 
 def _ttft(row: PointRow) -> Estimate | None:
@@ -80,9 +90,9 @@ def _step(row: PointRow) -> Estimate | None:
     return row.decode_step_s
 
 
-def _statistic(lines: SeriesPoints, pick: PickEstimate, *, has_curve: bool) -> tuple[str, str]:
+def _statistic(lines: SeriesPoints, pick: PickEstimate, *, has_curve: bool) -> tuple[str, str, str]:
     estimates = [pick(row) for rows in lines.values() for row in rows]
-    return statistic_text(estimates), notes_text(estimates, has_curve=has_curve, has_flags=has_flags(lines))
+    return statistic_text(estimates), notes_text(estimates, has_curve=has_curve, has_flags=has_flags(lines)), left_out_text(lines)
 
 
 def _tooltip(x_title: str, y_title: str) -> list[alt.Tooltip]:
@@ -97,37 +107,32 @@ def _tooltip(x_title: str, y_title: str) -> list[alt.Tooltip]:
     ]
 
 
-def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str, where: str) -> str:
-    """The ends of each line in words."""
+def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str) -> str:
+    """The ends of each drawn line in words."""
     parts: list[str] = []
-    for name, rows in lines.items():
-        ends = [(row, pick(row)) for row in (rows[0], rows[-1])]
-        (first, at_first), (last, at_last) = ends
+    for name, rows in drawn_lines(lines).items():
+        (first, at_first), (last, at_last) = [(along(row, axis), pick(row)) for row in (rows[0], rows[-1])]
         if at_first is None or at_last is None:
             continue
         prefix = f"{name}: " if len(lines) > 1 else ""
-        x_first, x_last = (row.prompt_tokens if axis == "prompt_tokens" else row.batch_size for row in (first, last))
-        if x_first == x_last:
-            parts.append(f"{prefix}{format_duration(at_first.value)} at {where.format(x_first)}")
+        if first == last:
+            parts.append(f"{prefix}{format_duration(at_first.value)} at {place_text(first, axis)}")
             continue
         ratio = format_number(at_last.value / at_first.value)
-        start = f"{format_duration(at_first.value)} at {where.format(x_first)}"
-        end = f"{format_duration(at_last.value)} at {where.format(x_last)}"
+        start = f"{format_duration(at_first.value)} at {place_text(first, axis)}"
+        end = f"{format_duration(at_last.value)} at {place_text(last, axis)}"
         parts.append(f"{prefix}{start}, {end} ({ratio} times as long)")
+    parts += [text] if (text := left_out_text(lines)) else []
     return f"{what}: {'; '.join(parts)}."
 
 
-def _table(
-    lines: SeriesPoints, axis: Axis, pick: PickEstimate, names: Sequence[str]
-) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _table(lines: SeriesPoints, axis: Axis, pick: PickEstimate, column: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """A row for each tested value, a column for each line."""
-    x_name, y_name = names
-    header = (x_name, *(y_name if len(lines) == 1 else f"{line} {y_name}" for line in lines))
+    header = (AXIS_WORDS[axis], *(column if len(lines) == 1 else f"{line} {column}" for line in lines))
     found: dict[tuple[int, str], str] = {}
     for name, rows in lines.items():
         for row in rows:
-            x = row.prompt_tokens if axis == "prompt_tokens" else row.batch_size
-            found[x, name] = " ".join((estimate_cell(pick(row), MS_PER_S), *row.flags))
+            found[along(row, axis), name] = " ".join((estimate_cell(pick(row), MS_PER_S), *row.flags))
     body = tuple((str(x), *(found.get((x, name), "–") for name in lines)) for x in tested_values(lines, axis))
     return header, body
 

@@ -29,7 +29,7 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
     colours = alt.Scale(domain=present, range=[COLOURS[name] for name in present])
     colour = alt.Color("series:N", scale=colours, sort=present, legend=alt.Legend(title=None))
     x = alt.X("value:Q", axis=alt.Axis(title="peak memory, GiB", tickCount=6), scale=alt.Scale(zero=True))
-    y = label_axis(labels, "peak memory, GiB: highest of the repetitions")
+    y = label_axis(labels, "peak memory, GiB: highest of the repetitions", n_all=len(points))
     layers: list[alt.Chart] = []
     for name, size in zip(NAMES, (14, 6), strict=True):
         chosen = [row for row in rows if row["series"] == name]

@@ -1,7 +1,7 @@
 """Which lines does a chart over prompts or batches draw, and what is each called?
 
-A sweep keeps its two axes apart: many prompt lengths at one batch, many batches at one prompt. A line along one axis has at least two
-points; the single points of the other axis belong to the other chart.
+The x-axis of a chart is what was swept: prompt lengths, batch sizes, or both, in a chart of each. A line along one axis has at least two
+points; a point that has no neighbour along this axis belongs to the chart of the other one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.report.cells import has_several_runs
 from inferometer.report.charts.frame import Row, interval_fields
-from inferometer.report.views import Curve, PhaseName, PointRow, SweepReportView
+from inferometer.report.views import Curve, CurvePoint, PhaseName, PointRow, SweepReportView
 from inferometer.stats.estimate import Estimate
 
 Axis: TypeAlias = Literal["prompt_tokens", "batch_size"]
@@ -19,17 +19,43 @@ SeriesPoints: TypeAlias = Mapping[str, tuple[PointRow, ...]]
 MAX_SERIES: Final = 6
 """As many as the palette tells apart."""
 
+AXIS_WORDS: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt tokens", "batch_size": "batch"}
+AXIS_IDS: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt", "batch_size": "batch"}
+_TITLES: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt length", "batch_size": "batch"}
 
-def series_along(view: SweepReportView, axis: Axis, pick: PickEstimate) -> SeriesPoints:
-    """The measured points of each line along ``axis``, by the line's name; at most MAX_SERIES lines, spread over what there is."""
-    has_runs = has_several_runs(row.run_label for row in view.points)
-    lines: dict[str, list[PointRow]] = {}
-    for row in view.points:
-        if pick(row) is not None:
-            lines.setdefault(series_name(row.run_label, _other(row, axis), axis, has_runs=has_runs), []).append(row)
-    long = {name: rows for name, rows in lines.items() if len({_along(row, axis) for row in rows}) > 1} or lines
-    kept = _spread(list(long), MAX_SERIES)
-    return {name: tuple(sorted(long[name], key=lambda row: _along(row, axis))) for name in kept}
+
+def series_along(view: SweepReportView, axis: Axis, pick: PickEstimate, *, usual_axis: Axis) -> SeriesPoints:
+    """The measured points of each line along ``axis``, by the line's name; none where nothing was swept along it.
+
+    Where nothing was swept at all, the lone points stand along ``usual_axis``.
+    """
+    lines = _lines_along(view, axis, pick)
+    long = {name: rows for name, rows in lines.items() if _is_line(rows, axis)}
+    other: Axis = "batch_size" if axis == "prompt_tokens" else "prompt_tokens"
+    if not long and axis == usual_axis and not any(_is_line(rows, other) for rows in _lines_along(view, other, pick).values()):
+        long = lines
+    return {name: tuple(sorted(rows, key=lambda row: along(row, axis))) for name, rows in long.items()}
+
+
+def drawn_lines(lines: SeriesPoints) -> SeriesPoints:
+    """The lines that a chart draws: all of them, or MAX_SERIES spread over them. Its table holds all."""
+    return {name: lines[name] for name in _spread(list(lines), MAX_SERIES)}
+
+
+def left_out_text(lines: SeriesPoints) -> str:
+    """What the chart says of lines that it does not draw; '' where it draws all."""
+    n_left_out = len(lines) - MAX_SERIES
+    return f"{MAX_SERIES} of {len(lines)} lines are drawn, the table has all" if n_left_out > 0 else ""
+
+
+def chart_title(what: str, axis: Axis) -> str:
+    """Such as ``Throughput against batch``."""
+    return f"{what} against {_TITLES[axis]}"
+
+
+def place_text(value: int, axis: Axis) -> str:
+    """Such as ``128 prompt tokens`` or ``batch 4``."""
+    return f"{value} prompt tokens" if axis == "prompt_tokens" else f"batch {value}"
 
 
 def series_name(run_label: str, other: int, axis: Axis, *, has_runs: bool) -> str:
@@ -45,19 +71,16 @@ def point_rows(lines: SeriesPoints, axis: Axis, pick: PickEstimate, factor_ratio
         for row in points:
             estimate = pick(row)
             if estimate is not None:
-                rows.append(
-                    {"series": name, "x": _along(row, axis), "flags": " ".join(row.flags)} | interval_fields(estimate, factor_ratio)
-                )
+                rows.append({"series": name, "x": along(row, axis), "flags": " ".join(row.flags)} | interval_fields(estimate, factor_ratio))
     return rows
 
 
-def curve_rows(view: SweepReportView, lines: SeriesPoints, phase: PhaseName, factor_ratio: float) -> list[Row]:
+def curve_rows(view: SweepReportView, lines: SeriesPoints, phase: PhaseName, axis: Axis, factor_ratio: float) -> list[Row]:
     """One row for each point of the fitted curves that belong to a drawn line; ``part`` tells inside the checked box from beyond."""
-    axis: Axis = "prompt_tokens" if phase == "prefill" else "batch_size"
     has_runs = has_several_runs(row.run_label for row in view.points)
     rows: list[Row] = []
     for curve in view.curves:
-        if curve.phase != phase or not curve.points:
+        if curve.phase != phase or len({_place(point, axis) for point in curve.points}) < 2:
             continue
         first = curve.points[0]
         other = first.batch_size if axis == "prompt_tokens" else first.prompt_tokens
@@ -69,7 +92,7 @@ def curve_rows(view: SweepReportView, lines: SeriesPoints, phase: PhaseName, fac
 
 def tested_values(lines: SeriesPoints, axis: Axis) -> tuple[int, ...]:
     """Where on the axis were points measured?"""
-    return tuple(sorted({_along(row, axis) for rows in lines.values() for row in rows}))
+    return tuple(sorted({along(row, axis) for rows in lines.values() for row in rows}))
 
 
 def has_flags(lines: SeriesPoints) -> bool:
@@ -81,8 +104,7 @@ def _rows_of_curve(curve: Curve, axis: Axis, name: str, factor_ratio: float) -> 
     rows: list[Row] = []
     was_inside = curve.points[0].is_inside_box
     for point in curve.points:
-        x = point.prompt_tokens if axis == "prompt_tokens" else point.batch_size
-        row = {"series": name, "x": x} | interval_fields(point.duration_s, factor_ratio)
+        row = {"series": name, "x": _place(point, axis)} | interval_fields(point.duration_s, factor_ratio)
         if point.is_inside_box != was_inside and rows:
             # The border belongs to both parts, so that the line has no gap.
             rows.append((row if point.is_inside_box else rows[-1]) | {"part": "beyond"})
@@ -98,8 +120,26 @@ def _spread(names: Sequence[str], n_kept: int) -> list[str]:
     return [names[round(index * (len(names) - 1) / (n_kept - 1))] for index in range(n_kept)]
 
 
-def _along(row: PointRow, axis: Axis) -> int:
+def along(row: PointRow, axis: Axis) -> int:
+    """Where does the point stand along the axis?"""
     return row.prompt_tokens if axis == "prompt_tokens" else row.batch_size
+
+
+def _place(point: CurvePoint, axis: Axis) -> int:
+    return point.prompt_tokens if axis == "prompt_tokens" else point.batch_size
+
+
+def _lines_along(view: SweepReportView, axis: Axis, pick: PickEstimate) -> dict[str, list[PointRow]]:
+    has_runs = has_several_runs(row.run_label for row in view.points)
+    lines: dict[str, list[PointRow]] = {}
+    for row in view.points:
+        if pick(row) is not None:
+            lines.setdefault(series_name(row.run_label, _other(row, axis), axis, has_runs=has_runs), []).append(row)
+    return lines
+
+
+def _is_line(rows: Sequence[PointRow], axis: Axis) -> bool:
+    return len({along(row, axis) for row in rows}) > 1
 
 
 def _other(row: PointRow, axis: Axis) -> int:
@@ -107,12 +147,19 @@ def _other(row: PointRow, axis: Axis) -> int:
 
 
 __all__ = [
+    "AXIS_IDS",
+    "AXIS_WORDS",
     "MAX_SERIES",
     "Axis",
     "PickEstimate",
     "SeriesPoints",
+    "along",
+    "chart_title",
     "curve_rows",
+    "drawn_lines",
     "has_flags",
+    "left_out_text",
+    "place_text",
     "point_rows",
     "series_along",
     "series_name",

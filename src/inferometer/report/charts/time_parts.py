@@ -58,7 +58,9 @@ def _time_chart(view: SweepReportView, phase: PhaseName, *, chart_id: str, title
     )
     tooltip = ["label:N", "part:N", alt.Tooltip("share:Q", title="%", format=".3~r"), alt.Tooltip("time:N")]
     bars = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
-    y = label_axis(labels, _statistic(explained), "left of 0: the parts exceed what was measured" if lowest < 0 else "")
+    y = label_axis(
+        labels, _statistic(explained), "left of 0: the parts exceed what was measured" if lowest < 0 else "", n_all=len(explained)
+    )
     totals: list[Row] = [
         {"label": label, "from": max(bar["to"] for bar in rows if bar["label"] == label), "text": format_duration(row.measured_s.value)}
         for label, row in zip(ends, shown, strict=True)

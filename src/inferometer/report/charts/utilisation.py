@@ -28,7 +28,7 @@ def utilisation_chart(view: SweepReportView) -> ChartSpec | None:
         scale=alt.Scale(domain=[0, max(100.0, highest)], nice=False),
         axis=alt.Axis(title="% of the measured ceiling", tickCount=5),
     )
-    y = label_axis(labels, "% of the measured ceiling", statistic_text(estimates), notes_text(estimates))
+    y = label_axis(labels, "% of the measured ceiling", statistic_text(estimates), notes_text(estimates), n_all=len(points))
     offset = alt.YOffset("series:N", sort=list(NAMES))
     colour = alt.Color("series:N", scale=alt.Scale(domain=list(NAMES), range=[PALETTE[0], PALETTE[4]]), legend=alt.Legend(title=None))
     tooltip = ["label:N", "series:N", alt.Tooltip("value:Q", title="%", format=".3~r"), alt.Tooltip("n:Q", title="repetitions")]
