@@ -7,9 +7,12 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.perfmodel import memory
+from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.records.store import read_run
 from inferometer.records.types import RequestStatus
-from inferometer.spec.catalog import find_hardware
+from inferometer.spec.catalog import find_hardware, find_model
+from inferometer.spec.types import EngineSpec
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 300)
@@ -35,6 +38,36 @@ def test_the_answer_has_both_ends_and_says_what_it_rests_on(tmp_path):
     assert "reckoned" in answer["deployment"]["kv_blocks_from"]
     assert "DATASHEET" in {caution["code"] for caution in answer["cautions"]}
     assert answer["verdict"] is None
+
+
+def test_the_mean_stands_beside_the_percentiles(tmp_path):
+    answer = answered(*LLAMA, "--rate", 5, folder=tmp_path)
+    for one in answer["levels"][0]["summary"]["latencies"]:
+        values = [percentile["seconds"]["value"] for percentile in one["percentiles"]]
+        assert min(values) * 0.5 < one["mean"]["seconds"]["value"] < max(values)
+    text = run(*LLAMA, "--rate", 5, folder=tmp_path).stdout.splitlines()
+    header = next(line for line in text if line.startswith("latency"))
+    assert header.split()[1:3] == ["mean", "p50"]
+
+
+def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
+    words = ("--tp", 2, "--set", "pipeline_parallel_size=2", "--rate", 0.5, "--requests", 20)
+    model = ("simulate", "llama-3.1-70b", "--hardware", "h100_sxm")
+    answer = answered(*model, *words, folder=tmp_path)["deployment"]
+    assert (answer["tensor_parallel_size"], answer["n_devices"], answer["parallelism"]) == (2, 4, "TP2 PP2")
+    assert "on 4 x NVIDIA H100 SXM5 80GB (TP2 PP2)" in run(*model, *words, folder=tmp_path).stdout
+    question = memory.MemoryQuestion(
+        model=find_model("llama-3.1-70b"),
+        engine=EngineSpec(dtype="bfloat16", tensor_parallel_size=2, device="cuda"),
+        hardware=find_hardware("h100_sxm"),
+        context_tokens=1,
+        prompt_tokens=answer["knobs"]["max_num_batched_tokens"],
+        max_step_tokens=answer["knobs"]["max_num_batched_tokens"],
+        plan=ParallelPlan(n_tensor=2, n_pipeline=2),
+        block_tokens=16,
+    )
+    of_four_devices = memory.n_kv_blocks_that_fit(question, max_num_seqs=answer["knobs"]["max_num_seqs"])
+    assert answer["knobs"]["num_blocks"] == of_four_devices
 
 
 def test_the_same_question_has_the_same_answer(tmp_path):

@@ -122,6 +122,25 @@ def test_groups_add_up():
     assert sum(part.completed_requests_per_s.value for part in parts) == pytest.approx(whole.completed_requests_per_s.value)
 
 
+def test_means_are_worked_out_by_hand(run_of):
+    few = summarise_requests(run_of(DONE, DECODING, WAITING, GONE, REFUSED, LAST))
+    ttft, tpot = few.latency("ttft").mean, few.latency("tpot").mean
+    assert ttft.seconds.value == pytest.approx((0.1 + 0.1 + 1.0 + 0.2 + 0.05) / 5)
+    assert ttft.is_lower_bound, "two had no first token when they were last seen"
+    assert ttft.seconds.low is None, "n is too small"
+    assert tpot.seconds.value == pytest.approx((0.1 + 0.05 / 3) / 2)
+    assert not tpot.is_lower_bound
+    assert summarise_requests(run_of(WAITING, REFUSED)).latency("tpot").mean is None
+
+
+def test_the_interval_of_a_mean_is_open_above_where_requests_were_not_done(run_of):
+    done = summarise_requests(run_of(*[DONE, LAST] * 40)).latency("ttft").mean.seconds
+    undone = summarise_requests(run_of(*[DONE, LAST] * 40, WAITING)).latency("ttft").mean.seconds
+    assert done.value == pytest.approx(0.075)
+    assert 0 <= done.low <= done.value <= done.high < math.inf
+    assert undone.high == math.inf
+
+
 def test_percentiles_are_those_of_sql():
     """Another program, another formula, the stored file: the same percentiles."""
     run = read_run(FIXTURE)

@@ -24,6 +24,10 @@ class DeploymentView:
     quantization: str | None
     """The format of weights, where it is another."""
     tensor_parallel_size: int
+    n_devices: int
+    """Of one replica, all pipeline stages together."""
+    parallelism: str
+    """Such as TP2 PP2."""
     engine: str
     knobs: dict[str, bool | int | float | str | None]
     """Of the engine's scheduler, under its own names."""
@@ -64,6 +68,8 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
         dtype=engine.dtype,
         quantization=engine.quantization,
         tensor_parallel_size=engine.tensor_parallel_size,
+        n_devices=deployment.n_devices,
+        parallelism=deployment.parallelism,
         engine=config.engine,
         knobs=msgspec.to_builtins(asdict(config)),
         n_kv_blocks=config.n_kv_blocks,

@@ -43,14 +43,15 @@ def simulate_text(answer: simulation.SimulateAnswer) -> RenderableType:
     if answer.record is not None:
         parts.append(Text(f"RECORD {answer.record}"))
     if likely.summary.latency("ttft").n_bounded_below_only:
-        parts.append(Text("≥ marks percentiles that belong to requests that were not done: they took at least so long"))
+        parts.append(Text("≥ marks means and percentiles that belong to requests that were not done: they took at least so long"))
     return Group(*parts)
 
 
 def _headline(answer: simulation.SimulateAnswer) -> str:
     where, likely = answer.deployment, answer.levels[0].summary
-    devices = f"{where.tensor_parallel_size} x " if where.tensor_parallel_size > 1 else ""
-    on = f" on {devices}{where.hardware}" if where.hardware else ""
+    devices = f"{where.n_devices} x " if where.n_devices > 1 else ""
+    layout = f" ({where.parallelism})" if where.n_devices > where.tensor_parallel_size else ""
+    on = f" on {devices}{where.hardware}{layout}" if where.hardware else ""
     rate = f": {rate_text(likely.completed_requests_per_s, 'requests/s')}"
     offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
     ttft, tpot = (percentile_text(likely.latency(name).percentile(0.95)) for name in _HEADLINE)
@@ -79,6 +80,7 @@ def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
 def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
     table = Table(
         "latency",
+        "mean",
         *(f"p{fraction * 100:g}" for fraction in _FRACTIONS),
         f"p95, {level_ends.ends_words(answer.levels)}",
         box=None,
@@ -87,7 +89,8 @@ def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:
     likely = answer.levels[0].summary
     for name, label in _SHOWN:
         ends = " … ".join(_p95(level.summary, name) for level in level_ends.ends_of_latency(answer.levels, name))
-        table.add_row(label, *(percentile_text(likely.latency(name).percentile(fraction)) for fraction in _FRACTIONS), ends)
+        shown = (likely.latency(name).mean, *(likely.latency(name).percentile(fraction) for fraction in _FRACTIONS))
+        table.add_row(label, *(percentile_text(one) for one in shown), ends)
     return table
 
 
@@ -148,7 +151,7 @@ def _transfer_lines(view: deployment_view.DisaggregationView) -> list[str]:
     waits = ", ".join(f"{format_duration(seconds)} {what}" for seconds, what in means if seconds is not None)
     percentiles = () if view.handovers is None else view.handovers.percentiles
     spread = ", ".join(f"p{one.percentile_fraction * 100:g} {format_duration(one.seconds.value)}" for one in percentiles)
-    prefill = f"prompts on {view.prefill.tensor_parallel_size} devices each, {view.prefill.n_kv_blocks:,} KV blocks"
+    prefill = f"prompts on {view.prefill.n_devices} devices each, {view.prefill.n_kv_blocks:,} KV blocks"
     return [
         f"MOVED  {moved.n_received:,} of {moved.n_transfers:,} KV caches, {format_bytes(moved.moved_bytes)}; in the mean {waits}",
         f"       from the prefill's end to the arrival {spread}; the busiest port was taken {moved.busiest_port_fraction:.0%} of the time",

@@ -46,7 +46,7 @@ def prefill_text(pool: PrefillPool) -> str:
     way = "one link" if link.shape == "shared" else "a port of each replica"
     latency = f" and {format_duration(link.latency_s)}" if link.latency_s else ""
     return (
-        f"{pool.cluster.n_replicas} replicas of {pool.deployment.engine.tensor_parallel_size} devices with {config.n_kv_blocks} KV blocks, "
+        f"{pool.cluster.n_replicas} replicas of {pool.deployment.n_devices} devices with {config.n_kv_blocks} KV blocks, "
         f"{pool.deployment.kv_origin}; KV caches travel by {way} with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} "
         f"({pool.link_origin}); the first token is given by {pool.answer_begins_at}"
     )

@@ -8,8 +8,7 @@ from typing import Final
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.perfmodel.memory import DEFAULT_UTILIZATION
 from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels
-from inferometer.simulate.deployment import Deployment, Knobs, deploy
-from inferometer.simulate.engine_config import n_stages_of
+from inferometer.simulate.deployment import Deployment, Knobs, deploy, requested_plan
 from inferometer.simulate.serving_config import check_knob
 from inferometer.spec.prices import OwnedPrice
 from inferometer.spec.types import Constant, DType, EngineSpec, HardwareSpec, ModelSpec, PriceSpec
@@ -81,8 +80,7 @@ class Candidate:
     @property
     def parallelism(self) -> str:
         """``TP8``, or with pipeline stages ``TP8 PP2``."""
-        n_stages = n_stages_of(self.deployment.config)
-        return f"TP{self.deployment.engine.tensor_parallel_size}" + f" PP{n_stages}" * (n_stages > 1)
+        return self.deployment.parallelism
 
     @property
     def layout(self) -> str:
@@ -192,10 +190,10 @@ def _knobs(grid: Grid) -> list[Knobs]:
 
 def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs) -> Candidate | Refusal:
     """The replica, or why it cannot be."""
-    tp, n_stages = engine.tensor_parallel_size, knobs.shared.get("pipeline_parallel_size", 1)
+    tp = engine.tensor_parallel_size
 
     def refusal(why: str, *, is_too_large: bool = False) -> Refusal:
-        what = f"{engine.quantization or engine.dtype} on {tp * n_stages} x {offer.hardware.name}"
+        what = f"{engine.quantization or engine.dtype} on {requested_plan(engine, knobs).n_devices} x {offer.hardware.name}"
         return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=why, is_too_large=is_too_large)
 
     if model.attention.n_heads % tp:

@@ -29,6 +29,11 @@ class ParallelPlan:
                 f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}", where="--tp, --pp", allowed="1 or more"
             )
 
+    @property
+    def n_devices(self) -> int:
+        """Devices of one replica: the only place that multiplies the two."""
+        return self.n_tensor * self.n_pipeline
+
     def stage_fraction(self, n_layers: int) -> float:
         """Which share of the layers has the largest stage? vLLM gives what is left over to some, one layer each."""
         return -(-n_layers // self.n_pipeline) / n_layers

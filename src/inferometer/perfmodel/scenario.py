@@ -56,7 +56,7 @@ class Scenario:
     @property
     def n_devices(self) -> int:
         """Devices of one instance."""
-        return self.used_plan.n_tensor * self.used_plan.n_pipeline
+        return self.used_plan.n_devices
 
     @property
     def step_batch_size(self) -> int:

@@ -15,7 +15,7 @@ from inferometer.errors import RecordError
 from inferometer.records.latencies import COMPLETED, NOT_SERVED, Latency
 from inferometer.records.layout import REQUESTS_NAME, STEPS_NAME
 from inferometer.records.reading import directory_of
-from inferometer.records.request_summaries import PERCENTILES, LatencySummary, Percentile
+from inferometer.records.request_summaries import MEAN_NAME, PERCENTILES, LatencyMean, LatencySummary, Percentile, latency_mean
 from inferometer.stats import autocorrelated
 from inferometer.stats.estimate import Estimate
 
@@ -107,7 +107,18 @@ def _summarised(connection: duckdb.DuckDBPyConnection, latency: Latency, percent
                 value=values[i], low=low, high=high, confidence_fraction=plan.confidence_fraction, n_samples=n, method=plan.method
             )
             found.append(Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=above[i] > values[i]))
-    return LatencySummary(latency=latency, n_samples=n, n_bounded_below_only=n_bounded, percentiles=tuple(found))
+    mean = _mean(connection, n, n_bounded) if n else None
+    return LatencySummary(latency=latency, n_samples=n, n_bounded_below_only=n_bounded, mean=mean, percentiles=tuple(found))
+
+
+def _mean(connection: duckdb.DuckDBPyConnection, n: int, n_bounded: int) -> LatencyMean:
+    (value,) = _row(connection, "SELECT avg(lower_s) FROM samples")
+    if n < max(autocorrelated.N_BATCHES):
+        estimate = autocorrelated.run_mean_estimate(np.empty(n), value, name=MEAN_NAME)
+    else:
+        means = [_of_batches(connection, "avg(lower_s)", n, n_batches) for n_batches in autocorrelated.N_BATCHES]
+        estimate = autocorrelated.mean_of_batches(means, value, n_samples=n, name=MEAN_NAME)
+    return latency_mean(estimate, n_bounded_below_only=n_bounded)
 
 
 def _worths(connection: duckdb.DuckDBPyConnection, values_s: Sequence[float], n: int) -> list[int]:
@@ -116,17 +127,19 @@ def _worths(connection: duckdb.DuckDBPyConnection, values_s: Sequence[float], n:
         return [n] * len(values_s)
     below = ", ".join(f"avg(CASE WHEN lower_s <= {value_s!r} THEN 1.0 ELSE 0.0 END)" for value_s in values_s)
     shares = _row(connection, f"SELECT {below} FROM samples")  # noqa: S608 -- numbers of ours
-    means: list[np.ndarray[Any, np.dtype[np.float64]]] = []
-    for n_batches in autocorrelated.N_BATCHES:
-        n_each = n // n_batches
-        if n_each >= autocorrelated.MIN_SAMPLES_OF_A_BATCH:
-            n_left_out = n - n_each * n_batches
-            query = f"""
-                SELECT {below} FROM (SELECT lower_s, row_number() OVER (ORDER BY place) - 1 - {n_left_out} AS nth FROM samples)
-                WHERE nth >= 0 GROUP BY nth // {n_each} ORDER BY nth // {n_each}
-            """  # noqa: S608 -- numbers of ours
-            means.append(np.array(connection.execute(query).fetchall(), np.float64))
+    enough = [n_batches for n_batches in autocorrelated.N_BATCHES if n // n_batches >= autocorrelated.MIN_SAMPLES_OF_A_BATCH]
+    means = [_of_batches(connection, below, n, n_batches) for n_batches in enough]
     return [autocorrelated.worth_of_batches(n, share, [batch[:, i] for batch in means]) for i, share in enumerate(shares)]
+
+
+def _of_batches(connection: duckdb.DuckDBPyConnection, columns: str, n: int, n_batches: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """These columns of each of ``n_batches`` consecutive batches of one length; what does not fill a batch is left out at the start."""
+    n_each = n // n_batches
+    query = f"""
+        SELECT {columns} FROM (SELECT lower_s, row_number() OVER (ORDER BY place) - 1 - {n - n_each * n_batches} AS nth FROM samples)
+        WHERE nth >= 0 GROUP BY nth // {n_each} ORDER BY nth // {n_each}
+    """  # noqa: S608 -- numbers and text of ours
+    return np.array(connection.execute(query).fetchall(), np.float64)
 
 
 def _at_ranks(connection: duckdb.DuckDBPyConnection, column: str, ranks: Sequence[int], n: int) -> list[float]:

@@ -7,6 +7,7 @@ answers. E2E = last token - intended send. Queue = first time in a batch - actua
 Requests of one run depend on one another: intervals are those of ``stats.autocorrelated``.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, get_args
@@ -31,6 +32,7 @@ from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
 PERCENTILES: Final = (0.5, 0.9, 0.95, 0.99)
+MEAN_NAME: Final = "mean"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,16 @@ class Percentile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyMean:
+    """The mean of a latency."""
+
+    seconds: Estimate
+    """No interval: n is too small. An infinite upper end: some requests never got there."""
+    is_lower_bound: bool
+    """Requests that were not done count with the time for which they had been there: the mean is at least the value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySummary:
     """One latency of all requests that have it."""
 
@@ -52,6 +64,8 @@ class LatencySummary:
     n_samples: int
     n_bounded_below_only: int
     """Of them, those that were not done when they were last seen: they took at least as long as they had been there."""
+    mean: LatencyMean | None
+    """None without samples."""
     percentiles: tuple[Percentile, ...]
     """Empty without samples."""
 
@@ -188,7 +202,7 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
 
 
 def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Sequence[float] = PERCENTILES) -> LatencySummary:
-    """Percentiles of one latency; from NaN-free samples in order of sending."""
+    """Mean and percentiles of one latency; from NaN-free samples in order of sending."""
     found: list[Percentile] = []
     for fraction in percentiles:
         estimate = run_quantile_estimate(samples.lower_s, fraction, upper=samples.upper_s)
@@ -200,8 +214,24 @@ def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Se
         latency=latency,
         n_samples=len(samples.rows),
         n_bounded_below_only=samples.n_bounded_below_only,
+        mean=_mean(samples),
         percentiles=tuple(found),
     )
+
+
+def latency_mean(estimate: Estimate, *, n_bounded_below_only: int) -> LatencyMean:
+    """The mean whose estimate rests on lower bounds of some samples: no latency is below 0, and unknown ones may be of any length."""
+    if estimate.low is not None and estimate.high is not None:
+        high = math.inf if n_bounded_below_only else estimate.high
+        estimate = replace(estimate, low=max(estimate.low, 0.0), high=high)
+    return LatencyMean(seconds=estimate, is_lower_bound=n_bounded_below_only > 0)
+
+
+def _mean(samples: LatencySamples) -> LatencyMean | None:
+    if not len(samples.lower_s):
+        return None
+    estimate = run_mean_estimate(samples.lower_s, float(samples.lower_s.mean()), name=MEAN_NAME)
+    return latency_mean(estimate, n_bounded_below_only=samples.n_bounded_below_only)
 
 
 def _known_sum(counts: I32) -> int | None:
@@ -216,18 +246,7 @@ def _rate(per_window: F64, edges_ns: F64, name: str) -> Estimate | None:
         return None
     rates = per_window / window_s
     estimate = run_mean_estimate(rates, float(rates.mean()), name=name)
-    return estimate if estimate.low is None or estimate.low >= 0 else _cut_at_zero(estimate)
-
-
-def _cut_at_zero(estimate: Estimate) -> Estimate:
-    return Estimate(
-        value=estimate.value,
-        low=0.0,
-        high=estimate.high,
-        confidence_fraction=estimate.confidence_fraction,
-        n_samples=estimate.n_samples,
-        method=estimate.method,
-    )
+    return estimate if estimate.low is None else replace(estimate, low=max(estimate.low, 0.0))
 
 
 def _counted(instants_ns: I64, edges_ns: F64, weights: I32 | F64) -> F64:
@@ -239,10 +258,13 @@ def _is_positive(estimate: Estimate) -> bool:
 
 
 __all__ = [
+    "MEAN_NAME",
     "PERCENTILES",
+    "LatencyMean",
     "LatencySummary",
     "Percentile",
     "RequestSummary",
+    "latency_mean",
     "summarise_groups",
     "summarise_latency",
     "summarise_requests",

@@ -23,7 +23,10 @@ DEFINITIONS: Final = (
     ("Goodput", "requests per second that were completed within every limit; the share is of all requests, refused ones too."),
     ("Not done", "took at least as long as it had been there: such requests count, and where they can push a percentile up it has ≥."),
     ("Interval", "95 %. Requests of one run depend on one another; batches of it tell how many independent ones it is worth."),
-    ("", "Those carry the interval: order statistics for percentiles, batch means for rates. n too small: the run is worth too few."),
+    (
+        "",
+        "Those carry the interval: order statistics for percentiles, batch means for means, rates. n too small: the run is worth too few.",
+    ),
     ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
 )
 
@@ -52,7 +55,7 @@ def _count(value: int | None) -> str:
 
 
 def latency_table(view: RequestReportView) -> TextTable:
-    """Percentiles of each latency, of all requests and of each class."""
+    """Mean and percentiles of each latency, of all requests and of each class."""
     fractions = [one.percentile_fraction for one in view.summaries[0].latencies[0].percentiles]
     rows: list[tuple[str, ...]] = []
     for summary in view.summaries:
@@ -60,10 +63,11 @@ def latency_table(view: RequestReportView) -> TextTable:
             if latency.n_samples and not _repeats_ttft(summary, latency):
                 cells = (percentile_text(latency.percentile(fraction)) for fraction in fractions)
                 undone = str(latency.n_bounded_below_only) if latency.n_bounded_below_only else ""
-                rows.append((summary.name, LATENCY_NAMES[latency.latency], f"{latency.n_samples:,}", undone, *cells))
-    header = ("requests of", "latency", "n", "not done", *(percentile_name(fraction) for fraction in fractions))
+                mean = percentile_text(latency.mean)
+                rows.append((summary.name, LATENCY_NAMES[latency.latency], f"{latency.n_samples:,}", undone, mean, *cells))
+    header = ("requests of", "latency", "n", "not done", "mean", *(percentile_name(fraction) for fraction in fractions))
     present = _without_empty(header, rows, keep={"not done"} if any(row[3] for row in rows) else set())
-    return TextTable(caption="Latency: percentile [95 % interval]", header=present[0], rows=present[1])
+    return TextTable(caption="Latency: mean and percentiles [95 % interval]", header=present[0], rows=present[1])
 
 
 def handovers_table(view: RequestReportView) -> TextTable | None:

@@ -4,7 +4,7 @@ import math
 from typing import Final
 
 from inferometer.records.latencies import Latency
-from inferometer.records.request_summaries import Percentile
+from inferometer.records.request_summaries import LatencyMean, Percentile
 from inferometer.records.slot_timeline import CellState, SlotTimeline
 from inferometer.report.cells import ABSENT_TEXT, N_TOO_SMALL
 from inferometer.stats.estimate import Estimate
@@ -37,8 +37,8 @@ def slot_time_text(timeline: SlotTimeline, time_ns: int) -> str:
     return f"{n_ticks:,.6g} {'tick' if n_ticks == 1 else 'ticks'}"
 
 
-def percentile_text(percentile: Percentile | None) -> str:
-    """``97.4 ms [96.1 ms, 98.8 ms]``; ``≥`` before a value that requests which were not done can only push up.
+def percentile_text(percentile: Percentile | LatencyMean | None) -> str:
+    """A percentile or a mean: ``97.4 ms [96.1 ms, 98.8 ms]``; ``≥`` before a value that requests which were not done can only push up.
 
     Example
     -------

@@ -90,8 +90,18 @@ class Deployment:
 
     @property
     def n_devices(self) -> int:
-        """Of all stages together."""
-        return self.engine.tensor_parallel_size * engine_config.n_stages_of(self.config)
+        """Devices of one replica: tensor-parallel ranks of all pipeline stages."""
+        return self._plan.n_devices
+
+    @property
+    def parallelism(self) -> str:
+        """How the replica spreads over its devices: ``TP8``, or with pipeline stages ``TP8 PP2``."""
+        plan = self._plan
+        return f"TP{plan.n_tensor}" + f" PP{plan.n_pipeline}" * (plan.n_pipeline > 1)
+
+    @property
+    def _plan(self) -> ParallelPlan:
+        return ParallelPlan(n_tensor=self.engine.tensor_parallel_size, n_pipeline=engine_config.n_stages_of(self.config))
 
 
 class _KvBlocks(NamedTuple):
@@ -107,13 +117,14 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     SpecError
         A knob that the engine does not have or take, no way to know the KV cache, or no memory left for it.
     """
-    limits = vllm_defaults.default_limits(hardware, n_devices=engine.tensor_parallel_size * _n_stages(knobs))
+    plan = requested_plan(engine, knobs)
+    limits = vllm_defaults.default_limits(hardware, n_devices=plan.n_devices)
     shared = _with_defaults(knobs, limits) if knobs.policy == "vllm" else dict(knobs.shared)
     block_size = shared.get("block_size", serving_config.default_block_size(knobs.policy))
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         asked = replace(knobs, shared=limits._asdict() | shared)
-        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, asked)
+        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, asked, plan)
     if "max_model_len" not in shared:
         held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
@@ -126,7 +137,7 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
         engine=engine,
         hardware=hardware,
         config=config,
-        step_times=through_stages(step_times, model, hardware, _n_stages(knobs)),
+        step_times=through_stages(step_times, model, hardware, plan.n_pipeline),
         kv_origin=kv_origin,
         knobs=knobs,
         front_end_s=step_times.front_end_s or 0.0,
@@ -147,13 +158,15 @@ def _is_budget_for_contexts(knobs: Knobs) -> bool:
     return is_whole and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys()
 
 
-def _n_stages(knobs: Knobs) -> int:
-    """Of the pipeline; what is no number is refused with the other knobs."""
-    asked = knobs.own.get(_STAGES_KNOB, str(knobs.shared.get(_STAGES_KNOB, 1)))
-    return max(int(asked), 1) if asked.isdecimal() else 1
+def requested_plan(engine: EngineSpec, knobs: Knobs) -> ParallelPlan:
+    """Over which devices these knobs spread a replica; a number of stages that is no number is refused with the other knobs."""
+    n_stages = knobs.own.get(_STAGES_KNOB, str(knobs.shared.get(_STAGES_KNOB, 1)))
+    return ParallelPlan(n_tensor=engine.tensor_parallel_size, n_pipeline=max(int(n_stages), 1) if n_stages.isdecimal() else 1)
 
 
-def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs) -> _KvBlocks:
+def _kv_blocks(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs, plan: ParallelPlan
+) -> _KvBlocks:
     if hardware is None:
         raise SpecError(
             "nothing says how large the KV cache is",
@@ -166,7 +179,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
         engine=engine,
         hardware=hardware,
         context_tokens=1,
-        plan=ParallelPlan(n_tensor=engine.tensor_parallel_size, n_pipeline=_n_stages(knobs)),
+        plan=plan,
         prompt_tokens=step_tokens,
         max_step_tokens=step_tokens,
         block_tokens=block_size,
@@ -176,7 +189,7 @@ def _kv_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | No
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
     if n_blocks < 2:
         raise TooLargeError(
-            f"{model.model_id!r} leaves no memory for a KV cache on {engine.tensor_parallel_size * _n_stages(knobs)} x {hardware.name}",
+            f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x {hardware.name}",
             where="--hardware, --tp",
             try_="more devices (--tp), fewer bits (--quantization), or a larger device",
         )
@@ -196,4 +209,4 @@ def _swap_knobs(
     return knobs
 
 
-__all__ = ["PACES", "Case", "Deployment", "Draw", "Knobs", "Pace", "deploy"]
+__all__ = ["PACES", "Case", "Deployment", "Draw", "Knobs", "Pace", "deploy", "requested_plan"]

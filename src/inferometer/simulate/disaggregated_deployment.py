@@ -63,7 +63,7 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
     link = KvLink(block_bytes=block_bytes, latency_s=asked.latency_s, shape=asked.shape)
     if asked.bytes_per_s is not None:
         return replace(link, bytes_per_s=asked.bytes_per_s), "given"
-    ends = [(one.hardware, one.engine.tensor_parallel_size) for one in (prefill, decode)]
+    ends = [(one.hardware, one.n_devices) for one in (prefill, decode)]
     known = [(hardware.link_bytes_per_s.value * n, hardware, n) for hardware, n in ends if hardware and hardware.link_bytes_per_s]
     if len(known) < len(ends):
         raise SpecError(

@@ -116,11 +116,24 @@ def run_mean_estimate(
         return Estimate(
             value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=max(means.size, 1), method=method
         )
+    merged = [_batch_means(means, n_batches) for n_batches in N_BATCHES]
+    return mean_of_batches(merged, value, n_samples=means.size, name=name, confidence_fraction=confidence_fraction)
+
+
+def mean_of_batches(
+    means: Sequence[ArrayLike],
+    value: float,
+    *,
+    n_samples: int,
+    name: str,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
+) -> Estimate:
+    """The same from the means of N_BATCHES consecutive batches, an array for each number of batches."""
     halves: list[float] = []
-    for n_batches in N_BATCHES:
-        merged = _batch_means(means, n_batches)
-        quantile = float(stdtrit(n_batches - 1, 0.5 + confidence_fraction / 2))
-        halves.append(quantile * float(merged.std(ddof=1)) / math.sqrt(n_batches))
+    for of_batches in means:
+        array = np.asarray(of_batches, dtype=np.float64)
+        quantile = float(stdtrit(array.size - 1, 0.5 + confidence_fraction / 2))
+        halves.append(quantile * float(array.std(ddof=1)) / math.sqrt(array.size))
     half = max(halves)
     tried = f"{', '.join(str(n) for n in N_BATCHES[:-1])} and {N_BATCHES[-1]}"
     return Estimate(
@@ -128,7 +141,7 @@ def run_mean_estimate(
         low=value - half,
         high=value + half,
         confidence_fraction=confidence_fraction,
-        n_samples=means.size,
+        n_samples=n_samples,
         method=f"{name}; batch means, widest of {tried} batches",
     )
 
@@ -205,6 +218,7 @@ __all__ = [
     "IntervalPlan",
     "independent_samples",
     "interval_plan",
+    "mean_of_batches",
     "quantile_rank",
     "run_mean_estimate",
     "run_quantile_estimate",

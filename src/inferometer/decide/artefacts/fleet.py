@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from inferometer.decide.candidates import NODE_DEVICES
+from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.records.types import Caution
 from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Pace
@@ -95,7 +96,7 @@ class Fleet:
     @property
     def n_devices(self) -> int:
         """To a replica."""
-        return self.engine.tensor_parallel_size * self.scheduler.pipeline_parallel_size
+        return ParallelPlan(n_tensor=self.engine.tensor_parallel_size, n_pipeline=self.scheduler.pipeline_parallel_size).n_devices
 
     @property
     def n_nodes(self) -> int:
