@@ -44,8 +44,8 @@ MOST_S: Final = 1e9
 """Of a duration from outside, about 31 years: its nanoseconds fit into int64."""
 MOST_COUNT: Final = 2**31 - 1
 """Of whole numbers from outside: they fit into int32 columns."""
-_MOST_BY_NAME: Final = {
-    "seed": 2.0**63 - 1,
+_MOST_BY_NAME: Final[dict[str, float]] = {
+    "seed": 2**63 - 1,
     "_flop_per_s": 1e24,
     "_bytes_per_s": 1e18,
     "_per_s": 1e12,

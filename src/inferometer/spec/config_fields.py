@@ -2,8 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from inferometer.errors import SpecError
+from inferometer.spec.foreign_shapes import shortened
+from inferometer.units import MOST_COUNT
+
+_MOST: Final = {"num_hidden_layers": 10_000, "num_attention_heads": 100_000, "num_key_value_heads": 100_000}
+"""Of what is gone through one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +65,10 @@ class ConfigFields:
         found = self.value(name)
         if found is None:
             return None
-        if isinstance(found, bool) or not isinstance(found, int) or found < minimum:
-            raise SpecError(f"{self.own_name(name)} = {found!r}", where=self.where, allowed=f"a whole number, {minimum} or more")
+        most = _MOST.get(name, MOST_COUNT)
+        if isinstance(found, bool) or not isinstance(found, int) or not minimum <= found <= most:
+            allowed = f"a whole number, {minimum} or more" + (f", up to {most}" if isinstance(found, int) and found > most else "")
+            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=allowed)
         return found
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -75,7 +83,7 @@ class ConfigFields:
         if found is None:
             return default
         if not isinstance(found, bool):
-            raise SpecError(f"{self.own_name(name)} = {found!r}", where=self.where, allowed="true or false")
+            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="true or false")
         return found
 
     def text(self, name: str) -> str | None:
@@ -88,7 +96,7 @@ class ConfigFields:
         """
         found = self.value(name)
         if found is not None and not isinstance(found, str):
-            raise SpecError(f"{self.own_name(name)} = {found!r}", where=self.where, allowed="a text")
+            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="a text")
         return found
 
     def texts(self, name: str) -> tuple[str, ...] | None:
@@ -103,7 +111,7 @@ class ConfigFields:
         if found is None:
             return None
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise SpecError(f"{self.own_name(name)} = {found!r}", where=self.where, allowed="a list of texts")
+            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="a list of texts")
         return tuple(str(item) for item in found)
 
 

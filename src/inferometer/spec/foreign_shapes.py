@@ -15,10 +15,25 @@ MOST_VALUES: Final = 30_000_000
 MOST_KEY_PARTS: Final = 32
 MOST_KEYS: Final = 100_000
 
+_SHOWN: Final = 160
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _TOML_TOKEN: Final = re.compile(
     r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[^\s"\'#.,=\[\]{}]+|[.,=\[\]{}]', re.DOTALL
 )
+
+
+def shortened(value: object) -> str:
+    """A foreign value as a message shows it: a number may have thousands of digits, a text thousands of letters.
+
+    Example
+    -------
+    >>> shortened(10**5000), shortened("a")
+    ('a whole number of more than 16,000 bits', "'a'")
+    """
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"a whole number of more than {value.bit_length() // 1000 * 1000:,} bits"
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
 def check_json(content: bytes | str) -> None:
@@ -126,4 +141,14 @@ def _too_deep() -> SpecError:
     return SpecError(f"nested more than {MOST_DEPTH} deep", allowed=f"{MOST_DEPTH} levels")
 
 
-__all__ = ["MOST_DEPTH", "MOST_KEYS", "MOST_KEY_PARTS", "MOST_VALUES", "check_json", "check_toml", "check_values", "check_yaml"]
+__all__ = [
+    "MOST_DEPTH",
+    "MOST_KEYS",
+    "MOST_KEY_PARTS",
+    "MOST_VALUES",
+    "check_json",
+    "check_toml",
+    "check_values",
+    "check_yaml",
+    "shortened",
+]

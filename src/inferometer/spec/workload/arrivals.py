@@ -14,9 +14,9 @@ from inferometer.spec.workload.exact_math import Floats, exp, log, normal_quanti
 from inferometer.spec.workload.plan import I64
 from inferometer.spec.workload.substreams import uniforms
 from inferometer.spec.workload.types import Arrivals, AtOnce, Bursts, ClosedArrivals, OpenArrivals, Points, Profile, Ramp, TraceArrivals
-from inferometer.units import NS_PER_S
+from inferometer.units import MOST_S, NS_PER_S
 
-_MAX_S: Final = 9e9  # int64 nanoseconds hold 292 years
+_MAX_S: Final = MOST_S
 DEFAULT_ARRIVALS: Final = OpenArrivals()
 
 

@@ -19,6 +19,8 @@ _MOST: Final = 1e12
 _MAX_S: Final = 9e9  # int64 nanoseconds hold 292 years
 
 Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
+Rate: TypeAlias = Annotated[float, msgspec.Meta(ge=1e-9, le=_MOST)]
+"""Requests per second, or how many times as fast: below, none comes in a lifetime."""
 NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
@@ -234,6 +236,7 @@ __all__ = [
     "Pareto",
     "Positive",
     "Quantiles",
+    "Rate",
     "Sampled",
     "Table",
     "TraceLengths",

@@ -17,7 +17,7 @@ from inferometer.spec.workload.exact_math import Floats, normal_fraction, normal
 from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, request_plan
 from inferometer.spec.workload.substreams import uniforms
 from inferometer.spec.workload.types import Cap, ClosedArrivals, Multiple, OpenArrivals, RequestClass, WorkloadSpec
-from inferometer.units import NS_PER_S
+from inferometer.units import MOST_S, NS_PER_S
 
 _MAX_TOKENS: Final = 2**31 - 1
 _MAX_REQUESTS: Final = 100_000_000
@@ -69,7 +69,8 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         n_sessions *= 2
     n_kept = min(in_time, spec.n_requests or in_time)
     if spec.n_requests is not None and spec.duration_s is None and n_kept < spec.n_requests:
-        raise SpecError(f"only {n_kept} of {spec.n_requests} requests ever come", where=_WHERE, try_=f"n_requests = {n_kept}")
+        try_ = f"n_requests = {n_kept}" if n_kept else "a higher rate_per_s"
+        raise SpecError(f"only {n_kept} of {spec.n_requests} requests ever come", where=_WHERE, allowed=f"within {MOST_S:g} s", try_=try_)
     if n_kept == 0:
         raise SpecError("no request comes within duration_s", where=_WHERE, allowed="at least one", try_="a longer duration_s")
     n_tenants = spec.tenants.n_tenants if spec.tenants is not None else 1

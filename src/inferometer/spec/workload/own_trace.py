@@ -143,7 +143,8 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
                 broken(path, number, f"{name} is absent")
             values[name].append(NONE if value is None else value)
     _check_names(values, path)
-    return head, {name: np.array(column, np.int64) for name, column in values.items()}, numbers
+    with DOOR.refusing(str(path)):  # a number beyond 64 bits
+        return head, {name: np.array(column, np.int64) for name, column in values.items()}, numbers
 
 
 def _json_rows(found: Iterator[tuple[int, bytes]], path: Path) -> Iterator[tuple[int, dict[str, int | None]]]:

@@ -107,7 +107,8 @@ def _timed(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource, recorded:
         return plan._replace(arrival_ns=arrival_ns)
     new_ns = recorded.at_ns if recorded is not None else _drawn(spec.arrivals, spec.seed, plan.n_requests, len(firsts))
     if len(new_ns) < len(firsts):
-        raise SpecError(f"{len(new_ns)} arrivals for {len(firsts)} requests", where=_WHERE, try_=f"n_requests = {len(new_ns)}")
+        try_ = f"n_requests = {len(new_ns)}" if len(new_ns) else "a higher rate_per_s"
+        raise SpecError(f"{len(new_ns)} arrivals for {len(firsts)} requests", where=_WHERE, try_=try_)
     arrival_ns[firsts] = new_ns[: len(firsts)]
     if isinstance(spec.arrivals, ClosedArrivals):
         arrivals.close_loop(spec.arrivals, spec.seed, firsts=firsts, lasts=_lasts(plan)[firsts], follows=follows, think_ns=think_ns)

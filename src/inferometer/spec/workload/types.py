@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from inferometer.spec.workload.distributions import Distribution, Natural, NotNegative, Positive
+from inferometer.spec.workload.distributions import Distribution, Natural, NotNegative, Positive, Rate
 
 TraceFormat: TypeAlias = Literal["azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"]
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
@@ -49,7 +49,7 @@ class OpenArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of vLLM's ``bench serve``: gaps vary by its root's inverse.
     """
 
-    rate_per_s: Positive = 1.0
+    rate_per_s: Rate = 1.0
     process: Process = "poisson"
     burstiness_ratio: Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)] = 1.0
     profile: Profile | None = None
@@ -70,7 +70,7 @@ class TraceArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     path: str
     format: TraceFormat | None = None
-    speed_up_ratio: Positive = 1.0
+    speed_up_ratio: Rate = 1.0
     source: str | None = None
 
 
@@ -163,7 +163,7 @@ class TraceSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     path: str
     format: TraceFormat | None = None
-    speed_up_ratio: Positive = 1.0
+    speed_up_ratio: Rate = 1.0
     jitter_s: NotNegative = 0.0
     hash_block_tokens: Natural = 512
     is_sorted: bool = True
@@ -183,7 +183,7 @@ class ServeGenSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     rates_path: str
     lengths_path: str
     start_s: NotNegative = 0.0
-    rate_ratio: Positive = 1.0
+    rate_ratio: Rate = 1.0
     without_lengths: Literal["refuse", "drop", "pool"] = "refuse"
 
 
