@@ -12,6 +12,7 @@ from inferometer.cli.published_tables import TableChoice, takes_table_choice
 from inferometer.cli.runs import RunRequest, takes_runs
 from inferometer.cli.step_fitting import fit_steps
 from inferometer.errors import RecordError, SpecError
+from inferometer.fit.diagnostics import Unidentified, unidentified
 from inferometer.fit.server_fit import SERVER_FIT_NAME, ServerFit
 from inferometer.perfmodel import steptime, steptime_file
 
@@ -25,6 +26,8 @@ class FitAnswer:
     """Of sweeps; None of load tests."""
     server: ServerFit | None = None
     """Of load tests."""
+    unidentified: tuple[Unidentified, ...] = ()
+    """Parameters that the data do not tell, or would have beyond the device's peak, and what to measure or to check."""
 
 
 ANSWER = FitAnswer
@@ -80,7 +83,11 @@ def command(
         return
     model = fit_steps(request, choice)
     _save(model, path)
-    give(FitAnswer(model_file=str(path), model=model), as_json=as_json, show=lambda _: fit_text(model, str(path)))
+    give(
+        FitAnswer(model_file=str(path), model=model, unidentified=unidentified(model)),
+        as_json=as_json,
+        show=lambda _: fit_text(model, str(path)),
+    )
 
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:

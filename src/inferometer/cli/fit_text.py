@@ -9,6 +9,7 @@ from rich.text import Text
 from inferometer import suggestions
 from inferometer.cli.fit_views import parameter_row
 from inferometer.fit import knob_wording
+from inferometer.fit.diagnostics import at_bounds
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import ServerFit
 from inferometer.perfmodel import steptime_box, types
@@ -42,7 +43,10 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     what += "" if model.subject is None else f": {model.subject.text}"
     next_ = "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16") if seen else ""
     tables = (errors, Text(""), fitted, Text(""), box)
-    return Group(Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(f"\nMODEL  {model_file}{next_}"))
+    cautions = [Text(f"CAUTION {one.why} – {one.remedy}") for one in at_bounds(model)]
+    return Group(
+        Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(""), *cautions, Text(f"MODEL  {model_file}{next_}")
+    )
 
 
 def _seen_as(model: StepTimeModel) -> dict[str, str]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from inferometer.fit.held_out import PHASES, HeldOutPoint, held_out_errors, interval_ratio
 from inferometer.fit.observations import Observations
-from inferometer.fit.priors import Priors, kv_traffic_ratio
-from inferometer.fit.regression import Data, Posterior, Strengths
+from inferometer.fit.priors import Belief, Priors
+from inferometer.fit.regression import AT_BOUND, Data, Posterior, Strengths
 from inferometer.perfmodel.steptime import FittedParameter, PhaseDoubt, PhaseName, StepTimeModel, ToldBy, TrainedOn
 from inferometer.perfmodel.steptime_box import box_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
@@ -17,7 +17,7 @@ from inferometer.stats.estimate import Z_90, Estimate
 
 def data_of(seen: Observations) -> Data:
     """The observations as arrays."""
-    ratio = kv_traffic_ratio(seen.model, seen.engine, seen.attention_implementation)
+    ratio = seen.kv_traffic_ratio
     return Data(
         work=work_columns(seen.model, seen.engine, [row.shape for row in seen.rows], kv_traffic_ratio=ratio),
         log_s=np.log([row.duration_s for row in seen.rows]),
@@ -35,7 +35,7 @@ def model_of(
         model=seen.model,
         engine=seen.engine,
         parameters=_parameters(posterior, priors, len(seen.rows)),
-        kv_traffic_ratio=kv_traffic_ratio(seen.model, seen.engine, seen.attention_implementation),
+        kv_traffic_ratio=seen.kv_traffic_ratio,
         staircase_rows=tuple(round(float(row)) for row in np.exp(posterior.staircase.log_rows)),
         staircase_log_ratio=tuple(posterior.staircase.log_ratio.tolist()),
         free=posterior.free,
@@ -70,7 +70,8 @@ def _parameters(posterior: Posterior, priors: Priors, n_observations: int) -> tu
         low, high = (
             (value - deviation, value + deviation) if name == "sag_ratio" else (value * np.exp(-deviation), value * np.exp(deviation))
         )
-        told_by = _told_by(deviations.get(name), belief.deviation_ratio)
+        told_by = _told_by(deviations.get(name), belief, float(np.log(value)) if value > 0 else value)
+        high = min(high, np.exp(belief.highest_ratio))
         method = f"Laplace approximation; prior: {belief.why}" if told_by != "fixed" else f"not fitted: {belief.why}"
         estimate = Estimate(value=value, low=float(low), high=float(high), confidence_fraction=0.9, n_samples=n_observations, method=method)
         if told_by == "fixed":
@@ -79,10 +80,12 @@ def _parameters(posterior: Posterior, priors: Priors, n_observations: int) -> tu
     return tuple(fitted)
 
 
-def _told_by(posterior_deviation: float | None, prior_deviation: float) -> ToldBy:
-    if posterior_deviation is None or prior_deviation == 0:
+def _told_by(posterior_deviation: float | None, belief: Belief, place: float) -> ToldBy:
+    if posterior_deviation is None or belief.deviation_ratio == 0:
         return "fixed"
-    share = posterior_deviation / prior_deviation
+    if place > belief.highest_ratio - AT_BOUND:
+        return "bound"
+    share = posterior_deviation / belief.deviation_ratio
     return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
 
 

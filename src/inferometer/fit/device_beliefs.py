@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.fit.priors import BLEND_OF_GPU
+from inferometer.fit.priors import BLEND_OF_GPU, peak_rates
 from inferometer.perfmodel.roofline import Peaks, peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.types import F64
@@ -45,10 +45,11 @@ _MESSAGE_IN_A_STEP: Final = 1.85
 
 
 class DeviceBelief(NamedTuple):
-    """Centres (P), logarithms but for the sag, and standard deviations (P)."""
+    """Centres (P), logarithms but for the sag, standard deviations (P), and upper bounds (P) by the device's peaks."""
 
     centre: F64
     deviation: F64
+    highest: F64
 
 
 def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DeviceBelief:
@@ -60,7 +61,7 @@ def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) 
         The device does not compute in the format.
     """
     peaks, kernels = peaks_of(hardware, engine), hardware.kernels
-    rates = _kernel_rates(model, engine, hardware, peaks)
+    rates, bounds = _kernel_rates(model, engine, hardware, peaks), peak_rates(hardware, engine)
     link_bytes_per_s, message_s = 0.4 * (peaks.link_bytes_per_s or _NO_LINK_BYTES_PER_S), 1e-5
     if kernels.reduce_bytes_per_s is not None:
         link_bytes_per_s = _SENT_IN_A_STEP * kernels.reduce_bytes_per_s.value
@@ -87,6 +88,7 @@ def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) 
     return DeviceBelief(
         centre=np.array([float(np.log(table[name][0])) for name in UNKNOWNS]),
         deviation=np.array([table[name][1] for name in UNKNOWNS]),
+        highest=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
     )
 
 

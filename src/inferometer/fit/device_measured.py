@@ -19,16 +19,31 @@ def measured_subject(runs: Sequence[Run], engine: EngineSpec, ceilings: Ceilings
     SpecError
         They state another device than the one that was named.
     """
-    devices = sorted({name for run in runs if (name := _device_of(run.manifest.host, engine)) is not None})
-    if len(devices) > 1:
-        raise ModelError(f"the runs are of several devices: {', '.join(devices)}", allowed="runs on one device", try_="fit them apart")
-    device = devices[0] if devices else None
+    device, hardware = _device_name(runs, engine), stated_device(runs, engine, named)
     versions = sorted({run.manifest.engine.version for run in runs if run.manifest.engine is not None})
-    hardware = _checked(device, engine, named) if named is not None else known_device(device, engine)
     if hardware is None:
         hardware = _measured(runs[0].manifest.host, device, engine, ceilings)
     name = engine.engine if versions else None
     return subject_of(engine, hardware, device=device, name=name, version=", ".join(versions) or None)
+
+
+def stated_device(runs: Sequence[Run], engine: EngineSpec, named: HardwareSpec | None) -> HardwareSpec | None:
+    """The catalogue's device that was named, or that the sweeps state; None where the catalogue does not have it.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The same.
+    """
+    device = _device_name(runs, engine)
+    return known_device(device, engine) if named is None else _checked(device, engine, named)
+
+
+def _device_name(runs: Sequence[Run], engine: EngineSpec) -> str | None:
+    devices = sorted({name for run in runs if (name := _device_of(run.manifest.host, engine)) is not None})
+    if len(devices) > 1:
+        raise ModelError(f"the runs are of several devices: {', '.join(devices)}", allowed="runs on one device", try_="fit them apart")
+    return devices[0] if devices else None
 
 
 def _device_of(host: HostFacts | None, engine: EngineSpec) -> str | None:
@@ -74,4 +89,4 @@ def _measured(host: HostFacts | None, device: str | None, engine: EngineSpec, ce
     )
 
 
-__all__ = ["measured_subject"]
+__all__ = ["measured_subject", "stated_device"]

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.fit.observations import kv_traffic_ratio
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 
@@ -63,7 +64,34 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
         for j in range(i)
         if abs(correlation[i, j]) > _ENTANGLED and not {names[i], names[j]} & assumed
     ]
-    return (*alone, *pairs)
+    return (*at_bounds(model), *alone, *pairs)
 
 
-__all__ = ["Unidentified", "unidentified"]
+def at_bounds(model: StepTimeModel) -> tuple[Unidentified, ...]:
+    """Which rates did the data want above the device's peak? Then the steps are shorter than the work that is assumed of them allows."""
+    attention = model.trained_on.attention_implementation
+    assumed = kv_traffic_ratio(model.model, model.engine, attention)
+    if assumed <= model.kv_traffic_ratio:
+        return _at_peaks(model)
+    words = f"{assumed:g} bytes for each byte of KV cache, which {attention or 'this'} attention moves, would exceed the device's bandwidth"
+    leaner = Unidentified(
+        parameters=("kv_bytes_per_s",),
+        why=f"{words}: {model.kv_traffic_ratio:g} are assumed",
+        remedy="--mode compiled, if that is what was measured",
+    )
+    return (leaner, *_at_peaks(model))
+
+
+def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
+    return tuple(
+        Unidentified(
+            parameters=(entry.name,),
+            why=f"{entry.name} is at the peak of the device: the measured steps are shorter than what is assumed to be computed and moved",
+            remedy="check that --hardware, --dtype and --mode are those of the measurement, and the units of its table",
+        )
+        for entry in model.parameters
+        if entry.told_by == "bound"
+    )
+
+
+__all__ = ["Unidentified", "at_bounds", "unidentified"]

@@ -172,6 +172,7 @@ def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
     at = np.zeros(problem.believed.shape[0])
     noise = problem.noise.copy()
     spread = np.sqrt(np.diag(problem.missed) + problem.noise)
+    highest = np.concatenate([belief.highest - belief.centre for belief in problem.beliefs])
     for _ in range(_MAX_ROUNDS):
         line = _line(problem, at)
         left = np.abs(problem.log_seen - line.level) / (_ROBUST * spread)
@@ -179,7 +180,7 @@ def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
         inverse = _precision(problem, line, is_seen, noise)
         target = (problem.believed @ line.slopes[is_seen].T) @ (inverse @ _left(problem, line, is_seen))
         step = np.clip(target - at, -_LARGEST_STEP, _LARGEST_STEP)
-        at = at + step
+        at = np.minimum(at + step, highest)
         if np.abs(step).max() < _ENOUGH:
             break
     return at, noise

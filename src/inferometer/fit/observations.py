@@ -26,6 +26,9 @@ SEGMENT_STEPS: Final = 64
 _SCORE_BYTES: Final = 10
 """Live bytes per attention score in eager attention of one layer: 16-bit scores, their 32-bit softmax and its 16-bit copy, rounded up."""
 
+LEANER_TRAFFIC: Final = (3.0, 1.0)
+"""Of sdpa on a cache that grows by copying, and of a fused kernel: see ``kv_traffic_ratio``."""
+
 MIN_NOISE_RATIO: Final = 0.003
 """No median of a step time is taken to be better known than this."""
 
@@ -59,6 +62,8 @@ class Observations:
     run_ids: tuple[str, ...]
     rows: tuple[Observation, ...]
     computes_all_logits: bool
+    kv_traffic_ratio: float
+    """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
     """How machine speed was taken out; None where the runs carry no probes or taking it out did not help."""
 
@@ -102,13 +107,15 @@ def observe(runs: Sequence[Run], *, hardware: HardwareSpec | None = None, is_dri
     pooled = _pooled_spread([_corrected(sample, drift)[~_is_restless(sample)] for sample in samples])
     rows = tuple(_observation(sample, drift, pooled) for sample in samples)
     facts = runs[0].manifest.engine
+    attention = _attention_of(engine) if facts is None else facts.attention_implementation
     return Observations(
         model=model,
         engine=engine,
-        attention_implementation=_attention_of(engine) if facts is None else facts.attention_implementation,
+        attention_implementation=attention,
         run_ids=tuple(run.manifest.run_id for run in runs),
         rows=rows,
         computes_all_logits=all_logits,
+        kv_traffic_ratio=kv_traffic_ratio(model, engine, attention),
         drift=drift,
     )
 
@@ -140,6 +147,30 @@ def _subject(runs: Sequence[Run]) -> tuple[ModelSpec, EngineSpec]:
                 try_="fit them apart",
             )
     return subjects[0]
+
+
+def kv_traffic_ratio(model: ModelSpec, engine: EngineSpec, attention_implementation: str | None) -> float:
+    """How many bytes does attention move for each byte of KV cache that a decoding request holds?
+
+    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes the grown cache anew
+    (torch.cat: a read and a write), repeats it for each query head of a group (a read, g writes) and multiplies with the
+    repeated tensors (g reads): 3 + 2g bytes. Its sdpa path on a dynamic cache still concatenates: 3 bytes.
+
+    Source
+    ------
+    transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward), cache_utils.py (DynamicLayer.update).
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_model
+    >>> kv_traffic_ratio(find_model("qwen2.5-3b"), EngineSpec(mode="eager"), "eager")
+    19.0
+    """
+    if engine.engine != "transformers" or model.mla is not None:
+        return 1.0
+    group = model.attention.n_heads // model.attention.n_kv_heads
+    copies = 2.0 if engine.mode == "eager" else 0.0
+    return copies + (1.0 + 2.0 * group if attention_implementation == "eager" and group > 1 else 1.0)
 
 
 def _attention_of(engine: EngineSpec) -> str | None:
@@ -291,4 +322,14 @@ def _weighted_median(values: F64, weights: F64) -> float:
     return float(np.interp(weights.sum() / 2, shares, values[order]))
 
 
-__all__ = ["MIN_NOISE_RATIO", "SEGMENT_STEPS", "Observation", "Observations", "PhaseName", "computes_all_logits", "observe"]
+__all__ = [
+    "LEANER_TRAFFIC",
+    "MIN_NOISE_RATIO",
+    "SEGMENT_STEPS",
+    "Observation",
+    "Observations",
+    "PhaseName",
+    "computes_all_logits",
+    "kv_traffic_ratio",
+    "observe",
+]

@@ -4,17 +4,20 @@ Every prior is a log-normal (the sag: normal) with a width that says how little 
 do not feel it; parameters that they do not tell come out as the prior, and the fit says so (``told_by``).
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from inferometer.errors import SpecError
 from inferometer.fit.observations import Observations
+from inferometer.perfmodel.roofline import peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS, WorkColumns
 from inferometer.records.ceilings import probes_of
 from inferometer.records.types import F64, ProbeKind, Run
-from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,8 @@ class Belief:
     centre_ratio: float
     deviation_ratio: float
     why: str
+    highest_ratio: float = math.inf
+    """What the device's peak allows at most, as the centre is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,10 @@ class Priors:
         """The vector of standard deviations."""
         return np.array([belief.deviation_ratio for belief in self.beliefs])
 
+    def highest(self) -> F64:
+        """The vector of upper bounds."""
+        return np.array([belief.highest_ratio for belief in self.beliefs])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
@@ -50,6 +59,8 @@ class Ceilings:
     bytes_per_s: float | None
     flop_per_s: float | None
     is_measured: bool
+    peaks: dict[str, float] = field(default_factory=dict[str, float])
+    """The datasheet's, by the parameter that they bound; empty where no device is known."""
 
 
 BLEND_OF_GPU: Final = 2.0
@@ -57,36 +68,13 @@ BLEND_OF_GPU: Final = 2.0
 A100 and H100 give 1.6 to 2.4 (microsoft/vidur 7d47513, data/profiling, MIT)."""
 
 
-def kv_traffic_ratio(model: ModelSpec, engine: EngineSpec, attention_implementation: str | None) -> float:
-    """How many bytes does attention move for each byte of KV cache that a decoding request holds?
-
-    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes the grown cache anew
-    (torch.cat: a read and a write), repeats it for each query head of a group (a read, g writes) and multiplies with the
-    repeated tensors (g reads): 3 + 2g bytes. Its sdpa path on a dynamic cache still concatenates: 3 bytes.
-
-    Source
-    ------
-    transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward), cache_utils.py (DynamicLayer.update).
-
-    Example
-    -------
-    >>> from inferometer.spec.catalog import find_model
-    >>> kv_traffic_ratio(find_model("qwen2.5-3b"), EngineSpec(mode="eager"), "eager")
-    19.0
-    """
-    if engine.engine != "transformers" or model.mla is not None:
-        return 1.0
-    group = model.attention.n_heads // model.attention.n_kv_heads
-    copies = 2.0 if engine.mode == "eager" else 0.0
-    return copies + (1.0 + 2.0 * group if attention_implementation == "eager" and group > 1 else 1.0)
-
-
 def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec | None) -> Ceilings:
-    """The peaks to start from: those that the runs probed, else the datasheet's."""
+    """The peaks to start from: those that the runs probed, else the datasheet's, which bound every rate."""
+    peaks = {} if hardware is None else peak_rates(hardware, engine)
     read = _median_probe(runs, ProbeKind.READ, None)
     matmul = _median_probe(runs, ProbeKind.MATMUL, engine.dtype)
     if read is not None or matmul is not None:
-        return Ceilings(bytes_per_s=read, flop_per_s=matmul, is_measured=True)
+        return Ceilings(bytes_per_s=read, flop_per_s=matmul, is_measured=True, peaks=peaks)
     if hardware is None:
         return Ceilings(bytes_per_s=None, flop_per_s=None, is_measured=False)
     peak = hardware.peak_flop_per_s(engine.dtype)
@@ -94,7 +82,22 @@ def ceilings_of(runs: Sequence[Run], engine: EngineSpec, hardware: HardwareSpec 
         bytes_per_s=hardware.memory_bytes_per_s.value,
         flop_per_s=None if peak is None else peak.value,
         is_measured=False,
+        peaks=peaks,
     )
+
+
+def peak_rates(hardware: HardwareSpec, engine: EngineSpec) -> dict[str, float]:
+    """What no step of one device can exceed, by the parameter: of products, the peak of the fastest format that takes part."""
+    memory = hardware.memory_bytes_per_s.value
+    found = {"weight_bytes_per_s": memory, "kv_bytes_per_s": memory}
+    try:
+        peaks = peaks_of(hardware, engine)
+    except SpecError:  # the catalogue has no peak in this format, so nothing bounds its products
+        return found
+    of_weights = None if engine.quantization is None else hardware.peak_flop_per_s(engine.quantization)
+    flop_per_s = max(peaks.flop_per_s, 0.0 if of_weights is None else of_weights.value)
+    found |= {"matmul_flop_per_s": flop_per_s, "attention_flop_per_s": flop_per_s}
+    return found if peaks.link_bytes_per_s is None else found | {"link_bytes_per_s": peaks.link_bytes_per_s}
 
 
 def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceilings) -> Priors:
@@ -129,11 +132,13 @@ def priors_of(seen: Observations, work: WorkColumns, log_s: F64, ceilings: Ceili
         "blend_ratio": (BLEND_OF_GPU if is_gpu else 1.5, 0.15 if is_gpu else 0.3, "GEMM sweeps between sum and maximum"),
         "mixed_kv_ratio": (1.0, 0.0, "static batches never mix prefill and decode"),
     }
-    beliefs = [
-        Belief(centre_ratio=float(np.log(table[name][0])), deviation_ratio=table[name][1], why=table[name][2]) for name in PARAMETERS[:-1]
-    ]
+    beliefs = [_belief(*table[name], ceilings.peaks.get(name, math.inf)) for name in PARAMETERS[:-1]]
     beliefs.append(Belief(centre_ratio=0.0, deviation_ratio=0.05, why="efficiency is nearly constant over many rows"))
     return Priors(beliefs=tuple(beliefs), staircase_ratios=(0.0, 0.03, 0.06) if is_gpu else (0.0, 0.05, 0.1, 0.2, 0.4))
+
+
+def _belief(value: float, deviation: float, why: str, peak: float) -> Belief:
+    return Belief(centre_ratio=math.log(min(value, peak)), deviation_ratio=deviation, why=why, highest_ratio=math.log(peak))
 
 
 def _floor(seen: Observations) -> tuple[float, float, str]:
@@ -177,4 +182,4 @@ def _median_probe(runs: Sequence[Run], kind: ProbeKind, dtype: str | None) -> fl
     return float(np.median(np.concatenate(found))) if found else None
 
 
-__all__ = ["BLEND_OF_GPU", "Belief", "Ceilings", "Priors", "ceilings_of", "kv_traffic_ratio", "priors_of"]
+__all__ = ["BLEND_OF_GPU", "Belief", "Ceilings", "Priors", "ceilings_of", "peak_rates", "priors_of"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import OptimizeResult, least_squares
 
 from inferometer.fit.priors import Priors
 from inferometer.perfmodel.steptime_limits import moved
@@ -23,6 +23,8 @@ _OCTAVES: Final = 1.5
 
 _STUDENT_FREEDOM: Final = 4.0
 _STEP: Final = 1e-5
+AT_BOUND: Final = 1e-3
+"""A logarithm as close as this to its upper bound counts as at it."""
 _MAX_ROUNDS: Final = 3
 _SPREADS: Final = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 _USUAL_SPREAD: Final = (0.02, 0.8)
@@ -137,10 +139,20 @@ def _solve(data: Data, priors: Priors, strengths: Strengths, near: Posterior | N
         x[n_free:] = near.staircase.log_ratio
     weight = np.ones_like(sigma)
     derivative = cast("str", jacobian)  # scipy's jac takes a callable, which its signature denies
-    solution = least_squares(residuals, x, derivative, args=(weight,), method="lm", xtol=1e-5, ftol=1e-5)
+    highest = np.concatenate([priors.highest()[is_free], np.full(knots.size, np.inf)])
+
+    def solved(start: F64, weight: F64) -> OptimizeResult:
+        """Levenberg-Marquardt; where that exceeds a peak, the trust region reflective method below it (Branch, Coleman and Li 1999)."""
+        found = least_squares(residuals, start, derivative, args=(weight,), method="lm", xtol=1e-5, ftol=1e-5)
+        if (found.x <= highest).all():
+            return found
+        inside, bounds = np.minimum(found.x, highest - AT_BOUND), (-np.inf, highest)
+        return least_squares(residuals, inside, derivative, args=(weight,), bounds=bounds, xtol=1e-5, ftol=1e-5)
+
+    solution = solved(x, weight)
     for _ in range(2):
         weight = np.minimum(np.sqrt((_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + misfit(solution.x) ** 2)), 1.0)
-        solution = least_squares(residuals, solution.x, derivative, args=(weight,), method="lm", xtol=1e-5, ftol=1e-5)
+        solution = solved(solution.x, weight)
     x = solution.x
     precision = solution.jac.T @ solution.jac
     vector, staircase = unpacked(x)
@@ -165,4 +177,4 @@ def _log_prior_of(strengths: Strengths) -> float:
     return -0.5 * sum((math.log(value / centre) / width) ** 2 for value in (strengths.prefill_ratio, strengths.decode_ratio))
 
 
-__all__ = ["Data", "Posterior", "Strengths", "knots_of", "regress"]
+__all__ = ["AT_BOUND", "Data", "Posterior", "Strengths", "knots_of", "regress"]

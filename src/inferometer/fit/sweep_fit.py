@@ -9,12 +9,13 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import ModelError
 from inferometer.fit.assembly import data_of, model_of
-from inferometer.fit.device_measured import measured_subject
+from inferometer.fit.device_measured import measured_subject, stated_device
 from inferometer.fit.held_out import HeldOutPoint, claimed_deviation
-from inferometer.fit.observations import Observations, observe
+from inferometer.fit.observations import LEANER_TRAFFIC, Observations, observe
 from inferometer.fit.priors import Ceilings, Priors, ceilings_of, priors_of
 from inferometer.fit.regression import Data, Posterior, Strengths, regress
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.steptime_terms import parameters_of
 from inferometer.records.types import Run
 from inferometer.spec.types import HardwareSpec
 
@@ -52,7 +53,8 @@ def fit_and_validate(
     seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
     if len(seen.rows) < 2:
         raise ModelError(f"{len(seen.rows)} step time cannot carry a model", allowed="two or more", try_="a sweep over batch sizes")
-    ceilings = ceilings_of(runs, seen.engine, hardware)
+    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
+    seen = _physical(seen, ceilings)
     posterior = _posterior(seen, ceilings)
     held_out = _held_out(seen, ceilings, n_folds, posterior.strengths)
     subject = measured_subject(runs, seen.engine, ceilings, hardware)
@@ -68,7 +70,22 @@ def cross_validate(
     Every configuration is left out once, both phases together; folds are interleaved over the sorted configurations.
     """
     seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
-    return _held_out(seen, ceilings_of(runs, seen.engine, hardware), n_folds, None)
+    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
+    return _held_out(_physical(seen, ceilings), ceilings, n_folds, None)
+
+
+def _physical(seen: Observations, ceilings: Ceilings) -> Observations:
+    """The same with the KV traffic of a leaner attention, where that of the assumed one needs more bandwidth than the device has.
+
+    Tables do not state which attention ran: eager attention is assumed, which copies tens of bytes for each byte of the cache.
+    """
+    peak = ceilings.peaks.get("kv_bytes_per_s")
+    if peak is None or seen.kv_traffic_ratio <= 1:
+        return seen
+    unbounded = _posterior(seen, replace(ceilings, peaks={}))
+    rate = parameters_of(unbounded.vector).kv_bytes_per_s
+    possible = (ratio for ratio in (seen.kv_traffic_ratio, *LEANER_TRAFFIC) if rate * ratio <= peak * seen.kv_traffic_ratio)
+    return replace(seen, kv_traffic_ratio=next(possible, LEANER_TRAFFIC[-1]))
 
 
 def _priors(seen: Observations, data: Data, ceilings: Ceilings) -> Priors:

@@ -84,7 +84,8 @@ def _carried(fit: StepTimeModel, source: HardwareSpec, target: HardwareSpec, eng
     measured = fit.physical().vector()
     distance = measured - here.centre[:n_parameters]
     believed = there.deviation[:n_parameters] ** 2
-    vector = there.centre[:n_parameters] + np.where(is_measured, alike * distance, 0.0)
+    carried = there.centre[:n_parameters] + np.where(is_measured, alike * distance, 0.0)
+    vector = np.minimum(carried, there.highest[:n_parameters])
     spread = np.where(np.outer(is_measured, is_measured), np.outer(alike, alike) * _covariance(fit), 0.0)
     spread += np.diag(np.where(is_measured, (1 - alike**2) * believed, believed))
     is_fixed = np.array([parameter.told_by == "fixed" and parameter.name not in _LINK for parameter in _in_order(fit)])

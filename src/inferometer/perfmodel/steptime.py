@@ -24,7 +24,8 @@ from inferometer.stats.estimate import Estimate
 SCHEMA_VERSION: Final = 1
 CONFIDENCE_FRACTION: Final = 0.9
 
-ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed"]
+ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
+"""*bound*: the data want a higher rate than the device's peak, which it is then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
