@@ -7,8 +7,9 @@ Letters of shapes: N observations, K free parameters and knots.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from scipy.optimize import OptimizeResult, least_squares
@@ -29,6 +30,9 @@ _MAX_ROUNDS: Final = 3
 _SPREADS: Final = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16)
 _USUAL_SPREAD: Final = (0.02, 0.8)
 """Log-normal prior of a phase's spread around the model, so that three points that fit exactly do not claim certainty."""
+
+
+_Residuals: TypeAlias = Callable[[F64, F64], F64]
 
 
 class Data(NamedTuple):
@@ -138,21 +142,11 @@ def _solve(data: Data, priors: Priors, strengths: Strengths, near: Posterior | N
     if near is not None and near.staircase.log_ratio.size == knots.size:
         x[n_free:] = near.staircase.log_ratio
     weight = np.ones_like(sigma)
-    derivative = cast("str", jacobian)  # scipy's jac takes a callable, which its signature denies
     highest = np.concatenate([priors.highest()[is_free], np.full(knots.size, np.inf)])
-
-    def solved(start: F64, weight: F64) -> OptimizeResult:
-        """Levenberg-Marquardt; where that exceeds a peak, the trust region reflective method below it (Branch, Coleman and Li 1999)."""
-        found = least_squares(residuals, start, derivative, args=(weight,), method="lm", xtol=1e-5, ftol=1e-5)
-        if (found.x <= highest).all():
-            return found
-        inside, bounds = np.minimum(found.x, highest - AT_BOUND), (-np.inf, highest)
-        return least_squares(residuals, inside, derivative, args=(weight,), bounds=bounds, xtol=1e-5, ftol=1e-5)
-
-    solution = solved(x, weight)
+    solution = _least_squares(residuals, jacobian, x, weight, highest)
     for _ in range(2):
         weight = np.minimum(np.sqrt((_STUDENT_FREEDOM + 1) / (_STUDENT_FREEDOM + misfit(solution.x) ** 2)), 1.0)
-        solution = solved(solution.x, weight)
+        solution = _least_squares(residuals, jacobian, solution.x, weight, highest)
     x = solution.x
     precision = solution.jac.T @ solution.jac
     vector, staircase = unpacked(x)
@@ -161,6 +155,16 @@ def _solve(data: Data, priors: Priors, strengths: Strengths, near: Posterior | N
     log_prior = -0.5 * prior_misfit @ prior_misfit - np.sum(np.log(deviation[is_free])) + np.sum(np.log(np.diag(whitener)))
     log_evidence = log_likelihood + log_prior - 0.5 * np.linalg.slogdet(precision)[1] + _log_prior_of(strengths)
     return Posterior(vector, staircase, names, np.linalg.inv(precision), strengths, float(log_evidence))
+
+
+def _least_squares(residuals: _Residuals, jacobian: _Residuals, start: F64, weight: F64, highest: F64) -> OptimizeResult:
+    """Levenberg-Marquardt; where that exceeds a peak, the trust region reflective method below it (Branch, Coleman and Li 1999)."""
+    derivative = cast("str", jacobian)  # scipy's jac takes a callable, which its signature denies
+    found = least_squares(residuals, start, derivative, args=(weight,), method="lm", xtol=1e-5, ftol=1e-5)
+    if (found.x <= highest).all():
+        return found
+    inside, bounds = np.minimum(found.x, highest - AT_BOUND), (-np.inf, highest)
+    return least_squares(residuals, inside, derivative, args=(weight,), bounds=bounds, xtol=1e-5, ftol=1e-5)
 
 
 def _whitener(knots: F64, staircase_ratio: float) -> F64:
