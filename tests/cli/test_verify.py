@@ -20,6 +20,7 @@ from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.measure.run_names import now_utc
 from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
+from inferometer.records import durability
 from inferometer.records.reading import read_run
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -190,7 +191,7 @@ def test_what_was_measured_before_the_seal_is_refused(folder, fits):
     ("name", "change", "words"),
     [
         ("out/seal.json", lambda text: text.replace('"low": 0.', '"low": 0.0'), "the seal was edited"),
-        ("out/seal.json", lambda _: "{", "cannot be read"),
+        ("out/seal.json", lambda _: "{", "is damaged"),
         ("points.toml", lambda text: text.replace("[1, 4]", "[1, 2]"), "changed since"),
         ("points.toml", lambda text: text.replace("gen_tokens = 13", "gen_tokens = 14"), "changed since"),
         ("fit.json", lambda text: text + " ", "the fit, or the model and its device, changed since"),
@@ -235,7 +236,8 @@ def test_a_ledger_that_is_not_there_is_no_empty_one(folder):
 def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     outcome = verify("loads.toml", "--url", "http://127.0.0.1:9", folder=folder)
     assert outcome.returncode == 3
-    assert [entry["check"] for entry in entries(folder)] == [None]
+    assert [entry["check"] for entry in entries(folder)] == [None, None]
+    assert entries(folder)[1]["attempt"]["at"] == "4 users", "what is about to be measured is in the ledger before it begins"
     shown = run("ledger", "l.jsonl", "--json", folder=folder)
     assert json.loads(shown.stdout)["verdicts"] == ["open"]
 
@@ -248,6 +250,41 @@ def test_what_size_writes_is_sealed(folder):
     said = answer_of(verify("fleet/verify.toml", "--seal-only", folder=folder))
     assert said["experiment"]["seal"]["belief"]["basis"] == "datasheet"
     assert [promise["claim"]["objective"] for promise in said["experiment"]["promises"]] == ["ttft:p95<5000ms"]
+
+
+def with_new_sums(made, **changes):
+    """A run's manifest edited by its owner, who writes the sums anew."""
+    manifest = json.loads((made / "manifest.json").read_text())
+    content = json.dumps(manifest | changes).encode()
+    durability.write_sums(made, tuple(path.name for path in made.glob("*.parquet")), {"manifest.json": content})
+    (made / "manifest.json").write_bytes(content)
+
+
+def test_a_simulated_run_is_never_a_measured_one(folder):
+    verify("loads.toml", "--seal-only", folder=folder)
+    simulated = run(
+        "simulate", MODEL, "--fit", "fit.json", "--num-blocks", "500", "--max-model-len", "512", "--max-num-seqs", "3",
+        "--workload", "short.toml", "--concurrency", "4", "--requests", "90", "--out", "made", folder=folder,
+    )  # fmt: skip
+    assert simulated.returncode == 0, simulated.stderr
+    check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "it was simulated")
+    manifest = json.loads((folder / "made" / "manifest.json").read_text())
+    (folder / "made" / "manifest.json").write_text(json.dumps(manifest | {"origin": "measured"}))
+    check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "manifest.json differs from its checksum")
+    with_new_sums(folder / "made", origin="measured")
+    check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "it has no raw log")
+    assert all(entry["check"] is None for entry in entries(folder))
+
+
+def test_an_anchor_is_printed_and_expected(folder):
+    verify("points.toml", "--seal-only", folder=folder)
+    anchor = run("ledger", "l.jsonl", "--anchor", folder=folder).stdout.strip()
+    assert re.fullmatch(r"1:[0-9a-f]{64}", anchor)
+    assert f"still holds {anchor}" in run("ledger", "l.jsonl", "--expect", anchor, folder=folder).stdout
+    (folder / "l.jsonl").write_bytes(b"")
+    check_refused(run("ledger", "l.jsonl", "--expect", anchor, folder=folder), 4, "its end was cut off")
+    check_refused(run("ledger", "l.jsonl", "--expect", "head", folder=folder), 2, "is no anchor")
+    check_refused(run("ledger", "l.jsonl", "--anchor", folder=folder), 4, "no head")
 
 
 @pytest.mark.slow
@@ -307,12 +344,13 @@ def test_a_check_that_was_killed_goes_on_with_the_same_seal(folder):
         process = begun(believed.url, folder)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)
-        assert len(entries(folder)) == 1
+        assert [entry["attempt"] is None for entry in entries(folder)] == [True, False]
         sealed = (folder / "out" / "seal.json").read_bytes()
         said = answer_of(verify("loads.toml", "--url", believed.url, folder=folder))
     assert (folder / "out" / "seal.json").read_bytes() == sealed
     assert said["experiment"]["open_questions"] == [] or said["verdict"] == "INVALID"
-    assert [entry["check"] is None for entry in entries(folder)] == [True, False]
+    assert [entry["check"] is None for entry in entries(folder)] == [True, True, True, False]
+    assert "1 broken off" in run("ledger", "l.jsonl", folder=folder).stdout
 
 
 @pytest.mark.slow
@@ -340,6 +378,11 @@ def test_a_load_test_made_elsewhere_is_checked_by_its_requests(folder):
     said = answer_of(verify("loads.toml", "--check", "same", folder=folder))
     assert said["experiment"]["measured"][0]["asked_as"] == "the very requests"
     assert said["verdict"] == "INVALID" or {outcome["metric"] for outcome in outcomes(said)} >= {"ttft_p95_s", "output_tokens_per_s"}
+    run("verify", "loads.toml", "--seal-only", "--out", "late", "--ledger", "late.jsonl", folder=folder)
+    shutil.copytree(folder / "same", folder / "later")
+    with_new_sums(folder / "later", created_utc=now_utc())
+    late = run("verify", "loads.toml", "--check", "later", "--out", "late", "--ledger", "late.jsonl", folder=folder)
+    check_refused(late, 4, "before its prediction was sealed")
     run("export", "same", "--format", "vllm-bench", "--out", "bench.json", folder=folder)
     told = answer_of(
         run("verify", "loads.toml", "--check", "bench.json", "--out", "tool", "--ledger", "tool.jsonl", "--json", folder=folder)

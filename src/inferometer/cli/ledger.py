@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Final
 
 import click
+from rich.console import RenderableType
 
+from inferometer import suggestions
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.ledger_text import ledger_markdown, ledger_text
 from inferometer.cli.verify import LEDGER
 from inferometer.errors import RecordError
+from inferometer.measure.run_names import now_utc
 from inferometer.records.durability import replace_file
 from inferometer.spec.foreign_bytes import Door
-from inferometer.verify.ledger import read_ledger
+from inferometer.verify.ledger import read_ledger, refuse_future, refuse_without
 from inferometer.verify.score import Score, score_of
 
 _DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal=RecordError)
@@ -34,6 +37,10 @@ class LedgerAnswer:
     score: Score
     verdicts: tuple[str, ...]
     """Of the experiments, in their order."""
+    anchor: str | None = None
+    """The number of lines and the sum of the last: kept elsewhere, it shows later whether the chain was cut or written anew."""
+    expected: str | None = None
+    """The anchor that was given with --expect; the chain holds it."""
 
 
 ANSWER = LedgerAnswer
@@ -46,21 +53,32 @@ ANSWER = LedgerAnswer
 Examples:
   inferometer ledger
   inferometer ledger --markdown
+  inferometer ledger --anchor
 """,
 )
 @click.argument("given", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--markdown", is_flag=True, help="As it stands in a README.")
 @click.option("--into", type=click.Path(path_type=Path, dir_okay=False, exists=True), help=f"Put it into this file, after {BEGIN}.")
+@click.option("--anchor", "wants_anchor", is_flag=True, help="Print the chain's head alone, to keep in a git tag or a public note.")
+@click.option("--expect", metavar="ANCHOR", help="An anchor of before: is the chain still the one it was taken of?")
 @json_option
-def command(given: Path | None, into: Path | None, *, markdown: bool, as_json: bool) -> None:
+def command(given: Path | None, into: Path | None, expect: str | None, *, markdown: bool, wants_anchor: bool, as_json: bool) -> None:
     """How often were predictions right that were sealed before they were measured: the misses, and what was never measured, too?
 
-    The chain of sums is checked: a line that was changed, taken out or put in is named (exit 4).
+    The chain of sums is checked: a line that was changed, taken out, put in or dated in the future is named (exit 4). The owner of the
+    file can write the whole chain anew; --anchor and --expect show that, where the anchor was kept out of the owner's reach.
     """
     path = LEDGER if given is None else given
     if given is not None and not given.exists():
-        raise RecordError("there is no such ledger", where=str(given), try_="inferometer verify PLAN --ledger FILE, which writes one")
+        raise RecordError(
+            "there is no such ledger", where=str(given), try_=suggestions.command("verify", "PLAN", "--seal-only", "--ledger", given)
+        )
     entries = read_ledger(path)
+    refuse_future(entries, now_utc=now_utc(), where=str(path))
+    if expect is not None:
+        refuse_without(entries, expect, where=str(path))
+    if wants_anchor and not entries:
+        raise RecordError("an empty ledger has no head", where=str(path), allowed="a ledger with predictions")
     score = score_of(entries)
     said = LedgerAnswer(
         ledger=str(path),
@@ -68,11 +86,19 @@ def command(given: Path | None, into: Path | None, *, markdown: bool, as_json: b
         head_sha256=entries[-1].sha256 if entries else None,
         score=score,
         verdicts=tuple(experiment.verdict for experiment in score.experiments),
+        anchor=entries[-1].anchor if entries else None,
+        expected=expect,
     )
     if into is not None:
         put_into(into, ledger_markdown(score))
         talk(f"{into} says what {path} says")
-    give(said, as_json=as_json, show=lambda told: ledger_markdown(told.score) if markdown else ledger_text(told.score, path))
+    give(said, as_json=as_json, show=lambda told: _shown(told, path, markdown=markdown, wants_anchor=wants_anchor))
+
+
+def _shown(said: LedgerAnswer, path: Path, *, markdown: bool, wants_anchor: bool) -> RenderableType:
+    if wants_anchor and said.anchor is not None:
+        return said.anchor
+    return ledger_markdown(said.score) if markdown else ledger_text(said.score, path, expected=said.expected)
 
 
 def put_into(path: Path, text: str) -> None:

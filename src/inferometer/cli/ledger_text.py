@@ -29,7 +29,7 @@ _OF_METRICS: Final = (
 _OF_EXPERIMENTS: Final = ("experiment", "sealed (UTC)", "step times", "held", "wrong", "undecided", "open", "median error", "verdict")
 
 
-def ledger_text(score: Score, path: Path) -> RenderableType:
+def ledger_text(score: Score, path: Path, *, expected: str | None = None) -> RenderableType:
     """The answer first, then how right each metric was, then every experiment."""
     if not score.experiments:
         return f"{_NOTHING} ({path})"
@@ -41,7 +41,8 @@ def ledger_text(score: Score, path: Path) -> RenderableType:
         named, header=("", *named.header[1:]), rows=tuple((number, *row[1:]) for number, row in zip(numbers, named.rows, strict=True))
     )
     names = [Text(f"  {number}  {row[0]}") for number, row in zip(numbers, named.rows, strict=True)]
-    return Group(*parts, Text(), *tables, table_text(numbered), *names, Text(), Text(f"LEDGER {path}"))
+    held = "" if expected is None else f", which still holds {expected}"
+    return Group(*parts, Text(), *tables, table_text(numbered), *names, Text(), Text(f"LEDGER {path}{held}"))
 
 
 def ledger_markdown(score: Score) -> str:
@@ -94,6 +95,7 @@ def _experiment_row(one: Experiment) -> tuple[str, ...]:
     suspect = any(run.validity == "SUSPECT" for run in one.measured)
     notes = [f"{n_invalid} INVALID run{'s' if n_invalid > 1 else ''}"] if n_invalid and one.verdict != "INVALID" else []
     notes += ["SUSPECT"] if suspect else []
+    notes += [f"{one.n_broken_off} broken off"] if one.n_broken_off else []
     return (
         one.seal.experiment,
         one.sealed_utc[:16].replace("T", " "),

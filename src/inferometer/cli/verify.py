@@ -111,6 +111,7 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
         if asked.question.at in standing.open_questions:
             n_tries = len(standing.runs_of(asked.question.at))
             folder = sealed.folder / (f"load-{index:02d}" + (f"-try-{n_tries + 1}" if n_tries else ""))
+            sealed.begin(asked.question.at, folder)
             sealed.record([verify_replaying.replay(sealed, url, asked, folder)])
 
 

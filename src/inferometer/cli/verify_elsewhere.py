@@ -1,10 +1,13 @@
 """What was measured elsewhere, and is it an answer to what was sealed: our own runs, sweeps, and other tools' results?
 
-A load test of ours tells its workload, which must be the sealed one, request by request. Another tool's result does not: it must have as
-many requests of the same mean lengths, and come at the same rate.
+A load test of ours has its workload, which must be the sealed one, request by request, and the raw log of what came over the wire, which
+must hold the requests of its table: a simulated run has none, whatever its manifest says. Another tool's result has neither: it must have
+as many requests of the same mean lengths, and come at the same rate.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +15,12 @@ import numpy as np
 
 from inferometer.cli import named_fit, verify_loads, verify_runs, verify_sealing
 from inferometer.errors import RecordError
+from inferometer.records import load_decoding, raw_log, reading
+from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
 from inferometer.spec import resolve
 from inferometer.spec.workload import replay
-from inferometer.verify import checking, measurements, seals
+from inferometer.verify import checking, evidence, measurements, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
 """Of mean lengths and of the time between first and last request, where another tool sent requests of its own making."""
@@ -29,7 +34,7 @@ def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> 
     RecordError
         A run cannot be read, or is none of what was sealed; two of them are of the same load.
     """
-    found = [one for path in paths for run in verify_runs.runs_of(path) for one in _of_run(sealed, run)]
+    found = [one for path in paths for run in verify_runs.runs_of(path) for one in _of_run(sealed, run, path)]
     asked = [one.measured.at for one in found]
     twice = next((at for at in asked if asked.count(at) > 1), None)
     if twice is not None:
@@ -37,18 +42,46 @@ def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> 
     return tuple(found)
 
 
-def _of_run(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measurement, ...]:
+def _of_run(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[checking.Measurement, ...]:
     if run.manifest.origin == "simulated":
         raise _other(run, "it was simulated", "a measured run")
     if sealed.points:
-        return _of_sweep(sealed, run)
+        return _of_sweep(sealed, run, path)
     if run.requests is None:
         raise _other(run, "it is no run of requests", "inferometer load, or another tool's results with every request")
     asked, asked_as = _asked_by(sealed, run, run.requests)
-    return (measurements.load_measurement(sealed.seal, asked.question.at, run, asked_as),)
+    proof = evidence.evidence_of(_place_of(path))
+    return (measurements.load_measurement(sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof),)
 
 
-def _of_sweep(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measurement, ...]:
+def _place_of(path: Path) -> Path:
+    """The run's folder, or another tool's file."""
+    return reading.directory_of(path) if path.is_dir() or path.name == MANIFEST_NAME else path
+
+
+def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
+    """A run of ours, whose raw log was read: it began no later than the first session in it, whatever the manifest says.
+
+    Raises
+    ------
+    RecordError
+        It has no raw log, or one of other requests.
+    """
+    if not (path.is_dir() or path.name == MANIFEST_NAME):
+        return run  # another tool's file
+    folder = reading.directory_of(path)
+    if not raw_log.raw_logs(folder):
+        allowed = "a load test with its folder raw/, or the file that another tool wrote itself"
+        raise _other(run, "it has no raw log, so nobody can tell that it was measured", allowed)
+    decoded = load_decoding.decode_load(folder, asked.drawn.plan)
+    for name in ("request_index", "intended_send_ns", "sent_ns", "finished_ns"):
+        if not np.array_equal(getattr(decoded.requests, name), getattr(run.requests, name)):
+            raise _other(run, f"its table and its raw log differ ({name})", "the table of the raw log")
+    began_utc = min([run.manifest.created_utc, *(one.started_utc for one in decoded.sessions)], key=datetime.fromisoformat)
+    return replace(run, manifest=replace(run.manifest, created_utc=began_utc))
+
+
+def _of_sweep(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[checking.Measurement, ...]:
     plan, server = run.manifest.plan, sealed.plan.server
     if run.manifest.model is None or plan is None:
         raise _other(run, "it is no sweep that says which model and engine it measured", "inferometer sweep or quick")
@@ -59,7 +92,8 @@ def _of_sweep(sealed: verify_sealing.Sealed, run: Run) -> tuple[checking.Measure
         engine = named_fit.step_fit(Path(server.fit), named_fit.question_of({}, believed, None)).model.engine
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
-    return measurements.point_measurements(run, {one.question.at: one.point for one in sealed.points})
+    asked = {one.question.at: one.point for one in sealed.points}
+    return measurements.point_measurements(run, asked, evidence.evidence_of(_place_of(path)))
 
 
 def _asked_by(sealed: verify_sealing.Sealed, run: Run, requests: RequestTable) -> tuple[verify_loads.AskedLoad, str]:

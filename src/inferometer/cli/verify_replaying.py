@@ -6,11 +6,12 @@ from inferometer.cli import load_options, load_running, load_wording
 from inferometer.cli.answer import talk
 from inferometer.cli.verify_loads import AskedLoad
 from inferometer.cli.verify_sealing import Sealed
+from inferometer.errors import MeasureError
 from inferometer.measure.load import messages, target
 from inferometer.measure.metrics_page import source_of
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.objectives import parse_objective
-from inferometer.verify import checking, measurements
+from inferometer.verify import checking, evidence, measurements
 
 
 def check_url(url: str) -> None:
@@ -39,10 +40,14 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
     request = load_request(sealed, url, asked)
     load_wording.check_prompts(request.load, asked.drawn)
     talk(f"{asked.question.at}: {load_wording.what_will_happen(request.load, asked.drawn)}")
-    loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed), as_json=False)
+    try:
+        loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed), as_json=False)
+    except MeasureError as error:
+        try_ = f"in the plan, under [client], what `inferometer load` takes as {error.try_}" if error.try_ else None
+        raise MeasureError(error.what, where=error.where, allowed=error.allowed, try_=try_) from error
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    return measurements.load_measurement(sealed.seal, asked.question.at, loaded.run, "the very requests, replayed")
+    return measurements.load_measurement(sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder))
 
 
 def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.LoadRequest:

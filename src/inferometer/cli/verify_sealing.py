@@ -12,8 +12,10 @@ from inferometer.cli import verify_belief, verify_loads, verify_points
 from inferometer.errors import RecordError
 from inferometer.measure.code_version import git_commit
 from inferometer.measure.run_names import now_utc
+from inferometer.records import migrations
+from inferometer.records.layout import MANIFEST_NAME
 from inferometer.spec.verify_plan import VerifyPlan
-from inferometer.verify import checking, ledger, score, seal_file, seals
+from inferometer.verify import checking, evidence, ledger, score, seal_file, seals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,17 @@ class Sealed:
         return next(
             score.experiment_of(entries, entry) for entry in entries if entry.seal is not None and entry.seal_sha256 == self.seal_sha256
         )
+
+    def begin(self, at: str, folder: Path) -> None:
+        """Put into the ledger that this question is about to be measured.
+
+        Raises
+        ------
+        RecordError
+            The ledger cannot be written, or was tampered with.
+        """
+        attempt = checking.Attempt(seal_sha256=self.seal_sha256, at=at, folder=folder.name)
+        ledger.append(self.ledger, at_utc=now_utc(), add=lambda _: attempt)
 
     def record(self, measurements: Sequence[checking.Measurement]) -> None:
         """Put into the ledger what came of these measurements, those that it has left out.
@@ -74,7 +87,17 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
         _refuse_changed(plan, asked, seal, folder)
     sha256 = seals.sha256_of(seal)
     ledger.append(ledger_path, at_utc=now_utc(), add=lambda entries: None if ledger.sealed_entry(entries, sha256) else seal)
+    _refuse_changed_runs(folder, ledger.checks_of(ledger.read_ledger(ledger_path), sha256))
     return Sealed(plan=plan, ledger=ledger_path, folder=folder, seal=seal, seal_sha256=sha256, loads=loads, points=points)
+
+
+def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None:
+    """The runs of this folder that the ledger has must be as they were when it took them in."""
+    stored = {one.run_id: one.evidence for check in checks for one in check.measured if one.evidence}
+    for manifest_path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
+        run_id = migrations.read_manifest(manifest_path).manifest.run_id
+        if run_id in stored:
+            evidence.refuse_changed(manifest_path.parent, stored[run_id], run_id=run_id)
 
 
 def _new(

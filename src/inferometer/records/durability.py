@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -81,9 +82,13 @@ _FILES: Final = ("more open files than this process may have", "ulimit -n 65536,
 _ADVICE: Final = {errno.ENOSPC: _FREE, errno.EDQUOT: _FREE, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
 
 
-def write_sums(folder: Path, names: tuple[str, ...]) -> None:
-    """Store the checksums of these files of ``folder`` beside them (Parquet itself does not notice a flipped byte)."""
-    lines = [f"{_sum_of(folder / name)}  {name}\n" for name in names]
+def write_sums(folder: Path, names: tuple[str, ...], coming: Mapping[str, bytes] | None = None) -> None:
+    """Store the checksums of these files of ``folder`` beside them (Parquet itself does not notice a flipped byte).
+
+    ``coming`` are files that are written after their sums: the manifest, which declares the run complete, comes last.
+    """
+    lines = [f"{sum_of(folder / name)}  {name}\n" for name in names]
+    lines += [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in (coming or {}).items()]
     replace_file(folder / SUMS_NAME, "".join(lines).encode())
 
 
@@ -103,12 +108,19 @@ def damaged_files(folder: Path) -> tuple[str, ...]:
     for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
         expected, _, name = line.partition("  ")
         path = folder / name
-        if not name or Path(name).name != name or not path.is_file() or _sum_of(path) != expected:
+        if not name or Path(name).name != name or not path.is_file() or sum_of(path) != expected:
             damaged.append(name or SUMS_NAME)
     return tuple(damaged)
 
 
-def _sum_of(path: Path) -> str:
+def sum_of(path: Path) -> str:
+    """The SHA-256 of a file.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read.
+    """
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -175,6 +187,7 @@ __all__ = [
     "move_into_place",
     "remove_folder",
     "replace_file",
+    "sum_of",
     "summed_files",
     "sync_folder",
     "write_sums",

@@ -5,7 +5,7 @@
     manifest.json                  what, where, when, how; ``is_complete`` is set last
     writer.lock                    held while somebody writes
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
-    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      the merged tables of a complete sweep
+    sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      (of the manifest too) the merged tables of a complete sweep
     requests.parquet, steps.parquet, step_parts.parquet, SHA256SUMS those of a run of requests; a table it does not have is no file
     visits.parquet                 and which of several servers had which request
     step_memory.parquet            and what is known of holes and swaps at each step

@@ -143,7 +143,7 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
 
 def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
     """Which tables must a complete run have: those with a checksum; where the checksums are lost, a sweep's three or what is there."""
-    summed = durability.summed_files(directory)
+    summed = tuple(name for name in durability.summed_files(directory) if name != MANIFEST_NAME)
     there = tuple(name for name in TABLE_FILES.values() if (directory / name).is_file())
     return summed or (TABLE_NAMES if manifest.plan is not None or not there else there)
 

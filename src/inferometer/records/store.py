@@ -133,7 +133,6 @@ class RunWriter:
             _merge(self._directory, folders, SWEEP_NAME, SweepTable)
             _merge(self._directory, folders, STEPS_NAME, StepTable)
             _merge(self._directory, folders, CEILINGS_NAME, CeilingTable)
-            durability.write_sums(self._directory, TABLE_NAMES)
             manifest = replace(
                 self._manifest,
                 is_complete=True,
@@ -141,6 +140,7 @@ class RunWriter:
                 engine=_at_the_end(self._manifest.engine, engine),
                 cautions=resuming.without_repeats((*self._manifest.cautions, *cautions)),
             )
+            durability.write_sums(self._directory, TABLE_NAMES, {MANIFEST_NAME: _content_of(manifest)})
             _write_manifest(self._directory, manifest)
         except RecordError as error:
             _sweep_up(self._directory)
@@ -194,8 +194,11 @@ def _resumed(directory: Path, stored: RunManifest, asked: RunManifest) -> RunMan
 
 
 def _write_manifest(directory: Path, manifest: RunManifest) -> None:
-    content = msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2)
-    durability.replace_file(directory / MANIFEST_NAME, content + b"\n")
+    durability.replace_file(directory / MANIFEST_NAME, _content_of(manifest))
+
+
+def _content_of(manifest: RunManifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2) + b"\n"
 
 
 def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Table]) -> None:

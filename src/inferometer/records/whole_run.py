@@ -52,9 +52,9 @@ def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) 
             temporary = directory / (name + durability.TEMPORARY_SUFFIX)
             parquet.write_table(temporary, table)
             durability.move_into_place(temporary, directory / name)
-        durability.write_sums(directory, tuple(stored))
-        content = msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2)
-        durability.replace_file(directory / MANIFEST_NAME, content + b"\n")
+        content = msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2) + b"\n"
+        durability.write_sums(directory, tuple(stored), {MANIFEST_NAME: content})
+        durability.replace_file(directory / MANIFEST_NAME, content)
     except RecordError:
         for name in (*stored, durability.SUMS_NAME):
             (directory / name).unlink(missing_ok=True)

@@ -14,11 +14,14 @@ from typing import Final, Literal, TypeAlias
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ValidityVerdict
 from inferometer.stats.estimate import Estimate, Verdict
+from inferometer.verify.evidence import FileSum
 from inferometer.verify.seals import Claim, Metric, PromiseClaim, Seal
 
 ClaimVerdict: TypeAlias = Literal["held", "wrong", "undecided"]
 CheckVerdict: TypeAlias = Literal["held", "wrong", "undecided", "INVALID", "open"]
 
+REPLAYED: Final = "the very requests, replayed"
+"""How a question is known that this command itself measured."""
 _WORST_FIRST: Final[tuple[CheckVerdict, ...]] = ("INVALID", "wrong", "open", "undecided", "held")
 
 
@@ -36,6 +39,8 @@ class Measured:
     """None: nobody judged it (sweeps, other tools)."""
     why: str | None
     """Why it is not VALID."""
+    evidence: tuple[FileSum, ...] = ()
+    """The files of the run, and their sums; none in entries of versions that did not store them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,16 @@ class PromiseOutcome:
     at: str
     measured: Verdict
     verdict: ClaimVerdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A measurement that is about to begin: a run that is killed, because it went badly or not, leaves this line."""
+
+    seal_sha256: str
+    at: str
+    folder: str
+    """Its name inside the experiment's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +197,8 @@ def _refuse_early(measured: Measured, sealed_utc: str) -> None:
 
 
 __all__ = [
+    "REPLAYED",
+    "Attempt",
     "Check",
     "CheckVerdict",
     "ClaimVerdict",

@@ -1,32 +1,40 @@
 """What was ever sealed, and what became of it: a file to which lines are only added, each of which holds to the one before?
 
 A line is one entry in canonical JSON. It carries the SHA-256 of the line before it and of itself: a line that is changed, taken out or put
-in breaks the chain where it stands. An entry is put in whole or not at all, by one writer at a time.
+in breaks the chain where it stands. An entry is put in whole or not at all, by one writer at a time. Whoever owns the file can write the
+whole chain anew, or cut its end: an *anchor*, the number and sum of the last line, kept where the owner cannot change it, shows that.
 """
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
-from inferometer.errors import RecordError
+from inferometer.errors import RecordError, SpecError
 from inferometer.records import durability
 from inferometer.spec.foreign_bytes import Door
-from inferometer.verify.checking import Check
+from inferometer.verify.checking import Attempt, Check
 from inferometer.verify.seals import Seal, canonical, sha256_of
 
+Content: TypeAlias = Seal | Attempt | Check
 _DOOR: Final = Door(noun="ledger", allowed="lines as they were written", refusal=RecordError, try_="another --ledger")
-
+_CLOCKS_DIFFER_S: Final = 300.0
+_SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64
 """What the first line holds to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line: predictions that were sealed, or what became of some."""
+    """One line: predictions that were sealed, an attempt to measure some, or what came of one.
+
+    Fields that came later have a default: lines without them stay as they were written.
+    """
 
     number: int
     at_utc: str
@@ -35,13 +43,20 @@ class Entry:
     previous_sha256: str
     sha256: str = ""
     """Of the entry with this field empty."""
+    attempt: Attempt | None = None
 
     @property
     def seal_sha256(self) -> str:
         """Which predictions is this about?"""
         if self.seal is not None:
             return sha256_of(self.seal)
-        return "" if self.check is None else self.check.seal_sha256
+        about = self.check or self.attempt
+        return "" if about is None else about.seal_sha256
+
+    @property
+    def anchor(self) -> str:
+        """The number of lines up to this one, and its sum: what to keep elsewhere."""
+        return f"{self.number + 1}:{self.sha256}"
 
 
 def read_ledger(path: Path) -> tuple[Entry, ...]:
@@ -64,25 +79,28 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def append(path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Seal | Check | None]) -> Entry | None:
+def append(path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]) -> Entry | None:
     """Add what ``add`` makes of the entries that are there, unless that is None. Nobody else can add meanwhile.
 
     Raises
     ------
     RecordError
-        The ledger cannot be read or written, or was tampered with.
+        The ledger cannot be read or written, was tampered with, or something is dated after ``at_utc``, which is now.
     """
     durability.make_folder(path.parent)
     with _alone(path.parent):
         entries = read_ledger(path)
+        refuse_future(entries, now_utc=at_utc, where=str(path))
         content = add(entries)
         if content is None:
             return None
+        _refuse_future_content(content, at_utc)
         entry = Entry(
             number=len(entries),
             at_utc=at_utc,
             seal=content if isinstance(content, Seal) else None,
             check=content if isinstance(content, Check) else None,
+            attempt=content if isinstance(content, Attempt) else None,
             previous_sha256=entries[-1].sha256 if entries else FIRST,
         )
         entry = replace(entry, sha256=sha256_of(entry))
@@ -101,6 +119,49 @@ def checks_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Check, ...]:
     return tuple(entry.check for entry in entries if entry.check is not None and entry.check.seal_sha256 == seal_sha256)
 
 
+def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ...]:
+    """Every measurement of them that was begun, in order."""
+    return tuple(entry.attempt for entry in entries if entry.attempt is not None and entry.attempt.seal_sha256 == seal_sha256)
+
+
+def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None:
+    """Is a line dated after now, or before the line above it?
+
+    Raises
+    ------
+    RecordError
+        One is: its date, or this machine's clock, is wrong.
+    """
+    before_utc = ""
+    for entry in entries:
+        if _is_after(entry.at_utc, now_utc):
+            _refuse_date(f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, which is in the future", where)
+        if before_utc and _is_after(before_utc, entry.at_utc):
+            _refuse_date(f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, before the line above it: {before_utc}", where)
+        before_utc = entry.at_utc
+
+
+def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None:
+    """Does the chain still hold what this anchor was taken of?
+
+    Raises
+    ------
+    SpecError, RecordError
+        It is no anchor; the chain was cut before it, or written anew.
+    """
+    number, _, sha256 = anchor.strip().partition(":")
+    if not number.isdecimal() or not _SHA256.fullmatch(sha256):
+        raise SpecError(f"{anchor!r} is no anchor", where="--expect", allowed="LINES:SHA256, as --anchor prints it", try_="--anchor")
+    n_lines = int(number)
+    if n_lines > len(entries):
+        what = f"the ledger has {len(entries)} lines and had {n_lines} when it was anchored: its end was cut off"
+    elif n_lines < 1 or entries[n_lines - 1].sha256 != sha256:
+        what = f"line {n_lines} of the ledger is not the one that was anchored: the chain was written anew"
+    else:
+        return
+    raise RecordError(what, where=where, allowed=f"a chain with {anchor}", try_="the file as it was, from version control or a copy")
+
+
 @contextmanager
 def _alone(folder: Path) -> Generator[None]:
     """Hold the folder, waiting for whoever holds it; the kernel lets go when the process dies."""
@@ -117,12 +178,31 @@ def _alone(folder: Path) -> Generator[None]:
 
 def _entry(line: bytes, path: Path, number: int) -> Entry:
     try:
+        written = _DOOR.json(line, dict[str, object], where=str(path))
         entry = _DOOR.json(line, Entry, where=str(path))
     except RecordError as error:
         _refuse(path, number, f"it is no entry: {error.what}")
-    if sha256_of(replace(entry, sha256="")) != entry.sha256 or canonical(entry) != line:
+    # The sum is of the fields that were written: a line of an older version has fewer than Entry.
+    if sha256_of(written | {"sha256": ""}) != entry.sha256 or canonical(written) != line:
         _refuse(path, number, "it differs from its own sum: it was changed")
     return entry
+
+
+def _refuse_future_content(content: Content, now_utc: str) -> None:
+    if isinstance(content, Seal) and _is_after(content.sealed_utc, now_utc):
+        _refuse_date(f"the predictions are dated {content.sealed_utc}, which is in the future", "the seal")
+    for one in content.measured if isinstance(content, Check) else ():
+        if _is_after(one.measured_utc, now_utc):
+            _refuse_date(f"{one.at} was measured at {one.measured_utc}, which is in the future", f"run {one.run_id}")
+
+
+def _is_after(one_utc: str, other_utc: str) -> bool:
+    """Later by more than two clocks that are well kept differ."""
+    return (datetime.fromisoformat(one_utc) - datetime.fromisoformat(other_utc)).total_seconds() > _CLOCKS_DIFFER_S
+
+
+def _refuse_date(what: str, where: str) -> NoReturn:
+    raise RecordError(what, where=where, allowed="dates up to now, in order", try_="the true date, or this machine's clock set right")
 
 
 def _refuse(path: Path, number: int, why: str) -> NoReturn:
@@ -134,4 +214,15 @@ def _refuse(path: Path, number: int, why: str) -> NoReturn:
     )
 
 
-__all__ = ["FIRST", "Entry", "append", "checks_of", "read_ledger", "sealed_entry"]
+__all__ = [
+    "FIRST",
+    "Content",
+    "Entry",
+    "append",
+    "attempts_of",
+    "checks_of",
+    "read_ledger",
+    "refuse_future",
+    "refuse_without",
+    "sealed_entry",
+]

@@ -9,10 +9,11 @@ from inferometer.spec.objectives import parse_objective
 from inferometer.spec.types import SweepPoint
 from inferometer.verify.checking import Measured, Measurement
 from inferometer.verify.claims import values_of_point, values_of_requests
+from inferometer.verify.evidence import FileSum
 from inferometer.verify.seals import Seal
 
 
-def load_measurement(seal: Seal, at: str, run: Run, asked_as: str) -> Measurement:
+def load_measurement(seal: Seal, at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]) -> Measurement:
     """What a run of requests says of the load ``at``.
 
     Raises
@@ -22,10 +23,10 @@ def load_measurement(seal: Seal, at: str, run: Run, asked_as: str) -> Measuremen
     """
     objective = next((promise.objective for promise in seal.promises if promise.at == at), None)
     promise = None if objective is None else judge_objective(run, parse_objective(objective, where="the seal")).verdict
-    return Measurement(measured=_measured(at, run, asked_as), values=values_of_requests(summarise_requests(run)), promise=promise)
+    return Measurement(measured=_measured(at, run, asked_as, evidence), values=values_of_requests(summarise_requests(run)), promise=promise)
 
 
-def point_measurements(run: Run, asked: dict[str, SweepPoint]) -> tuple[Measurement, ...]:
+def point_measurements(run: Run, asked: dict[str, SweepPoint], evidence: tuple[FileSum, ...]) -> tuple[Measurement, ...]:
     """What a sweep says of those of its points that were asked about, by name.
 
     Raises
@@ -35,7 +36,7 @@ def point_measurements(run: Run, asked: dict[str, SweepPoint]) -> tuple[Measurem
     """
     found = {summary.point: summary for summary in summarise_points(run) if summary.status == "ok"}
     measurements = tuple(
-        Measurement(measured=_measured(at, run, "the same point"), values=values_of_point(found[point]), promise=None)
+        Measurement(measured=_measured(at, run, "the same point", evidence), values=values_of_point(found[point]), promise=None)
         for at, point in asked.items()
         if point in found
     )
@@ -44,12 +45,12 @@ def point_measurements(run: Run, asked: dict[str, SweepPoint]) -> tuple[Measurem
             "the sweep measured none of the points that were sealed",
             where=f"run {run.manifest.run_id}",
             allowed=f"{'; '.join(asked)}; as many generated tokens",
-            try_="inferometer sweep --seq … --batch-sizes … --gen-tokens … with the plan's numbers",
+            try_="sweep with --seq, --batch-sizes and --gen-tokens as in the plan",
         )
     return measurements
 
 
-def _measured(at: str, run: Run, asked_as: str) -> Measured:
+def _measured(at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]) -> Measured:
     validity = run.manifest.validity
     reasons = [] if validity is None else [reason.text for reason in validity.reasons if reason.verdict != "VALID"]
     return Measured(
@@ -59,6 +60,7 @@ def _measured(at: str, run: Run, asked_as: str) -> Measured:
         asked_as=asked_as,
         validity=None if validity is None else validity.verdict,
         why="; ".join(reasons) or None,
+        evidence=evidence,
     )
 
 

@@ -3,6 +3,7 @@
 A claim counts once, by the first valid measurement of it. Open claims are shown and are in no share.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
@@ -11,6 +12,8 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.verify.checking import (
+    REPLAYED,
+    Attempt,
     Check,
     CheckVerdict,
     ClaimVerdict,
@@ -21,7 +24,8 @@ from inferometer.verify.checking import (
     checked,
     verdict_of,
 )
-from inferometer.verify.ledger import Entry, checks_of, sealed_entry
+from inferometer.verify.evidence import shared_raw_log
+from inferometer.verify.ledger import Entry, attempts_of, checks_of, sealed_entry
 from inferometer.verify.seals import Basis, Claim, Metric, PromiseClaim, Seal
 
 
@@ -55,6 +59,8 @@ class Experiment:
     """Every run that asked one of its questions, in the order of the ledger; INVALID ones too."""
     open_questions: tuple[str, ...]
     """Never measured, or only by INVALID runs."""
+    attempts: tuple[Attempt, ...] = ()
+    """Replays that were begun, in order."""
 
     @property
     def verdict(self) -> CheckVerdict:
@@ -71,6 +77,12 @@ class Experiment:
             if outcome is not None:
                 found.append(outcome.verdict)
         return tuple(found)
+
+    @property
+    def n_broken_off(self) -> int:
+        """Replays that were begun and of which the ledger has no run."""
+        n_runs = Counter(one.at for one in self.measured if one.asked_as == REPLAYED)
+        return sum(max(n_begun - n_runs[at], 0) for at, n_begun in Counter(one.at for one in self.attempts).items())
 
     def runs_of(self, at: str) -> tuple[Measured, ...]:
         """The runs that asked this question."""
@@ -147,6 +159,7 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
         promises=tuple(PromiseState(claim=claim, outcome=promises.get(claim.at)) for claim in seal.promises),
         measured=measured,
         open_questions=tuple(one.at for one in seal.questions if one.at not in decided),
+        attempts=attempts_of(entries, sealed.seal_sha256),
     )
 
 
@@ -164,6 +177,7 @@ def check_of(entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[
     experiment = experiment_of(entries, sealed)
     for one in measurements:
         _refuse_second(experiment, one.measured)
+        _refuse_copy(entries, one.measured)
     known = {(one.at, one.run_id) for one in experiment.measured}
     new = [one for one in measurements if (one.measured.at, one.measured.run_id) not in known]
     return checked(sealed.seal, seal_sha256, sealed.at_utc, new) if new else None
@@ -177,6 +191,19 @@ def _refuse_second(experiment: Experiment, measured: Measured) -> None:
             where=f"run {measured.run_id}",
             allowed="the first valid measurement of a prediction; others prove nothing about it",
             try_="--seal-only with another folder, for a new prediction",
+        )
+
+
+def _refuse_copy(entries: Sequence[Entry], measured: Measured) -> None:
+    """The same raw log under another run's name is no other measurement."""
+    known = (one for entry in entries if entry.check is not None for one in entry.check.measured if one.run_id != measured.run_id)
+    first = next((one for one in known if shared_raw_log(measured.evidence, one.evidence)), None)
+    if first is not None:
+        raise RecordError(
+            f"run {measured.run_id} has a raw log of run {first.run_id}, which answered {first.at}",
+            where=f"run {measured.run_id}",
+            allowed="a measurement of its own",
+            try_="measure again",
         )
 
 
