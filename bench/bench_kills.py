@@ -53,8 +53,12 @@ max_num_seqs = 3
 [traffic]
 workload = 'short.toml'
 concurrencies = [4]
-n_requests = 400
+n_requests = 1200
 slo = '{_SLO}'
+[client]
+served_model = 'm'
+endpoint = 'completions'
+processes = 2
 """
 _SHORT: Final = """[[classes]]
 name = 'short'
@@ -148,6 +152,7 @@ def main() -> None:
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--verbs", default=",".join(VERBS))
     asked = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and its children would too
     seen: dict[str, list[Outcome]] = {}
     for one in outcomes(asked.verbs.split(","), asked.moments):
         seen.setdefault(one.verb, []).append(one)

@@ -14,6 +14,12 @@ PLACEHOLDER = re.compile(r"[A-Z][A-Z_]*(/[A-Z]+)?|runs/NAME")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 
 
+OF_OTHERS = frozenset({"--enable-expert-parallel", "--save-detailed"})
+"""Flags of vLLM that are named beside ours."""
+READERS = frozenset({"show", "report", "explain", "export", "compare", "verify"})
+"""What they print of a run are remedies for the command that made it."""
+
+
 def commands_of(verb: str) -> list[click.Command]:
     """A verb's parsers: some verbs have a second one for servers."""
     with click.Context(app) as context:
@@ -78,10 +84,11 @@ def _convert(parameter: click.Parameter, value: object, context: click.Context) 
 
 
 def check_said(verb: str, text: str) -> None:
-    """Of an error or a page: the commands in its lines parse, and loose flags are the verb's own, or those of a verb beside them."""
+    """Of help, an error or a page: each flag is the verb's own, or one of a verb that its line names."""
     for line in text.splitlines():
         own = {*re.findall(r"\b(?:inferometer|with|of) ([a-z]+)\b", line), *re.findall(r"\b([a-z]+) --", line), verb}
-        known = frozenset({"--version"}).union(*(flags_of(one) for one in own if one in VERBS))
+        own |= VERBS.keys() if verb in READERS else set()
+        known = OF_OTHERS.union(*(flags_of(one) for one in own if one in VERBS))
         unknown = [flag for flag in FLAG.findall(line) if flag not in known]
         assert not unknown, f"`inferometer {verb}` says {line.strip()!r}, but has no {unknown}"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.cli.main import main
+import suggested
+from inferometer.cli.main import VERBS, main
 
 
 def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,16 @@ def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
                 main()
             except SystemExit as ended:
                 exit_code = int(ended.code or 0)
+    _check_advice(arguments, stdout.getvalue() + stderr.getvalue())
     return subprocess.CompletedProcess(words, exit_code, stdout.getvalue(), stderr.getvalue())
+
+
+def _check_advice(arguments: tuple[object, ...], said: str) -> None:
+    """Every flag in what is suggested is one that the verb takes."""
+    verb = str(arguments[0]) if arguments else ""
+    if verb in VERBS and "--json" not in arguments:
+        advice = [line for line in said.splitlines() if line.lstrip().startswith(("try: ", "NEXT", "THEN", "CAUTION"))]
+        suggested.check_said(verb, "\n".join(advice))
 
 
 def check_refused(outcome: subprocess.CompletedProcess[str], exit_code: int, *words: str) -> None:

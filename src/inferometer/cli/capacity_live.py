@@ -66,8 +66,8 @@ class LiveProbe:
     short_help="What is the highest load at which a server keeps its promise?",
     epilog="""\b
 Examples (a server must listen there):
-  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms, tpot:p95<50ms' --probe-for 30s
-  inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/capacity
+  inferometer capacity http://127.0.0.1:8000 --model NAME --rate 2 --slo 'ttft:p95<500ms, tpot:p95<50ms' --probe-for 30s --out runs/capacity
+  inferometer capacity http://127.0.0.1:8000 --model NAME --concurrency 8 --slo 'tpot:p95<50ms' --out runs/users
 """,
 )
 @load_options.takes_load

@@ -23,7 +23,7 @@ _SHARING: Final = "data_parallel_size"
 """Of verbs that have it: it tells what is left of a device's memory."""
 
 transfer_option: Final = click.option(
-    "--transfer", is_flag=True, help="Carry the step times of --fit over to another --hardware or --tp, with wider intervals."
+    "--transfer", is_flag=True, help="Carry the step times of --fit over to another device or --tp, with wider intervals."
 )
 _OPTIONS: Final = (
     click.argument("model"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
@@ -25,6 +26,7 @@ class Change:
     """One thing done differently, and what it asks for."""
 
     name: str
+    """The flags of ``inferometer predict`` that ask for it, where it has some."""
     scenario: Scenario
     needs: str | None = None
     """What must be true or done first, such as other weights."""
@@ -81,21 +83,23 @@ def newly_fits_on(before: Scenario, after: Scenario, devices: Sequence[HardwareS
 def with_precision(scenario: Scenario, dtype: DType) -> Change:
     """The same in another number format of weights and activations."""
     engine = replace(scenario.engine, dtype=dtype, quantization=None)
-    return Change(name=f"--dtype {dtype}", scenario=replace(scenario, engine=engine))
+    return Change(name=suggestions.flags("--dtype", dtype), scenario=replace(scenario, engine=engine))
 
 
 def with_quantization(scenario: Scenario, dtype: DType) -> Change:
     """The matrices of the layers in fewer bits."""
     engine = replace(scenario.engine, quantization=dtype)
     return Change(
-        name=f"--quantization {dtype}", scenario=replace(scenario, engine=engine), needs="quantised weights, and a check of quality"
+        name=suggestions.flags("--quantization", dtype),
+        scenario=replace(scenario, engine=engine),
+        needs="quantised weights, and a check of quality",
     )
 
 
 def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
     """The KV cache in another number format."""
     engine = replace(scenario.engine, kv_cache_dtype=dtype)
-    return Change(name=f"--kv-cache-dtype {dtype}", scenario=replace(scenario, engine=engine), needs="a check of quality")
+    return Change(name=suggestions.flags("--kv-cache-dtype", dtype), scenario=replace(scenario, engine=engine), needs="a check of quality")
 
 
 def with_sparsity(scenario: Scenario) -> Change:
@@ -112,7 +116,7 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
         The query heads cannot be shared out.
     """
     if scenario.model.mla is not None:
-        raise SpecError("latent attention has no KV heads to share", where="--kv-heads", allowed="models with KV heads")
+        raise SpecError("latent attention has no KV heads to share", where="KV heads", allowed="models with KV heads")
     attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads)
     model = replace(scenario.model, attention=attention)
     return Change(name=f"{n_kv_heads} KV heads", scenario=replace(scenario, model=model), needs="a model trained so (arXiv 2305.13245)")
@@ -122,7 +126,7 @@ def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> C
     """The model over more devices: matrices split, layers split, or both."""
     plan = ParallelPlan(n_tensor=n_tensor, n_pipeline=n_pipeline)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
-    return Change(name=f"--tp {n_tensor} --pp {n_pipeline}", scenario=replace(scenario, engine=engine, plan=plan))
+    return Change(name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline), scenario=replace(scenario, engine=engine, plan=plan))
 
 
 def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
@@ -136,7 +140,7 @@ def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
 
 def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
     """A share of each prompt already in the prefix cache."""
-    return Change(name=f"prefix cache, {hit_fraction:.0%} hits", scenario=replace(scenario, prefix_hit_fraction=hit_fraction))
+    return Change(name=suggestions.flags("--prefix-hit", hit_fraction), scenario=replace(scenario, prefix_hit_fraction=hit_fraction))
 
 
 def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:

@@ -140,7 +140,7 @@ def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
             "nobody recorded who did what in each step",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_="inferometer simulate … --parts",
+            try_="another run: simulate with --parts --out RUN",
         )
     return run.steps, run.parts
 

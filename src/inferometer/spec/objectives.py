@@ -100,7 +100,7 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     return ObjectiveSpec(thresholds=tuple(thresholds))
 
 
-def parse_goodput(text: str, *, where: str = "--goodput") -> ObjectiveSpec:
+def parse_goodput(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     """Limits in the words of other tools, ``ttft:500 tpot:50``: milliseconds that each good request keeps, without a percentile.
 
     Raises

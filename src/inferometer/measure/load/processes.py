@@ -45,9 +45,17 @@ StartClients: TypeAlias = Callable[[Sequence[messages.Job]], AbstractContextMana
 """Starts a client for each job; they are gone when the block ends."""
 
 
+_BRIEF_S: Final = 3.0
+"""After this process's end: what its clients have in flight may end, and is written."""
+_CLIENT: Final = (
+    f"from inferometer.measure import lifeline; lifeline.hold(grace_s={_BRIEF_S}); from inferometer.measure.load.worker import main; main()"
+)
+"""Before the client's own imports, which take a second."""
+
+
 def start_client() -> "subprocess.Popen[bytes]":
     """A client process, which waits for its job."""
-    command = [sys.executable, "-m", "inferometer.measure.load.worker"]
+    command = [sys.executable, "-c", _CLIENT]
     # It multiplies no matrices: threads for that would only make numpy's import longer.
     held = lifeline.line()
     variables = {"OPENBLAS_NUM_THREADS": "1", **os.environ, **held.variables}

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from inferometer.errors import InferometerError, MeasureError
-from inferometer.measure import lifeline
 from inferometer.measure.load import messages, scheduling
 from inferometer.measure.load.client import LoadClient
 from inferometer.measure.load.raw_writer import RawLogWriter
@@ -25,15 +24,12 @@ except ImportError:  # no wheel for this platform: the standard loop does the sa
     from asyncio import new_event_loop  # type: ignore[assignment]
 
 _PREPARE_NS: Final = 250_000_000
-_BRIEF_S: Final = 3.0
-"""After the command's end: what is in flight may end, and is written."""
 _STDIN: Final = 0
 _STDOUT: Final = 1
 
 
 def main() -> NoReturn:
     """Do one job."""
-    lifeline.hold(grace_s=_BRIEF_S)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command says when to stop; where it dies, its pipe ends
     _allow_many_files()

@@ -41,7 +41,7 @@ def request_csv(run: Run) -> str:
     """
     requests = run.requests
     if requests is None:
-        raise RecordError("the run has no requests", where=run.manifest.run_id, try_="inferometer sweep --csv, for a sweep's points")
+        raise RecordError("the run has no requests", where=run.manifest.run_id, try_="show or report, for a sweep")
     names = ("intended_send_ns", "sent_ns", "admitted_ns", "first_token_ns", "finished_ns")
     intended_s, sent_s, admitted_s, first_s, finished_s = (optional_ns(getattr(requests, name)) / NS_PER_S for name in names)
     has_tpot = requests.output_tokens > 1

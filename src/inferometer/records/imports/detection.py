@@ -105,7 +105,7 @@ _LISTS: Final = (
 )
 _LINES: Final = (_Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),)
 _TABLES: Final = ("AIConfigurator silicon_sample.csv", "inference-perf stages.csv", "LLMServingSim requests.csv")
-_TABLE: Final = "a table of a sweep: inferometer fit FILE; a trace: inferometer simulate … --workload FILE"
+_TABLE: Final = "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"
 KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES)))
 """The formats, for people."""
 
