@@ -297,6 +297,13 @@ def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
     assert child.returncode == 130, stderr
     assert "TTFT" in stdout
     assert not (folder / "run" / "manifest.json").exists()
+    for verb in ("show", "report"):
+        partial = run(verb, "run", folder=folder)
+        assert partial.returncode == 0, partial.stderr
+    shown = run("show", "run", folder=folder).stdout
+    assert "PARTIAL: the load test is not over" in shown
+    assert f"the same command goes on: inferometer load {url} --model m" in shown
+    check_refused(run("fit", "--load", "run", folder=folder), 4, "is not over", "try: inferometer show run")
     again = load(url, *LONG, folder=folder)
     assert again.returncode in {0, 3}, again.stderr
     assert "going on" in again.stderr

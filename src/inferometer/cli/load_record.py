@@ -23,7 +23,7 @@ _DOOR: Final = Door(
     noun="description of the load", allowed="the file as it was written", refusal=RecordError, try_="another folder with --out"
 )
 
-OPEN_NAME: Final = "load.json"
+OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,22 @@ def is_complete(folder: Path, load: LoadPlan) -> bool:
     return True
 
 
+def is_open(folder: Path) -> bool:
+    """Is there a load test in the folder that is not over?"""
+    return (folder / OPEN_NAME).is_file() and not (folder / layout.MANIFEST_NAME).exists()
+
+
+def open_load(folder: Path) -> OpenLoad:
+    """What is asked in this folder.
+
+    Raises
+    ------
+    RecordError
+        It cannot be read.
+    """
+    return _read(folder / OPEN_NAME)
+
+
 def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
     path, load = folder / OPEN_NAME, without_secrets(asked)
     if path.exists():
@@ -91,4 +107,4 @@ def _another(folder: Path) -> RecordError:
     )
 
 
-__all__ = ["OPEN_NAME", "OpenLoad", "is_complete", "opened"]
+__all__ = ["OPEN_NAME", "OpenLoad", "is_complete", "is_open", "open_load", "opened"]

@@ -1,15 +1,18 @@
 """Which run do the raw logs of a load test tell, and may it be trusted?"""
 
+import shlex
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 from inferometer import __version__
+from inferometer.cli import load_record
 from inferometer.cli.load_record import OpenLoad
 from inferometer.measure.host import host_facts
 from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.run_names import now_utc
 from inferometer.records import exchange_errors, load_decoding, types, validity
+from inferometer.spec.workload import replay
 from inferometer.spec.workload.plan import DrawnWorkload
 from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import NS_PER_S
@@ -57,6 +60,26 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
     return replace(run, manifest=replace(manifest, validity=judged))
 
 
+def partial(run: types.Run, asked: OpenLoad) -> types.Run:
+    """The run with a caution that the test is not over, and with the command that goes on."""
+    n_ended = 0 if run.requests is None else len(run.requests.status)
+    text = f"PARTIAL: the load test is not over; {n_ended:,} requests ended so far"
+    caution = types.Caution(code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(asked.command)}")
+    return replace(run, manifest=replace(run.manifest, cautions=(caution, *run.manifest.cautions), is_complete=False))
+
+
+def open_run(folder: Path) -> types.Run:
+    """The run of a load test that is not over, or that was killed: what its raw logs hold so far.
+
+    Raises
+    ------
+    RecordError
+        There is nothing yet, or a raw log cannot be read.
+    """
+    asked = load_record.open_load(folder)
+    return partial(run_of(folder, asked, replay.draw_workload(asked.load.workload), ()), asked)
+
+
 def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
     """What the server, or the way to it, said of requests that went wrong."""
     return tuple(
@@ -75,7 +98,7 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
         found.append(
             types.Caution(
                 code="RESUMED",
-                text=f"the run was interrupted and went on at {at}: the server had a pause there, and its caches may have changed",
+                text=f"the run was interrupted and went on at {at}: the server had a pause there, and prompts hold new words from there on",
                 remedy="for a run without a seam, another folder with --out",
             )
         )
@@ -115,4 +138,4 @@ def _ran_out(decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: Draw
     )
 
 
-__all__ = ["run_of"]
+__all__ = ["open_run", "partial", "run_of"]

@@ -52,7 +52,7 @@ def loaded_run(sent: SentLoad | None, folder: Path, percentiles: tuple[float, ..
         run = load_run.run_of(folder, sent.asked, sent.workload, percentiles)
     run = replace(run, server=sent.server)
     if sent.outcome.is_interrupted:
-        return LoadedRun(run=run, is_interrupted=True)
+        return LoadedRun(run=load_run.partial(run, sent.asked), is_interrupted=True)
     whole_run.write_run(folder, run)
     return LoadedRun(run=replace(run, manifest=replace(run.manifest, is_complete=True)))
 

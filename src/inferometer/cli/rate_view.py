@@ -4,23 +4,22 @@ import math
 from collections.abc import Sequence
 
 from inferometer import __version__
-from inferometer.cli.analysis import label_runs
-from inferometer.records.request_summaries import RequestSummary
+from inferometer.cli.run_titles import common_title, traffic_labels
+from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
 from inferometer.report.rate_views import RatePoint, RateView
 from inferometer.report.request_views import RequestReportView
-from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import format_number
 
 
 def rate_view(runs: Sequence[Run], views: Sequence[RequestReportView], paths: Sequence[str]) -> RateView:
     """The runs as points of curves; numbers are those of the steady state where a run has one of its own, else of the whole run."""
-    labels = label_runs(runs)
+    labels = traffic_labels(runs)
     points = [_point(run, view, label) for run, view, label in zip(runs, views, labels, strict=True)]
-    ordered = tuple(sorted(points, key=lambda point: math.inf if point.offered_requests_per_s is None else point.offered_requests_per_s))
+    ordered = tuple(sorted(points, key=lambda point: point.concurrency or point.offered_requests_per_s or math.inf))
     judgement = views[0].judgement
     return RateView(
-        title=" · ".join(dict.fromkeys(view.title for view in views)),
+        title=common_title(runs),
         subtitle=f"{len(runs)} runs of requests",
         answer=_answer(ordered, "" if judgement is None else judgement.objective.text),
         objective="" if judgement is None else judgement.objective.text,
@@ -33,11 +32,10 @@ def rate_view(runs: Sequence[Run], views: Sequence[RequestReportView], paths: Se
 def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
     steady = next((one for one in view.summaries if one.name == "steady state"), view.summaries[0])
     ttft, tpot = steady.latency("ttft"), steady.latency("tpot")
-    load = run.manifest.load
     return RatePoint(
         label=label,
-        is_open=load is None or not isinstance(load.workload.arrivals, ClosedArrivals),
-        offered_requests_per_s=_offered(view.summaries[0]),
+        concurrency=concurrency_of(run),
+        offered_requests_per_s=view.summaries[0].offered_requests_per_s,
         ttft_p50=ttft.percentile(0.5),
         ttft_p95=ttft.percentile(0.95),
         tpot_p50=tpot.percentile(0.5),
@@ -48,10 +46,6 @@ def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
         ttft_parts=view.ttft_parts,
         verdict=None if view.online is None else view.online.validity.verdict,
     )
-
-
-def _offered(summary: RequestSummary) -> float | None:
-    return summary.offered_requests_per_s
 
 
 def _answer(points: Sequence[RatePoint], objective: str) -> str:

@@ -46,7 +46,7 @@ def command(request: RunRequest, *, out: Path | None, export: Path | None, quest
     """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side, several runs of requests by rate."""
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
-    runs = load_runs(request)
+    runs = load_runs(request, takes_partial=True)
     if request_answer.are_of_requests(runs):
         charts = write_request_page(runs, request.paths, question, path)
     else:

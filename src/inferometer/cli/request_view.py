@@ -9,13 +9,14 @@ import numpy as np
 
 from inferometer import __version__, suggestions
 from inferometer.cli import online_view, provenance, request_chart_views, server_device
+from inferometer.cli.run_titles import title_of
 from inferometer.records import handovers, promises, request_summaries, run_series, slot_timeline, step_memory, ttft_parts, types
 from inferometer.report import online_tables, online_views, request_tables, request_views, server_tables, views
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.units import format_number
 
 REPORT_NAME: Final = "report.html"
-LEAD_CODES: Final = ("overload", "stuck", "livelock", "INVALID", "DAMAGED_RECORD")
+LEAD_CODES: Final = ("PARTIAL", "overload", "stuck", "livelock", "INVALID", "DAMAGED_RECORD")
 """Cautions of these codes stand before the answer, in this order: without them it would be misread."""
 TIMELINE_STEPS: Final = 60
 
@@ -56,7 +57,7 @@ def request_view(
     order = {code: rank for rank, code in enumerate(LEAD_CODES)}
     lead = tuple(sorted((one for one in run.manifest.cautions if one.code in order), key=lambda one: order[one.code]))
     return request_views.RequestReportView(
-        title=_title(run),
+        title=title_of(run),
         subtitle=f"{run.manifest.origin} · {whole.n_requests:,} requests",
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
@@ -99,10 +100,6 @@ def _classes(run: types.Run, names: Sequence[str]) -> tuple[request_summaries.Re
         return ()
     known = [names[i] if i < len(names) else f"class {i}" for i in range(n_classes)]
     return request_summaries.summarise_groups(run, index, known)
-
-
-def _title(run: types.Run) -> str:
-    return run.manifest.model.model_id if run.manifest.model is not None else run.manifest.run_id
 
 
 def _answer(whole: request_summaries.RequestSummary, judgement: promises.Judgement | None) -> str:

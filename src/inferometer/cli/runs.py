@@ -11,6 +11,8 @@ import click
 
 from inferometer.cli.analysis import Analysis, analyse, label_runs
 from inferometer.cli.format_option import FORMAT
+from inferometer.cli.load_record import is_open
+from inferometer.cli.load_run import open_run
 from inferometer.errors import SpecError
 from inferometer.records import store, sweep_csv
 from inferometer.records.types import Run
@@ -57,9 +59,9 @@ def takes_runs(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def load_runs(request: RunRequest) -> tuple[Run, ...]:
-    """Every run that was named."""
-    return tuple(load_run(path, request) for path in request.paths)
+def load_runs(request: RunRequest, *, takes_partial: bool = False) -> tuple[Run, ...]:
+    """Every run that was named; with ``takes_partial`` also what there is of a load test that is not over."""
+    return tuple(open_run(path) if takes_partial and is_open(path) else load_run(path, request) for path in request.paths)
 
 
 def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tuple[Analysis, ...]:

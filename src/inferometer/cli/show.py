@@ -43,7 +43,7 @@ Example:
 @json_option
 def command(request: RunRequest, *, question: RequestQuestion, as_json: bool) -> None:
     """What does a run say? Several sweeps are shown side by side, runs of requests one after the other."""
-    runs = load_runs(request)
+    runs = load_runs(request, takes_partial=True)
     names = tuple(str(path) for path in request.paths)
     if are_of_requests(runs):
         views = views_of(runs, request.paths, question)

@@ -3,6 +3,7 @@
 ::
 
     manifest.json                  what, where, when, how; ``is_complete`` is set last
+    load.json                      what a load test asks, from its begin on; raw/ holds what came over the wire
     writer.lock                    held while somebody writes
     parts/00003-00017/             the 4th visit to a point, the one numbered 17: three tables and their checksums
     sweep.parquet, steps.parquet, ceilings.parquet, SHA256SUMS      (of the manifest too) the merged tables of a complete sweep
@@ -19,6 +20,8 @@ from typing import Final, NamedTuple
 MANIFEST_NAME: Final = "manifest.json"
 PARTS_NAME: Final = "parts"
 LOCK_NAME: Final = "writer.lock"
+OPEN_LOAD_NAME: Final = "load.json"
+"""What a load test asks; without a manifest beside it the test is not over."""
 SWEEP_NAME: Final = "sweep.parquet"
 STEPS_NAME: Final = "steps.parquet"
 CEILINGS_NAME: Final = "ceilings.parquet"

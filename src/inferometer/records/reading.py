@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records import durability, parquet, tables
-from inferometer.records.layout import MANIFEST_NAME, TABLE_FILES, TABLE_NAMES, parts_of
+from inferometer.records.layout import MANIFEST_NAME, OPEN_LOAD_NAME, TABLE_FILES, TABLE_NAMES, parts_of
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
 from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.sweep_csv import read_sweep_csv
@@ -125,6 +126,9 @@ def directory_of(path: Path) -> Path:
     if inner:
         names = ", ".join(folder.name for folder in inner[:_MAX_SHOWN])
         raise RecordError(f"{len(inner)} runs are in this folder: {names}", where=str(path), allowed="one run", try_=str(inner[-1]))
+    if (path / OPEN_LOAD_NAME).is_file():
+        try_ = suggestions.command("show", path)
+        raise RecordError("the load test in this folder is not over", where=str(path), allowed="a complete run", try_=try_)
     raise RecordError("this is no run", where=str(path), allowed="a folder with a manifest.json, or a CSV table of a sweep")
 
 

@@ -196,7 +196,7 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
         completed_requests_per_s=_rate(
             _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))), edges_ns, "completed requests/s"
         ),
-        offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
+        offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 and not is_closed else None,
         tokens_per_s_per_user=tpot.seconds.inverted() if tpot is not None and _is_positive(tpot.seconds) else None,
     )
 

@@ -17,7 +17,7 @@ RATE_CHARTS: Final = (ttft_rate_chart, tpot_rate_chart, ttft_parts_rate_chart, g
 _HEADER: Final = (
     "run",
     "verdict",
-    "offered req/s",
+    "traffic",
     "completed req/s",
     "good req/s",
     "output tok/s",
@@ -52,10 +52,12 @@ def rate_charts_of(view: RateView) -> tuple[ChartSpec, ...]:
 def rate_page_of(view: RateView) -> Page:
     """The sections of a report on several runs of requests: curves, then the table that they draw."""
     figures = tuple(figure_of(chart) for chart in rate_charts_of(view))
+    by = "concurrency" if view.is_closed else "offered rate"
+    header = tuple({"traffic": "concurrency" if view.is_closed else "offered req/s"}.get(name, name) for name in _HEADER)
     within = f"; good: within {view.objective}" if view.objective else ""
-    table = TextTable(caption=f"Runs by offered rate{within}", header=_HEADER, rows=tuple(rate_cells(point) for point in view.points))
+    table = TextTable(caption=f"Runs by {by}{within}", header=header, rows=tuple(rate_cells(point) for point in view.points))
     sections = (
-        Section(id="rates", title="Latency, goodput and throughput against the rate", nav="Rates", tables=(table,), figures=figures),
+        Section(id="rates", title=f"Latency, goodput and throughput against the {by}", nav=by.capitalize(), tables=(table,), figures=figures),
         Section(
             id="method",
             title="Method and definitions",

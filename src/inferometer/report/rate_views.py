@@ -13,9 +13,10 @@ class RatePoint:
     """One run."""
 
     label: str
-    is_open: bool
-    """Requests came whether or not earlier ones were done."""
+    concurrency: int | None
+    """Of a closed loop, whose users wait for their answers; None where requests came whether or not earlier ones were done."""
     offered_requests_per_s: float | None
+    """None of a closed loop, which offers what the server takes."""
     ttft_p50: Percentile | None
     ttft_p95: Percentile | None
     tpot_p50: Percentile | None
@@ -40,9 +41,14 @@ class RateView:
     objective: str
     """'' where none was given."""
     points: tuple[RatePoint, ...]
-    """By offered rate."""
+    """By offered rate, or by concurrency."""
     files: tuple[tuple[str, str], ...]
     tool_version: str
+
+    @property
+    def is_closed(self) -> bool:
+        """Are all runs closed loops, so that curves go with the concurrency?"""
+        return all(point.concurrency is not None for point in self.points)
 
 
 __all__ = ["RatePoint", "RateView"]

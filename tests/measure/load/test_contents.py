@@ -78,7 +78,11 @@ def test_words_are_new_in_each_run_unless_they_are_to_repeat():
     for first, second, third in (one, other):
         assert second.startswith(first), "what prompts share they share in every run"
         assert third.startswith(second)
-    assert json.loads(body_writer(load_plan(repeats_prompts=False), plan, "one run").body(0))["prompt"] == one[0], "and after a resume"
+    assert json.loads(body_writer(load_plan(repeats_prompts=False), plan, "one run").body(0))["prompt"] == one[0]
+    for repeats in (True, False):
+        after_a_seam = json.loads(body_writer(load_plan(repeats_prompts=repeats), plan, "one run", 1).body(2))["prompt"].split()
+        before = prompts[repeats, "one run"][2].split()
+        assert sum(a == b for a, b in zip(after_a_seam, before, strict=True)) < 5, "a prefix cache remembers what was sent before"
 
 
 def test_words_are_one_for_each_token():

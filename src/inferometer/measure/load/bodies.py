@@ -53,8 +53,11 @@ class BodyWriter:
         return self._encode(self._fixed | {"max_tokens": self.max_tokens(row)} | said | self._extra)
 
 
-def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWriter:
+def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "", session_index: int = 0) -> BodyWriter:
     """The writer that the plan's prompt form needs. Where prompts are new in each run, ``run_name`` makes them so.
+
+    A run that goes on after a seam (``session_index`` above 0) sends new words in any case: what was in flight at the seam is sent again,
+    and a prefix cache would remember it.
 
     Raises
     ------
@@ -66,7 +69,7 @@ def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "") -> BodyWr
         raise SpecError(
             "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
         )
-    return BodyWriter(load, plan, _prompts(load, plan, run_name))
+    return BodyWriter(load, plan, _prompts(load, plan, _seed(load, run_name, session_index)))
 
 
 def probe_body(load: LoadPlan) -> bytes:
@@ -90,19 +93,20 @@ def _extra(load: LoadPlan) -> Body:
     return {name: msgspec.Raw(value.encode()) for name, value in load.extra_body}
 
 
-def _prompts(load: LoadPlan, plan: RequestPlan, run_name: str) -> Prompts:
+def _prompts(load: LoadPlan, plan: RequestPlan, seed: int) -> Prompts:
     if load.prompt_form == "trace":
         source = load.workload.replay
         if not isinstance(source, TraceSource):
             raise SpecError("no trace is replayed", where="--prompts trace", allowed="a file of texts", try_="--trace conversations.json")
         return TracePrompts(plan, read_texts(source))
     vocabulary = _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS
-    return InventedPrompts(plan, _seed(load, run_name), None if load.prompt_form == "token-ids" else vocabulary)
+    return InventedPrompts(plan, seed, None if load.prompt_form == "token-ids" else vocabulary)
 
 
-def _seed(load: LoadPlan, run_name: str) -> int:
+def _seed(load: LoadPlan, run_name: str, session_index: int) -> int:
     seed = load.workload.seed if load.text_seed is None else load.text_seed
-    return seed if load.repeats_prompts else zlib.crc32(f"{seed} {run_name}".encode())
+    own = seed if load.repeats_prompts else zlib.crc32(f"{seed} {run_name}".encode())
+    return own if not session_index else zlib.crc32(f"{own} session {session_index}".encode())
 
 
 def _single_token_words(path: str | None) -> tuple[str, ...]:

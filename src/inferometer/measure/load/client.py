@@ -53,7 +53,7 @@ class LoadClient:
         self._send_report = send_report
         self._scheduled = scheduled
         place = target.target_of(job.load)
-        self._bodies = bodies.body_writer(job.load, self._plan, job.id_prefix)
+        self._bodies = bodies.body_writer(job.load, self._plan, job.id_prefix, job.session_index)
         self._rows: list[int] = int32s(job.rows).tolist()
         head = target.request_head(place, job.secrets, is_streaming=job.load.is_streaming)
         self.ahead = ahead.MessagesAhead(self._bodies, head, job.id_prefix, self._rows)

@@ -25,7 +25,7 @@ def ttft_parts_chart(view: RequestReportView) -> ChartSpec | None:
 
 
 def ttft_parts_rate_chart(view: RateView) -> ChartSpec | None:
-    """The parts of each run's mean TTFT, by offered rate."""
+    """The parts of each run's mean TTFT, by offered rate or concurrency."""
     return _parts_chart([(point.label, point.ttft_parts) for point in view.points if point.ttft_parts is not None])
 
 
@@ -40,7 +40,7 @@ def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
     labels = [label for label, _ in shown]
     scale = alt.Scale(domain=[0, _SHOWN_PERCENT], nice=False)
     x = alt.X("from:Q", scale=scale, axis=alt.Axis(title="% of the mean TTFT", values=[0, 20, 40, 60, 80, 100]))
-    y = label_axis(labels, "mean TTFT, part by part", n_all=len(positive), rows="rows: runs by offered rate" if len(shown) > 1 else "")
+    y = label_axis(labels, "mean TTFT, part by part", n_all=len(positive), rows="rows: runs by their traffic" if len(shown) > 1 else "")
     colour = alt.Color(
         "part:N",
         sort=names,

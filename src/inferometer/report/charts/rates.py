@@ -1,10 +1,11 @@
 """When does it blow up, how much traffic meets all limits, and what does throughput cost in latency? One point for each run.
 
-Points whose run is not VALID are hollow. Runs of users who wait for their answers (closed loop) have no rate of their own: they stand
-in throughput against latency alone, as a line of their own.
+Points whose run is not VALID are hollow. Closed loops go with their concurrency. Beside runs with a rate they stand in throughput against
+latency alone, as a line of their own.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import altair as alt
 
@@ -32,24 +33,38 @@ from inferometer.units import format_number
 _HOLLOW = "hollow: not VALID"
 
 
+class _Traffic(NamedTuple):
+    """What curves go with."""
+
+    words: str
+    axis: str
+    header: str
+    unit: str
+
+
+_RATE: Final = _Traffic("the offered rate", "offered requests/s", "offered/s", "requests/s offered")
+_CONCURRENCY: Final = _Traffic("concurrency", "concurrency (users who wait for their answers)", "concurrency", "concurrent requests")
+
+
 def ttft_rate_chart(view: RateView) -> ChartSpec | None:
-    """TTFT p50 and p95 against the offered rate."""
+    """TTFT p50 and p95 against the offered rate, or the concurrency."""
     return _latency_chart(view, "TTFT", (("p50", lambda point: point.ttft_p50), ("p95", lambda point: point.ttft_p95)))
 
 
 def tpot_rate_chart(view: RateView) -> ChartSpec | None:
-    """TPOT p50 and p95 against the offered rate."""
+    """TPOT p50 and p95 against the offered rate, or the concurrency."""
     return _latency_chart(view, "TPOT", (("p50", lambda point: point.tpot_p50), ("p95", lambda point: point.tpot_p95)))
 
 
 def goodput_rate_chart(view: RateView) -> ChartSpec | None:
-    """Requests within every limit per second against those that were offered; on the dashed line all are."""
-    shown = [point for point in _open(view) if point.good_requests_per_s is not None]
+    """Requests within every limit per second against those that were offered (on the dashed line all are), or against concurrency."""
+    traffic = _traffic(view)
+    shown = [point for point in _placed(view) if point.good_requests_per_s is not None]
     if not shown:
         return None
     rows: list[Row] = [
         {
-            "x": point.offered_requests_per_s,
+            "x": _place(point),
             "value": point.good_requests_per_s,
             "flags": _flag(point),
             "series": "goodput",
@@ -58,23 +73,27 @@ def goodput_rate_chart(view: RateView) -> ChartSpec | None:
         for point in shown
     ]
     end = max(max(row["x"], row["value"]) for row in rows) * 1.05
-    x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(domain=[0, end], nice=False))
-    axis = y_axis("requests/s within every limit", "dashed: all that were offered", _hollow(rows), tick_count=5)
-    y = alt.Y("value:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
+    is_closed = view.is_closed
+    x_end, y_end = (max(row["x"] for row in rows) * 1.05, max(row["value"] for row in rows) * 1.05) if is_closed else (end, end)
+    x = alt.X("x:Q", axis=_traffic_axis(traffic), scale=alt.Scale(domain=[0, x_end], nice=False))
+    dashed = "" if is_closed else "dashed: all that were offered"
+    axis = y_axis("requests/s within every limit", dashed, _hollow(rows), tick_count=5)
+    y = alt.Y("value:Q", axis=axis, scale=alt.Scale(domain=[0, y_end], nice=False))
     ideal = alt.Chart(values([{"x": 0, "value": 0}, {"x": end, "value": end}])).mark_line(strokeDash=[4, 3], color=MUTED, strokeWidth=1)
+    behind = [] if is_closed else [ideal.encode(x=x, y=y)]
     tooltip = [
         alt.Tooltip("run:N"),
-        alt.Tooltip("x:Q", title="offered/s", format=".3~r"),
+        alt.Tooltip("x:Q", title=traffic.header, format=".3~r"),
         alt.Tooltip("value:Q", title="good/s", format=".3~r"),
     ]
     best = max(shown, key=lambda point: point.good_requests_per_s or 0.0)
     return ChartSpec(
         chart_id="goodput-vs-rate",
-        title="Goodput against the offered rate",
+        title=f"Goodput against {traffic.words}",
         finding=f"Goodput is at most {format_number(best.good_requests_per_s or 0.0)} requests/s, "
-        f"at {format_number(best.offered_requests_per_s or 0.0)} offered.",
-        spec=finished([ideal.encode(x=x, y=y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260),
-        header=("run", "offered/s", "good/s", "verdict"),
+        f"at {format_number(_place(best))} {traffic.unit}.",
+        spec=finished([*behind, *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260),
+        header=("run", traffic.header, "good/s", "verdict"),
         rows=tuple((row["run"], format_number(row["x"]), format_number(row["value"]), row["flags"]) for row in rows),
     )
 
@@ -116,18 +135,19 @@ def throughput_latency_chart(view: RateView) -> ChartSpec | None:
 
 def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callable[[RatePoint], Percentile | None]]]) -> ChartSpec | None:
     rows: list[Row] = []
+    traffic = _traffic(view)
     for series, pick in picks:
-        for point in _open(view):
+        for point in _placed(view):
             found = pick(point)
             if found is not None and found.seconds.value > 0:
                 bounded = interval_fields(found.seconds, 1e3)
                 # An end that nobody saw, and one at 0, have no place on a logarithmic axis.
                 if not 0 < bounded.get("low", 1.0) <= bounded.get("high", 1.0) < float("inf"):
                     bounded = {"value": bounded["value"], "n": bounded["n"]}
-                rows.append({"series": series, "x": point.offered_requests_per_s, "flags": _flag(point), "run": point.label} | bounded)
+                rows.append({"series": series, "x": _place(point), "flags": _flag(point), "run": point.label} | bounded)
     if len({row["run"] for row in rows}) < 2:
         return None
-    x = alt.X("x:Q", axis=_rate_axis(), scale=alt.Scale(nice=False, zero=False, padding=12))
+    x = alt.X("x:Q", axis=_traffic_axis(traffic), scale=alt.Scale(nice=False, zero=False, padding=12))
     promised = _promised_rows(view, name)
     shown = [end for row in rows for end in ends(row)] + [row["value"] for row in promised]
     scale = alt.Scale(type="log", domain=log_axis_domain(shown))
@@ -136,19 +156,19 @@ def _latency_chart(view: RateView, name: str, picks: Sequence[tuple[str, Callabl
     first, last = ([row for row in rows if row["series"] == picks[-1][0]][index] for index in (0, -1))
     return ChartSpec(
         chart_id=f"{name.lower()}-vs-rate",
-        title=f"{name} against the offered rate",
-        finding=f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at {format_number(first['x'])} requests/s "
+        title=f"{name} against {traffic.words}",
+        finding=f"{name} {picks[-1][0]} goes from {format_number(first['value'])} ms at {format_number(first['x'])} {traffic.unit} "
         f"to {format_number(last['value'])} ms at {format_number(last['x'])}.",
         spec=finished([*_promised_lines(promised, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)], height=260),
-        header=("run", "offered/s", *(f"{name} {series}" for series, _ in picks), "verdict"),
+        header=("run", traffic.header, *(f"{name} {series}" for series, _ in picks), "verdict"),
         rows=tuple(
             (
                 point.label,
-                format_number(point.offered_requests_per_s or 0.0),
+                format_number(_place(point)),
                 *(duration_cell(None if (found := pick(point)) is None else found.seconds) for _, pick in picks),
                 _flag(point),
             )
-            for point in _open(view)
+            for point in _placed(view)
         ),
     )
 
@@ -175,17 +195,27 @@ def _traded(point: RatePoint) -> Row | None:
     if point.output_tokens_per_s is None or point.ttft_p95 is None or point.ttft_p95.seconds.value <= 0:
         return None
     return {
-        "series": "open loop" if point.is_open else "closed loop",
+        "series": "open loop" if point.concurrency is None else "closed loop",
         "x": 1e3 * point.ttft_p95.seconds.value,
         "value": point.output_tokens_per_s.value,
-        "place": point.output_tokens_per_s.value if point.offered_requests_per_s is None else point.offered_requests_per_s,
+        "place": _place(point) or point.output_tokens_per_s.value,
         "flags": _flag(point),
         "run": point.label,
     }
 
 
-def _open(view: RateView) -> list[RatePoint]:
-    return [point for point in view.points if point.is_open and point.offered_requests_per_s is not None]
+def _traffic(view: RateView) -> _Traffic:
+    return _CONCURRENCY if view.is_closed else _RATE
+
+
+def _placed(view: RateView) -> list[RatePoint]:
+    """The points that have a place on the axis."""
+    return [point for point in view.points if (point.concurrency is None) != view.is_closed and _place(point) > 0]
+
+
+def _place(point: RatePoint) -> float:
+    """Its rate or its concurrency; 0 where neither is known."""
+    return float(point.offered_requests_per_s or 0.0) if point.concurrency is None else float(point.concurrency)
 
 
 def _flag(point: RatePoint) -> str:
@@ -196,19 +226,20 @@ def _hollow(rows: Sequence[Row]) -> str:
     return _HOLLOW if any(row["flags"] for row in rows) else ""
 
 
-def _rate_axis() -> alt.Axis:
-    return alt.Axis(title="offered requests/s", tickCount=6, grid=False)
+def _traffic_axis(traffic: _Traffic) -> alt.Axis:
+    return alt.Axis(title=traffic.axis, tickCount=6, grid=False)
 
 
 def rate_cells(point: RatePoint) -> tuple[str, ...]:
     """One row of the table of runs."""
-    offered = "–" if point.offered_requests_per_s is None else format_number(point.offered_requests_per_s)
+    place = _place(point)
+    traffic = "–" if not place else f"{format_number(place)}{'' if point.concurrency is None else ' concurrent'}"
     good = "–" if point.good_requests_per_s is None else format_number(point.good_requests_per_s)
     latencies = (point.ttft_p50, point.ttft_p95, point.tpot_p50, point.tpot_p95)
     return (
         point.label,
         point.verdict or "",
-        offered,
+        traffic,
         rate_text(point.completed_requests_per_s, "").strip(),
         good,
         rate_text(point.output_tokens_per_s, "").strip(),
