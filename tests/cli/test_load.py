@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import psutil
 import pytest
 from command_line import check_refused, run
@@ -31,6 +32,7 @@ PLAN = EmulatorPlan(
     mean_output_tokens=None,
 )
 WORKLOAD = """
+name = "short"
 n_requests = 40
 [arrivals]
 kind = "open"
@@ -56,7 +58,34 @@ def folder(tmp_path):
 
 
 def load(url, *flags, folder):
-    return run("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", *flags, folder=folder)
+    return run("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", "--no-report", *flags, folder=folder)
+
+
+def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
+    outcome = run("load", url, "--workload", "short.toml", "--out", "run", "--json", folder=folder)
+    assert outcome.returncode in {0, 3}, outcome.stderr
+    assert "model: m, the only one that the server offers" in outcome.stderr
+    assert "no rate was given: 100 requests/s, the workload's own" in outcome.stderr
+    answer = json.loads(outcome.stdout)
+    assert answer["report"] == "run/report.html"
+    assert f"m · {url.partition('//')[2]} · short · 100 requests/s" in (folder / "run" / "report.html").read_text()
+    assert answer["requests"]["title"].endswith("100 requests/s")
+
+
+def test_a_cap_beside_a_rate_and_alone(url, folder):
+    flags = ("--requests", 30, "--max-concurrency", 2)
+    beside = load(url, "--rate", 400, *flags, folder=folder)
+    assert beside.returncode in {0, 3}, beside.stderr
+    stored = read_run(folder / "run")
+    ended = np.maximum(stored.requests.finished_ns, stored.exchanges.last_byte_ns)
+    in_flight = [(np.count_nonzero(stored.requests.sent_ns <= at) - np.count_nonzero(ended < at)) for at in stored.requests.sent_ns]
+    assert max(in_flight) == 2
+    assert "at 400 requests/s, at most 2 in flight" in beside.stderr
+    assert next(one for one in stored.manifest.validity.reasons if one.check == "rate").verdict == "VALID"
+    alone = run("load", url, "--model", "m", "--workload", "short.toml", "--dry-run", *flags, folder=folder)
+    assert alone.returncode == 0, alone.stderr
+    assert "at concurrency 2" in alone.stderr, "as vllm bench serve, whose default rate is endless"
+    check_refused(load(url, "--concurrency", 2, *flags, folder=folder), 2, "--max-concurrency")
 
 
 def test_the_texts_of_a_file_are_sent(url, folder):

@@ -236,3 +236,30 @@ def test_a_warm_up_that_moves_nothing_is_no_fault():
     assert found.verdict == "VALID"
     cold = load_run(ttft_s=0.02 * np.where(FIRST < 40, 5, 1) * rng.lognormal(0, 0.1, N))
     assert "TTFT p95 is" in of_check(cold, "warm-up").text
+
+
+def capped(most, *, extra_s=0.0):
+    """Requests at 20/s that take 1 s each, of which at most so many may be in flight: each sent ``extra_s`` after a place was free."""
+    intended = np.arange(200) * 50 * MS
+    sent, ends = [], []
+    for at in intended.tolist():
+        free = at if len(ends) < most else max(at, sorted(ends)[-most])
+        sent.append(free + round(extra_s * 1e9))
+        ends.append(sent[-1] + 1000 * MS)
+    base = load_run(200)
+    sent, ends = np.array(sent), np.array(ends)
+    requests = base.requests._replace(intended_send_ns=intended, sent_ns=sent, first_token_ns=sent + 20 * MS, finished_ns=ends)
+    load = replace(load_plan(), max_concurrency=most)
+    exchanges = base.exchanges._replace(last_byte_ns=ends)
+    return replace(base, requests=requests, exchanges=exchanges, manifest=replace(base.manifest, load=load))
+
+
+@pytest.mark.parametrize(("extra_s", "verdict"), [(0.0, "VALID"), (0.06, "INVALID")])
+def test_what_waits_for_the_cap_is_not_late_and_what_waits_longer_is(extra_s, verdict):
+    run = capped(8, extra_s=extra_s)
+    assert (run.requests.sent_ns - run.requests.intended_send_ns).max() > 10_000 * MS
+    assert of_check(run, "send lag").verdict == verdict
+    assert of_check(run, "client delay").verdict == verdict
+    assert "--max-concurrency 8 may hold requests back" in of_check(run, "rate").text
+    uncapped = replace(run, manifest=replace(run.manifest, load=load_plan()))
+    assert of_check(uncapped, "send lag").verdict == "INVALID"

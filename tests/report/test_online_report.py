@@ -49,7 +49,7 @@ def test_the_verdict_stands_first(view, page):
     assert text.index("SUSPECT: ") < text.index("ANSWER")
     assert page.index("SUSPECT: ") < page.index("<dt>Answer</dt>")
     clean = request_view(load_run())
-    assert text_of(clean).splitlines()[1].startswith("VALID: 15 checks; of TTFT, up to")
+    assert text_of(clean).splitlines()[1].startswith("VALID: 16 checks; of TTFT, up to")
     late = request_view(load_run(send_lag_s=0.06))
     assert text_of(late).splitlines()[1].startswith("INVALID: ")
     assert late.five_lines.next == late.online.validity.reasons[0].remedy

@@ -3,7 +3,9 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -13,23 +15,25 @@ from tests.report.request_example import recorded_run
 from inferometer.cli.main import app
 from inferometer.cli.rate_view import rate_view
 from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.cli.run_titles import traffic_text
 from inferometer.records.whole_run import write_run
+from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.rates import goodput_rate_chart, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
 from inferometer.report.rate_html import RATE_CHARTS, render_rate_report
+from inferometer.report.request_html import render_request_report
 from inferometer.spec.objectives import parse_objective
-from inferometer.spec.workload.types import ClosedArrivals
+from inferometer.spec.workload.types import ClosedArrivals, OpenArrivals
 
 QUESTION = RequestQuestion(objective=parse_objective("ttft:p95<40ms"))
 
 
-def run_at(rate_per_s, *, slower=1.0, send_lag_s=0.0, closed=False):
+def run_at(rate_per_s, *, slower=1.0, send_lag_s=0.0, concurrency=None):
     ttft_s = 0.02 * slower * np.random.default_rng(2).lognormal(0, 0.1, 400)
     run = load_run(rate_per_s=rate_per_s, ttft_s=ttft_s, send_lag_s=send_lag_s)
     load = load_plan()
-    if closed:
-        workload = type(load.workload)(n_requests=400, arrivals=ClosedArrivals(concurrency=8), classes=load.workload.classes)
-        load = replace(load, workload=workload)
+    arrivals = OpenArrivals(rate_per_s=rate_per_s) if concurrency is None else ClosedArrivals(concurrency=concurrency)
+    load = replace(load, workload=msgspec.structs.replace(load.workload, n_requests=400, arrivals=arrivals))
     return replace(run, manifest=replace(run.manifest, run_id=f"at {rate_per_s:g}", load=load))
 
 
@@ -79,7 +83,7 @@ def test_where_the_first_token_waits_at_each_rate():
     slow, fast = (replace(recorded_run(), manifest=replace(recorded_run().manifest, run_id=name)) for name in ("slow", "fast"))
     chart = ttft_parts_rate_chart(view_of(slow, fast, question=RequestQuestion()))
     assert {row[0] for row in chart.rows} == {"slow", "fast"}
-    assert "rows: runs by offered rate" in json.dumps(chart.spec)
+    assert "rows: runs by their traffic" in json.dumps(chart.spec)
     assert ttft_parts_rate_chart(view_of(run_at(10), run_at(20))) is None
 
 
@@ -91,10 +95,35 @@ def test_goodput_is_what_was_promised(view):
 
 
 def test_users_who_wait_have_no_rate_of_their_own():
-    view = view_of(run_at(10), run_at(20), run_at(30, closed=True))
-    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {point.label for point in view.points if point.is_open}
+    view = view_of(run_at(10), run_at(20), run_at(30, concurrency=8))
+    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {"10 requests/s", "20 requests/s"}
     assert {row["series"] for row in rows_of(throughput_latency_chart(view)) if "series" in row} == {"open loop", "closed loop"}
-    assert tpot_rate_chart(view_of(run_at(10), run_at(30, closed=True))) is None
+    assert tpot_rate_chart(view_of(run_at(10), run_at(30, concurrency=8))) is None
+
+
+def test_closed_loops_stand_by_concurrency_and_name_no_offered_rate():
+    runs = [run_at(30, concurrency=32), run_at(10, concurrency=8), run_at(20, concurrency=16)]
+    view = view_of(*runs)
+    assert [point.label for point in view.points] == ["concurrency 8", "concurrency 16", "concurrency 32"]
+    for build in (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart):
+        assert sorted({row["x"] for row in rows_of(build(view)) if "run" in row}) == [8, 16, 32]
+    page = render_rate_report(view)
+    assert "Runs by concurrency" in page
+    assert "concurrent requests" in page
+    single = request_view(runs[0], QUESTION)
+    for text in (page, render_request_report(single)):
+        assert "offered" not in text.replace("Requests offered", "")
+    assert single.summaries[0].offered_requests_per_s is None
+    assert request_tables.rates_table(single).rows[0][4] == "32"
+
+
+def test_titles_and_legends_name_model_server_workload_and_traffic(view):
+    load = load_plan()
+    names = (load.served_model, urlsplit(load.url).netloc, load.workload.name)
+    assert view.title == " · ".join(names)
+    assert [point.label for point in view.points] == ["10 requests/s", "20 requests/s", "40 requests/s"]
+    assert request_view(run_at(10), QUESTION).title == " · ".join((*names, "10 requests/s"))
+    assert traffic_text(replace(run_at(10).manifest.load, max_concurrency=4)) == "10 requests/s, at most 4 in flight"
 
 
 def test_the_page(view):

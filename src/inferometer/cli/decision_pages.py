@@ -123,7 +123,7 @@ def _rate_point(point: curves.LoadPoint) -> RatePoint:
     ttft, tpot = point.summary.latency("ttft"), point.summary.latency("tpot")
     return RatePoint(
         label=f"{format_number(point.offered_requests_per_s)} req/s",
-        is_open=True,
+        concurrency=None,
         offered_requests_per_s=point.offered_requests_per_s,
         ttft_p50=ttft.percentile(0.5),
         ttft_p95=ttft.percentile(0.95),

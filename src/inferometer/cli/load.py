@@ -9,7 +9,7 @@ import click
 from inferometer.cli.answer import json_option, talk
 from inferometer.cli.load_options import LoadRequest, takes_load
 from inferometer.cli.load_sending import SentLoad, send_load
-from inferometer.cli.load_wording import check_prompts, check_size, default_folder, what_will_happen
+from inferometer.cli.load_wording import check_prompts, check_size, default_folder, default_traffic, what_will_happen
 from inferometer.records.exports import formats
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import replay
@@ -26,6 +26,7 @@ class AnswerableLoad:
     objective: ObjectiveSpec | None
     exports: tuple[formats.ExportFormat, ...]
     as_json: bool
+    has_report: bool = True
 
 
 @click.command(
@@ -51,10 +52,18 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
     type=click.Choice(get_args(formats.ExportFormat)),
     help="Also for other tools, in the run's folder.",
 )
+@click.option("--report/--no-report", "has_report", default=True, show_default=True, help="Write the page report.html into the folder.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @json_option
 def command(
-    request: LoadRequest, slo: str | None, out: Path | None, exports: tuple[formats.ExportFormat, ...], *, dry_run: bool, as_json: bool
+    request: LoadRequest,
+    slo: str | None,
+    out: Path | None,
+    exports: tuple[formats.ExportFormat, ...],
+    *,
+    has_report: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> AnswerableLoad | None:
     """How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
@@ -67,12 +76,21 @@ def command(
     drawn = replay.draw_workload(request.load.workload)
     check_prompts(request.load, drawn)
     folder = out or default_folder(request.load)
+    default = default_traffic(request.load, click.get_current_context().params)
+    if default is not None:
+        talk(default)
     talk(f"{what_will_happen(request.load, drawn)}; into {folder}")
     if dry_run:
         return None
     sent = send_load(request, drawn, folder, as_json=as_json)
     return AnswerableLoad(
-        sent=sent, folder=folder, class_names=drawn.class_names, objective=objective, exports=tuple(dict.fromkeys(exports)), as_json=as_json
+        sent=sent,
+        folder=folder,
+        class_names=drawn.class_names,
+        objective=objective,
+        exports=tuple(dict.fromkeys(exports)),
+        as_json=as_json,
+        has_report=has_report,
     )
 
 

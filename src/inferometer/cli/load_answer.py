@@ -8,8 +8,9 @@ from inferometer.cli import load_exports, load_running
 from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
 from inferometer.cli.request_answer import RequestRunAnswer, answer_of
-from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.cli.request_view import REPORT_NAME, RequestQuestion, request_view
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
+from inferometer.report import request_html
 from inferometer.report.request_terminal import request_report_text
 from inferometer.report.request_views import RequestReportView
 from inferometer.spec.objectives import ObjectiveSpec
@@ -25,6 +26,8 @@ class LoadAnswer:
     is_interrupted: bool
     """Somebody stopped it before its end; the same command goes on."""
     record: str
+    report: str | None = None
+    """The page; None where none was written."""
 
 
 ANSWER = LoadAnswer
@@ -33,8 +36,17 @@ ANSWER = LoadAnswer
 def answer(made: AnswerableLoad) -> None:
     """Decode, judge and store the test, and say how it went."""
     loaded = load_running.loaded_run(made.sent, made.folder, _percentiles(made.objective))
-    view = request_view(loaded.run, RequestQuestion(objective=made.objective, class_names=made.class_names), path=made.folder)
-    said = LoadAnswer(requests=answer_of(view), is_interrupted=loaded.is_interrupted, record=str(made.folder))
+    report = made.folder / REPORT_NAME if made.has_report and not loaded.is_interrupted else None
+    question = RequestQuestion(objective=made.objective, class_names=made.class_names)
+    view = request_view(loaded.run, question, path=made.folder, report_path=report)
+    if report is not None:
+        request_html.write_request_report(view, report)
+    said = LoadAnswer(
+        requests=answer_of(view),
+        is_interrupted=loaded.is_interrupted,
+        record=str(made.folder),
+        report=None if report is None else str(report),
+    )
     give(said, as_json=made.as_json, show=lambda _: request_report_text(view))
     if loaded.is_interrupted:
         raise KeyboardInterrupt

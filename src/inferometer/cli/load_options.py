@@ -2,15 +2,17 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, get_args
 
 import click
 import msgspec
 
+from inferometer import suggestions
 from inferometer.cli import ray_address, workload_options
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.measure.load import messages, target
+from inferometer.measure.load import load_test, messages, preflight, target
 from inferometer.measure.metrics_page import MetricsSource, source_of
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm, body_value_without_secrets
@@ -21,19 +23,26 @@ Brought = TypeVar("Brought")
 
 _AT_MOST_PER_USER_PER_S: Final = 20
 """A closed loop with a duration is given so many requests: more would be answers in less than 50 ms."""
+_MOST_NAMES: Final = 8
 _MOST_REQUESTS: Final = 500_000
 _ARRIVALS: Final = ("rate", "concurrency", "ramp", "trace")
 _NAMES: Final = (
     "url", "model", "endpoint", "ramp", "trace", "drain", "timeout", "connect_timeout", "head_timeout", "read_timeout", "max_body",
-    "max_connections", "processes", "prompts", "tokenizer", "body", "header", "proxy", "metrics_url", "stream", "insecure",
+    "max_connections", "max_concurrency",
+    "processes", "prompts", "tokenizer", "body", "header", "proxy", "metrics_url", "stream", "insecure",
     "respect_eos", "executor", "ray_address", "preflight",
 )  # fmt: skip
 
 _OPTIONS: Final = (
-    click.option("--model", required=True, metavar="NAME", help="What the server calls the model."),
+    click.option("--model", metavar="NAME", help="What the server calls the model. [the one that it offers]"),
     click.option("--endpoint", type=click.Choice(get_args(Endpoint)), default="chat", show_default=True),
     click.option("--stream/--no-stream", default=True, show_default=True, help="Token by token, or each answer whole."),
     click.option("--ramp", metavar="FROM:TO:OVER", help="Requests per second that grow (or fall): 1:20:60s."),
+    click.option(
+        "--max-concurrency",
+        type=click.IntRange(min=1),
+        help="Beside a rate: at most so many requests in flight; others wait here, and that counts in TTFT. Alone: as --concurrency.",
+    ),
     click.option("--trace", metavar="FILE", help="Arrivals at the instants of a trace; lengths are the workload's."),
     click.option("--prompts", type=click.Choice(get_args(PromptForm)), default="words", show_default=True, help="How prompts are written."),
     click.option("--tokenizer", metavar="PATH", help="For --prompts tokenizer: a tokenizer.json, or a folder with one."),
@@ -177,7 +186,7 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
     spec, for_s = _lasting(_arriving(workload, flags))
     load = LoadPlan(
         url=flags["url"].rstrip("/"),
-        served_model=flags["model"],
+        served_model=flags["model"] or "",
         endpoint=flags["endpoint"],
         workload=spec,
         is_streaming=flags["stream"],
@@ -186,6 +195,7 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         timeout_s=parse_duration_s(flags["timeout"], where="--timeout"),
         n_processes=flags["processes"],
         max_connections=flags["max_connections"],
+        max_concurrency=_cap(spec, flags),
         prompt_form=flags["prompts"],
         tokenizer=flags["tokenizer"],
         ignores_eos=not flags["respect_eos"],
@@ -200,20 +210,46 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
     target.target_of(load)  # a URL that is none is refused before anything is drawn
     bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization)
+    limits = messages.ClientLimits(
+        connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
+        head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
+        read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
+        body_bytes=None if flags["max_body"] is None else parse_bytes(flags["max_body"], where="--max-body"),
+    )
+    if flags["model"] is None:
+        load = replace(load, served_model=_offered_model(load, secrets, limits))
     return LoadRequest(
         load=load,
         secrets=secrets,
         metrics=source_of(load, secrets, url=flags["metrics_url"], asked_proxy=flags["proxy"]),
-        limits=messages.ClientLimits(
-            connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
-            head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
-            read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
-            body_bytes=None if flags["max_body"] is None else parse_bytes(flags["max_body"], where="--max-body"),
-        ),
+        limits=limits,
         is_on_ray=flags["executor"] == "ray",
         ray_address=flags["ray_address"],
         is_asked_before=flags["preflight"],
     )
+
+
+def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits) -> str:
+    """The model that the server offers, where there is one.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there.
+    SpecError
+        It offers several, or does not say which.
+    """
+    names = preflight.served_models(load, secrets, limits, load_test.resolved(load))
+    if len(names) == 1:
+        talk(f"model: {names[0]}, the only one that the server offers")
+        return names[0]
+    what = f"the server offers {len(names)} models: {', '.join(names[:_MOST_NAMES])}" if names else "the server does not list its models"
+    raise SpecError(what, where=f"{load.url}/v1/models", allowed="--model NAME", try_=suggestions.flags("--model", *names[:1] or ("NAME",)))
+
+
+def _cap(spec: types.WorkloadSpec, flags: dict[str, Any]) -> int | None:
+    """``--max-concurrency`` beside a rate. Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``."""
+    return None if isinstance(spec.arrivals, types.ClosedArrivals) else flags["max_concurrency"]
 
 
 def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.WorkloadSpec:

@@ -1,20 +1,23 @@
 """How is a load test told in a sentence, named where nobody names it, and refused where it is too large?"""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
 
+from inferometer.cli.run_titles import traffic_text
 from inferometer.errors import SpecError
 from inferometer.measure.load.bodies import body_writer
 from inferometer.measure.resident import available_bytes
 from inferometer.spec.load_plan import LoadPlan, without_secrets
 from inferometer.spec.workload.plan import NONE, DrawnWorkload
-from inferometer.spec.workload.types import OpenArrivals
+from inferometer.spec.workload.types import AtOnce, OpenArrivals
 from inferometer.units import NS_PER_S, format_bytes, format_duration
 
+_ARRIVALS: Final = ("rate", "concurrency", "max_concurrency", "ramp", "trace")
 _LEAST_BYTES: Final = 200
 """Of memory for each request: its row where it is drawn, here, and in its client process."""
 
@@ -59,7 +62,16 @@ def what_will_happen(load: LoadPlan, workload: DrawnWorkload) -> str:
     loop = f", {n_led:,} of them after another's end" if n_led else ""
     span = f" within {format_duration(lasts_s)}" if lasts_s else ""
     how = f"{load.endpoint}, {'streamed' if load.is_streaming else 'whole'}, prompts as {load.prompt_form}"
-    return f"sending {plan.n_requests:,} requests of {workload.name}{loop}{span} to {load.url} ({how}; {load.n_processes} process(es))"
+    at = "" if isinstance(load.workload.arrivals, AtOnce) else f" at {traffic_text(load)}"
+    to = f"{load.served_model} at {load.url}"
+    return f"sending {plan.n_requests:,} requests of {workload.name}{at}{loop}{span} to {to} ({how}; {load.n_processes} process(es))"
+
+
+def default_traffic(load: LoadPlan, given: Mapping[str, object]) -> str | None:
+    """Which rate was taken, where no flag gave one; None where one did, or a trace brings its own instants."""
+    if load.workload.replay is not None or any(given.get(name) is not None for name in _ARRIVALS):
+        return None
+    return f"no rate was given: {traffic_text(load)}, the workload's own; --rate or --concurrency for another"
 
 
 def default_folder(load: LoadPlan) -> Path:
@@ -69,4 +81,4 @@ def default_folder(load: LoadPlan) -> Path:
     return Path("runs") / f"load-{name}-{digest}"
 
 
-__all__ = ["check_prompts", "check_size", "default_folder", "what_will_happen"]
+__all__ = ["check_prompts", "check_size", "default_folder", "default_traffic", "what_will_happen"]

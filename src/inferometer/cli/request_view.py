@@ -62,7 +62,7 @@ def request_view(
         five_lines=views.FiveLines(
             answer=_answer(whole, judgement),
             limit=_limit(load, whole, _n_kv_blocks(run, asked), online, parts),
-            next=_next(lead, judgement, path, online),
+            next=_next(lead, judgement, path, online, has_page=report_path is not None),
             trust=_trust(run, whole, online),
             report=_files(path, report_path),
         ),
@@ -79,6 +79,7 @@ def request_view(
         online=online,
         gaps=request_chart_views.gaps(run),
         ttft_parts=parts,
+        concurrency=request_summaries.concurrency_of(run),
         n_kv_blocks=_n_kv_blocks(run, asked),
         timeline=None
         if run.steps is None or run.parts is None or not len(run.steps.start_ns)
@@ -140,7 +141,12 @@ def _limit(
 
 
 def _next(
-    lead: Sequence[types.Caution], judgement: promises.Judgement | None, path: Path | None, online: online_views.OnlineView | None
+    lead: Sequence[types.Caution],
+    judgement: promises.Judgement | None,
+    path: Path | None,
+    online: online_views.OnlineView | None,
+    *,
+    has_page: bool,
 ) -> str:
     if lead:
         return lead[0].remedy
@@ -148,7 +154,10 @@ def _next(
         return online.validity.reasons[0].remedy
     if judgement is not None and judgement.verdict == "undecided":
         return "a longer run, or several: this one cannot tell"
-    return suggestions.command("report", "RUN" if path is None else path)
+    run = "RUN" if path is None else path
+    if has_page and online is not None:
+        return f"what would another load do here? {suggestions.command('fit', '--load', run)}"
+    return suggestions.command("report", run)
 
 
 def _trust(run: types.Run, whole: request_summaries.RequestSummary, online: online_views.OnlineView | None) -> str:

@@ -1,6 +1,6 @@
 """What are runs of requests called on pages and in legends: by model, server, workload and traffic, or by what they differ in?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -36,11 +36,11 @@ def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
     """The shortest names that tell runs apart: the parts in which they differ, numbered where they repeat the very same test."""
     names = [name_of(run) for run in runs]
     differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]
-    labels = [_joined(part for part, differing in zip(name, differs, strict=True) if differing) or title_of(run) for name, run in
-              zip(names, runs, strict=True)]
-    return tuple(
-        f"{label} #{labels[: index + 1].count(label)}" if labels.count(label) > 1 else label for index, label in enumerate(labels)
-    )
+    labels = [
+        _joined(part for part, differing in zip(name, differs, strict=True) if differing) or title_of(run)
+        for name, run in zip(names, runs, strict=True)
+    ]
+    return tuple(f"{label} #{labels[: index + 1].count(label)}" if labels.count(label) > 1 else label for index, label in enumerate(labels))
 
 
 def name_of(run: Run) -> RunName:
@@ -72,9 +72,11 @@ def traffic_text(load: LoadPlan) -> str:
             return f"all at once{cap}"
         case types.TraceArrivals():
             return f"arrivals of {PurePath(arrivals.path).name}{cap}"
+        case None:  # a replayed file brings its own
+            return f"its own arrivals{cap}"
 
 
-def _joined(parts: Sequence[str]) -> str:
+def _joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
 
 

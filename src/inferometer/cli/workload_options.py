@@ -49,7 +49,7 @@ def takes_workload(command: Callable[..., Brought]) -> Callable[..., Brought]:
 
     @functools.wraps(command)
     def with_workload(**flags: object) -> Brought:
-        asked = {"trace": flags.get("trace")} | {name: flags.pop(name) for name in _NAMES}
+        asked = {name: flags.get(name) for name in ("trace", "ramp", "max_concurrency")} | {name: flags.pop(name) for name in _NAMES}
         return command(workload=_workload(asked), **flags)
 
     wrapped: Callable[..., Brought] = with_workload
@@ -66,6 +66,7 @@ def replay_changes(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     spec = reading.resolve_workload(flags["workload"])
     changes: dict[str, Any] = {}
+    flags = _as_in_vllm(spec, flags)
     if flags["rate"] is not None and flags["concurrency"] is not None:
         raise SpecError("both a rate and a concurrency", where="--rate, --concurrency", allowed="one of them: an open loop or a closed one")
     if isinstance(spec.replay, types.ServeGenSource):
@@ -85,6 +86,20 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     if is_endless and not {"n_requests", "duration_s"} & set(changes):
         changes["n_requests"] = N_REQUESTS
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _as_in_vllm(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The flags with ``--max-concurrency`` of ``vllm bench serve`` as the concurrency of a closed loop, where no arrivals are given.
+
+    There every request is due at once unless a rate is given (its default is ``inf``), so that the cap alone decides.
+    """
+    cap = flags.get("max_concurrency")
+    if cap is not None and flags["concurrency"] is not None:
+        raise SpecError("both a concurrency and a cap of it", where="--concurrency, --max-concurrency", allowed="one of them")
+    arrives_by_itself = any(flags.get(name) is not None for name in ("rate", "trace", "ramp"))
+    if cap is None or arrives_by_itself or spec.replay is not None:
+        return flags
+    return {**flags, "concurrency": cap}
 
 
 def _of_clients(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> types.WorkloadSpec:

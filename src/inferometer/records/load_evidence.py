@@ -8,7 +8,7 @@ import numpy as np
 from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable, ValidityReason, ValidityVerdict
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import ABSENT, F64, I64, RequestTable
-from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.load_plan import LoadPlan, most_in_flight
 from inferometer.spec.workload.plan import RequestPlan
 
 
@@ -36,6 +36,32 @@ class LoadEvidence:
         return self.requests.intended_send_ns[was_sent], self.requests.sent_ns[was_sent]
 
 
+def own_lateness_ns(evidence: LoadEvidence) -> I64:
+    """How much later than it could each request (N) was sent, in nanoseconds; 0 of those that were not sent.
+
+    Where ``--max-concurrency`` holds requests back, a request can be sent from the end on that brings its process below the cap.
+    """
+    requests, load = evidence.requests, evidence.load
+    was_sent = requests.sent_ns != ABSENT
+    may_go_ns = requests.intended_send_ns.copy()
+    if load is not None and load.max_concurrency is not None:
+        ended_ns = np.maximum(requests.finished_ns, evidence.exchanges.last_byte_ns)
+        for process in np.unique(evidence.exchanges.process_index).tolist():
+            most = most_in_flight(load, load.n_processes, process)
+            rows = np.flatnonzero(was_sent & (evidence.exchanges.process_index == process))
+            may_go_ns[rows] = _slot_free_ns(requests.sent_ns[rows], ended_ns[rows], may_go_ns[rows], most or len(rows))
+    return np.where(was_sent, requests.sent_ns - may_go_ns, 0)
+
+
+def _slot_free_ns(sent_ns: I64, ended_ns: I64, intended_ns: I64, most: int) -> I64:
+    """From when on could each of these be sent, if at most ``most`` are in flight?"""
+    sends, ends = np.sort(sent_ns), np.sort(ended_ns[ended_ns != ABSENT])
+    n_ended = np.searchsorted(ends, sent_ns, side="right")
+    is_at_cap = np.searchsorted(sends, sent_ns, side="right") - n_ended >= most
+    last_end_ns = np.append(ends, intended_ns.min(initial=0))[n_ended - 1]
+    return np.where(is_at_cap & (n_ended > 0), np.maximum(intended_ns, last_end_ns), intended_ns)
+
+
 class Limits(NamedTuple):
     """From where on is a number doubtful, and from where on worthless?"""
 
@@ -57,4 +83,4 @@ def percentile_of(values: F64 | I64, fraction: float) -> float:
     return float(np.quantile(values, fraction, method="inverted_cdf"))
 
 
-__all__ = ["Limits", "LoadEvidence", "percentile_of", "reason"]
+__all__ = ["Limits", "LoadEvidence", "own_lateness_ns", "percentile_of", "reason"]

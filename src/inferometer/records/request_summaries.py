@@ -27,6 +27,7 @@ from inferometer.records.latencies import (
 )
 from inferometer.records.steady_state import SteadyState
 from inferometer.records.types import ABSENT, F64, I32, I64, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
+from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.stats.autocorrelated import N_BATCHES, quantile_rank, run_mean_estimate, run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
@@ -99,7 +100,7 @@ class RequestSummary:
     """Input and output."""
     completed_requests_per_s: Estimate | None
     offered_requests_per_s: float | None
-    """Intended sends / time from the first to the last of them."""
+    """Intended sends / time from the first to the last of them; None of a closed loop."""
     tokens_per_s_per_user: Estimate | None
     """1 / median TPOT."""
 
@@ -121,7 +122,7 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
     RecordError
         The run has no table of requests, or no request.
     """
-    return _summarise(_requests_of(run), "all requests", end_ns(run), percentiles)
+    return _of_traffic(run, _summarise(_requests_of(run), "all requests", end_ns(run), percentiles))
 
 
 def summarise_groups(
@@ -134,7 +135,11 @@ def summarise_groups(
     requests, at_ns = _requests_of(run), end_ns(run)
     span = _Span(int(requests.intended_send_ns.min()), at_ns)
     masks = [(name, group_index == i) for i, name in enumerate(names)]
-    return tuple(_summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span) for name, mask in masks if bool(mask.any()))
+    return tuple(
+        _of_traffic(run, _summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span))
+        for name, mask in masks
+        if bool(mask.any())
+    )
 
 
 def summarise_steady(run: Run, steady: SteadyState, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
@@ -144,12 +149,23 @@ def summarise_steady(run: Run, steady: SteadyState, *, percentiles: Sequence[flo
     of_span = _summarise(requests, "steady state", at_ns, percentiles, span=span)
     chosen = _summarise(tables.select(requests, steady.holds(requests)), "steady state", at_ns, percentiles)
     return replace(
-        chosen,
+        _of_traffic(run, chosen),
         span_s=of_span.span_s,
         output_tokens_per_s=of_span.output_tokens_per_s,
         total_tokens_per_s=of_span.total_tokens_per_s,
         completed_requests_per_s=of_span.completed_requests_per_s,
     )
+
+
+def concurrency_of(run: Run) -> int | None:
+    """The users of a closed loop; None of other load tests, and where the record does not say."""
+    arrivals = None if run.manifest.load is None else run.manifest.load.workload.arrivals
+    return arrivals.concurrency if isinstance(arrivals, ClosedArrivals) else None
+
+
+def _of_traffic(run: Run, summary: RequestSummary) -> RequestSummary:
+    """A closed loop offers what the server takes: it has a concurrency, and no offered rate."""
+    return summary if concurrency_of(run) is None else replace(summary, offered_requests_per_s=None)
 
 
 def _requests_of(run: Run) -> RequestTable:
@@ -196,7 +212,7 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
         completed_requests_per_s=_rate(
             _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))), edges_ns, "completed requests/s"
         ),
-        offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 and not is_closed else None,
+        offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
         tokens_per_s_per_user=tpot.seconds.inverted() if tpot is not None and _is_positive(tpot.seconds) else None,
     )
 
@@ -264,6 +280,7 @@ __all__ = [
     "LatencySummary",
     "Percentile",
     "RequestSummary",
+    "concurrency_of",
     "latency_mean",
     "summarise_groups",
     "summarise_latency",

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.records.load_evidence import Limits, LoadEvidence, percentile_of, reason
+from inferometer.records.load_evidence import Limits, LoadEvidence, own_lateness_ns, percentile_of, reason
 from inferometer.records.load_types import ValidityReason, ValidityVerdict
-from inferometer.records.types import ABSENT, F64, I32, I64, RequestTable
+from inferometer.records.types import ABSENT, F64, I64, Bools, RequestTable
 from inferometer.spec.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
@@ -45,11 +45,11 @@ def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
 
 def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
     """How much later than intended were requests sent?"""
-    intended_ns, sent_ns = evidence.sent
-    if not len(sent_ns):
+    late_ns = own_lateness_ns(evidence)[evidence.requests.sent_ns != ABSENT]
+    if not len(late_ns):
         return reason("send lag", "INVALID", "no request was sent", "check the URL, and that the server runs")
-    late_s = percentile_of(sent_ns - intended_ns, 0.99) / NS_PER_S
-    middle_s = percentile_of(sent_ns - intended_ns, 0.5) / NS_PER_S
+    late_s = percentile_of(late_ns, 0.99) / NS_PER_S
+    middle_s = percentile_of(late_ns, 0.5) / NS_PER_S
     text = f"requests were sent {_ms(middle_s)} late at p50, {_ms(late_s)} at p99, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
     return reason("send lag", _LATE_S.verdict(late_s), text, _FEWER)
 
@@ -92,7 +92,7 @@ def client_delays_s(evidence: LoadEvidence) -> F64:
     """Of each request with a first token: by how much may the client have made its TTFT longer, at most?"""
     requests, lags = evidence.requests, evidence.lags
     rows = _rows_with_first(requests)
-    delays_ns = np.maximum(requests.sent_ns[rows] - requests.intended_send_ns[rows], 0)
+    delays_ns = np.maximum(own_lateness_ns(evidence)[rows], 0)
     if lags is None or not len(lags.lag_ns):
         return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
     process = evidence.exchanges.process_index[rows]
@@ -125,16 +125,20 @@ def rate(evidence: LoadEvidence) -> ValidityReason | None:
     if asked_per_s <= 0:
         return None
     missing = 1 - achieved_per_s / asked_per_s
+    cap = None if evidence.load is None else evidence.load.max_concurrency
     n_unsent = len(planned_ns) - len(intended_ns)
     unsent = f"; {n_unsent} were never sent" if n_unsent else ""
     text = f"{format_number(achieved_per_s)} requests/s were sent of {format_number(asked_per_s)} that were due{unsent}"
+    if cap is not None and missing > 0:
+        return reason("rate", "VALID", f"{text}; --max-concurrency {cap} may hold requests back", "")
     return reason("rate", _MISSING_RATE.verdict(missing), text, _FEWER)
 
 
 def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
     """Do requests go out in the rhythm that was planned? Variance / mean of counts in windows, of sent against planned instants."""
     intended_ns, sent_ns = evidence.sent
-    if not _is_open(evidence) or len(sent_ns) < _MIN_WINDOWS * _GAPS_OF_A_WINDOW:
+    is_capped = evidence.load is not None and evidence.load.max_concurrency is not None
+    if is_capped or not _is_open(evidence) or len(sent_ns) < _MIN_WINDOWS * _GAPS_OF_A_WINDOW:
         return None
     edges = np.linspace(intended_ns.min(), intended_ns.max() + 1, len(intended_ns) // _GAPS_OF_A_WINDOW + 1)
     planned_ratio, sent_ratio = _dispersion_ratio(intended_ns, edges), _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges)
@@ -155,7 +159,7 @@ def connections(evidence: LoadEvidence) -> ValidityReason | None:
     is_new = ~exchanges.is_reused & (exchanges.connection_index >= 0)
     n_needed = _peak_in_flight(requests.sent_ns, exchanges.last_byte_ns)
     n_new = int(is_new.sum())
-    share = max(n_new - n_needed, 0) / max(n_new, 1) * _late_share(requests, exchanges.request_index[is_new])
+    share = max(n_new - n_needed, 0) / max(n_new, 1) * _late_share(requests, own_lateness_ns(evidence), is_new)
     text = f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
     text += (
         f"; those that need not have been opened took up to {format_fraction(share)} of the time to the first token" if share > 0 else ""
@@ -164,10 +168,10 @@ def connections(evidence: LoadEvidence) -> ValidityReason | None:
     return reason("connections", verdict, text, "let the server keep connections alive: their handshakes are in TTFT")
 
 
-def _late_share(requests: RequestTable, new_rows: I32) -> float:
+def _late_share(requests: RequestTable, late_ns: I64, is_new: Bools) -> float:
     """Of the time to all first tokens, what went by before the requests on new connections were sent."""
     has_token = (requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT)
-    late_ns = np.where(has_token, np.maximum(requests.sent_ns - requests.intended_send_ns, 0), 0)[new_rows]
+    late_ns = np.where(has_token, np.maximum(late_ns, 0), 0)[is_new]
     ttft_ns = (requests.first_token_ns - requests.intended_send_ns)[has_token]
     return float(late_ns.sum() / ttft_ns.sum()) if ttft_ns.sum() > 0 else 0.0
 

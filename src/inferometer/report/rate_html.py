@@ -57,7 +57,9 @@ def rate_page_of(view: RateView) -> Page:
     within = f"; good: within {view.objective}" if view.objective else ""
     table = TextTable(caption=f"Runs by {by}{within}", header=header, rows=tuple(rate_cells(point) for point in view.points))
     sections = (
-        Section(id="rates", title=f"Latency, goodput and throughput against the {by}", nav=by.capitalize(), tables=(table,), figures=figures),
+        Section(
+            id="rates", title=f"Latency, goodput and throughput against the {by}", nav=by.capitalize(), tables=(table,), figures=figures
+        ),
         Section(
             id="method",
             title="Method and definitions",

@@ -82,19 +82,27 @@ def handovers_table(view: RequestReportView) -> TextTable | None:
 
 def rates_table(view: RequestReportView) -> TextTable:
     """Throughput of all requests and of each class."""
+    traffic = "offered req/s" if view.concurrency is None else "concurrency"
     rows = tuple(
         (
             summary.name,
             _rate(summary.output_tokens_per_s),
             _rate(summary.total_tokens_per_s),
             _rate(summary.completed_requests_per_s),
-            ABSENT_TEXT if summary.offered_requests_per_s is None else format_number(summary.offered_requests_per_s),
+            _traffic_cell(view, summary),
             _rate(summary.tokens_per_s_per_user),
         )
         for summary in view.summaries
     )
-    header = ("requests of", "output tok/s", "input + output tok/s", "completed req/s", "offered req/s", "tok/s/user")
+    header = ("requests of", "output tok/s", "input + output tok/s", "completed req/s", traffic, "tok/s/user")
     return TextTable(caption=f"Rates over {format_duration(view.summaries[0].span_s)} [95 % interval]", header=header, rows=rows)
+
+
+def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
+    """What was offered: of a closed loop its users, all of whom every class shares."""
+    if view.concurrency is not None:
+        return str(view.concurrency)
+    return ABSENT_TEXT if summary.offered_requests_per_s is None else format_number(summary.offered_requests_per_s)
 
 
 def promises_table(judgement: Judgement) -> TextTable:

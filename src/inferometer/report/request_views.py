@@ -65,6 +65,8 @@ class RequestReportView:
     gaps: load_series.GapMap | None = None
     """Where the run says who got which token when."""
     ttft_parts: TtftParts | None = None
+    concurrency: int | None = None
+    """Of a closed loop."""
     """Where the engine, or the server's metrics, said it."""
     n_kv_blocks: int | None = None
     """Of the engine, where it is known."""

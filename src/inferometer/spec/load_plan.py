@@ -59,6 +59,15 @@ class LoadPlan:
     """Where the server's own numbers were scraped, without credentials and query."""
 
 
+def most_in_flight(load: LoadPlan, n_processes: int, process_index: int) -> int | None:
+    """A process's part of the requests that may be in flight at once, at least one; each has a connection of its own."""
+    caps = [cap for cap in (load.max_connections, load.max_concurrency) if cap is not None]
+    if not caps:
+        return None
+    most = min(caps)
+    return max(most // n_processes + (process_index < most % n_processes), 1)
+
+
 _DIGEST_CHARACTERS: Final = 8
 
 
@@ -109,4 +118,4 @@ def _texts(value: object) -> list[str]:
             return []
 
 
-__all__ = ["Endpoint", "LoadPlan", "PromptForm", "body_value_without_secrets", "texts_of", "without_secrets"]
+__all__ = ["Endpoint", "LoadPlan", "PromptForm", "body_value_without_secrets", "most_in_flight", "texts_of", "without_secrets"]

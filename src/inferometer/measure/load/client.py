@@ -28,7 +28,7 @@ from inferometer.measure.load import (
     timer,
 )
 from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
-from inferometer.spec.load_plan import texts_of
+from inferometer.spec.load_plan import most_in_flight, texts_of
 from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
 
@@ -65,7 +65,7 @@ class LoadClient:
             job.secrets,
             job.addresses,
             connect_s=job.limits.connect_s,
-            most=_share(job.load.max_connections, job.n_processes, job.process_index),
+            most=most_in_flight(job.load, job.n_processes, job.process_index),
             on_over=self._on_over,
         )
         self._hider = hiding.Hider(job.secrets)
@@ -311,16 +311,13 @@ class LoadClient:
         return done
 
     def _report(self) -> None:
-        self._send_report(self._tally.report(self._job.process_index, len(self._in_flight), self._pulse.worst_since_last_ns()))
+        n_waiting = self._pool.n_waiting  # at the cap: due, and not sent
+        n_in_flight = len(self._in_flight) - n_waiting
+        self._send_report(self._tally.report(self._job.process_index, n_in_flight, self._pulse.worst_since_last_ns(), n_waiting=n_waiting))
 
 
 def _since(instant_ns: int | None, origin_ns: int) -> int | None:
     return None if instant_ns is None else instant_ns - origin_ns
-
-
-def _share(most: int | None, n_processes: int, process_index: int) -> int | None:
-    """The process's part of the connections that are allowed, at least one."""
-    return None if most is None else max(most // n_processes + (process_index < most % n_processes), 1)
 
 
 __all__ = ["LoadClient"]

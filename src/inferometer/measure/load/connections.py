@@ -166,6 +166,11 @@ class ConnectionPool:
         """Connections that stand or are being opened."""
         return len(self._all) + len(self._opening)
 
+    @property
+    def n_waiting(self) -> int:
+        """Exchanges that wait because no more connections are allowed."""
+        return len(self._waiting)
+
     def send(self, exchange: Exchange) -> None:
         """Send it on a kept connection, on a new one, or, where no more are allowed, when one is free."""
         now_ns = time.monotonic_ns()

@@ -58,6 +58,11 @@ def check_server(load: LoadPlan, secrets: target.Secrets, limits: messages.Clien
     return asyncio.run(_check(load, _Asker(load, secrets, limits, addresses)))
 
 
+def served_models(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the models that the server offers; empty where it does not say."""
+    return asyncio.run(_Asker(load, secrets, limits, addresses).model_names())
+
+
 class _Asker:
     """Asks the server one thing at a time, each on a connection of its own."""
 
@@ -162,4 +167,4 @@ def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
     return "--respect-eos for servers that refuse unknown keys, other --body keys; --no-preflight to send the run all the same"
 
 
-__all__ = ["PATIENCE_S", "check_server"]
+__all__ = ["PATIENCE_S", "check_server", "served_models"]

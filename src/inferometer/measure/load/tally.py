@@ -34,11 +34,11 @@ class Tally:
             if len(answer.read_ns) > 1:
                 self._read_gap_ns.append((answer.read_ns[-1] - answer.read_ns[0]) // (len(answer.read_ns) - 1))
 
-    def report(self, process_index: int, n_in_flight: int, worst_lag_ns: int) -> Report:
+    def report(self, process_index: int, n_in_flight: int, worst_lag_ns: int, *, n_waiting: int) -> Report:
         """What happened since the last report."""
         report = Report(
             process_index=process_index,
-            n_sent=self.n_sent,
+            n_sent=self.n_sent - n_waiting,
             n_in_flight=n_in_flight,
             n_good=self.n_good,
             n_failed=self.n_failed,
