@@ -114,7 +114,8 @@ def test_series_keep_sums_and_extremes(recorded, n_windows):
 
 def test_windows_without_steps_are_absent_not_zero(recorded):
     steps = tables.select(recorded.steps, np.array([0, 1, 6000]))._replace(kv_blocks_used=np.array([3, ABSENT, ABSENT]))
-    series = step_series(steps, n_windows=3)
+    nobody = np.zeros(3, np.int32)
+    series = step_series(steps._replace(n_decode_requests=nobody, n_waiting_requests=nobody), n_windows=3)
     assert np.isnan(series.n_waiting_mean).tolist() == [False, True, False]
     assert np.isnan(series.kv_blocks_max).tolist() == [False, True, True]
 
@@ -129,6 +130,46 @@ def test_replicas_are_added_up(recorded):
     early = tables.select(one, np.arange(10))
     beside = step_series(tables.concat(StepTable, [one, early._replace(replica=early.replica + 1)]), n_windows=7)
     assert beside.n_running_mean[-1] == alone.n_running_mean[-1]
+
+
+def steps_of(*rows):
+    """(replica, start, duration, running, decoding) in ns; the KV cache holds ten blocks of each."""
+    step = dict.fromkeys(StepTable._fields, 0) | {"is_warmup": False}
+    names = ("replica", "start_ns", "duration_ns", "n_prefill_requests", "n_decode_requests")
+    made = [
+        step | dict(zip(names, (replica, start, duration, n - n_old, n_old), strict=True)) for replica, start, duration, n, n_old in rows
+    ]
+    return tables.from_rows(StepTable, [one | {"kv_blocks_used": 10 * row[3]} for one, row in zip(made, rows, strict=True)])
+
+
+def test_a_replica_whose_step_is_longer_than_a_window_does_not_vanish():
+    short = [(0, 10 * i, 10, 4, 4) for i in range(100)]
+    long = [(1, 250 * i, 240, 6, 6) for i in range(4)]  # 10 ns between two steps, in which its requests are still there
+    series = step_series(steps_of(*short, *long), n_windows=100)
+    assert series.n_running_mean[:99] == pytest.approx(10.0)
+    assert series.n_running_max[:99] == pytest.approx(10.0)
+    assert series.kv_blocks_mean[:99] == pytest.approx(100.0)
+
+
+def test_a_replica_without_requests_has_none_running():
+    """Replica 1 runs one request for a tenth of the time and starts anew after a pause: nothing goes on in between."""
+    busy = [(0, 10 * i, 10, 4, 4) for i in range(100)]
+    rare = [(1, 0, 50, 1, 0), (1, 500, 50, 1, 0)]
+    series = step_series(steps_of(*busy, *rare), n_windows=20)
+    assert series.n_running_mean.mean() == pytest.approx(4.1)
+    assert series.n_running_mean.tolist() == [pytest.approx(5.0 if i in {0, 10} else 4.0) for i in range(20)]
+
+
+def test_the_mean_over_time_is_that_of_the_requests(recorded):
+    """Little: requests in a step, over time, are the time that requests spent in steps."""
+    steps = recorded.steps
+    series = step_series(steps, n_windows=50)
+    running = steps.n_prefill_requests + steps.n_decode_requests
+    lasted_s = series.width_s * 50
+    gaps_s = lasted_s - steps.duration_ns.sum() / 1e9
+    assert series.n_running_mean.mean() * lasted_s == pytest.approx(
+        (running * steps.duration_ns).sum() / 1e9, abs=running.max() * gaps_s + 1e-6
+    )
 
 
 def test_latency_over_time(recorded):

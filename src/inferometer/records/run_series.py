@@ -3,14 +3,14 @@
 Letters of shapes: W windows of time.
 """
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records import tables
 from inferometer.records.latencies import LatencySamples
-from inferometer.records.types import ABSENT, F64, I64, RequestTable, StepTable
+from inferometer.records.types import ABSENT, F64, I32, I64, RequestTable, StepTable
 from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 240
@@ -19,7 +19,11 @@ MIN_OF_A_WINDOW: Final = 20
 
 
 class StepSeries(NamedTuple):
-    """W windows of equal length; means are over time while steps ran, NaN where none ran."""
+    """W windows of equal length; means are over the time in which any replica ran steps, NaN where none ran.
+
+    The numbers of a step hold while it runs, and until the replica's next step where that one goes on with its requests. A replica
+    without requests has none running, waiting or cached.
+    """
 
     start_s: F64
     width_s: float
@@ -49,13 +53,24 @@ class LatencyWindows(NamedTuple):
 
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
     """How did the steps change over the time of the run? Of all replicas together; their highest values need not be of one instant."""
-    windows = _windows(steps, n_windows)
-    each = [_replica_series(tables.select(steps, steps.replica == replica), windows) for replica in np.unique(steps.replica).tolist()]
-    first = each[0]
-    if len(each) == 1:
-        return first
-    summed: dict[str, Any] = {name: _sum([getattr(one, name) for one in each]) for name in StepSeries._fields[2:-1]}
-    return first._replace(**summed, n_steps=np.sum([one.n_steps for one in each], axis=0))
+    start_ns, width_ns, n_windows = windows = _windows(steps, n_windows)
+    running, waiting, blocks = (
+        value_series(steps, column, n_windows=n_windows)
+        for column in (steps.n_prefill_requests + steps.n_decode_requests, steps.n_waiting_requests, steps.kv_blocks_used)
+    )
+    window = _window_of(steps.start_ns, windows)
+    return StepSeries(
+        start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
+        width_s=width_ns / NS_PER_S,
+        n_running_mean=running.mean,
+        n_running_max=running.most,
+        n_waiting_mean=waiting.mean,
+        n_waiting_max=waiting.most,
+        kv_blocks_mean=blocks.mean,
+        kv_blocks_max=blocks.most,
+        n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
+        n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
+    )
 
 
 class ValueSeries(NamedTuple):
@@ -65,13 +80,20 @@ class ValueSeries(NamedTuple):
     most: F64
 
 
-def value_series(steps: StepTable, column: I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
+def value_series(steps: StepTable, column: I32 | I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
     """How did this column (S) of the steps change, in the windows of ``step_series``? Of several replicas the sum."""
     windows = _windows(steps, n_windows)
-    known = np.where(column == ABSENT, np.nan, column.astype(np.float64))
-    rows = [steps.replica == replica for replica in np.unique(steps.replica).tolist()]
-    each = [_value_series(tables.select(steps, own), known[own], windows) for own in rows]
-    return ValueSeries(_sum([one.mean for one in each]), _sum([one.most for one in each]))
+    rows = [(steps.replica == replica) & (column != ABSENT) for replica in np.unique(steps.replica).tolist()]
+    each = [_held(tables.select(steps, own), column[own].astype(np.float64), windows) for own in rows if own.any()]
+    if not each:
+        absent = np.full(windows.n_windows, np.nan)
+        return ValueSeries(absent, absent)
+    # A window counts for as long as the replica ran that ran longest in it: where all are idle nothing is known to change.
+    ran = np.max([one.ran_fraction for one in each], axis=0)
+    total = np.sum([one.mean * one.ran_fraction for one in each], axis=0)
+    is_known = ran > 0
+    mean = np.where(is_known, total / np.where(is_known, ran, 1.0), np.nan)
+    return ValueSeries(mean, np.where(is_known, np.sum([one.most for one in each], axis=0), np.nan))
 
 
 class _Windows(NamedTuple):
@@ -86,42 +108,66 @@ def _windows(steps: StepTable, n_windows: int) -> _Windows:
     return _Windows(start_ns, max((end_ns - start_ns) / n_windows, 1.0), n_windows)
 
 
-def _value_series(steps: StepTable, values: F64, windows: _Windows) -> ValueSeries:
+class _Held(NamedTuple):
+    """One replica: for which part of each window its steps ran, and over that time the mean and the most of a value (0 without)."""
+
+    ran_fraction: F64
+    mean: F64
+    most: F64
+
+
+def _held(steps: StepTable, values: F64, windows: _Windows) -> _Held:
     start_ns, width_ns, n_windows = windows
-    window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
-    weights = np.maximum(steps.duration_ns, 1).astype(np.float64)
-    total = np.bincount(window, weights, n_windows)
-    with np.errstate(invalid="ignore"):
-        mean = np.bincount(window, weights * values, n_windows) / np.where(total > 0, total, np.nan)
-    return ValueSeries(mean, _largest(window, values, n_windows))
+    order = np.argsort(steps.start_ns, kind="stable")
+    steps, values = tables.select(steps, order), values[order]
+    begins = (steps.start_ns - start_ns) / width_ns
+    ends = (_held_until_ns(steps) - start_ns) / width_ns
+    covered = _overlaps(begins, ends, np.ones_like(values), n_windows)
+    total = _overlaps(begins, ends, values, n_windows)
+    # Batches of a pipeline overlap: the mean is then one of batches, and they cover no more than the whole window.
+    mean = np.where(covered > 0, total / np.where(covered > 0, covered, 1.0), 0.0)
+    return _Held(np.minimum(covered, 1.0), mean, _largest(begins, ends, values, n_windows))
 
 
-def _replica_series(steps: StepTable, windows: _Windows) -> StepSeries:
-    start_ns, width_ns, n_windows = windows
-    window = np.minimum(((steps.start_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
-    running = (steps.n_prefill_requests + steps.n_decode_requests).astype(np.float64)
-    waiting = steps.n_waiting_requests.astype(np.float64)
-    blocks = np.where(steps.kv_blocks_used == ABSENT, np.nan, steps.kv_blocks_used.astype(np.float64))
-
-    running_series, waiting_series, blocks_series = (_value_series(steps, values, windows) for values in (running, waiting, blocks))
-    return StepSeries(
-        start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
-        width_s=width_ns / NS_PER_S,
-        n_running_mean=running_series.mean,
-        n_running_max=running_series.most,
-        n_waiting_mean=waiting_series.mean,
-        n_waiting_max=waiting_series.most,
-        kv_blocks_mean=blocks_series.mean,
-        kv_blocks_max=blocks_series.most,
-        n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
-        n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
-    )
+def _held_until_ns(steps: StepTable) -> I64:
+    """When do the numbers of each step (S, in order) end? With the next step where that one goes on with its requests."""
+    ends = steps.start_ns + np.maximum(steps.duration_ns, 1)
+    goes_on = (steps.n_decode_requests[1:] > 0) | (steps.n_waiting_requests[:-1] > 0)
+    ends[:-1] = np.where(goes_on, np.maximum(ends[:-1], steps.start_ns[1:]), ends[:-1])
+    return ends
 
 
-def _sum(columns: list[F64]) -> F64:
-    """Window by window; a replica without steps there adds nothing, a window without any stays NaN."""
-    stacked = np.array(columns)
-    return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0))
+def _overlaps(begins: F64, ends: F64, weights: F64, n_windows: int) -> F64:
+    """The sum of each weight times the part of each window that lies between its begin and its end, both in windows."""
+    first, last = _clipped(begins, n_windows), _clipped(ends, n_windows)
+    sums = np.zeros(n_windows + 1)
+    # Whole windows from the first on, less what lies before the begin and after the end.
+    np.add.at(sums, first, weights)
+    np.add.at(sums, last + 1, -weights)
+    sums = np.cumsum(sums)[:n_windows]
+    np.add.at(sums, first, -weights * (begins - first))
+    np.add.at(sums, last, -weights * (last + 1 - ends))
+    return np.asarray(np.maximum(sums, 0.0))
+
+
+def _largest(begins: F64, ends: F64, values: F64, n_windows: int) -> F64:
+    """The most of each window, 0 where nothing lies in it."""
+    first, last = _clipped(begins, n_windows), _clipped(np.nextafter(ends, -np.inf), n_windows)
+    most = np.zeros(n_windows)
+    np.maximum.at(most, first, values)
+    np.maximum.at(most, last, values)
+    for begin, end, value in zip(first, last, values, strict=True):
+        if end > begin + 1:
+            most[begin + 1 : end] = np.maximum(most[begin + 1 : end], value)
+    return most
+
+
+def _window_of(instants_ns: I64, windows: _Windows) -> NDArray[np.intp]:
+    return _clipped((instants_ns - windows.start_ns) / windows.width_ns, windows.n_windows)
+
+
+def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
+    return np.clip(places.astype(np.intp), 0, n_windows - 1)
 
 
 def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60) -> LatencyWindows:
@@ -148,12 +194,6 @@ def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_window
 
 def _percentiles(groups: list[F64], fraction: float, n_needed: int) -> F64:
     return np.array([np.quantile(group, fraction, method="inverted_cdf") if len(group) >= n_needed else np.nan for group in groups])
-
-
-def _largest(window: NDArray[np.intp], values: F64, n_windows: int) -> F64:
-    found = np.full(n_windows, -np.inf)
-    np.maximum.at(found, window, np.where(np.isnan(values), -np.inf, values))
-    return np.where(np.isinf(found), np.nan, found)
 
 
 __all__ = ["MIN_OF_A_WINDOW", "N_WINDOWS", "LatencyWindows", "StepSeries", "ValueSeries", "latency_windows", "step_series", "value_series"]
