@@ -1,5 +1,7 @@
 """Does the tick model give what can be worked out by hand, and what the course that it is from teaches?"""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -118,6 +120,29 @@ def test_an_open_loop_grows_without_bound_and_a_closed_one_looks_fine():
     assert long.n_queued_at_end <= 6 - 3, "six users, of whom at least three are served"
 
 
+def test_the_legacy_generator_draws_what_numpy_random_seed_draws():
+    """``np.random.seed(7)``, then one ``np.random.normal`` for each request, cut to whole tokens, one at least."""
+    question = TickQuestion(output_deviation_tokens=4.0, output_tokens=5, load_amount=60, horizon_ticks=10_000, seed=7, rng="numpy-legacy")
+    drawn = np.random.RandomState(7).normal(5, 4.0, 60)
+    assert run_ticks(question).requests.output_tokens.tolist() == np.maximum(drawn, 1).astype(int).tolist()
+    assert run_ticks(replace(question, rng="numpy")).requests.output_tokens.tolist() != np.maximum(drawn, 1).astype(int).tolist()
+
+
+def test_means_of_requests_that_started_by_hand():
+    """One slot, contexts of two ticks, three tokens: at 6 the first has ended (4 ticks), the second has its first token (at 6)."""
+    common = {"n_slots": 1, "output_tokens": 3, "load_amount": 2, "horizon_ticks": 6}
+    assert report(**common).ttft_ticks == 2
+    assert report(**common, counted="started").ttft_ticks == (2 + 6) / 2
+    assert report(**common, counted="started").e2e_ticks == report(**common).e2e_ticks == 4
+
+
+def test_the_step_at_the_horizon_by_hand():
+    """One slot, contexts of two ticks, three tokens: steps begin at 0, 2, 3 and 4."""
+    common = {"n_slots": 1, "output_tokens": 3, "load_amount": 2, "horizon_ticks": 4}
+    assert report(**common).run_ticks == 4
+    assert report(**common, horizon="inclusive").run_ticks == 6
+
+
 def test_rows_of_a_static_batch_that_have_ended_are_shown_as_such():
     run = run_ticks(TickQuestion(batching="static", output_deviation_tokens=4.0, load_amount=4, horizon_ticks=100, seed=3))
     ended = run.parts.kind == PartKind.ENDED
@@ -167,7 +192,15 @@ def test_nothing_is_lost_and_time_adds_up(question):
 
 @pytest.mark.parametrize(
     "question",
-    [{"n_slots": 0}, {"prefill_ticks": 0}, {"output_deviation_tokens": -1.0}, {"n_prefill_chunks": 3}, {"load_amount": 10**8}],
+    [
+        {"n_slots": 0},
+        {"seed": -1},
+        {"seed": 2**32, "rng": "numpy-legacy"},
+        {"prefill_ticks": 0},
+        {"output_deviation_tokens": -1.0},
+        {"n_prefill_chunks": 3},
+        {"load_amount": 10**8},
+    ],
 )
 def test_impossible_questions_are_refused(question):
     with pytest.raises(SpecError):

@@ -1,8 +1,8 @@
 """What is played when a timeline is asked without a run, and what is said of it?"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Final, NamedTuple, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from inferometer import __version__
 from inferometer.errors import SpecError
@@ -13,20 +13,31 @@ from inferometer.units import format_fraction, format_number
 
 DEFINITIONS: Final = (
     ("Tick", "what a step takes in which every slot generates a token; a context takes several, and contexts of one step add up."),
-    ("TTFT", "from the arrival to the first token, averaged over requests that ended, in ticks; the wait for a slot included."),
-    ("ITL", "from a token of a request to its next, averaged over all of them, in ticks."),
+    (
+        "TTFT",
+        "from the arrival to the first token, the wait for a slot included; in ticks, averaged over requests as --count says.",
+    ),
+    ("ITL", "from a token of a request to its next; in ticks, averaged over all of them, of requests as --count says."),
     ("E2E", "from the arrival to the last token, averaged over requests that ended, in ticks."),
     ("Requests, tokens", "that ended, and that were generated, in 1,000 ticks of one instance."),
     ("Queued", "waiting for a slot when the game ends."),
     ("Busy slots", "slots that computed, each step by its ticks."),
 )
+Metric: TypeAlias = Literal["requests_per_1000_ticks", "ttft_ticks", "e2e_ticks"]
+
 _ABSENT: Final = "–"
+_TIE_RATIO: Final = 1.005
+_BEST_WORDS: Final[dict[Metric, tuple[str, str]]] = {
+    "requests_per_1000_ticks": ("most requests", " in 1,000 ticks"),
+    "ttft_ticks": ("lowest TTFT", " ticks"),
+    "e2e_ticks": ("lowest E2E", " ticks"),
+}
 _HEADER: Final = ("batching", "requests", "tokens", "TTFT", "ITL", "E2E", "queued", "busy slots")
 _WAYS: Final[tuple[tuple[str, Batching, int], ...]] = (
     ("static", "static", 1),
     ("in-flight", "in-flight", 1),
-    ("in-flight, context in {} chunks", "in-flight", 2),
-    ("one prefill at a time, in {} chunks", "one-prefill", 2),
+    ("in-flight (context in {} chunks)", "in-flight", 2),
+    ("one prefill at a time (in {} chunks)", "one-prefill", 2),
 )
 
 
@@ -34,20 +45,102 @@ class Played(NamedTuple):
     """A game: by which way of batching, as a run so that whatever shows runs shows it, and what it reports."""
 
     name: str
+    rank: int
+    """Its place among the ways that are compared."""
     run: Run
     report: TickReport
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best ways of batching by one number, and how much better they are than the requested way and than the worst."""
+
+    by: Metric
+    batching: tuple[str, ...]
+    """Several where they are alike, within half a percent."""
+    value: float
+    requested: str
+    requested_value: float
+    gain_over_requested_ratio: float
+    """1 where the requested way is the best."""
+    worst: str
+    worst_value: float
+    gain_over_worst_ratio: float
+
+
 def play(flags: Mapping[str, Any], *, compare: bool) -> tuple[Played, ...]:
-    """Play what the flags ask; ``compare`` plays the same load under each way of batching too, in two chunks or as many as asked."""
+    """Play what the flags request; ``compare`` plays the same load under the other ways of batching, in two chunks or as many as requested.
+
+    The requested way comes first, and each way comes once.
+    """
     question = _question(flags)
-    asked = question.batching if question.n_prefill_chunks == 1 else f"{question.batching}, context in {question.n_prefill_chunks} chunks"
+    requested = (
+        question.batching if question.n_prefill_chunks == 1 else f"{question.batching} (context in {question.n_prefill_chunks} chunks)"
+    )
     several = max(question.n_prefill_chunks, 2)
-    others = [
-        (name.format(several), replace(question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several))
+    ways = {
+        replace(question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several): name.format(several)
         for name, batching, n_chunks in (_WAYS if compare else ())
-    ]
-    return tuple(_played(name, run_ticks(one)) for name, one in ((asked, question), *others))
+    }
+    ranked = ways if question in ways else {question: requested, **ways}
+    order = {one: rank for rank, one in enumerate(ranked)}
+    return tuple(_played(ranked[one], order[one], run_ticks(one)) for one in (question, *(other for other in ranked if other != question)))
+
+
+def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
+    """The ways that are compared, in their own order; none where there is only the requested one."""
+    return tuple(sorted(games, key=lambda game: game.rank)) if len(games) > 1 else ()
+
+
+def best_of(games: Sequence[Played]) -> tuple[Best, ...]:
+    """Which ways are the best by each number? None where nothing is compared, or a game has no such number."""
+    by_metric = {by: {game.name: getattr(game.report, by) for game in in_order(games)} for by in _BEST_WORDS}
+    return tuple(_best(by, values, games[0].name) for by, values in by_metric.items() if values and all(values.values()))
+
+
+def _best(by: Metric, values: Mapping[str, float], requested: str) -> Best:
+    is_rate = by == "requests_per_1000_ticks"
+    best_value, worst_value = _ends(values, is_more_better=is_rate)
+
+    def gain_ratio(value: float) -> float:
+        return best_value / value if is_rate else value / best_value
+
+    return Best(
+        by=by,
+        batching=tuple(name for name, value in values.items() if gain_ratio(value) < _TIE_RATIO),
+        value=best_value,
+        requested=requested,
+        requested_value=values[requested],
+        gain_over_requested_ratio=gain_ratio(values[requested]),
+        worst=next(name for name, value in values.items() if value == worst_value),
+        worst_value=worst_value,
+        gain_over_worst_ratio=gain_ratio(worst_value),
+    )
+
+
+def answer_lines(games: Sequence[Played]) -> tuple[str, ...]:
+    """Which of the ways that are compared is the best and by how much; then what came of the requested one."""
+    requested = f"{games[0].name}: {tick_sentence(games[0].report)}"
+    best = best_of(games)
+    return ("; ".join(_best_text(one) for one in best), requested) if best else (requested,)
+
+
+def _ends(values: Mapping[str, float], *, is_more_better: bool) -> tuple[float, float]:
+    """The best and the worst."""
+    low, high = min(values.values()), max(values.values())
+    return (high, low) if is_more_better else (low, high)
+
+
+def _best_text(best: Best) -> str:
+    what, unit = _BEST_WORDS[best.by]
+    if best.gain_over_worst_ratio < _TIE_RATIO:
+        return f"{what}: all alike, {format_number(best.value)}{unit}"
+    against = {
+        best.requested: (best.requested_value, best.gain_over_requested_ratio),
+        best.worst: (best.worst_value, best.gain_over_worst_ratio),
+    }
+    others = [f"{format_number(value)} of {name} ({ratio:.2f}x)" for name, (value, ratio) in against.items() if name not in best.batching]
+    return f"{what}: {' and '.join(best.batching)}, {format_number(best.value)}{unit} against {' and '.join(others)}"
 
 
 def tick_sentence(report: TickReport) -> str:
@@ -73,7 +166,7 @@ def _question(flags: Mapping[str, Any]) -> TickQuestion:
     return TickQuestion(**asked)
 
 
-def _played(name: str, game: TickRun) -> Played:
+def _played(name: str, rank: int, game: TickRun) -> Played:
     manifest = RunManifest(
         run_id="ticks, drawn as milliseconds",
         origin="simulated",
@@ -88,7 +181,7 @@ def _played(name: str, game: TickRun) -> Played:
         is_complete=True,
     )
     run = Run(manifest=manifest, sweep=None, steps=game.steps, ceilings=None, requests=game.requests, parts=game.parts)
-    return Played(name, run, game.report)
+    return Played(name, rank, run, game.report)
 
 
 def _row(name: str, report: TickReport) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from inferometer import __version__
 from inferometer.cli import answer, decision_pages, tick_game
 from inferometer.records import slot_timeline, store
 from inferometer.report import perfetto, request_terminal, request_words, slot_text, timeline_html
-from inferometer.simulate.ticks import TICK_NS, Batching, TickReport
+from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,9 @@ class TimelineAnswer:
     ticks: TickReport | None
     """What the tick model reports."""
     compared: tuple[tuple[str, TickReport], ...]
-    """The same load under each way of batching, where that was asked for."""
+    """The same load under each way of batching, once each, where that was requested."""
+    best: tuple[tick_game.Best, ...]
+    """Which way of batching is the best of these by each number, and by how much."""
 
 
 ANSWER = TimelineAnswer
@@ -61,6 +63,11 @@ Examples:
 @click.option("--load", default="batch:100", show_default=True, help="batch:N, concurrency:N, or rate:N in 1,000 ticks.")
 @click.option("--ticks", "horizon_ticks", type=click.IntRange(min=1), default=100, show_default=True, help="How long to play.")
 @click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--rng", type=click.Choice(get_args(Rng)), default="numpy", show_default=True, help="Draws the output lengths.")
+@click.option("--count", "counted", type=click.Choice(get_args(Counted)), default="ended", show_default=True, help="Requests of TTFT, ITL.")
+@click.option(
+    "--horizon", type=click.Choice(get_args(Horizon)), default="exclusive", show_default=True, help="Play a step that begins at it?"
+)
 @click.option("--compare", is_flag=True, help="The same load under each way of batching.")
 @click.option("--perfetto", "trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for ui.perfetto.dev (.json.gz).")
 @decision_pages.report_option
@@ -68,7 +75,8 @@ Examples:
 def command(run: Path | None, first_step: int, n_steps: int, trace: Path | None, *, compare: bool, as_json: bool, **flags: Any) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
-    RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one.
+    RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one
+    (docs/ticks.md).
     """
     page = flags.pop("report")
     games = tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
@@ -97,7 +105,8 @@ def _answer(run: Path | None, timeline: slot_timeline.SlotTimeline, games: Seque
             "".join(request_words.STATE_LETTERS[slot_timeline.CellState(state)] for state in row) for row in timeline.states.tolist()
         ),
         ticks=games[0].report if games else None,
-        compared=tuple((game.name, game.report) for game in games[1:]),
+        compared=tuple((game.name, game.report) for game in tick_game.in_order(games)),
+        best=tick_game.best_of(games),
     )
 
 
@@ -105,23 +114,27 @@ def _page(
     run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played], n_steps: int
 ) -> timeline_html.TimelineView:
     """The timeline asked for, and those of the other ways of batching from their first step on."""
+    compared = tick_game.in_order(games)
     others = [(game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS)) for game in games[1:]]
     return timeline_html.TimelineView(
         title="Slots of a batch" if games else f"Slots of {run}",
         subtitle="the tick model: a token costs one tick" if games else "",
-        answers=(("Answer", f"{games[0].name}: {tick_game.tick_sentence(games[0].report)}"),) if games else (),
+        answers=tuple(zip(("Answer", "Requested"), tick_game.answer_lines(games), strict=False)) if games else (),
         timelines=((games[0].name if games else "", timeline), *others),
-        tables=(tick_game.tick_table(games),) if games else (),
+        tables=(tick_game.tick_table(compared or games),) if games else (),
         definitions=tick_game.DEFINITIONS if games else (),
         tool_version=__version__,
     )
 
 
 def _shown(timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]) -> RenderableType:
-    parts: list[RenderableType] = [Text(f"ANSWER {tick_game.tick_sentence(games[0].report)}", style="bold")] if games else []
+    lines = tick_game.answer_lines(games) if games else ()
+    parts: list[RenderableType] = [
+        Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold") for rank, line in enumerate(lines)
+    ]
     parts.append(slot_text.slot_timeline_text(timeline))
-    if len(games) > 1:
-        parts += [Text("in 1,000 ticks, and means in ticks:"), request_terminal.table_text(tick_game.tick_table(games[1:]))]
+    if compared := tick_game.in_order(games):
+        parts += [Text("in 1,000 ticks, and means in ticks:"), request_terminal.table_text(tick_game.tick_table(compared))]
     return Group(*parts)
 
 

@@ -5,7 +5,8 @@ sum of its contexts' chunks, and at least one tick: contexts compute one after t
 behind them. The last chunk yields the first token. Plain Python, for runs that can be looked at.
 
 Source: the batching simulator of NVIDIA's course "Sizing LLM Inference Systems" (S-FX-18), whose rules these are, but for
-arrivals at a rate: they count from the instant at which they come, not from the next step.
+arrivals at a rate: they count from the instant at which they come, not from the next step. docs/ticks.md lists what other such
+games do otherwise, and which options follow them.
 """
 
 from collections import deque
@@ -23,6 +24,9 @@ TICK_NS: Final = 1_000_000
 
 Batching: TypeAlias = Literal["static", "in-flight", "one-prefill"]
 Load: TypeAlias = Literal["batch", "concurrency", "rate"]
+Rng: TypeAlias = Literal["numpy", "numpy-legacy"]
+Counted: TypeAlias = Literal["ended", "started"]
+Horizon: TypeAlias = Literal["exclusive", "inclusive"]
 
 _WHERE: Final = "the tick model"
 _MOST_REQUESTS: Final = 10_000_000
@@ -33,7 +37,10 @@ class TickQuestion:
     """``n_slots`` slots under a load, for ``horizon_ticks``.
 
     Loads: *batch*: ``load_amount`` requests at the start; *concurrency*: as many in the system at all times; *rate*: as many
-    in each 1,000 ticks, evenly. Output lengths are ``output_tokens``, or normal around it with ``output_deviation_tokens``.
+    in each 1,000 ticks, evenly. Output lengths are ``output_tokens``, or normal around it with ``output_deviation_tokens``, drawn by
+    ``rng``: numpy's ``default_rng``, or its legacy ``RandomState``, whose draws are those of ``numpy.random.seed`` and ``normal``.
+    ``counted``: TTFT and ITL are averaged over requests that ended, or over all that got a first token. ``horizon``: the last step is the
+    last one that begins before the horizon, or at the horizon too.
     """
 
     batching: Batching = "in-flight"
@@ -46,11 +53,16 @@ class TickQuestion:
     load_amount: int = 100
     horizon_ticks: int = 100
     seed: int = 0
+    rng: Rng = "numpy"
+    counted: Counted = "ended"
+    horizon: Horizon = "exclusive"
 
     def __post_init__(self) -> None:
         for name in ("n_slots", "prefill_ticks", "n_prefill_chunks", "output_tokens", "load_amount", "horizon_ticks"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed="1 or more")
+        if self.seed < 0 or (self.rng == "numpy-legacy" and self.seed >= 2**32):
+            raise SpecError(f"seed = {self.seed}", where=_WHERE, allowed="0 or more, below 2^32 with numpy-legacy")
         if not 0 <= self.output_deviation_tokens < float("inf"):
             raise SpecError(f"output_deviation_tokens = {self.output_deviation_tokens}", where=_WHERE, allowed="0 or more")
         if TICK_NS * self.prefill_ticks % self.n_prefill_chunks:
@@ -71,7 +83,7 @@ class TickQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickReport:
-    """What came of it, in ticks. Averages are over requests that ended; None where none did."""
+    """What came of it, in ticks. E2E is averaged over requests that ended, TTFT and ITL as ``counted`` says; None where there is none."""
 
     n_finished: int
     n_unfinished: int
@@ -114,7 +126,7 @@ class _Request:
 
 
 def run_ticks(question: TickQuestion) -> TickRun:
-    """Play it: every step that begins before the horizon is played to its end.
+    """Play it: every step that begins before the horizon (or at it, where it is inclusive) is played to its end.
 
     Example
     -------
@@ -123,7 +135,8 @@ def run_ticks(question: TickQuestion) -> TickRun:
     True
     """
     game = _Game(question)
-    while game.now_ns < question.horizon_ticks * TICK_NS and game.play_step():
+    end_ns = question.horizon_ticks * TICK_NS + (question.horizon == "inclusive")
+    while game.now_ns < end_ns and game.play_step():
         pass
     return game.result()
 
@@ -131,7 +144,7 @@ def run_ticks(question: TickQuestion) -> TickRun:
 class _Game:
     def __init__(self, question: TickQuestion) -> None:
         self._question = question
-        self._random = np.random.default_rng(question.seed)
+        self._random = _random_numbers(question)
         self._requests = list[_Request]()
         self._queue = deque[_Request]()
         self._slots: list[_Request | None] = [None] * question.n_slots
@@ -255,7 +268,8 @@ class _Game:
 
     def _report(self) -> TickReport:
         done = [request for request in self._requests if request.is_done]
-        gaps = [gap for request in done for gap in np.diff(request.token_ns).tolist()]
+        counted = done if self._question.counted == "ended" else [request for request in self._requests if request.token_ns]
+        gaps = [gap for request in counted for gap in np.diff(request.token_ns).tolist()]
         n_tokens = sum(len(request.token_ns) for request in self._requests)
         busy_ns = sum(
             int(row["duration_ns"]) * (int(row["n_prefill_requests"]) + int(row["n_decode_requests"]))  # type: ignore[call-overload]
@@ -267,7 +281,7 @@ class _Game:
             n_queued_at_end=len(self._queue),
             run_ticks=self.now_ns / TICK_NS,
             e2e_ticks=_mean_ticks([request.token_ns[-1] - request.arrival_ns for request in done]),
-            ttft_ticks=_mean_ticks([request.token_ns[0] - request.arrival_ns for request in done]),
+            ttft_ticks=_mean_ticks([request.token_ns[0] - request.arrival_ns for request in counted]),
             itl_ticks=_mean_ticks(gaps),
             requests_per_1000_ticks=1000 * len(done) * TICK_NS / self.now_ns,
             output_tokens_per_1000_ticks=1000 * n_tokens * TICK_NS / self.now_ns,
@@ -292,8 +306,14 @@ class _Game:
         }
 
 
+def _random_numbers(question: TickQuestion) -> np.random.Generator | np.random.RandomState:
+    if question.rng == "numpy":
+        return np.random.default_rng(question.seed)
+    return np.random.RandomState(question.seed)
+
+
 def _mean_ticks(durations_ns: list[int]) -> float | None:
     return sum(durations_ns) / len(durations_ns) / TICK_NS if durations_ns else None
 
 
-__all__ = ["TICK_NS", "Batching", "Load", "TickQuestion", "TickReport", "TickRun", "run_ticks"]
+__all__ = ["TICK_NS", "Batching", "Counted", "Horizon", "Load", "Rng", "TickQuestion", "TickReport", "TickRun", "run_ticks"]
