@@ -58,13 +58,10 @@ class Best:
     by: Metric
     batching: tuple[str, ...]
     """Several where they are alike, within half a percent."""
-    value: float
     requested: str
-    requested_value: float
     gain_over_requested_ratio: float
     """1 where the requested way is the best."""
     worst: str
-    worst_value: float
     gain_over_worst_ratio: float
 
 
@@ -94,8 +91,12 @@ def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
 
 def best_of(games: Sequence[Played]) -> tuple[Best, ...]:
     """Which ways are the best by each number? None where nothing is compared, or a game has no such number."""
-    by_metric = {by: {game.name: getattr(game.report, by) for game in in_order(games)} for by in _BEST_WORDS}
+    by_metric: dict[Metric, dict[str, float]] = {by: _values(by, games) for by in _BEST_WORDS}
     return tuple(_best(by, values, games[0].name) for by, values in by_metric.items() if values and all(values.values()))
+
+
+def _values(by: Metric, games: Sequence[Played]) -> dict[str, float]:
+    return {game.name: getattr(game.report, by) for game in in_order(games)}
 
 
 def _best(by: Metric, values: Mapping[str, float], requested: str) -> Best:
@@ -108,12 +109,9 @@ def _best(by: Metric, values: Mapping[str, float], requested: str) -> Best:
     return Best(
         by=by,
         batching=tuple(name for name, value in values.items() if gain_ratio(value) < _TIE_RATIO),
-        value=best_value,
         requested=requested,
-        requested_value=values[requested],
         gain_over_requested_ratio=gain_ratio(values[requested]),
         worst=next(name for name, value in values.items() if value == worst_value),
-        worst_value=worst_value,
         gain_over_worst_ratio=gain_ratio(worst_value),
     )
 
@@ -122,7 +120,7 @@ def answer_lines(games: Sequence[Played]) -> tuple[str, ...]:
     """Which of the ways that are compared is the best and by how much; then what came of the requested one."""
     requested = f"{games[0].name}: {tick_sentence(games[0].report)}"
     best = best_of(games)
-    return ("; ".join(_best_text(one) for one in best), requested) if best else (requested,)
+    return ("; ".join(_best_text(one, _values(one.by, games)) for one in best), requested) if best else (requested,)
 
 
 def _ends(values: Mapping[str, float], *, is_more_better: bool) -> tuple[float, float]:
@@ -131,16 +129,14 @@ def _ends(values: Mapping[str, float], *, is_more_better: bool) -> tuple[float, 
     return (high, low) if is_more_better else (low, high)
 
 
-def _best_text(best: Best) -> str:
+def _best_text(best: Best, values: Mapping[str, float]) -> str:
     what, unit = _BEST_WORDS[best.by]
+    value = f"{format_number(values[best.batching[0]])}{unit}"
     if best.gain_over_worst_ratio < _TIE_RATIO:
-        return f"{what}: all alike, {format_number(best.value)}{unit}"
-    against = {
-        best.requested: (best.requested_value, best.gain_over_requested_ratio),
-        best.worst: (best.worst_value, best.gain_over_worst_ratio),
-    }
-    others = [f"{format_number(value)} of {name} ({ratio:.2f}x)" for name, (value, ratio) in against.items() if name not in best.batching]
-    return f"{what}: {' and '.join(best.batching)}, {format_number(best.value)}{unit} against {' and '.join(others)}"
+        return f"{what}: all alike, {value}"
+    ratios = {best.requested: best.gain_over_requested_ratio, best.worst: best.gain_over_worst_ratio}
+    others = [f"{format_number(values[name])} of {name} ({ratio:.2f}x)" for name, ratio in ratios.items() if name not in best.batching]
+    return f"{what}: {' and '.join(best.batching)}, {value} against {' and '.join(others)}"
 
 
 def tick_sentence(report: TickReport) -> str:
@@ -194,4 +190,15 @@ def _shown(ticks: float | None) -> str:
     return _ABSENT if ticks is None else format_number(ticks)
 
 
-__all__ = ["DEFINITIONS", "Played", "play", "tick_sentence", "tick_table"]
+__all__ = [
+    "DEFINITIONS",
+    "Best",
+    "Metric",
+    "Played",
+    "answer_lines",
+    "best_of",
+    "in_order",
+    "play",
+    "tick_sentence",
+    "tick_table",
+]
