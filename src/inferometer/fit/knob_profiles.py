@@ -157,9 +157,13 @@ class Profiles:
         return self._excess_ratio(misfit) <= 1
 
     def _excess_ratio(self, misfit: F64) -> float:
-        """How much worse than the best, to what scatters."""
+        """How much worse than the best, to what scatters.
+
+        Misfits beyond what was expected are the model's fault, not chance. What it gets wrong may favour a wrong limit, so a limit is out
+        only where it is worse by as much more.
+        """
         more = self._cost_of_groups(misfit) - self._best
-        scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum()))
+        scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum())) * max(self._box.scatter_ratio, 1.0)
         return float(more.sum()) / max(scattered, _Z_OUT * float(more.std()) * math.sqrt(len(more)))
 
     def _yielded(self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0) -> _Yielded:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.errors import RecordError
-from inferometer.fit.server_knobs import BLOCK_TOKENS, Limit, Switch, ToldByServer
+from inferometer.errors import ModelError, RecordError
+from inferometer.fit.server_knobs import BLOCK_TOKENS, SWITCHES, Limit, Switch, ToldByServer
 from inferometer.records.server_series import gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server
 from inferometer.records.types import F64, Run
@@ -30,6 +30,7 @@ _SWITCHES: Final[dict[Switch, str]] = {
     "enable_chunked_prefill": r"enable_chunked_prefill=(True|False)",
     "async_scheduling": r"async_scheduling['\"]?[=:] ?(True|False)",
 }
+_MODEL_LEN: Final = (r"\bmax_seq_len=(\d+)", r"'max_model_len': (\d+)", r"--max-model-len[= ](\d+)")
 _BLOCK_SIZE: Final = r"'block_size': (\d+)"
 _CACHE_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
 _STATUS: Final = r"Running: (\d+) reqs, Waiting: (\d+) reqs,.*? KV cache usage: ([\d.]+)%"
@@ -55,22 +56,57 @@ class _Statuses(NamedTuple):
 
 
 def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
-    """What metrics and log name; where both do, the log.
+    """What metrics, log and the record of the server's configuration name; where several do, the log, then metrics.
+
+    Raises
+    ------
+    ModelError
+        A run is of several data-parallel replicas: requests do not say which of them answered.
 
     Example
     -------
     >>> told_by_server([], "GPU KV cache size: 1,048,576 tokens, Maximum concurrency").limits
     {'n_kv_blocks': 65535}
     """
-    from_metrics = _by_metrics(runs)
+    from_record, from_metrics = _by_record(runs), _by_metrics(runs)
     from_log = ToldByServer() if log is None else _by_log(log, from_metrics.block_tokens)
     seats = _seats([*_scraped(runs), *([] if log is None else [_logged(log)])], _answer_tokens(runs))
     seen: dict[Limit, int] = {} if seats is None else {"max_num_seqs": seats}
     return ToldByServer(
-        limits={**seen, **from_metrics.limits, **from_log.limits},
-        switches={**from_metrics.switches, **from_log.switches},
-        block_tokens=from_log.block_tokens or from_metrics.block_tokens,
+        limits={**seen, **from_record.limits, **from_metrics.limits, **from_log.limits},
+        switches={**from_record.switches, **from_metrics.switches, **from_log.switches},
+        block_tokens=from_log.block_tokens or from_metrics.block_tokens or from_record.block_tokens,
+        max_model_len=from_log.max_model_len or from_record.max_model_len,
     )
+
+
+def _by_record(runs: Sequence[Run]) -> ToldByServer:
+    """What the runs' own manifests say: of an imported run, its server's configuration."""
+    limits: dict[Limit, int] = {}
+    switches: dict[Switch, bool] = {}
+    block_tokens: int | None = None
+    max_model_len: int | None = None
+    for run in runs:
+        engine = None if run.manifest is None else run.manifest.engine
+        if engine is None or engine.scheduler is None:
+            continue
+        facts = engine.scheduler
+        if (facts.data_parallel_size or 1) > 1:
+            raise ModelError(
+                f"{facts.data_parallel_size} data-parallel replicas",
+                where=run.manifest.run_id,
+                allowed="load tests of one replica: requests do not say which of several answered",
+                try_="a load test of one replica, behind its own port",
+            )
+        named: dict[Limit, int | None] = {
+            "max_num_seqs": facts.max_num_seqs,
+            "max_num_batched_tokens": facts.max_num_batched_tokens,
+            "n_kv_blocks": None if engine.n_kv_blocks is None else engine.n_kv_blocks - 1,
+        }
+        limits |= {name: value for name, value in named.items() if value is not None}
+        switches |= {name: value for name in SWITCHES if (value := getattr(facts, name)) is not None}
+        block_tokens, max_model_len = engine.kv_block_tokens or block_tokens, facts.max_model_len or max_model_len
+    return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens, max_model_len=max_model_len)
 
 
 def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
@@ -103,7 +139,10 @@ def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
     named_tokens = int(size[1]) if size else block_tokens
     if tokens is not None:
         limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (named_tokens or BLOCK_TOKENS) - 1
-    return ToldByServer(limits=limits, switches=switches, block_tokens=named_tokens)
+    longest = next((match for pattern in _MODEL_LEN if (match := re.search(pattern, log))), None)
+    return ToldByServer(
+        limits=limits, switches=switches, block_tokens=named_tokens, max_model_len=None if longest is None else int(longest[1])
+    )
 
 
 def _scraped(runs: Sequence[Run]) -> Iterable[_Statuses]:

@@ -279,6 +279,22 @@ class EngineFacts:
     kv_block_tokens: int | None = None
     replicated_parts: tuple[str, ...] = ()
     """What every tensor-parallel rank computes whole, because it could not be divided."""
+    scheduler: "SchedulerFacts | None" = None
+    """Of a server whose configuration was recorded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerFacts:
+    """How was a server's scheduler set up, in vLLM's names? What is not recorded is None."""
+
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    max_model_len: int | None = None
+    enable_prefix_caching: bool | None = None
+    enable_chunked_prefill: bool | None = None
+    async_scheduling: bool | None = None
+    tensor_parallel_size: int | None = None
+    data_parallel_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def read_results(path: Path) -> Imported:
 
 def _read(path: Path) -> Imported:
     text = read_text(path)
-    if llmservingsim.is_log(_header(text)):
+    if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
         return Imported(tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,))
     if inference_perf_stages.is_stages(_header(text)):
         return inference_perf_stages.read_stages(path)
@@ -51,9 +51,9 @@ def _read(path: Path) -> Imported:
 
 def _log_of(folder: Path) -> Path:
     """The log in a folder of LLMServingSim, the one kind of result that is a folder."""
-    log = folder / "requests.csv"
-    if not log.is_file() or not (folder / "meta.json").is_file():
-        allowed = "a file of results, or a folder with LLMServingSim's requests.csv and meta.json"
+    log = llmservingsim.log_of(folder)
+    if log is None:
+        allowed = "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl, and meta.json"
         raise RecordError("this is a folder", where=str(folder), allowed=allowed, try_="one of the files in it")
     return log
 

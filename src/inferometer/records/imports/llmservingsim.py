@@ -1,6 +1,6 @@
 """What did vLLM do in the runs that LLMServingSim's authors published, and how well did their simulator foretell it?
 
-A folder holds ``requests.csv`` (one row a request), ``meta.json`` (the engine's arguments) and
+A folder holds ``requests.csv`` or ``requests.jsonl`` (one row a request), ``meta.json`` (the engine's arguments) and
 ``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the workload's prefix blocks lie beside the folders.
 Instants are the engine core's: what a client would see of detokenising and sending is not in them.
 Letters of shapes: N requests, K prefix blocks.
@@ -18,11 +18,13 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.json_fields import DOOR
+from inferometer.records.imports.vllm_facts import vllm_facts
 from inferometer.records.types import F64, I64, RequestStatus, RequestTable, Run, RunManifest
 from inferometer.spec.catalog import known_model
 from inferometer.spec.types import Source
 from inferometer.units import MOST_COUNT, MOST_S
 
+_LOGS: Final = ("requests.csv", "requests.jsonl")
 BLOCK_TOKENS: Final = 16
 """Of the workload's prefix blocks, and vLLM's default."""
 
@@ -53,6 +55,18 @@ class PrefixBlocks(NamedTuple):
     start: I64
     """(N + 1) Where each request's ids begin."""
     ids: I64
+
+
+class _Line(msgspec.Struct):
+    """One request of ``requests.jsonl``, instants in seconds."""
+
+    input_toks: int
+    output_toks: int
+    arrival_time: float
+    queued_ts: float
+    scheduled_ts: float
+    first_token_ts: float
+    last_token_ts: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +118,11 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
     RecordError
         A file is missing, or a line is broken; the message has its number.
     """
-    requests, queued_ns, digest = _requests(folder / "requests.csv")
+    requests, queued_ns, digest = _requests(log_of(folder) or folder / "requests.csv")
     raw = _text(folder / "meta.json")
     meta = DOOR.json(raw, _Meta, where=str(folder / "meta.json"))
     arguments = meta.engine_kwargs
+    claims = folder / "llmservingsim_prediction_summary.txt"
     manifest = RunManifest(
         run_id=f"published-{digest}",
         origin="published",
@@ -116,7 +131,7 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
         tool_version="unknown",
         plan=None,
         model=known_model(arguments.model.removesuffix("-Instruct-2507")),
-        engine=None,
+        engine=vllm_facts(raw, str(folder / "meta.json")),
         host=None,
         source=Source(kind="repository", where=f"{_WHERE}: {folder.name}"),
         is_complete=True,
@@ -126,13 +141,44 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
         arguments=arguments,
         queued_ns=queued_ns,
         prefix=None if workload is None else _prefix(workload, requests),
-        claims=_claims(_text(folder / "llmservingsim_prediction_summary.txt")),
+        claims=_claims(_text(claims)) if claims.is_file() else (),
     )
+
+
+def log_of(folder: Path) -> Path | None:
+    """The file with the requests in a folder of LLMServingSim's; None where it is none."""
+    logs = (folder / name for name in _LOGS)
+    return next((log for log in logs if log.is_file()), None) if (folder / "meta.json").is_file() else None
+
+
+def _rows(text: str, path: Path) -> list[dict[str, str]]:
+    """The lines of the log: of a table, or of the JSON that vLLM's own recorder writes.
+
+    Its ``arrival_time`` is the wall clock's, its other instants are of a monotonic clock: they are aligned so that no request is queued
+    before it arrives.
+    """
+    if path.suffix == ".csv":
+        return list(DOOR.csv_records(text.splitlines(), where=str(path)))
+    lines = [DOOR.json(line, _Line, where=f"{path}, line {number}") for number, line in enumerate(text.splitlines(), start=1)]
+    shift_s = min((line.queued_ts - line.arrival_time for line in lines), default=0.0)
+    start_s = min((line.arrival_time + shift_s for line in lines), default=0.0)
+    return [
+        {
+            "input_toks": str(line.input_toks),
+            "output_toks": str(line.output_toks),
+            "arrival_s": repr(line.arrival_time + shift_s - start_s),
+            "queued_s": repr(line.queued_ts - start_s),
+            "scheduled_s": repr(line.scheduled_ts - start_s),
+            "first_token_s": repr(line.first_token_ts - start_s),
+            "last_token_s": repr(line.last_token_ts - start_s),
+        }
+        for line in sorted(lines, key=lambda line: line.arrival_time)
+    ]
 
 
 def _requests(path: Path) -> tuple[RequestTable, I64, str]:
     text = _text(path)
-    rows = list(DOOR.csv_records(text.splitlines(), where=str(path)))
+    rows = _rows(text, path)
 
     def column(name: str, most: float = MOST_COUNT) -> F64:
         values: list[float] = []
@@ -202,5 +248,6 @@ __all__ = [
     "PublishedServing",
     "Statistic",
     "is_log",
+    "log_of",
     "read_llmservingsim",
 ]
