@@ -89,3 +89,18 @@ def config(**changes):
 
 
 assert len(STEP_NAMES) == len(TRUE_X)
+
+
+class CpuBox(Box):
+    """A server whose steps cost little beside their rows, as on a CPU: how prompts are cut shows in single gaps, hardly in means."""
+
+    @property
+    def steps(self):
+        return steps_at(PLAIN, np.log([1.5e-3, 1.2e-2, 5e-4, 1e-7, 5e-8, 6e-4, 1.7]))
+
+    def asked(self, rate_per_s, n_requests):
+        rng = np.random.default_rng(self.seed + round(1000 * rate_per_s))
+        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(np.int64)
+        prompt = np.clip(rng.lognormal(5.1, 0.9, n_requests), 8, 600).astype(int)
+        output = np.clip(rng.lognormal(3.2, 0.5, n_requests), 4, 80).astype(int)
+        return sent_ns, prompt, output

@@ -1,19 +1,22 @@
 """inferometer fit: which step-time model do runs carry, or which server do load tests show, and how far may it be trusted?"""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from inferometer.cli.answer import give, json_option, talk
-from inferometer.cli.fit_text import fit_text, server_fit_text
+from inferometer.cli.fit_text import fit_text, refused_text, server_fit_text
+from inferometer.cli.known_facts import ServerKnowledge, takes_known
 from inferometer.cli.load_fitting import fit_load_tests
 from inferometer.cli.published_tables import TableChoice, takes_table_choice
 from inferometer.cli.runs import RunRequest, takes_runs
 from inferometer.cli.step_fitting import fit_steps
-from inferometer.errors import RecordError, SpecError
+from inferometer.errors import EXIT_UNDECIDED, RecordError
 from inferometer.fit.diagnostics import Unidentified, unidentified
 from inferometer.fit.server_fit import SERVER_FIT_NAME, ServerFit
+from inferometer.fit.server_verdict import Refusal
 from inferometer.perfmodel import steptime, steptime_file
 
 
@@ -21,13 +24,16 @@ from inferometer.perfmodel import steptime, steptime_file
 class FitAnswer:
     """The fitted model, or server, and the file that holds it."""
 
-    model_file: str
+    model_file: str | None
+    """None where the fit was refused: nothing is written."""
     model: steptime.StepTimeModel | None
     """Of sweeps; None of load tests."""
     server: ServerFit | None = None
     """Of load tests."""
     unidentified: tuple[Unidentified, ...] = ()
     """Parameters that the data do not tell, or would have beyond the device's peak, and what to measure or to check."""
+    refusal: Refusal | None = None
+    """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of the server is wrong."""
 
 
 ANSWER = FitAnswer
@@ -54,14 +60,12 @@ their rows; a device without rows is told by the others'.
 @takes_runs
 @takes_table_choice
 @click.option("--load", "is_load", is_flag=True, help="The runs are load tests of one server: find its step times and limits.")
-@click.option(
-    "--server-log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="With --load: the log of its start (vLLM)."
-)
+@takes_known
 @click.option("--force", is_flag=True, help="With --load: take INVALID load tests too.")
 @click.option("--out", type=click.Path(path_type=Path), help="The fit's file. [step_time.json or server_fit.json beside the first run]")
 @json_option
 def command(
-    request: RunRequest, choice: TableChoice, server_log: Path | None, out: Path | None, *, is_load: bool, force: bool, as_json: bool
+    request: RunRequest, choice: TableChoice, known: ServerKnowledge, out: Path | None, *, is_load: bool, force: bool, as_json: bool
 ) -> None:
     """Which step-time model do these runs of one model on one engine carry?
 
@@ -69,15 +73,20 @@ def command(
 
     With --load the runs are load tests, and nothing of the server need be known (--model and --hardware sharpen what is believed): its
     step times, seats, step budget, KV cache, switches and front end are found by simulating the requests until they do as they did.
-    What they do not tell is said, with the load test that would.
+    What they do not show is reported, with the load test that would. What is known already is named with --server-log, --known and
+    --workload. Where no server explains the requests, the answer is UNDECIDED (exit 11) and nothing is written.
     """
-    if server_log is not None and not is_load:
-        raise SpecError("a server's log without load tests", where="--server-log", try_="--load")
+    known.check_is_for(is_load=is_load)
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / (SERVER_FIT_NAME if is_load else steptime_file.FIT_NAME)
     if is_load:
         talk("simulating the load tests until they do as they did: about a minute")
-        server = fit_load_tests(request, server_log, n_tensor=choice.n_tensor, forced=force)
+        judged = fit_load_tests(request, known, n_tensor=choice.n_tensor, forced=force)
+        server, refusal = judged.fit, judged.refusal
+        if refusal is not None:
+            answer = FitAnswer(model_file=None, model=None, refusal=refusal)
+            give(answer, as_json=as_json, show=lambda _: refused_text(server, refusal))
+            sys.exit(EXIT_UNDECIDED)
         _save(server, path)
         give(FitAnswer(model_file=str(path), model=None, server=server), as_json=as_json, show=lambda _: server_fit_text(server, str(path)))
         return

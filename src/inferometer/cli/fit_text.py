@@ -12,11 +12,14 @@ from inferometer.fit import knob_wording
 from inferometer.fit.diagnostics import at_bounds
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import ServerFit
+from inferometer.fit.server_verdict import Refusal
 from inferometer.perfmodel import steptime_box, types
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.report.request_words import duration_cell
 from inferometer.units import format_fraction
 
+_CAUTION_SCATTER: Final = 2.0
+_AT_PEAK: Final = 1.01
 _TYPICAL_TOKENS: Final = 512
 _TYPICAL_BATCH: Final = 16
 
@@ -81,12 +84,51 @@ def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
     seen = fit.seen
     head = f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
     head += "" if fit.subject is None else f": {fit.subject.text}"
-    parts: list[RenderableType] = [Text(_server_answer(fit), style="bold"), Text(f"FROM   {head}\n"), limits, Text(""), fitted, Text("")]
+    parts: list[RenderableType] = [Text(_server_answer(fit), style="bold"), Text(f"FROM   {head}\nTRUST  {_residual(fit)}")]
+    parts += [Text(caution) for caution in _cautions(fit)]
+    parts += [Text(""), limits, Text(""), fitted, Text("")]
     probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     if probes:
         parts.append(Text("What these load tests leave open, a further one would tell:\n" + "\n".join(probes)))
     parts.append(Text(f"SERVER {fit_file}\nNEXT   " + suggestions.command("simulate", fit.served_model, "--fit", fit_file, "--rate", "R")))
     return Group(*parts)
+
+
+def refused_text(fit: ServerFit, refusal: Refusal) -> RenderableType:
+    """Why the load tests were not fitted, and what would settle it."""
+    seen = fit.seen
+    lines = [
+        f"FROM   {seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once",
+        f"TRUST  none: {_residual(fit)}; nothing was written",
+        "What would settle it:",
+        *(f"  {fact}" for fact in refusal.facts),
+        f"  {refusal.probe}",
+    ]
+    return Group(Text(f"ANSWER UNDECIDED: {refusal.reason}", style="bold"), Text("\n".join(lines)))
+
+
+def _residual(fit: ServerFit) -> str:
+    """How far is the simulation of the fitted server from the load tests?"""
+    tpot, ttft = (format_fraction(share) for share in (fit.tpot_residual_fraction, fit.ttft_residual_fraction))
+    return (
+        f"simulated again, the mean TPOT of like requests is off by {tpot}, TTFT by {ttft}: {fit.scatter_ratio:.2g} times what is expected"
+    )
+
+
+def _cautions(fit: ServerFit) -> list[str]:
+    """What makes this fit less good."""
+    cautions: list[str] = []
+    if fit.scatter_ratio > _CAUTION_SCATTER:
+        cautions.append(
+            "CAUTION the residual is large: prompts that begin alike (--workload FILE), a machine that does other work, or a limit that is "
+            "named wrongly; the intervals are wider for it"
+        )
+    at_peak = [
+        one.name for one, floor_s in zip(fit.parameters, fit.floors_s, strict=False) if floor_s and one.estimate.value < _AT_PEAK * floor_s
+    ]
+    if at_peak:
+        cautions.append(f"CAUTION {', '.join(at_peak)} at the device's peak, as fast as can be: check --hardware, --dtype and --tp")
+    return cautions
 
 
 def _server_answer(fit: ServerFit) -> str:
@@ -117,4 +159,4 @@ def _interval(knob: KnobFit) -> str:
     return f"{knob.low:,} or more" if knob.high is None else f"{knob.low:,} to {knob.high:,}"
 
 
-__all__ = ["fit_text", "server_fit_text"]
+__all__ = ["fit_text", "refused_text", "server_fit_text"]

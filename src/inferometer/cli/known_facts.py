@@ -1,6 +1,12 @@
 """Which facts of a server does ``--known`` name, beside those that its log and its metrics report?"""
 
-from typing import Final, NamedTuple, cast
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
 
 from inferometer.errors import SpecError
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Switch, ToldByServer
@@ -10,6 +16,48 @@ _COUNTS: Final = ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "b
 _POSITIONS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 _MOST: Final = 10**9
 EXAMPLE: Final = "--known num_gpu_blocks=2588,max_num_seqs=256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKnowledge:
+    """What the command line names of the server behind load tests; None: nothing."""
+
+    log: Path | None
+    facts: str | None
+    workload: str | None
+
+    def check_is_for(self, *, is_load: bool) -> None:
+        """Only fits of load tests take it."""
+        flags = {"--server-log": self.log, "--known": self.facts, "--workload": self.workload}
+        flag = next((flag for flag, value in flags.items() if value is not None), None)
+        if flag is not None and not is_load:
+            raise SpecError(f"{flag} without load tests", where=flag, try_=f"--load, with {flag}")
+
+
+_OPTIONS = (
+    click.option(
+        "--server-log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="With --load: the log of its start (vLLM)."
+    ),
+    click.option(
+        "--known",
+        metavar="NAME=VALUE,…",
+        help="With --load: limits and switches of the server that are known, such as num_gpu_blocks=2588,max_num_seqs=256.",
+    ),
+    click.option("--workload", metavar="FILE", help="With --load of imported runs: the trace that was sent, for prompts that begin alike."),
+)
+
+
+def takes_known(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name facts of a server; the command gets them as ``known: ServerKnowledge``."""
+
+    @functools.wraps(command)
+    def with_knowledge(*, server_log: Path | None, known: str | None, workload: str | None, **others: object) -> None:
+        command(known=ServerKnowledge(log=server_log, facts=known, workload=workload), **others)
+
+    wrapped: Callable[..., None] = with_knowledge
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 class _Conflict(NamedTuple):
@@ -40,15 +88,13 @@ def known_facts(text: str | None) -> ToldByServer:
         if is_given and name in _COUNTS:
             counts[name] = _count(name, value)
         elif is_given and name in SWITCHES:
-            switches[cast("Switch", name)] = _position(name, value)
+            switches[name] = _position(name, value)
         else:
             raise SpecError(f"{part.strip()!r}", where=_WHERE, allowed=f"NAME=VALUE of {', '.join((*_COUNTS, *SWITCHES))}", try_=EXAMPLE)
-    limits = {cast("Limit", name): value for name, value in counts.items() if name in LIMITS}
+    limits: dict[Limit, int] = {name: counts[name] for name in LIMITS if name in counts}
     if "num_gpu_blocks" in counts:
-        limits = {"n_kv_blocks": counts["num_gpu_blocks"] - 1} | limits  # vLLM never hands out block 0
-    return ToldByServer(
-        limits=limits, switches=switches, block_tokens=counts.get("block_size"), max_model_len=counts.get("max_model_len")
-    )
+        limits["n_kv_blocks"] = counts["num_gpu_blocks"] - 1  # vLLM never hands out block 0
+    return ToldByServer(limits=limits, switches=switches, block_tokens=counts.get("block_size"), max_model_len=counts.get("max_model_len"))
 
 
 def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
@@ -97,4 +143,4 @@ def _position(name: str, text: str) -> bool:
     return _POSITIONS[text.lower()]
 
 
-__all__ = ["EXAMPLE", "known_facts", "with_known"]
+__all__ = ["EXAMPLE", "ServerKnowledge", "known_facts", "takes_known", "with_known"]

@@ -1,17 +1,19 @@
 """Which load tests are fitted together, and what is known of their server before?"""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
+from inferometer.cli.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.cli.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
 from inferometer.fit import from_loads, knob_wording, load_looks, server_subject, server_told
-from inferometer.fit.server_fit import ServerFit
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
 from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.load_plan import LoadPlan
+from inferometer.spec.types import ModelSpec
 from inferometer.spec.workload.plan import RequestPlan
+from inferometer.spec.workload.reading import resolve_workload
 from inferometer.spec.workload.replay import draw_workload
 
 _LOG: Final = Door(noun="server's log", allowed="a text file", try_="its first megabytes, in which vLLM reports its limits")
@@ -19,13 +21,13 @@ _LOG: Final = Door(noun="server's log", allowed="a text file", try_="its first m
 _NOWHERE: Final = knob_wording.Address(url="URL", served_model="server")
 
 
-def fit_load_tests(request: RunRequest, server_log: Path | None, *, n_tensor: int | None, forced: bool) -> ServerFit:
+def fit_load_tests(request: RunRequest, known: ServerKnowledge, *, n_tensor: int | None, forced: bool) -> from_loads.JudgedFit:
     """The server behind the load tests that were named.
 
     Raises
     ------
     SpecError
-        They are load tests of different servers.
+        They are load tests of different servers, or what is known contradicts what the server reported.
     MeasureError
         One of them is INVALID, and nobody ``forced`` it.
     """
@@ -33,37 +35,63 @@ def fit_load_tests(request: RunRequest, server_log: Path | None, *, n_tensor: in
     for run in runs:
         require_valid(run, forced=forced)
     hardware, table = request.hardware, request.table
-    log = None if server_log is None else _LOG.bytes_of(server_log).decode("utf-8", "replace")
+    log = None if known.log is None else _LOG.bytes_of(known.log).decode("utf-8", "replace")
     stated = server_subject.StatedServer(hardware, table.engine, n_tensor)
     facts = server_subject.server_subject(runs, log, stated)
     subject = from_loads.Subject(
         address=_address(runs),
-        model=table.model,
+        model=table.model or _imported_model(runs),
         hardware=hardware,
         engine=server_subject.server_engine(facts, stated),
         facts=facts,
-        told=server_told.told_by_server(runs, log),
+        told=with_known(server_told.told_by_server(runs, log), known_facts(known.facts)),
     )
-    return from_loads.fit_server([load_looks.LoadTest(run=run, plan=_plan(run)) for run in runs], subject)
+    return from_loads.judged_server([load_looks.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject)
 
 
 def _address(runs: Sequence[Run]) -> knob_wording.Address:
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
-    found = {knob_wording.Address(url=plan.url, served_model=plan.served_model) for plan in plans}
+    found = {knob_wording.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
         names = ", ".join(sorted(address.served_model for address in found))
         raise SpecError(f"load tests of several models: {names}", where="--load", allowed="load tests of one server")
     return next(iter(sorted(found)), _NOWHERE)
 
 
-def _plan(run: Run) -> RequestPlan | None:
+def _flags(plan: LoadPlan) -> tuple[str, ...]:
+    """How further prompts are sent: as these were."""
+    endpoint = () if plan.endpoint == "chat" else ("--endpoint", plan.endpoint)
+    return (*endpoint, *(("--prompts", plan.prompt_form) if plan.prompt_form == "token-ids" else ()))
+
+
+def _imported_model(runs: Sequence[Run]) -> ModelSpec | None:
+    """The model that imported runs name, all the same one."""
+    models = {None if run.manifest.model is None else run.manifest.model.model_id for run in runs}
+    return runs[0].manifest.model if len(models) == 1 else None
+
+
+def _plan(run: Run, workload: str | None) -> RequestPlan | None:
     """Which prompts begin alike, as the workload was drawn; None where that is not known any more."""
+    if workload is not None:
+        return _named_plan(run, workload)
     if run.manifest.load is None:
         return None
     try:
         return draw_workload(run.manifest.load.workload).plan
     except InferometerError:  # a trace that is gone: prompts are taken to have nothing in common
         return None
+
+
+def _named_plan(run: Run, workload: str) -> RequestPlan:
+    spec = resolve_workload(workload)
+    plan = None if spec.replay is None else draw_workload(spec).plan
+    if plan is None or run.requests is None or not load_looks.is_plan_of(plan, run.requests):
+        raise SpecError(
+            f"the prompts of {workload} are not those of {run.manifest.run_id}",
+            where="--workload",
+            allowed="the trace that was sent: as many prompts, of the same lengths, in the same order",
+        )
+    return plan
 
 
 __all__ = ["fit_load_tests"]

@@ -16,6 +16,7 @@ from inferometer.fit.effective_steps import steps_at
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.fit.server_knobs import BLOCK_TOKENS, LIMITS, SWITCHES, ToldByServer, terms_of
+from inferometer.fit.server_verdict import Refusal, refusal_of
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
@@ -35,8 +36,21 @@ class Subject:
     told: ToldByServer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedFit:
+    """A server's fit, and why it may not be used where that is so."""
+
+    fit: ServerFit
+    refusal: Refusal | None
+
+
 def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> ServerFit:
-    """The server behind load tests of it, all together.
+    """The server behind load tests of it, all together, whether or not it may be used: ``judged_server`` says that too."""
+    return judged_server(tests, subject).fit
+
+
+def judged_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> JudgedFit:
+    """The server behind load tests of it, all together; refused where its simulation is far from what was measured.
 
     Raises
     ------
@@ -52,8 +66,9 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
     terms = terms_of(most, subject.told, _blocks_that_fit(subject, utilization_fraction=1.0))
     explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms))
     profiles, solution = knob_profiles.Profiles(explained), explained.solution
-    knobs, residual = _knobs(explained, profiles, subject), explained.box.residual(explained.place)
-    return ServerFit(
+    room, residual = _room(explained, subject), explained.box.residual(explained.place)
+    knobs = _knobs(explained, profiles, subject, room)
+    fit = ServerFit(
         served_model=subject.address.served_model,
         model=subject.model,
         hardware=None if subject.hardware is None else subject.hardware.name,
@@ -73,6 +88,7 @@ def fit_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Server
         draws=server_draws.draw_servers(profiles, explained, knobs),
         subject=subject.facts,
     )
+    return JudgedFit(fit=fit, refusal=refusal_of(fit, room, has_known_prefixes=most.has_known_prefixes))
 
 
 def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | None:
@@ -92,10 +108,9 @@ def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | 
     return n_kv_blocks_that_fit(question, max_num_seqs=1)
 
 
-def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, subject: Subject) -> tuple[KnobFit, ...]:
+def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, subject: Subject, room: probes.Room) -> tuple[KnobFit, ...]:
     told, box = subject.told, explained.box
     has_prefixes = any(one.has_shared_prefixes for one in box.looks)
-    room = _room(explained, subject)
     knobs = list[KnobFit]()
     for limit in LIMITS:
         if limit in told.limits:
@@ -120,6 +135,7 @@ def _room(explained: black_box.Explained, subject: Subject) -> probes.Room:
         address=subject.address,
         most=load_looks.crowd(box.looks),
         longest_tokens=box.terms.max_model_len - 1,
+        median_prompt_tokens=int(np.median(np.concatenate([one.requests.prompt_tokens for one in box.looks]))),
         step_s=float(np.median(np.concatenate([one.seen.tpot_s[np.isfinite(one.seen.tpot_s)] for one in box.looks]))),
         prompt_token_s=steps.matmul_row_s,
     )
@@ -127,23 +143,26 @@ def _room(explained: black_box.Explained, subject: Subject) -> probes.Room:
 
 def _parameters(explained: black_box.Explained) -> tuple[FittedParameter, ...]:
     unknowns, solution = explained.box.unknowns, explained.solution
+    floors = np.full(len(solution.x), -np.inf) if unknowns.floor is None else unknowns.floor
     n_samples = sum(int(one.is_told.sum()) for one in explained.box.looks)
     return tuple(
-        FittedParameter(name=name, estimate=_interval(place, sd, n_samples), told_by=_told_by(sd / believed))
-        for name, place, sd, believed in zip(
+        FittedParameter(name=name, estimate=_interval(place, sd, floor, n_samples), told_by=_told_by(sd / believed))
+        for name, place, sd, floor, believed in zip(
             unknowns.names,
             solution.x.tolist(),
             np.sqrt(np.diag(solution.covariance)).tolist(),
+            floors.tolist(),
             unknowns.deviation.tolist(),
             strict=True,
         )
     )
 
 
-def _interval(place: float, deviation: float, n_samples: int) -> Estimate:
+def _interval(place: float, deviation: float, floor: float, n_samples: int) -> Estimate:
+    """Nothing is faster than the device's peaks allow: no end of the interval either."""
     return Estimate(
         value=math.exp(place),
-        low=math.exp(place - Z_90 * deviation),
+        low=math.exp(max(place - Z_90 * deviation, floor)),
         high=math.exp(place + Z_90 * deviation),
         confidence_fraction=0.9,
         n_samples=n_samples,
@@ -169,4 +188,4 @@ def _seen(looks: Sequence[load_looks.LoadLook]) -> SeenLoad:
     )
 
 
-__all__ = ["Subject", "fit_server"]
+__all__ = ["JudgedFit", "Subject", "fit_server", "judged_server"]

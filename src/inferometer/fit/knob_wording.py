@@ -10,7 +10,7 @@ from inferometer.fit.server_knobs import Limit, Switch, Terms
 _DEFAULTS: Final[dict[Limit, tuple[int, ...]]] = {"max_num_seqs": (256, 1024), "max_num_batched_tokens": (2048, 8192)}
 """Of vLLM 0.32.0, on smaller and larger devices: what is assumed where the load tests set no upper end."""
 LIMIT_WORDS: Final[dict[str, str]] = {
-    "max_num_seqs": "seats",
+    "max_num_seqs": "concurrent sequences",
     "n_kv_blocks": "KV blocks",
     "max_num_batched_tokens": "tokens per step",
 }

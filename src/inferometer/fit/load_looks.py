@@ -134,7 +134,7 @@ def look(test: LoadTest) -> LoadLook:
         raise ModelError(f"{is_told.sum()} requests ended well", where=run.manifest.run_id, allowed=f"{_MIN_REQUESTS} or more")
     asked = table.output_tokens if run.exchanges is None else np.maximum(run.exchanges.asked_output_tokens[rows], table.output_tokens)
     output = np.where(np.isin(table.status, _ENDED), table.output_tokens, asked)
-    plan = test.plan if test.plan is not None and _is_of(test.plan, table) else None
+    plan = test.plan if test.plan is not None and is_plan_of(test.plan, table) else None
     return LoadLook(
         run_id=run.manifest.run_id,
         requests=table,
@@ -249,7 +249,7 @@ def _under_way(first_s: F64, last_s: F64, weight: F64) -> F64:
     return np.asarray(at[len(first_s) :] - at[: len(first_s)], dtype=np.float64)
 
 
-def _is_of(plan: RequestPlan, table: RequestTable) -> bool:
+def is_plan_of(plan: RequestPlan, table: RequestTable) -> bool:
     """Is this the plan of these requests? Prompts put into words may have other lengths than planned: then prefixes are not known."""
     rows = table.request_index
     if not len(rows) or rows.min() <= NONE or rows.max() >= plan.n_requests:
@@ -257,4 +257,4 @@ def _is_of(plan: RequestPlan, table: RequestTable) -> bool:
     return bool(np.array_equal(plan.prompt_tokens[rows], table.prompt_tokens))
 
 
-__all__ = ["Crowd", "FirstPace", "LoadLook", "LoadTest", "cells_of", "crowd", "first_pace", "groups_of", "look"]
+__all__ = ["Crowd", "FirstPace", "LoadLook", "LoadTest", "cells_of", "crowd", "first_pace", "groups_of", "is_plan_of", "look"]

@@ -43,6 +43,7 @@ class Room:
     most: Crowd
     longest_tokens: int
     """Prompt and answer: the server serves these."""
+    median_prompt_tokens: int
     step_s: float
     """Median of the time per token that was seen."""
     prompt_token_s: float
@@ -64,16 +65,25 @@ def limit_probe(name: Limit, room: Room) -> str:
 
 def switch_probe(name: Switch, room: Room) -> str | None:
     """A load test that the two positions of the switch answer differently; None where no flags of ``load`` describe one."""
-    longest = max(room.longest_tokens - _ANSWER_TOKENS[0], 1)
     if name == "async_scheduling":  # one request at a time: host time of a step is hidden, or is not
-        n_output = room.answer_tokens(1)
-        return _load(room, f"{min(_SHORT_PROMPT_TOKENS, longest)}x{n_output}", 1)
+        return _short(room, 1)
     return _budget_probe(room) if name == "enable_chunked_prefill" else None
+
+
+def quiet_probe(room: Room) -> str:
+    """A load test at a quarter of the concurrency that was seen: no limit holds its requests back."""
+    n_users = max(room.most.n_streaming // 4, 1)
+    n_output = room.answer_tokens(n_users)
+    n_prompt = max(min(room.median_prompt_tokens, room.longest_tokens - n_output), 1)
+    return _load(room, f"{n_prompt}x{n_output}", n_users)
 
 
 def _seqs_probe(room: Room) -> str:
     """Many short requests: neither memory nor prompts hold them back."""
-    n_users = min(_FURTHER * max(room.most.n_inside, 8), _MOST_USERS)
+    return _short(room, min(_FURTHER * max(room.most.n_inside, 8), _MOST_USERS))
+
+
+def _short(room: Room, n_users: int) -> str:
     n_output = room.answer_tokens(n_users)
     return _load(room, f"{max(min(_SHORT_PROMPT_TOKENS, room.longest_tokens - n_output), 1)}x{n_output}", n_users)
 
@@ -103,4 +113,4 @@ def _load(room: Room, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
     return suggestions.command("load", address.url, "--model", address.served_model, *address.flags, *traffic)
 
 
-__all__ = ["Address", "Room", "limit_probe", "switch_probe"]
+__all__ = ["Address", "Room", "limit_probe", "quiet_probe", "switch_probe"]

@@ -1,0 +1,15 @@
+"""Recorded load tests of real vLLM servers whose limits are known from their own configuration."""
+
+from pathlib import Path
+
+from inferometer.records.imports.llmservingsim import read_llmservingsim
+
+DATA = Path(__file__).parents[3] / "shared" / "data" / "llmservingsim-vllm-bench"
+RTX4090 = Path(__file__).parent / "data" / "vllm-rtx4090-llama-3.1-8b"
+BLOCKS = 2588
+"""``num_gpu_blocks`` of its configuration: one is never handed out."""
+
+
+def rtx4090():
+    """A server that is short of KV blocks."""
+    return read_llmservingsim(RTX4090).run
