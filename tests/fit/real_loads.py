@@ -5,7 +5,7 @@ from pathlib import Path
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 
 DATA = Path(__file__).parents[3] / "shared" / "data" / "llmservingsim-vllm-bench"
-RTX4090 = Path(__file__).parent / "data" / "vllm-rtx4090-llama-3.1-8b"
+RTX4090 = Path(__file__).parent / "recorded_loads" / "vllm-rtx4090-llama-3.1-8b"
 BLOCKS = 2588
 """``num_gpu_blocks`` of its configuration: one is never handed out."""
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from black_boxes import manifest
 
 from inferometer.fit.server_told import told_by_server
 from inferometer.records.load_types import ServerSampleTable
@@ -29,7 +30,7 @@ def test_metrics_name_the_cache():
         labels=np.tile(['block_size="32",num_gpu_blocks="700"', ""], 2),
         value=np.ones(4),
     )
-    run = Run(manifest=None, sweep=None, steps=None, ceilings=None, server=samples)
+    run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, server=samples)
     told = told_by_server([run], None)
     assert (told.limits, told.block_tokens) == ({"n_kv_blocks": 699}, 32)
     both = told_by_server([run], LOG)
@@ -51,7 +52,7 @@ def scraped(running, waiting, kv_usage, tokens=27):
         labels=np.tile(["", "", ""], len(running)),
         value=np.column_stack([running, waiting, kv_usage]).ravel().astype(float),
     )
-    return Run(manifest=None, sweep=None, steps=None, ceilings=None, requests=answers(tokens), server=samples)
+    return Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(tokens), server=samples)
 
 
 RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
@@ -75,7 +76,7 @@ def test_a_queue_beside_free_memory_tells_the_seats():
 def test_status_lines_of_a_log_tell_seats_too():
     line = "INFO [loggers.py:271] Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 54.1 tokens/s, "
     lines = [f"{line}Running: {n} reqs, Waiting: 4 reqs, CPU KV cache usage: 9.9%, Prefix cache hit rate: 0.0%" for n in RUNNING]
-    run = Run(manifest=None, sweep=None, steps=None, ceilings=None, requests=answers(27))
+    run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(27))
     assert told_by_server([run], "\n".join(lines)).limits == {"max_num_seqs": 16}
 
 
@@ -89,5 +90,10 @@ def test_lookups_tell_whether_prefixes_are_cached(queries, is_on):
         labels=np.tile(["", ""], 2),
         value=np.array([queries[0], 0.0, queries[1], 7.0]),
     )
-    run = Run(manifest=None, sweep=None, steps=None, ceilings=None, server=samples)
+    run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, server=samples)
     assert told_by_server([run], None).switches == {"enable_prefix_caching": is_on}
+
+
+def test_a_log_names_the_longest_request():
+    assert told_by_server([], LOG).max_model_len == 1024
+    assert told_by_server([], "with config: model='tiny', dtype=torch.float32, max_seq_len=4096, download_dir=None").max_model_len == 4096

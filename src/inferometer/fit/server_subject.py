@@ -27,19 +27,23 @@ class StatedServer(NamedTuple):
 
 
 def server_subject(runs: Sequence[Run], log: str | None, stated: StatedServer) -> FitSubject:
-    """The facts of the command line, else those of the server's log, else of its metrics; what is in none of them is None."""
+    """The facts of the command line, else of the server's log, its metrics, or an imported record of it; what is in none is None."""
+    recorded = next((run.manifest.engine for run in runs if run.manifest.engine is not None), None)
+    scheduler = None if recorded is None else recorded.scheduler
     hardware, engine, text = stated.hardware, stated.engine, log or ""
     version, dtype, tensor = (re.search(pattern, text) for pattern in (_VERSION, _DTYPE, _TENSOR))
-    logged = next((one for one in get_args(DType) if dtype is not None and dtype[1] == one), None)
+    named = dtype[1] if dtype is not None else None if recorded is None else recorded.compute_dtype
+    logged = next((one for one in get_args(DType) if named == one), None)
     return FitSubject(
         hardware_id=None if hardware is None else hardware.hardware_id,
         device=None if hardware is None else hardware.name,
-        engine="vllm" if version is not None else _kind_of(runs),
-        engine_version=None if version is None else version[1],
+        engine="vllm" if version is not None else _kind_of(runs) or (None if recorded is None else recorded.engine),
+        engine_version=version[1] if version is not None else None if recorded is None else recorded.version,
         dtype=logged if engine is None else engine.dtype,
         kv_cache_dtype=None if engine is None else engine.kv_cache_dtype,
         quantization=None if engine is None else engine.quantization,
-        tensor_parallel_size=stated.n_tensor or (None if tensor is None else int(tensor[1])),
+        tensor_parallel_size=stated.n_tensor
+        or (int(tensor[1]) if tensor is not None else None if scheduler is None else scheduler.tensor_parallel_size),
     )
 
 

@@ -87,7 +87,7 @@ def _by_record(runs: Sequence[Run]) -> ToldByServer:
     block_tokens: int | None = None
     max_model_len: int | None = None
     for run in runs:
-        engine = None if run.manifest is None else run.manifest.engine
+        engine = run.manifest.engine
         if engine is None or engine.scheduler is None:
             continue
         facts = engine.scheduler

@@ -370,6 +370,7 @@ __all__ = [
     "RequestTable",
     "Run",
     "RunManifest",
+    "SchedulerFacts",
     "StepMemoryTable",
     "StepPartTable",
     "StepTable",
