@@ -16,6 +16,7 @@ from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.tables import select
+from inferometer.records.types import Caution
 from inferometer.report.views import PointRow
 from inferometer.spec.catalog import find_hardware
 from inferometer.spec.resolve import resolve_model
@@ -132,6 +133,25 @@ def test_half_the_weights_gain_less_than_two(analysis):
 
 
 SWEEP = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
+
+
+@pytest.mark.parametrize(
+    ("typed", "again"),
+    [
+        (("quick", "smollm2-135m", "--budget", "30s", "--out", "runs/a b"), "--budget 60s --out 'runs/a b-longer'"),
+        (("quick", "smollm2-135m", "--budget=1min", "--out=elsewhere"), "--budget 120s --out 'runs/a b-longer'"),
+        (("quick", "smollm2-135m"), "--budget 240s --out 'runs/a b-longer'"),
+    ],
+)
+def test_a_budget_that_was_over_has_one_advice_which_runs(typed, again):
+    run = read_run(Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32")
+    some = replace(run, sweep=select(run.sweep, run.sweep.point_index < run.sweep.point_index.max()))
+    over = Caution(code="TIME_OVER", text="1 of 27 points were left out: the time was over", remedy="")
+    manifest = replace(run.manifest, cautions=(over,), command=("inferometer", *typed))
+    analysis = analyse(replace(some, manifest=manifest), Path("runs/a b"), label="x")
+    said = five_lines(analysis, point_rows(analysis), (), files="").next
+    assert said.endswith(f"try: inferometer quick smollm2-135m {again}")
+    assert "The same command" not in said
 
 
 def test_a_sweep_that_was_stopped_says_so_and_how_it_goes_on():

@@ -138,7 +138,9 @@ def test_a_bad_question_leaves_no_points(tiny, tmp_path):
 
 def test_when_the_time_is_over_two_points_are_measured_and_the_others_named(tiny, tmp_path):
     plan = replace(plan_of(*grid()), n_warmup=0, n_reps=1)
-    run = run_sweep(plan, tiny, tmp_path, lambda _: None, until_s=time.monotonic())
+    seen = []
+    run = run_sweep(plan, tiny, tmp_path, seen.append, until_s=time.monotonic())
+    assert [one.n_done for one in seen] == [0, 1, 2], "not all four: two were left out"
     assert sorted(set(run.sweep.point_index.tolist())) == [0, 1]
     assert run.manifest.is_complete
     caution = next(one for one in run.manifest.cautions if one.code == "TIME_OVER")

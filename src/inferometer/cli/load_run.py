@@ -8,6 +8,7 @@ from pathlib import Path
 from inferometer import __version__
 from inferometer.cli import load_record
 from inferometer.cli.load_record import OpenLoad
+from inferometer.cli.offered_rate import held_back
 from inferometer.measure.host import host_facts
 from inferometer.measure.load.local_tokenizer import token_ends_of
 from inferometer.measure.run_names import now_utc
@@ -41,7 +42,13 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
         source=None,
         ended_utc=now_utc(),
-        cautions=(*said, *_seams(decoded), *_ran_out(decoded, asked, workload), *_told(decoded)),
+        cautions=(
+            *said,
+            *held_back(workload, _offered_per_s(decoded)),
+            *_seams(decoded),
+            *_ran_out(decoded, asked, workload),
+            *_told(decoded),
+        ),
         load=asked.load,
         clocks=decoded.clocks,
         client_scheduling=tuple(sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})),
@@ -58,6 +65,13 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
     )
     judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
     return replace(run, manifest=replace(manifest, validity=judged))
+
+
+def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:
+    """Intended sends / time from the first to the last of them."""
+    intended_ns = decoded.requests.intended_send_ns
+    span_ns = int(intended_ns.max() - intended_ns.min()) if len(intended_ns) else 0
+    return (len(intended_ns) - 1) / span_ns * NS_PER_S if span_ns else None
 
 
 def partial(run: types.Run, asked: OpenLoad) -> types.Run:

@@ -41,7 +41,13 @@ def shown_parts(what: str) -> Generator[OnDone]:
 
 def _sentence(progress: SweepProgress) -> str:
     point = progress.point
-    now = f"prompt {point.prompt_tokens} x batch {point.batch_size}" if point is not None else "done"
+    now = (
+        f"prompt {point.prompt_tokens} x batch {point.batch_size}"
+        if point is not None
+        else "done"
+        if progress.n_done == progress.n_visits
+        else "the time is over"
+    )
     left = f", {_rough(progress.left_s)} left" if progress.left_s else ""
     return now + left
 

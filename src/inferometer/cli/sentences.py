@@ -13,9 +13,11 @@ from inferometer.records.types import Caution
 from inferometer.report.views import FiveLines, PointRow
 from inferometer.spec.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_duration, format_fraction, format_number, format_rate
+from inferometer.units import format_duration, format_fraction, format_number, format_rate, parse_duration_s
 
 _KNEE_GAIN_RATIO = 1.5
+_DEFAULT_BUDGET = "2min"
+"""Of ``quick``."""
 
 
 def five_lines(analysis: Analysis, rows: Sequence[PointRow], cautions: Sequence[Caution], *, files: str) -> FiveLines:
@@ -45,11 +47,30 @@ def _n_open(analysis: Analysis) -> int:
 
 
 def _going_on(analysis: Analysis, n_open: int) -> str:
+    """What measures the open points: the same command after an interruption, a longer run where ``--budget`` was over."""
     manifest = analysis.run.manifest
     n_points = 0 if manifest.plan is None else len(manifest.plan.points)
+    if any(one.code == "TIME_OVER" for one in manifest.cautions):
+        said = f"{n_open} of {n_points} points were left out when --budget was over; a larger one measures them, in a folder of its own."
+        return said + (f"\ntry: {_with_larger_budget(analysis)}" if manifest.command else "")
     command = shlex.join(manifest.command)
     said = f"The sweep was stopped: {n_open} of {n_points} points lack repetitions. The same command goes on where it was."
     return said + (f"\ntry: {command}" if command else "")
+
+
+def _with_larger_budget(analysis: Analysis) -> str:
+    """The command of the run with twice its budget."""
+    budget, kept = _DEFAULT_BUDGET, list[str]()
+    words = iter(analysis.run.manifest.command[1:])
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if name not in {"--budget", "--out"}:
+            kept.append(word)
+            continue
+        value = value if has_value else next(words, "")
+        budget = value if name == "--budget" else budget
+    twice_s = math.ceil(2 * parse_duration_s(budget))
+    return suggestions.command(kept[0], *kept[1:], "--budget", f"{twice_s}s", "--out", f"{analysis.path}-longer")
 
 
 def _answer(rows: Sequence[PointRow]) -> str:

@@ -162,7 +162,8 @@ def _transfer_lines(view: deployment_view.DisaggregationView) -> list[str]:
 
 def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
-    rate = "" if asked.rate_per_s is None else f", {format_number(asked.rate_per_s)}/s"
+    offered = None if asked.rate_per_s is None else likely.offered_requests_per_s  # users who wait have no rate of their own
+    rate = "" if offered is None else f", {format_number(offered)}/s offered"
     counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
     preempted = "" if likely.n_preemptions is None else f"{likely.n_preemptions:,} preemptions; "
     lengths = (

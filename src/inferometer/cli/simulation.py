@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from inferometer.cli import cluster_options, deployment_view, simulated_record
+from inferometer.cli.offered_rate import held_back
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, step_memory, types, whole_run
 from inferometer.simulate import (
@@ -159,6 +160,7 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)
     said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
+    said += held_back(workload, levels[0].summary.offered_requests_per_s)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),

@@ -45,8 +45,7 @@ def measure_missing(
             step_table(measured, start_ns=start_ns),
             ceiling_table(measured, start_ns=start_ns),
         )
-    n_visits = len(visits_of(plan))
-    on_progress(Progress(n_done=n_visits, n_visits=n_visits, point=None, left_s=0.0))
+    on_progress(Progress(n_done=len(writer.done_parts), n_visits=len(visits_of(plan)), point=None, left_s=0.0))
     return (*cautions, *_left_out(plan, writer.done_parts, until_s), *measurer.cautions())
 
 
@@ -57,7 +56,7 @@ def _left_out(plan: SweepPlan, done: frozenset[int], until_s: float | None) -> t
     if until_s is None or not n_left:
         return ()
     text = f"{n_left} of {len(plan.points)} points were left out: the time was over"
-    return (Caution(code="TIME_OVER", text=text, remedy="a larger --budget, in another --out"),)
+    return (Caution(code="TIME_OVER", text=text, remedy="a larger --budget, as NEXT has it"),)
 
 
 def _measured_points(
@@ -71,6 +70,7 @@ def _measured_points(
     missing = [visit for visit in visits if visit.number not in done]
     time_left, hopeless = TimeLeft(plan), set[int]()
     outside = measurer.probe_outside()
+    n_done = len(visits) - len(missing)
     for i_missing, visit in enumerate(missing):
         if visit.point_index in hopeless:
             continue
@@ -78,7 +78,7 @@ def _measured_points(
         if until_s is not None and i_missing >= _FEWEST_VISITS and time.monotonic() + (time_left.estimate_s([visit]) or 0.0) > until_s:
             continue
         point = plan.points[visit.point_index]
-        on_progress(Progress(n_done=len(visits) - len(missing) + i_missing, n_visits=len(visits), point=point, left_s=left_s))
+        on_progress(Progress(n_done=n_done, n_visits=len(visits), point=point, left_s=left_s))
         begin_s = time.monotonic()
         measured = measurer.measure(visit)
         if measured.status is PointStatus.OK:
@@ -87,6 +87,7 @@ def _measured_points(
             hopeless.add(visit.point_index)
         is_last = all(later.point_index in hopeless for later in missing[i_missing + 1 :])
         after = measurer.probe_outside() if is_last else ()
+        n_done += 1
         yield replace(measured, ceilings=(*outside, *measured.ceilings, *after))
         outside = ()
 

@@ -75,6 +75,8 @@ class DrawnWorkload:
     class_slos: tuple[str | None, ...]
     tenant_names: tuple[str, ...]
     cautions: tuple[WorkloadCaution, ...] = ()
+    asked_rate_per_s: float | None = None
+    """The steady rate that open arrivals were asked for; None of others, and where the rate changes with time."""
 
 
 class BlockContents(NamedTuple):

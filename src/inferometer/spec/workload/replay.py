@@ -13,7 +13,7 @@ from inferometer.spec.workload.drawing import RecordedArrivals, draw_classes
 from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, check_plan
 from inferometer.spec.workload.substreams import uniforms
 from inferometer.spec.workload.traces import read_trace
-from inferometer.spec.workload.types import Arrivals, ClosedArrivals, ServeGenSource, TraceArrivals, TraceSource, WorkloadSpec
+from inferometer.spec.workload.types import Arrivals, ClosedArrivals, OpenArrivals, ServeGenSource, TraceArrivals, TraceSource, WorkloadSpec
 from inferometer.units import NS_PER_S
 
 _WHERE: Final = "the workload"
@@ -34,7 +34,10 @@ def draw_workload(spec: WorkloadSpec) -> DrawnWorkload:
     recorded = _recorded(ready.arrivals) if isinstance(ready.arrivals, TraceArrivals) else None
     if isinstance(ready.replay, TraceSource):
         return _replayed(ready, ready.replay, recorded)
-    return draw_classes(ready, recorded)
+    drawn = draw_classes(ready, recorded)
+    if isinstance(ready.arrivals, OpenArrivals) and ready.arrivals.profile is None:
+        return replace(drawn, asked_rate_per_s=ready.arrivals.rate_per_s)
+    return drawn
 
 
 def _with_tables(spec: WorkloadSpec) -> WorkloadSpec:
