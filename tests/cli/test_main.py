@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import click
+import command_line
 import pytest
 from rich.console import Console, Group
 from rich.padding import Padding
@@ -133,3 +134,25 @@ def test_an_unknown_model_is_a_bad_question_with_a_way_out():
     assert outcome.returncode == 2
     assert outcome.stdout == ""
     assert "smollm2-135m" in outcome.stderr
+
+
+def test_without_a_verb_the_help_is_the_answer(tmp_path):
+    outcome = command_line.run(folder=tmp_path)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+    assert outcome.stdout.startswith("Usage: inferometer")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (("export",), "RUN and --out are missing"),
+        (("export", "--out", "x.csv"), "RUN is missing"),
+        (("export", "run"), "--out is missing"),
+        (("size", "llama-3.1-8b", "--rate", "2"), "--slo and --gpus are missing"),
+        (("size",), "MODEL, --slo and --gpus are missing"),
+    ],
+)
+def test_all_that_is_missing_is_said_at_once(words, missing, tmp_path):
+    outcome = command_line.run(*words, folder=tmp_path)
+    assert outcome.returncode == 2
+    assert missing in outcome.stderr

@@ -5,6 +5,7 @@ Peers check them for real in ``test_artefacts_peers.py`` (slow).
 
 import json
 import os
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +48,7 @@ def flags_of(text):
 
 @pytest.mark.parametrize("name", HELD_STILL)
 def test_files_are_held_still(name):
-    text = files_of(fleet(), packaging_of(fleet()))[name]
+    text = files_of(fleet(), packaging_of(fleet(), Wishes(n_most=4)))[name]
     golden = GOLDEN / name
     if os.environ.get("INFEROMETER_ACCEPT_GOLDEN"):
         golden.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ def test_a_plan_comes_back_as_it_went():
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", plan_text(fleet()).replace('"n_replicas": 2', '"n_replicas": "two"')])
 def test_what_is_no_plan_is_refused(text):
-    with pytest.raises(SpecError, match="no plan"):
+    with pytest.raises(SpecError, match="the plan is damaged"):
         read_plan(text, where="here")
 
 
@@ -137,13 +138,17 @@ def test_what_vllm_cannot_do_is_not_deployed(scheduler):
 
 
 @pytest.mark.parametrize("device", ["h100_sxm", "mi300x", "xeon_8480p"])
-@pytest.mark.parametrize("wishes", [Wishes(), Wishes(n_spare=1, node_labels=(("pool", "gpus"),), namespace="llm", port=9000)])
+@pytest.mark.parametrize(
+    "wishes", [Wishes(), Wishes(n_most=4), Wishes(n_spare=1, node_labels=(("pool", "gpus"),), namespace="llm", port=9000)]
+)
 def test_kubernetes_takes_the_objects(device, wishes):
     validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup").validate
     made = fleet(device=device)
     objects = list(yaml.safe_load_all(files_of(made, packaging_of(made, wishes))["kubernetes.yaml"]))
     kinds = [one["kind"] for one in objects]
-    assert {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget", "ConfigMap"} == set(kinds)
+    claims = {"PersistentVolumeClaim", "Job"}
+    scaled = {"HorizontalPodAutoscaler"} if wishes.n_most else set()
+    assert {"Deployment", "Service", "PodDisruptionBudget", "ConfigMap"} | claims | scaled == set(kinds)
     for one in objects:
         validate(one, KUBERNETES_VERSION, strict=True)
         assert one["metadata"]["namespace"] == wishes.namespace
@@ -151,7 +156,7 @@ def test_kubernetes_takes_the_objects(device, wishes):
 
 def test_the_schemas_of_kubernetes_refuse_what_is_wrong():
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup")
-    scaler = of_kind(kubernetes.manifests(fleet(), packaging_of(fleet())), "HorizontalPodAutoscaler")
+    scaler = of_kind(kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(n_most=4))), "HorizontalPodAutoscaler")
     scaler["spec"]["minReplica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(scaler, KUBERNETES_VERSION, strict=True)
@@ -168,7 +173,7 @@ def test_pods_ask_for_as_many_devices_as_a_replica_has(device, resource):
 
 
 def test_spare_replicas_run_and_may_be_taken_away():
-    packaging = packaging_of(fleet(), Wishes(n_spare=1))
+    packaging = packaging_of(fleet(), Wishes(n_spare=1, n_most=6))
     objects = kubernetes.manifests(fleet(), packaging)
     scaler = of_kind(objects, "HorizontalPodAutoscaler")["spec"]
     assert of_kind(objects, "Deployment")["spec"]["replicas"] == 3 == scaler["minReplicas"]
@@ -211,8 +216,47 @@ def test_outside_kubernetes_replicas_are_named():
     assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["static_configs"] == [{"targets": ["a:1", "b:2"]}]
 
 
+def test_a_full_fleet_has_no_autoscaler_and_rolls_out_without_devices_that_nobody_has():
+    objects = kubernetes.manifests(fleet(), packaging_of(fleet()))
+    assert "HorizontalPodAutoscaler" not in {one["kind"] for one in objects}
+    assert "prometheus-adapter.yaml" not in files_of(fleet(), packaging_of(fleet()))
+    deployment = of_kind(objects, "Deployment")["spec"]
+    assert deployment["replicas"] == 2
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    readme = files_of(fleet(), packaging_of(fleet()))["README.md"]
+    assert "There is no autoscaler: 2 replicas run." in readme
+    assert "1 of 2 replicas answer" in readme
+    packaging = packaging_of(fleet(), Wishes(n_surge=1))
+    free = of_kind(kubernetes.manifests(fleet(), packaging), "Deployment")["spec"]["strategy"]["rollingUpdate"]
+    assert free == {"maxSurge": 1, "maxUnavailable": 0}
+    assert "server-template replica 3 " in files_of(fleet(), packaging)["haproxy.cfg"]
+
+
+def test_weights_lie_once_on_a_volume_that_every_replica_reads():
+    """Llama-3.1-8B in 16 bits is 15 GiB; no pod has a copy of its own."""
+    packaging = packaging_of(fleet(), Wishes(storage_class="fast"))
+    objects = kubernetes.manifests(fleet(), packaging)
+    claim = of_kind(objects, "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert 15 < int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) < 22
+    pod = of_kind(objects, "Deployment")["spec"]["template"]["spec"]
+    (weights,) = (one for one in pod["volumes"] if one["name"] == "weights")
+    assert weights["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert [one["name"] for one in pod["volumes"] if "emptyDir" in one] == ["shared-memory"]
+    job = of_kind(objects, "Job")["spec"]["template"]["spec"]["containers"][0]
+    assert job["command"] == ["hf", "download", packaging.model_source]
+    there = kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(model_claim="models")))
+    assert not {"PersistentVolumeClaim", "Job"} & {one["kind"] for one in there}
+    assert {"claimName": "models"} in [
+        one.get("persistentVolumeClaim") for one in of_kind(there, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    ]
+    folder = kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(model_source="/model-cache/llama")))
+    assert "Job" not in {one["kind"] for one in folder}, "nothing is fetched where a folder is named"
+
+
 def test_the_autoscaler_reads_what_the_adapter_offers():
-    packaging = packaging_of(fleet())
+    packaging = packaging_of(fleet(), Wishes(n_most=4))
     metric = of_kind(kubernetes.manifests(fleet(), packaging), "HorizontalPodAutoscaler")["spec"]["metrics"][0]["external"]
     offered = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])
     jsonschema.validate(offered, foreign_schemas.PROMETHEUS_ADAPTER)
@@ -241,7 +285,7 @@ def test_groups_of_pods_are_what_leader_worker_set_takes():
 
 def test_a_replica_of_several_nodes_answers_at_its_leader_and_goes_whole():
     made = fleet(engine={"tensor_parallel_size": 8}, scheduler={"pipeline_parallel_size": 2})
-    packaging = packaging_of(made)
+    packaging = packaging_of(made, Wishes(n_most=4))
     objects = kubernetes.manifests(made, packaging)
     groups = of_kind(objects, "LeaderWorkerSet")
     template = groups["spec"]["leaderWorkerTemplate"]
@@ -314,12 +358,18 @@ def test_only_metrics_that_vllm_has_are_read():
 
 def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     packaging = packaging_of(fleet())
-    drawn = dashboard.dashboard(fleet(), packaging)["panels"]
+    shown = dashboard.dashboard(fleet(), packaging)["panels"]
+    drawn = list(dashboard.every_panel(shown))
+    assert [panel["type"] for panel in shown[:7]] == ["stat"] * 6 + ["row"], "first the state of the service, in one row of numbers"
+    assert sum(panel["gridPos"]["w"] for panel in shown[:6]) == 24
+    assert [panel["title"] for panel in shown if panel["type"] == "row"] == ["SLO", "Load", "KV cache", "Measured against the plan"]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in drawn]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in drawn})
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in drawn)
     recorded = {one.name for one in promql.recorded(fleet(), packaging)}
-    used = {word.split("{")[0] for panel in drawn for target in panel["targets"] for word in target["expr"].split() if "llm:" in word[:4]}
+    used = {
+        name for panel in drawn for target in panel.get("targets", ()) for name in re.findall(r"(?<!v)llm:\w+(?::\w+)*", target["expr"])
+    }
     assert used <= recorded
     assert used
 
@@ -350,7 +400,7 @@ def test_names_with_quotes_do_not_break_queries():
 
 
 def test_the_readme_names_every_file_and_the_assumptions():
-    files = files_of(fleet(), packaging_of(fleet()))
+    files = files_of(fleet(), packaging_of(fleet(), Wishes(n_most=4)))
     assert set(words.FILES) == set(files) - {"README.md"}
     for name in words.FILES:
         assert f"`{name}`" in files["README.md"]

@@ -264,7 +264,7 @@ def test_every_query_finds_its_data_on_emulated_replicas(tmp_path):
             fleet(slo="ttft:p95<500ms, tpot:p90<60ms, e2e:p99<5s"),
             planned=(operating_point(requests_per_s=8.0), operating_point("fast"), operating_point("slow")),
         )
-        packaging = write(tmp_path, made, Wishes(served_name=MODEL, backends=tuple(addresses)))
+        packaging = write(tmp_path, made, Wishes(served_name=MODEL, backends=tuple(addresses), n_most=4))
         with prometheus(tmp_path) as server, traffic(addresses * 3):
             time.sleep(25)
             check_queries(server, made, packaging)

@@ -45,7 +45,10 @@ Examples:
 @click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Of each replica.")
 @click.option("--image", metavar="NAME", help="The container with vLLM. [vLLM's own for the device]")
 @click.option("--spare", type=click.IntRange(min=0), default=0, show_default=True, help="Replicas beyond those that the traffic needs.")
-@click.option("--most", type=click.IntRange(min=1), help="Replicas that the autoscaler may start. [twice as many as run at least]")
+@click.option("--most", type=click.IntRange(min=1), help="Replicas that an autoscaler may start. [no autoscaler]")
+@click.option("--surge", type=click.IntRange(min=0), default=0, show_default=True, help="Replicas for which devices are free in a rollout.")
+@click.option("--model-claim", metavar="NAME", help="PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]")
+@click.option("--storage-class", metavar="NAME", help="Of its own claim; many nodes must mount it. [the cluster's default]")
 @click.option("--node-label", multiple=True, metavar="KEY=VALUE", help="Of the nodes that have the device; repeatable.")
 @click.option("--backend", multiple=True, metavar="HOST:PORT", help="A replica outside Kubernetes, for router and metrics; repeatable.")
 @answer.json_option
@@ -62,7 +65,10 @@ def command(plan: Path, **flags: Any) -> None:
         port=flags["port"],
         image=flags["image"],
         n_spare=flags["spare"],
+        n_surge=flags["surge"],
         n_most=flags["most"],
+        model_claim=flags["model_claim"],
+        storage_class=flags["storage_class"],
         node_labels=tuple(_label(text) for text in flags["node_label"]),
         backends=flags["backend"],
     )

@@ -15,7 +15,7 @@ import click
 
 from inferometer import __version__, suggestions
 from inferometer.cli import signals
-from inferometer.cli.terminal import talk
+from inferometer.cli.terminal import talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, RecordError, SpecError
 
@@ -137,6 +137,9 @@ def _run(ending: signals.Ending) -> None:
     except InferometerError as error:
         _say(error)
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        write_answer(error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         _say(as_spec_error(error))
         sys.exit(SpecError.exit_code)

@@ -17,7 +17,7 @@ def as_spec_error(error: click.ClickException) -> SpecError:
         close = _meant(error.option_name, context) or " or ".join(error.possibilities or ())
         return SpecError(f"there is no {error.option_name}", where=verb, try_=close or try_)
     if isinstance(error, click.MissingParameter):
-        return SpecError(f"{_name(error)} is missing", where=_name(error), allowed=_allowed(error), try_=try_)
+        return _missing(error, context, try_)
     if isinstance(error, click.BadParameter):
         return SpecError(error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_)
     return SpecError(error.message.rstrip("."), where=None if context is None else context.command_path, try_=try_)
@@ -40,6 +40,18 @@ def _checked(context: click.Context, parameter: click.Parameter, value: object) 
             where = max(parameter.opts, key=len)
             check_number(number, name, where=where)
     return value
+
+
+def _missing(error: click.MissingParameter, context: click.Context | None, try_: str | None) -> SpecError:
+    """All that is missing at once: click stops at the first, when what was given is in the context already."""
+    known = [] if context is None else [one for one in context.command.params if one.required and one.name not in context.params]
+    names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [_name(error)]
+    if len(names) == 1:
+        return SpecError(f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_)
+    helps = [f"{name}: {one.help}" for name, one in zip(names, known, strict=True) if isinstance(one, click.Option) and one.help]
+    return SpecError(
+        f"{', '.join(names[:-1])} and {names[-1]} are missing", where=", ".join(names), allowed=" ".join(helps) or None, try_=try_
+    )
 
 
 def _name(error: click.BadParameter) -> str:

@@ -1,6 +1,7 @@
 """What does a person look at while the fleet runs? A Grafana dashboard that shows measured beside predicted."""
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, cast
 
 from inferometer.decide.artefacts import promql
 from inferometer.decide.artefacts.fleet import Fleet
@@ -13,6 +14,8 @@ _SCHEMA_VERSION: Final = 39
 _WIDTH: Final = 24
 _HEIGHT: Final = 8
 _PER_ROW: Final = 3
+_SUMMARY_WIDTH: Final = 4
+_SUMMARY_HEIGHT: Final = 4
 _WINDOW: Final = "[$__rate_interval]"
 
 
@@ -24,18 +27,36 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One chart. ``limits`` are drawn as lines: what was promised or predicted."""
+    """One chart. ``limits`` are drawn as lines: what the SLO or the prediction says."""
 
     title: str
     unit: str
     says: str
     queries: tuple[Query, ...]
     limits: tuple[float, ...] = ()
+    is_bad_above: bool = True
+    """On which side of a limit a number is red."""
+
+
+class Section(NamedTuple):
+    """A row of the dashboard and what stands under it."""
+
+    title: str
+    panels: tuple[Panel, ...]
+    is_open: bool = True
+
+
+class Place(NamedTuple):
+    """Where a panel stands, in units of Grafana's grid."""
+
+    x: int
+    y: int
+    width: int
+    height: int
 
 
 def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
-    """The dashboard, as Grafana imports it."""
-    panels = panels_of(fleet, packaging)
+    """The dashboard, as Grafana imports it: the state of the service in one row of numbers, then what explains it."""
     return {
         "uid": packaging.name,
         "title": f"{packaging.served_name} on {fleet.hardware.name}",
@@ -47,19 +68,68 @@ def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
         "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}]},
-        "panels": [_drawn(panel, i) for i, panel in enumerate(panels)],
+        "panels": _laid_out(summary_of(fleet, packaging), sections_of(fleet, packaging)),
     }
 
 
 def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """The charts, those that decide first."""
+    """Every panel, the summary first."""
+    return [*summary_of(fleet, packaging), *(panel for section in sections_of(fleet, packaging) for panel in section.panels)]
+
+
+def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
+    """Is the SLO met, how fast, how much, how full, and is every replica there? One number each, red beyond its limit."""
     of = f"{{{promql.selector(packaging)}}}"
+    latencies: tuple[Metric, ...] = ("ttft", "tpot")
+    return [_within(fleet, of), *(_latency_now(fleet, metric, of) for metric in latencies), *_load_now(fleet, of)]
+
+
+def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
+    """The charts, those that decide first; what is looked at once a week is closed."""
+    of = f"{{{promql.selector(packaging)}}}"
+    metrics: tuple[Metric, ...] = ("ttft", "tpot", "e2e", "queue")
     return [
-        _kept(fleet, of),
-        *(_latency(fleet, metric, of) for metric in ("ttft", "tpot", "e2e", "queue")),
-        *_load(fleet, of),
-        *_fullness(fleet, of),
-        *_traffic(fleet, of),
+        Section("SLO", (_kept(fleet, of), *(_latency(fleet, metric, of) for metric in metrics))),
+        Section("Load", tuple(_load(fleet, of))),
+        Section("KV cache", tuple(_fullness(fleet, of))),
+        Section("Measured against the plan", tuple(_traffic(fleet, of)), is_open=False),
+    ]
+
+
+def _within(fleet: Fleet, of: str) -> Panel:
+    shares = [one.percentile_fraction for one in promql.promised(fleet) if one.percentile_fraction is not None]
+    says = "The least share of requests within a limit of the SLO, counted up to the next edge of the histogram: red, it is surely missed."
+    query = Query(f"min({promql.AT_MOST_WITHIN}{of})", "within")
+    return Panel("Within the SLO", "percentunit", says, (query,), (max(shares),) if shares else (), is_bad_above=False)
+
+
+def _latency_now(fleet: Fleet, metric: Metric, of: str) -> Panel:
+    """The highest percentile that the SLO names, else the median."""
+    name, fraction = max(promql.percentile_names(fleet, metric), key=lambda one: one[1])
+    limits = [one.limit_s for one in promql.promised(fleet) if one.metric == metric and one.percentile_fraction == fraction]
+    query = Query(promql.quantile(metric, fraction, of, _WINDOW), name)
+    return Panel(f"{metric.upper()} {name}", "s", f"{METRIC_MEANINGS[metric]}; red above the SLO.", (query,), tuple(limits[:1]))
+
+
+def _load_now(fleet: Fleet, of: str) -> list[Panel]:
+    kept = () if fleet.kept_requests_per_s is None else (fleet.kept_requests_per_s * fleet.n_replicas,)
+    return [
+        Panel("Requests arrived", "reqps", "Red above what the fleet carries.", (Query(f"{promql.ARRIVED}{of}", "arrived"),), kept),
+        Panel(
+            "KV cache, fullest replica",
+            "percentunit",
+            "Red above what the prediction allows at capacity.",
+            (Query(f"max(vllm:kv_cache_usage_perc{of})", "fullest"),),
+            (fleet.fullest.kv_used_high_fraction,),
+        ),
+        Panel(
+            "Replicas that answer",
+            "short",
+            f"{fleet.n_replicas} are needed.",
+            (Query(f"{promql.REPLICAS}{of}", "replicas"),),
+            (float(fleet.n_replicas),),
+            is_bad_above=False,
+        ),
     ]
 
 
@@ -172,33 +242,59 @@ def _predicted(metric: Metric, means_s: list[float], of: str) -> Panel:
     )
 
 
-def _drawn(panel: Panel, index: int) -> Manifest:
-    row, column = divmod(index, _PER_ROW)
+def _laid_out(summary: list[Panel], sections: list[Section]) -> list[Manifest]:
+    """All panels with their places; the ids count up."""
+    places = [Place(i * _SUMMARY_WIDTH, 0, _SUMMARY_WIDTH, _SUMMARY_HEIGHT) for i in range(len(summary))]
+    drawn = [_number(panel, place) for panel, place in zip(summary, places, strict=True)]
+    y, width = _SUMMARY_HEIGHT, _WIDTH // _PER_ROW
+    for section in sections:
+        places = [Place(i % _PER_ROW * width, y + 1 + i // _PER_ROW * _HEIGHT, width, _HEIGHT) for i in range(len(section.panels))]
+        inside = [_chart(panel, place) for panel, place in zip(section.panels, places, strict=True)]
+        row: Manifest = {"type": "row", "title": section.title, "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1}}
+        drawn += [row | {"collapsed": False, "panels": []}, *inside] if section.is_open else [row | {"collapsed": True, "panels": inside}]
+        y = places[-1].y + _HEIGHT if section.is_open else y + 1
+    for index, one in enumerate(every_panel(drawn)):
+        one["id"] = index + 1
+    return drawn
+
+
+def every_panel(drawn: Sequence[Manifest]) -> Iterator[Manifest]:
+    """The panels of a dashboard, its rows, and those inside closed rows."""
+    for one in drawn:
+        yield one
+        yield from cast("list[Manifest]", one.get("panels", []))
+
+
+def _number(panel: Panel, place: Place) -> Manifest:
+    options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "background", "graphMode": "area", "textMode": "value"}
+    return _panel("stat", panel, place, {}) | {"options": options}
+
+
+def _chart(panel: Panel, place: Place) -> Manifest:
+    custom: Manifest = {"custom": {"thresholdsStyle": {"mode": "line" if panel.limits else "off"}}}
+    options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+    return _panel("timeseries", panel, place, custom) | {"options": options}
+
+
+def _panel(kind: str, panel: Panel, place: Place, custom: Manifest) -> Manifest:
     source = {"type": "prometheus", "uid": "${datasource}"}
-    steps: list[Manifest] = [{"color": "green", "value": None}, *({"color": "red", "value": limit} for limit in sorted(panel.limits))]
-    width = _WIDTH // _PER_ROW
+    below, above = ("green", "red") if panel.is_bad_above or not panel.limits else ("red", "green")
+    steps: list[Manifest] = [{"color": below, "value": None}, *({"color": above, "value": limit} for limit in sorted(panel.limits))]
     return {
-        "id": index + 1,
-        "type": "timeseries",
+        "type": kind,
         "title": panel.title,
         "description": panel.says,
         "datasource": source,
-        "gridPos": {"x": column * width, "y": row * _HEIGHT, "w": width, "h": _HEIGHT},
+        "gridPos": {"x": place.x, "y": place.y, "w": place.width, "h": place.height},
         "targets": [
             {"refId": chr(ord("A") + i), "datasource": source, "expr": query.expression, "legendFormat": query.legend}
             for i, query in enumerate(panel.queries)
         ],
         "fieldConfig": {
-            "defaults": {
-                "unit": panel.unit,
-                "min": 0,
-                "thresholds": {"mode": "absolute", "steps": steps},
-                "custom": {"thresholdsStyle": {"mode": "line" if panel.limits else "off"}},
-            },
+            "defaults": {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}} | custom,
             "overrides": [],
         },
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
     }
 
 
-__all__ = ["Panel", "Query", "dashboard", "panels_of"]
+__all__ = ["Panel", "Query", "Section", "dashboard", "every_panel", "panels_of", "sections_of", "summary_of"]

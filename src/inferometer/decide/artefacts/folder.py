@@ -34,12 +34,13 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
         "haproxy.cfg": router.haproxy_config(fleet, packaging),
         "prometheus.yml": _yaml(scraping.prometheus_config(packaging)),
         scraping.RULES_FILE: _yaml(alerts.rules(fleet, packaging)),
-        "prometheus-adapter.yaml": _yaml(scraping.adapter_config(packaging)),
         "grafana-dashboard.json": _json(dashboard.dashboard(fleet, packaging)),
         "check-promise.sh": checking.check_script(fleet, packaging),
     }
     if (plan := proving.verify_plan(fleet, packaging)) is not None:
         files[SIZED_PLAN] = plan
+    if packaging.scales:
+        files["prometheus-adapter.yaml"] = _yaml(scraping.adapter_config(packaging))
     if packaging.image is not None:
         files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
     return {README_FILE: words.readme(fleet, packaging, list(files)), **files}

@@ -1,14 +1,15 @@
 """Which Kubernetes objects run a fleet: its replicas, how many, what may take them away, and who finds them?
 
-``replicas`` of the Deployment is what the autoscaler starts from. It scales on requests in flight per replica: a server that cannot keep
-up lets them grow without bound, while its CPU, its accelerator's load and its memory look the same. A replica of several nodes is a group
+As many replicas run as the traffic was sized for. An autoscaler is there where more may run than that: it scales on requests in flight per
+replica, for a server that cannot keep up lets them grow without bound, while its CPU, its accelerator's load and its memory look the same;
+``replicas`` of the Deployment is what it starts from. A replica of several nodes is a group
 of pods, which Kubernetes has not: ``leader_worker_set`` makes them.
 """
 
 import math
 from typing import Final
 
-from inferometer.decide.artefacts import leader_worker_set
+from inferometer.decide.artefacts import leader_worker_set, weights_claim
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.decide.artefacts.pods import START_S, Manifest, Part, labels, metadata, pod_template
@@ -20,10 +21,11 @@ _REPLICAS: Final = "-replicas"
 def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The objects, in the order in which they are applied."""
     return [
+        *weights_claim.manifests(fleet, packaging),
         leader_worker_set.groups(fleet, packaging) if fleet.n_nodes > 1 else _deployment(fleet, packaging),
         _service(fleet, packaging),
         _replica_service(fleet, packaging),
-        _autoscaler(fleet, packaging),
+        *([_autoscaler(fleet, packaging)] if packaging.scales else []),
         _budget(packaging),
     ]
 
@@ -52,7 +54,7 @@ def _deployment(fleet: Fleet, packaging: Packaging) -> Manifest:
             "replicas": packaging.n_least,
             "progressDeadlineSeconds": START_S + 600,
             "selector": {"matchLabels": labels(packaging)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": min(1, packaging.n_spare)}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": packaging.rollout},
             "template": pod_template(fleet, packaging, Part(n_devices=fleet.n_devices)),
         },
     }

@@ -34,10 +34,7 @@ def groups(fleet: Fleet, packaging: Packaging) -> Manifest:
         "spec": {
             "replicas": packaging.n_least,
             "startupPolicy": "LeaderCreated",
-            "rolloutStrategy": {
-                "type": "RollingUpdate",
-                "rollingUpdateConfiguration": {"maxSurge": 1, "maxUnavailable": min(1, packaging.n_spare)},
-            },
+            "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": packaging.rollout},
             "leaderWorkerTemplate": {
                 "size": fleet.n_nodes,
                 "restartPolicy": "RecreateGroupOnPodRestart",

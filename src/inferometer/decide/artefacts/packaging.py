@@ -46,8 +46,14 @@ class Wishes:
     """[vLLM's own for the device]"""
     n_spare: int = 0
     """Replicas beyond those that the traffic needs."""
+    n_surge: int = 0
+    """Replicas for which devices are free while a new version is rolled out."""
     n_most: int | None = None
-    """As many as the autoscaler may start. [twice as many as run at least]"""
+    """As many as the autoscaler may start. [as many as run at least: no autoscaler]"""
+    model_claim: str | None = None
+    """A PersistentVolumeClaim that holds the weights. [one of the fleet's own, and a job that fetches into it]"""
+    storage_class: str | None = None
+    """Of the fleet's own claim. [the cluster's default]"""
     node_labels: tuple[tuple[str, str], ...] = ()
     """Of the nodes that have the device."""
     backends: tuple[str, ...] = ()
@@ -71,9 +77,31 @@ class Packaging:
     n_least: int
     """Replicas that run: those that the traffic needs, and spare ones."""
     n_spare: int
+    n_surge: int
     n_most: int
+    model_claim: str | None
+    storage_class: str | None
     node_labels: tuple[tuple[str, str], ...]
     backends: tuple[str, ...]
+
+    @property
+    def scales(self) -> bool:
+        """May more replicas run than the traffic was sized for?"""
+        return self.n_most > self.n_least
+
+    @property
+    def n_places(self) -> int:
+        """As many replicas may answer at once."""
+        return self.n_most + self.n_surge
+
+    @property
+    def rollout(self) -> dict[str, object]:
+        """How does a new version reach the replicas? One after another.
+
+        Where devices are free it starts beside the old one. On a full fleet such a pod would wait for a device for ever: the old one ends
+        first.
+        """
+        return {"maxSurge": self.n_surge, "maxUnavailable": 0 if self.n_surge else 1}
 
 
 def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
@@ -86,7 +114,7 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     """
     asked = wishes or Wishes()
     n_least = fleet.n_replicas + asked.n_spare
-    n_most = 2 * n_least if asked.n_most is None else asked.n_most
+    n_most = n_least if asked.n_most is None else asked.n_most
     if n_most < n_least:
         raise SpecError(f"at most {n_most} replicas", where="--most", allowed=f"{n_least} or more, which run at least")
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
@@ -101,7 +129,10 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
         resource=platform.resource,
         n_least=n_least,
         n_spare=asked.n_spare,
+        n_surge=asked.n_surge,
         n_most=n_most,
+        model_claim=asked.model_claim,
+        storage_class=asked.storage_class,
         node_labels=asked.node_labels,
         backends=asked.backends,
     )

@@ -12,8 +12,13 @@ from inferometer.decide.artefacts.vllm_command import serve_arguments
 Manifest: TypeAlias = dict[str, object]
 
 START_S: Final = 3600
-"""A large model is fetched and loaded in it."""
-_CACHE: Final = "/model-cache"
+"""A large model is loaded in it, and at the first start fetched before."""
+CACHE: Final = "/model-cache"
+"""Where the volume with the weights is mounted."""
+CACHE_VARIABLES: Final[tuple[Manifest, ...]] = (
+    {"name": "HF_HOME", "value": CACHE},
+    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}}},
+)
 _SHARED_MEMORY_GIB: Final = 8
 """For the processes of one replica to talk to one another: PyTorch's and NCCL's buffers."""
 _PROBE_PERIOD_S: Final = 10
@@ -47,6 +52,11 @@ def metadata(packaging: Packaging, suffix: str = "") -> Manifest:
     return {"name": packaging.name + suffix, "namespace": packaging.namespace, "labels": labels(packaging)}
 
 
+def claim_name(packaging: Packaging) -> str:
+    """The claim that holds the weights."""
+    return packaging.model_claim or f"{packaging.name}-weights"
+
+
 def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
     """The pod, and what finds it."""
     named: Manifest = {"labels": labels(packaging, part.name)}
@@ -65,7 +75,7 @@ def _pod(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
         "containers": [_container(serve_arguments(fleet, packaging), packaging, part)],
         "volumes": [
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHARED_MEMORY_GIB}Gi"}},
-            {"name": "model-cache", "emptyDir": {}},
+            {"name": "weights", "persistentVolumeClaim": {"claimName": claim_name(packaging)}},
         ],
         "topologySpreadConstraints": [
             {
@@ -89,12 +99,9 @@ def _container(arguments: Sequence[str], packaging: Packaging, part: Part) -> Ma
         "image": packaging.image,
         "command": ["vllm", "serve"],
         "args": [*arguments, *part.flags],
-        "env": [
-            {"name": "HF_HOME", "value": _CACHE},
-            {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}}},
-        ],
+        "env": list(CACHE_VARIABLES),
         **(_answering(packaging) if part.answers else {}),
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "model-cache", "mountPath": _CACHE}],  # noqa: S108
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": CACHE}],  # noqa: S108
         "securityContext": {"allowPrivilegeEscalation": False},
     }
     if packaging.resource is not None:
@@ -122,4 +129,4 @@ def _probe(n_failures: int) -> Manifest:
     }
 
 
-__all__ = ["START_S", "Manifest", "Part", "labels", "metadata", "pod_template"]
+__all__ = ["CACHE", "CACHE_VARIABLES", "START_S", "Manifest", "Part", "claim_name", "labels", "metadata", "pod_template"]

@@ -128,7 +128,7 @@ def _servers(packaging: Packaging) -> list[str]:
     """Each address, or as many places as there may be replicas, which DNS fills."""
     if packaging.backends:
         return [f"server replica{i} {address}" for i, address in enumerate(packaging.backends)]
-    return [f"server-template replica {packaging.n_most} {replica_host(packaging)}:{packaging.port} resolvers kubernetes init-addr none"]
+    return [f"server-template replica {packaging.n_places} {replica_host(packaging)}:{packaging.port} resolvers kubernetes init-addr none"]
 
 
 __all__ = ["balance_note", "haproxy_config", "router_manifests"]

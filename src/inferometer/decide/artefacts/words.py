@@ -4,15 +4,17 @@ from inferometer.decide.artefacts.checking import duration_s
 from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import VLLM_VERSION, Packaging
+from inferometer.decide.artefacts.pods import CACHE
 from inferometer.decide.artefacts.router import balance_note
 from inferometer.decide.artefacts.vllm_command import checkpoint_note
+from inferometer.decide.artefacts.weights_claim import storage_gib
 from inferometer.units import format_duration, format_number
 
 FILES = {
     "plan.json": "all that was decided and predicted; `inferometer deploy plan.json --out DIR` writes this folder anew with other names",
     "workload.json": "the traffic that was simulated",
     "vllm-serve.sh": f"one replica on one machine, for vLLM {VLLM_VERSION}",
-    "kubernetes.yaml": "replicas, autoscaler, disruption budget, router and services",
+    "kubernetes.yaml": "the volume of the weights, replicas, disruption budget, router and services; an autoscaler with --most",
     "haproxy.cfg": "the router alone, for machines without Kubernetes (`inferometer deploy plan.json --backend HOST:PORT …`)",
     "prometheus.yml": "scrapes the replicas and evaluates the rules",
     "prometheus-rules.yaml": "recorded series, and alerts from the promise and the predicted range",
@@ -147,10 +149,7 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
         known = f"{dict(packaging.node_labels)} does it" if packaging.node_labels else "name their labels with --node-label KEY=VALUE"
         target = f"more than {in_flight_target(fleet)} requests are in flight in each"
         lines.append(f"Kubernetes must place the pods on nodes with {fleet.hardware.name}: {known}.")
-        lines.append(
-            f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}; a new one helps once"
-        )
-        lines[-1] += " its model is loaded."
+        lines += [_scaling(packaging, target), _rollout(packaging), _weights(fleet, packaging)]
     else:
         lines.append(f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name} (--image NAME).")
     if fleet.n_nodes > 1:
@@ -164,6 +163,35 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
         )
     lines += [f"The router: {router_note}."] if (router_note := balance_note(fleet)) else []
     return [*lines, *([f"The checkpoint: {note}."] if note else [])]
+
+
+def _scaling(packaging: Packaging, target: str) -> str:
+    if not packaging.scales:
+        return f"There is no autoscaler: {packaging.n_least} replicas run. Where the cluster can have more devices, --most N writes one."
+    return (
+        f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}, for which the cluster "
+        "must have devices; a new one helps once its model is loaded."
+    )
+
+
+def _rollout(packaging: Packaging) -> str:
+    if packaging.n_surge:
+        return f"A rollout starts {packaging.n_surge} new replicas beside the old ones: keep the devices for them free."
+    if packaging.n_least == 1:
+        return "A rollout stops the only replica while the new one loads. --surge 1 starts it beside the old one, on free devices."
+    left = f"{packaging.n_least - 1} of {packaging.n_least} replicas answer"
+    slo = "which is enough for the SLO" if packaging.n_spare else "too few for the SLO at the planned load: roll out at a quiet hour"
+    more = "" if packaging.n_spare else ", or give --spare 1, or --surge 1 and free devices"
+    return f"During a rollout {left}, {slo}{more}."
+
+
+def _weights(fleet: Fleet, packaging: Packaging) -> str:
+    if packaging.model_claim is not None:
+        return f"The weights are on the claim {packaging.model_claim}, mounted at {CACHE}; it must be readable from every node."
+    return (
+        f"The weights lie on one volume of {storage_gib(fleet)} GiB that every node mounts (ReadWriteMany: NFS, CephFS, FSx, Filestore or "
+        "alike; --storage-class NAME), and a job fetches them once. --model-claim NAME takes a claim that has them."
+    )
 
 
 __all__ = ["FILES", "assumptions", "readme"]
