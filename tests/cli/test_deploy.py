@@ -54,11 +54,11 @@ def test_the_prediction_can_be_sealed(sized):
 
 
 def test_wishes_are_in_the_files(sized):
-    wishes = "--namespace llm --spare 1 --node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
+    wishes = "--namespace llm --spare 1 --most 4 --surge 1 --model-claim weights --node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
     outcome = run("deploy", "plan/plan.json", "--out", "wishes", *shlex.split(wishes), folder=sized)
     assert outcome.returncode == 0, outcome.stderr
     objects = (sized / "wishes" / "kubernetes.yaml").read_text()
-    for said in ("namespace: llm", "pool: l40s", "image: mine:1", "minReplicas: 2", "'9000'"):
+    for said in ("namespace: llm", "pool: l40s", "image: mine:1", "minReplicas: 2", "maxUnavailable: 0", "claimName: weights", "'9000'"):
         assert said in objects
     assert "exec vllm serve here" in (sized / "wishes" / "vllm-serve.sh").read_text()
     assert 'model_name="chat"' in (sized / "wishes" / "prometheus-rules.yaml").read_text()
@@ -79,8 +79,8 @@ def test_the_examples_run_and_their_json_obeys_the_schema(sized):
     ("words", "said"),
     [
         (["nothing.json"], ["cannot be read"]),
-        (["plan/README.md"], ["no plan", "inferometer size"]),
-        (["plan/workload.json"], ["no plan"]),
+        (["plan/README.md"], ["the plan is damaged", "inferometer size"]),
+        (["plan/workload.json"], ["the plan is damaged"]),
         (["plan/plan.json", "--node-label", "pool"], ["KEY=VALUE"]),
         (["plan/plan.json", "--most", "1", "--spare", "2"], ["--most", "3 or more"]),
     ],
