@@ -228,8 +228,8 @@ def example_view():
             ParameterRow(name="effective read bandwidth", value="541 GB/s", interval="520–563 GB/s", told_by="batches 16–64"),
         ),
         held_out=(
-            HeldOutRow(phase="decode", n_points=7, median_fraction=0.031, p95_fraction=0.079, coverage_fraction=0.93),
-            HeldOutRow(phase="prefill", n_points=7, median_fraction=0.042, p95_fraction=0.11, coverage_fraction=0.86),
+            HeldOutRow(run_label="example", phase="decode", n_points=7, median_fraction=0.031, p95_fraction=0.079, coverage_fraction=0.93),
+            HeldOutRow(run_label="example", phase="prefill", n_points=7, median_fraction=0.042, p95_fraction=0.11, coverage_fraction=0.86),
         ),
         fact_groups=(
             FactGroup(title="Model", facts=(("name", "Qwen2.5-3B-Instruct"), ("parameters", "3.09 B"), ("KV bytes/token", "36,864 B"))),

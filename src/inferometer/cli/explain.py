@@ -51,8 +51,7 @@ def command(request: RunRequest, *, as_json: bool) -> None:
 
 
 def _show(answer: ExplainAnswer) -> RenderableType:
-    errors = [f"{row.phase} {format_fraction(row.median_fraction)} (n={row.n_points})" for row in answer.held_out]
-    trust = f"Median error of the model on points held out: {', '.join(errors) if errors else 'too few points to tell'}."
+    trust = f"Error of the model on points held out: {cells.held_out_text(answer.held_out) or 'too few points to tell'}."
     said = Text(f"ANSWER {headline(answer.explained)}", style="bold")
     return Group(said, Text(""), terminal.explained_table(answer.explained), Text(""), Text(trust))
 

@@ -15,6 +15,7 @@ from inferometer.fit.server_fit import ServerFit
 from inferometer.fit.server_verdict import Refusal
 from inferometer.perfmodel import steptime_box, types
 from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.report.cells import ABSENT_TEXT, LEAST_FOR_P95, error_text
 from inferometer.report.request_words import duration_cell
 from inferometer.units import format_fraction
 
@@ -32,8 +33,9 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     seen = _seen_as(model)
     errors = Table("held out", "points", "median error", "95th percentile", "in the 90 % interval", box=None, pad_edge=False)
     for error in model.held_out:
-        shares = (error.median_fraction, error.p95_fraction, error.coverage_fraction)
-        errors.add_row(seen.get(error.phase, error.phase), str(error.n_points), *(format_fraction(share) for share in shares))
+        p95 = format_fraction(error.p95_fraction) if error.n_points >= LEAST_FOR_P95 else ABSENT_TEXT
+        shares = (format_fraction(error.median_fraction), p95, format_fraction(error.coverage_fraction))
+        errors.add_row(seen.get(error.phase, error.phase), str(error.n_points), *shares)
     fitted = Table("parameter", "value", "90 % interval", "told by", box=None, pad_edge=False)
     for row in (parameter_row(parameter) for parameter in model.parameters):
         fitted.add_row(row.name, row.value, row.interval, row.told_by)
@@ -68,9 +70,9 @@ def _answer(model: StepTimeModel) -> str:
     takes = ", ".join(f"{what} {duration_cell(step.duration_s)}" for what, step in steps)
     where = f"{model.model.model_id} on {model.trained_on.hardware or 'a machine that is not named'}"
     off = ", ".join(
-        f"{format_fraction(error.median_fraction)} of {_seen_as(model).get(error.phase, error.phase)}" for error in model.held_out
+        error_text(_seen_as(model).get(error.phase, error.phase), error.median_fraction, error.n_points) for error in model.held_out
     )
-    return f"ANSWER {where}: {takes}" + (f"; off by {off} on points held out (median)" if off else "")
+    return f"ANSWER {where}: {takes}" + (f"; error on points held out: {off}" if off else "")
 
 
 def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:

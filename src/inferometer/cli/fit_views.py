@@ -8,6 +8,7 @@ import numpy as np
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import decode_shape_of, held_out_estimate, prefill_shape_of
 from inferometer.fit.explain import explain
+from inferometer.fit.held_out import is_judged
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
 from inferometer.perfmodel.utilisation import exact
 from inferometer.report.views import (
@@ -67,9 +68,10 @@ def predictions(analysis: Analysis) -> tuple[PredictedPoint, ...]:
                 phase=point.phase,
                 prompt_tokens=point.prompt_tokens,
                 batch_size=point.batch_size,
-                measured_s=measured,
+                measured_s=_around(point.measured_s, measured),
                 predicted_s=held_out_estimate(point),
                 is_held_out=True,
+                is_judged=is_judged(point),
             )
         )
     return tuple(found)
@@ -112,6 +114,7 @@ def held_out_rows(analysis: Analysis) -> tuple[HeldOutRow, ...]:
         return ()
     return tuple(
         HeldOutRow(
+            run_label=analysis.label,
             phase=error.phase,
             n_points=error.n_points,
             median_fraction=error.median_fraction,

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from inferometer import suggestions
 from inferometer.cli.analysis import Analysis
+from inferometer.cli.fit_views import held_out_rows
 from inferometer.cli.point_rows import decode_shape_of
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.noise import noise_of
 from inferometer.records.types import Caution
+from inferometer.report.cells import held_out_text
 from inferometer.report.views import FiveLines, PointRow
 from inferometer.spec.types import EngineMode, SweepPlan, SweepPoint
 from inferometer.stats.estimate import Estimate
@@ -231,9 +233,9 @@ def _next_smaller() -> str:
 def _trust(analysis: Analysis, cautions: Sequence[Caution]) -> str:
     reps = [summary.n_reps for summary in analysis.points if summary.n_reps]
     parts = ["no repeats" if not reps else "1 repeat" if min(reps) == 1 else f"{min(reps)} repeats"]
-    if analysis.model is not None and analysis.model.held_out:
-        errors = [f"{error.phase} {format_fraction(error.median_fraction)} (n={error.n_points})" for error in analysis.model.held_out]
-        parts.append(f"median error on points held out: {', '.join(errors)}")
+    held_out = held_out_rows(analysis)
+    if held_out:
+        parts.append(f"error on points held out: {held_out_text(held_out)}")
     elif analysis.why_no_model:
         parts.append(f"no model: {analysis.why_no_model}")
     noise = noise_of(analysis.run)

@@ -36,7 +36,7 @@ def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None)
         statements=tuple(statement for analysis in analyses for statement in _statements(analysis, is_single=is_single)),
         cautions=cautions,
         parameters=fit_views.parameters(first),
-        held_out=fit_views.held_out_rows(first),
+        held_out=tuple(row for analysis in analyses for row in fit_views.held_out_rows(analysis)),
         fact_groups=tuple(group for analysis in analyses for group in provenance.fact_groups(analysis.run, analysis.label)),
         files=tuple(file for analysis in analyses for file in provenance.data_files(analysis.path)),
         rerun_command=provenance.rerun_command(first.run),

@@ -45,6 +45,11 @@ class HeldOutPoint:
         return float(np.log(self.predicted_s / self.measured_s)) / self.log_deviation_ratio
 
 
+def is_judged(point: HeldOutPoint) -> bool:
+    """Do its repetitions agree well enough to judge a model by it?"""
+    return point.noise_ratio <= MAX_NOISE_RATIO
+
+
 def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
     """Errors by phase, and how many points lie in the interval claimed for them. Points that are themselves unsure are left out.
 
@@ -52,7 +57,7 @@ def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
     """
     errors: list[HeldOutError] = []
     for phase in PHASES:
-        mine = [point for point in points if point.phase == phase and point.noise_ratio <= MAX_NOISE_RATIO]
+        mine = [point for point in points if point.phase == phase and is_judged(point)]
         if not mine:
             continue
         absolute = np.abs([point.error_fraction for point in mine])
@@ -88,4 +93,4 @@ def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64
     return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
 
 
-__all__ = ["MAX_NOISE_RATIO", "PHASES", "HeldOutPoint", "claimed_deviation", "held_out_errors", "interval_ratio"]
+__all__ = ["MAX_NOISE_RATIO", "PHASES", "HeldOutPoint", "claimed_deviation", "held_out_errors", "interval_ratio", "is_judged"]

@@ -9,6 +9,8 @@ from inferometer.records.types import F64
 from inferometer.stats.autocorrelated import run_quantile_estimate
 
 N_HEIGHTS: Final = 32
+NAMED_SHARES: Final = (0.5, 0.1, 0.05, 0.01, 0.001)
+"""Heights at which a tail is quoted: they are among its heights, so that the p95 of a tail is that of every table."""
 
 
 class Tail(NamedTuple):
@@ -29,7 +31,8 @@ def tail_of(samples: LatencySamples, *, n_heights: int = N_HEIGHTS) -> Tail | No
     n = len(samples.lower_s)
     if n < 2:
         return None
-    shares = np.unique(np.concatenate([np.geomspace(0.5 / n, 0.5, n_heights), [0.75, 0.9, 1 - 0.5 / n]]))[::-1]
+    named = [share for share in NAMED_SHARES if share > 0.5 / n]
+    shares = np.unique(np.concatenate([np.geomspace(0.5 / n, 0.5, n_heights), named, [0.75, 0.9, 1 - 0.5 / n]]))[::-1]
     rows: list[tuple[float, float, float, float, float]] = []
     sorted_upper = np.sort(samples.upper_s)
     for share in shares.tolist():
@@ -41,4 +44,4 @@ def tail_of(samples: LatencySamples, *, n_heights: int = N_HEIGHTS) -> Tail | No
     return Tail._make(np.array(column) for column in zip(*rows, strict=True))
 
 
-__all__ = ["N_HEIGHTS", "Tail", "tail_of"]
+__all__ = ["NAMED_SHARES", "N_HEIGHTS", "Tail", "tail_of"]

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from inferometer.report.views import PointRow
+from inferometer.report.views import HeldOutRow, PointRow
 from inferometer.stats.estimate import Estimate
-from inferometer.units import format_number
+from inferometer.units import format_fraction, format_number
 
 ABSENT_TEXT: Final = "–"
 N_TOO_SMALL: Final = "n too small"
+LEAST_FOR_P95: Final = 20
+"""Of fewer points the 95th percentile is the largest error."""
 
 
 def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
@@ -50,6 +52,17 @@ def notes_text(estimates: Iterable[Estimate | None], *, has_curve: bool = False,
     return " · ".join(notes)
 
 
+def held_out_text(rows: Sequence[HeldOutRow]) -> str:
+    """``prefill 4.56 % (median of 11), decode 7.41 % (one point)``: the errors on points held out, wherever a page says them."""
+    has_runs = has_several_runs(row.run_label for row in rows)
+    return ", ".join(f"{f'{row.run_label} ' if has_runs else ''}{error_text(row.phase, row.median_fraction, row.n_points)}" for row in rows)
+
+
+def error_text(name: str, median_fraction: float, n_points: int) -> str:
+    """``decode 4.56 % (median of 11)``; one point has no median."""
+    return f"{name} {format_fraction(median_fraction)} ({'one point' if n_points == 1 else f'median of {n_points}'})"
+
+
 def point_label(row: PointRow, *, has_runs: bool) -> str:
     """Which point is this, in the fewest words?"""
     label = f"{row.prompt_tokens} × {row.batch_size}"
@@ -68,4 +81,15 @@ def _span(counts: Sequence[int]) -> str:
     return str(low) if low == high else f"{low}–{high}"
 
 
-__all__ = ["ABSENT_TEXT", "N_TOO_SMALL", "estimate_cell", "has_several_runs", "notes_text", "point_label", "statistic_text"]
+__all__ = [
+    "ABSENT_TEXT",
+    "LEAST_FOR_P95",
+    "N_TOO_SMALL",
+    "error_text",
+    "estimate_cell",
+    "has_several_runs",
+    "held_out_text",
+    "notes_text",
+    "point_label",
+    "statistic_text",
+]

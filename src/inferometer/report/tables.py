@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from inferometer.report.cells import ABSENT_TEXT, estimate_cell, has_several_runs
+from inferometer.report.cells import ABSENT_TEXT, LEAST_FOR_P95, estimate_cell, has_several_runs
 from inferometer.report.views import SweepReportView
 from inferometer.units import format_fraction, format_number
 
@@ -72,17 +72,20 @@ def held_out_table(view: SweepReportView) -> TextTable | None:
     """How wrong the model was where it had not seen the answer."""
     if not view.held_out:
         return None
+    has_runs = has_several_runs(row.run_label for row in view.held_out)
     rows = tuple(
         (
+            *((row.run_label,) if has_runs else ()),
             row.phase,
             str(row.n_points),
             format_fraction(row.median_fraction),
-            format_fraction(row.p95_fraction),
+            format_fraction(row.p95_fraction) if row.n_points >= LEAST_FOR_P95 else ABSENT_TEXT,
             format_fraction(row.coverage_fraction),
         )
         for row in view.held_out
     )
-    header = ("phase", "points", "median error", "95th percentile of error", "measured inside the predicted interval")
+    of_errors = ("median error", "95th percentile of error", "measured inside the predicted interval")
+    header = (*(("run",) if has_runs else ()), "phase", "points", *of_errors)
     return TextTable(caption="Held-out error of the fitted model", header=header, rows=rows)
 
 

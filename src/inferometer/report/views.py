@@ -128,6 +128,8 @@ class PredictedPoint:
     predicted_s: Estimate
     is_held_out: bool
     """The model that predicted it had not seen it."""
+    is_judged: bool = True
+    """Its repetitions agree well enough to judge a model by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +183,9 @@ class ParameterRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutRow:
-    """How wrong the model was on points that it had not seen."""
+    """How wrong the model was on points that it had not seen: those of them whose repetitions agree."""
 
+    run_label: str
     phase: PhaseName
     n_points: int
     median_fraction: float

@@ -80,7 +80,7 @@ def test_stalls_of_a_simulated_run_are_mapped(request_example):
 
 def test_tails(request_example):
     chart = tails_chart(request_example)
-    assert "TTFT exceeds 63.4 ms in half and ≥ 873 ms in 5 % of 599 requests" in chart.finding
+    assert "TTFT exceeds 63.4 ms in half and ≥ 847 ms in 5 % of 599 requests" in chart.finding
     rows = [row for row in datasets(chart) if "share" in row]
     assert {row["series"] for row in rows} == {"TTFT", "TPOT", "E2E"}
     assert any(row["note"] for row in rows)

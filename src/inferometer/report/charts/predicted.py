@@ -1,15 +1,13 @@
 """May the model be trusted: how far from the measured is the predicted?"""
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Final
 
 import altair as alt
 
-from inferometer.report.cells import estimate_cell, has_several_runs, notes_text, statistic_text
+from inferometer.report.cells import estimate_cell, has_several_runs, held_out_text, notes_text, statistic_text
 from inferometer.report.charts.frame import INK, MUTED, PAPER, POINT_SIZE, ChartSpec, Row, finished, series_channels, values, y_axis
-from inferometer.report.views import PredictedPoint, SweepReportView
-from inferometer.units import format_number
+from inferometer.report.views import HeldOutRow, PredictedPoint, SweepReportView
 
 BAND_FRACTION: Final = 0.1
 MS_PER_S: Final = 1e3
@@ -36,7 +34,7 @@ def predicted_chart(view: SweepReportView) -> ChartSpec | None:
     return ChartSpec(
         chart_id="predicted-vs-measured",
         title="Predicted against measured",
-        finding=_finding(points),
+        finding=_finding(points, view.held_out),
         spec=finished(layers, height=380),
         header=("phase", *(("run",) if has_runs else ()), "prompt tokens", "batch", "predicted ms", "measured ms", "error", "held out"),
         rows=tuple(_cells(point, has_runs=has_runs) for point in points),
@@ -91,17 +89,17 @@ def _error_fraction(point: PredictedPoint) -> float:
     return point.predicted_s.value / point.measured_s.value - 1
 
 
-def _finding(points: Sequence[PredictedPoint]) -> str:
-    """Median absolute error, signed bias and the share within ±10 %, of the held-out points where there are any."""
-    held_out = [point for point in points if point.is_held_out]
-    errors = [_error_fraction(point) for point in held_out or points]
-    n_inside = sum(abs(error) <= BAND_FRACTION for error in errors)
-    kind = "held-out" if held_out else "in-sample"
-    size, bias = median(abs(error) for error in errors), median(errors)
-    return (
-        f"{n_inside} of {len(errors)} {kind} points lie within ±10 %; "
-        f"the median error is {format_number(100 * size)} % in size and {bias * 100:+.1f} % in sign."
-    )
+def _finding(points: Sequence[PredictedPoint], held_out: Sequence[HeldOutRow]) -> str:
+    """The share within ±10 % of the points that judge the model, and its errors as the page says them elsewhere."""
+    judged = [point for point in points if point.is_held_out and point.is_judged] or [point for point in points if not point.is_held_out]
+    n_inside = sum(abs(_error_fraction(point)) <= BAND_FRACTION for point in judged)
+    n_noisy = sum(not point.is_judged for point in points)
+    if not judged:
+        return "No point's repetitions agree well enough to judge the model."
+    kind = "held-out" if judged[0].is_held_out else "in-sample"
+    errors = f"; error on points held out: {held_out_text(held_out)}" if held_out else ""
+    noisy = f"; {n_noisy} whose repetitions disagree do not judge it" if n_noisy else ""
+    return f"{n_inside} of {len(judged)} {kind} points lie within ±10 %{errors}{noisy}."
 
 
 def _cells(point: PredictedPoint, *, has_runs: bool) -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """How large a share of requests took longer? Tails of TTFT, TPOT and E2E, both axes logarithmic, each in its interval."""
 
 import math
-from typing import Final
 
 import altair as alt
 
+from inferometer.records.latency_tails import NAMED_SHARES
+from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.charts.frame import BAND_OPACITY, ChartSpec, Row, finished, log_axis_domain, series_channels, values, y_axis
 from inferometer.report.request_views import LatencyTail, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES
 from inferometer.units import format_duration, format_number
-
-_SHARES: Final = (0.5, 0.1, 0.05, 0.01, 0.001)
 
 
 def tails_chart(view: RequestReportView) -> ChartSpec | None:
@@ -54,8 +53,10 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
         title="Tails of latency",
         finding=_finding(view.tails),
         spec=finished(layers, height=320),
-        header=("latency", "n", *(f"{format_number(100 * share)} % took longer than" for share in _SHARES)),
-        rows=tuple((LATENCY_NAMES[tail.latency], str(tail.n_samples), *(_at(tail, share) for share in _SHARES)) for tail in view.tails),
+        header=("latency", "n", *(f"{format_number(100 * share)} % took longer than" for share in NAMED_SHARES)),
+        rows=tuple(
+            (LATENCY_NAMES[tail.latency], str(tail.n_samples), *(_at(tail, share) for share in NAMED_SHARES)) for tail in view.tails
+        ),
     )
 
 
@@ -73,12 +74,11 @@ def _rows(tail: LatencyTail) -> list[Row]:
 
 
 def _at(tail: LatencyTail, share: float) -> str:
-    """The value at the nearest height that is at most this share; absent where the run has too few requests."""
+    """The value at this height; absent where the run has too few requests."""
     for found, value_s, is_bound in zip(*(tail.tail[i].tolist() for i in (0, 1, 4)), strict=True):
-        if found <= share * 1.0001:
-            near = "" if found > share / 1.5 else f" ({format_number(100 * found)} %)"
-            return f"{'≥ ' if is_bound else ''}{format_duration(value_s)}{near}"
-    return "–"
+        if math.isclose(found, share, rel_tol=1e-9):
+            return f"{'≥ ' if is_bound else ''}{format_duration(value_s)}"
+    return ABSENT_TEXT
 
 
 def _finding(tails: tuple[LatencyTail, ...]) -> str:

@@ -78,7 +78,8 @@ def _finding(claims: Sequence[ClaimRow]) -> str:
     n_near = sum(abs(error) <= BAND_FRACTION for error in errors)
     n_held = sum(claim.verdict == "held" for claim in claims)
     size = format_number(100 * median(abs(error) for error in errors))
-    return f"{n_held} of {len(claims)} held, {n_near} lie within ±10 %; the median error is {size} % in size."
+    which = "median error" if len(errors) > 1 else "error"
+    return f"{n_held} of {len(claims)} held, {n_near} lie within ±10 %; the {which} is {size} % in size."
 
 
 __all__ = ["verified_charts"]
