@@ -141,15 +141,17 @@ def too_slow(*_: object) -> None:
     raise TimeoutError(f"more than {MOST_S} s")
 
 
+def written(reader: Reader, content: bytes, folder: Path) -> Path:
+    """The file of this content, and those that its reader needs beside it."""
+    for name, one in (*reader.beside.items(), (reader.file, content)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(one)
+    return folder / reader.file
+
+
 def try_one(reader: Reader, content: bytes, folder: Path) -> tuple[str, str] | None:
     """What is wrong with how the reader took this input; None: nothing."""
-    path = folder / reader.file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for name, beside in reader.beside.items():
-        other = folder / name
-        other.parent.mkdir(parents=True, exist_ok=True)
-        other.write_bytes(beside)
-    path.write_bytes(content)
+    path = written(reader, content, folder)
     forget_peak()
     before_kib = peak_kib()
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_S)

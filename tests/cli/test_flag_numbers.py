@@ -79,6 +79,17 @@ def test_speeding_up_a_trace_beyond_reason(tmp_path):
         with_changes(resolve_workload(str(path)), {"replay": {"speed_up_ratio": 1e-300}}, where="--speed-up")
 
 
+@pytest.mark.parametrize("arrivals", [None, {"kind": "trace"}])
+def test_slowing_a_trace_beyond_int64(arrivals, tmp_path):
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 1e9, "input_length": 10, "output_length": 5}\n')
+    changes = {"replay": {"speed_up_ratio": 1e-9}}
+    if arrivals is not None:
+        changes = {"arrivals": arrivals | {"path": str(path), "speed_up_ratio": 1e-9}}
+    with pytest.raises(SpecError, match="speed_up_ratio = 1e-09"):
+        draw_workload(with_changes(resolve_workload(str(path)), changes, where="--speed-up"))
+
+
 def test_a_full_disk_is_one_error():
     words = [sys.executable, "-m", "inferometer", "catalog", "models"]
     with Path("/dev/full").open("w") as full:

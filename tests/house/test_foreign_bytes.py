@@ -51,7 +51,6 @@ OWN_OR_GUARDED = {
     "measure/scrape.py": "pages that it compressed itself, capped before",
     "measure/telemetry.py": "files of the kernel",
     "records/answer_events.py": "one event of a capped answer; what cannot be decoded is counted as such",
-    "records/durability.py": "its own sums, line by line",
     "records/error_words.py": "the start of a capped answer; what cannot be decoded is shown as text",
     "records/imports/imported.py": "hashed, not decoded, after the door had read it",
     "records/large_runs.py": "read inside foreign_parquet's connection, a row at a time",

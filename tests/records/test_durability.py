@@ -60,3 +60,9 @@ def test_the_lock_survives_removal_by_its_former_holder(tmp_path):
     with pytest.raises(RecordError, match="another process"):
         durability.WriterLock.acquire(path)
     second.release()
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "../one", "", "no such\x00file", "é" * 1000])
+def test_names_beside_sums_that_cannot_be_are_damage(name, tmp_path):
+    (tmp_path / durability.SUMS_NAME).write_text(f"{'0' * 64}  {name}\n")
+    assert durability.damaged_files(tmp_path) == (name or durability.SUMS_NAME,)

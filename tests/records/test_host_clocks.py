@@ -74,6 +74,19 @@ def test_each_log_is_read_by_its_own_clock(tmp_path):
         decode_load(tmp_path, plan_of(2))
 
 
+@pytest.mark.parametrize(
+    "offsets", [(2**63, 0), (0, 10 * S)], ids=["a clock beyond 64 bits", "a clock that runs twice as fast as the driver's"]
+)
+def test_clocks_that_cannot_be(offsets, tmp_path):
+    (tmp_path / "raw").mkdir()
+    before, after = (
+        ClockReading(at_ns=at, offset_ns=offset, doubt_ns=1, n_exchanges=3) for at, offset in zip((0, 9 * S), offsets, strict=True)
+    )
+    host_clocks.write_clocks(tmp_path, 0, [HostClock(process_index=0, host_hash="a", before=before, after=after)])
+    with pytest.raises(RecordError, match=r"a clock (reads|drifts)"):
+        host_clocks.clock_of(tmp_path, tmp_path / "raw" / raw_log.file_name(0, 0))
+
+
 def test_numbers_of_a_frame_are_whole():
     moved = host_clocks.on_driver_clock(request_frame(sse(usage(1)), intended_ns=33 * S), clock(10 * MS + 1))
     assert isinstance(moved.intended_ns, int)

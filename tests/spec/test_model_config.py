@@ -144,6 +144,23 @@ def test_an_unknown_type_with_the_fields_of_llama_is_read_with_a_note():
         read({"model_type": "alien"})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 2**31 - 1),
+        ("num_attention_heads", 10**9),
+        ("vocab_size", 2**63),
+        ("hidden_size", 10**4000),
+        ("vocab_size", 1e300),
+    ],
+)
+def test_counts_are_bounded(field, value):
+    with pytest.raises(SpecError, match=field) as caught:
+        model_from_config(LLAMA | {field: value}, where="here", model_id="x")
+    assert "up to" in caught.value.allowed or isinstance(value, float)
+    assert len(str(caught.value)) < 300
+
+
 def test_files(tmp_path):
     folder = tmp_path / "tiny-llama"
     folder.mkdir()

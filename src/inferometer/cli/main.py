@@ -105,6 +105,7 @@ class VerbTable(click.Group):
             formatter.write_dl([(name, verb.answers) for name, verb in VERBS.items()])
 
 
+_SHOWN: Final = 160
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _FIRST_STEPS: Final = """\b
 First steps:
@@ -155,7 +156,10 @@ def _run(ending: signals.Ending) -> None:
         _say(SpecError(f"there is too little memory: {error}", where="the command", try_="fewer requests, replicas or KV blocks"))
         sys.exit(SpecError.exit_code)
     except OSError as error:
-        if error.filename is not None or error.errno not in _FULL:
+        if error.filename is not None:
+            _say(SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path"))
+            sys.exit(SpecError.exit_code)
+        if error.errno not in _FULL:
             raise
         _close_stdout()
         _say(RecordError(f"the answer cannot be written: {error.strerror}", where="standard output", try_="another file or disk"))

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from inferometer.errors import RecordError
+from inferometer.spec.foreign_bytes import Door
+
+_SUMS: Final = Door(noun="file of checksums", allowed="lines of a checksum and a name", refusal=RecordError, max_bytes=2**20)
 
 SUMS_NAME: Final = "SHA256SUMS"
 """Checksums of the files beside it, in the format of ``sha256sum -c``."""
@@ -94,23 +97,21 @@ def write_sums(folder: Path, names: tuple[str, ...], coming: Mapping[str, bytes]
 
 def summed_files(folder: Path) -> tuple[str, ...]:
     """Of which files of ``folder`` are checksums stored?"""
-    sums = folder / SUMS_NAME
-    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines() if sums.is_file() else []
-    return tuple(line.partition("  ")[2] for line in lines)
+    return tuple(name for _, name in _sums(folder))
 
 
 def damaged_files(folder: Path) -> tuple[str, ...]:
     """Which files of ``folder`` are missing or differ from the stored checksums? None where no checksums are stored."""
-    sums = folder / SUMS_NAME
-    if not sums.is_file():
-        return ()
-    damaged: list[str] = []
-    for line in sums.read_text(encoding="utf-8", errors="replace").splitlines():
-        expected, _, name = line.partition("  ")
-        path = folder / name
-        if not name or Path(name).name != name or not path.is_file() or sum_of(path) != expected:
-            damaged.append(name or SUMS_NAME)
-    return tuple(damaged)
+    stored = _sums(folder)
+    there = {path.name for path in folder.iterdir() if path.is_file()} if stored else set[str]()
+    return tuple(name or SUMS_NAME for expected, name in stored if name not in there or sum_of(folder / name) != expected)
+
+
+def _sums(folder: Path) -> list[tuple[str, str]]:
+    """Each stored checksum and the file that it is of."""
+    path = folder / SUMS_NAME
+    lines = _SUMS.bytes_of(path).decode("utf-8", "replace").splitlines() if path.is_file() else []
+    return [(line.partition("  ")[0], line.partition("  ")[2]) for line in lines]
 
 
 def sum_of(path: Path) -> str:

@@ -19,7 +19,11 @@ from inferometer.records import durability, raw_log
 from inferometer.records.columns import I64
 from inferometer.records.load_types import ClockReading, HostClock
 from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_shapes import shortened
 
+_MOST_NS: Final = 2**61
+_MOST_DRIFT_RATIO: Final = 0.1
+"""Clocks of machines drift by less than a thousandth of this."""
 _DOOR: Final = Door(noun="file of the hosts' clocks", allowed="the file as it was written", refusal=RecordError)
 
 
@@ -68,6 +72,12 @@ def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
     if not path.exists():
         return None
     clocks = _DOOR.json(_DOOR.bytes_of(path), tuple[HostClock, ...], where=str(path))
+    for clock in clocks:
+        for reading in (clock.before, clock.after):
+            if reading is not None and max(abs(reading.at_ns), abs(reading.offset_ns), abs(reading.doubt_ns)) > _MOST_NS:
+                raise RecordError(f"a clock reads {shortened(reading.offset_ns)} ns", where=str(path), allowed=f"{_MOST_NS} ns")
+        if abs(clock.drift_ratio) > _MOST_DRIFT_RATIO:
+            raise RecordError(f"a clock drifts by {clock.drift_ratio:g}", where=str(path), allowed=f"{_MOST_DRIFT_RATIO:g}")
     return next((clock for clock in clocks if clock.process_index == process_index), None)
 
 

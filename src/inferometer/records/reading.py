@@ -10,6 +10,7 @@ from inferometer.records import durability, parquet, tables
 from inferometer.records.layout import MANIFEST_NAME, OPEN_LOAD_NAME, TABLE_FILES, TABLE_NAMES, parts_of
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
 from inferometer.records.migrations import Loader, read_manifest
+from inferometer.records.plausible import check_plausible
 from inferometer.records.sweep_csv import read_sweep_csv
 from inferometer.records.tables import Table
 from inferometer.records.types import (
@@ -69,7 +70,7 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         Caution(code="DAMAGED_RECORD", text=f"left out: {path.relative_to(directory)} {why}", remedy="measure what is missing again")
         for path, why in stored.damages.items()
     )
-    return Run(
+    run = Run(
         manifest=replace(manifest, cautions=(*manifest.cautions, *cautions)),
         sweep=sweep,
         steps=steps if steps is not None and tables.n_rows(steps) else None,
@@ -83,6 +84,8 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
         visits=visits,
         step_memory=step_memory,
     )
+    check_plausible(run)
+    return run
 
 
 class _Stored(NamedTuple):

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from inferometer.errors import InferometerError, SpecError
-from inferometer.spec.foreign_shapes import check_json, check_toml, check_yaml
+from inferometer.spec.foreign_shapes import check_json, check_toml, check_yaml, shortened
 from inferometer.units import format_limit
 
 Decoded = TypeVar("Decoded")
@@ -183,6 +183,23 @@ class Door:
         return self.refusal(what, where=where, allowed=allowed, try_=try_ or self.try_)
 
 
+def path_named(text: str, *, where: str) -> Path:
+    """The path that a text names, ``~`` being the home.
+
+    Raises
+    ------
+    SpecError
+        No file can have that name: it is too long, has a zero byte, or names a user who is not there.
+    """
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except (OSError, ValueError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SpecError(f"{shortened(text)} cannot be a path: {why}", where=where, allowed="a path, or a name") from error
+    return path
+
+
 @contextmanager
 def _opened(path: Path) -> Generator[IO[bytes]]:
     with path.open("rb") as file:
@@ -211,4 +228,4 @@ def _short(error: BaseException) -> str:
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-__all__ = ["MOST_DOCUMENT_BYTES", "MOST_LINE_BYTES", "MOST_TABLE_BYTES", "MOST_UNPACKED_BYTES", "MOST_YAML_BYTES", "Door"]
+__all__ = ["MOST_DOCUMENT_BYTES", "MOST_LINE_BYTES", "MOST_TABLE_BYTES", "MOST_UNPACKED_BYTES", "MOST_YAML_BYTES", "Door", "path_named"]

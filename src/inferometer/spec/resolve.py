@@ -10,7 +10,7 @@ from typing import Final, Literal, TypeAlias
 
 from inferometer.errors import SpecError
 from inferometer.spec.catalog import close_models, known_model
-from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_bytes import Door, path_named
 from inferometer.spec.gguf import read_gguf_model
 from inferometer.spec.model_config import read_model_config
 from inferometer.spec.types import DTYPE_BITS, AskedFormat, DType, LoadFormat, ModelSpec
@@ -81,7 +81,7 @@ def hub_cache_folder() -> Path:
 
 
 def _local(text: str) -> ResolvedModel | None:
-    path = Path(text).expanduser()
+    path = path_named(text, where="MODEL")
     if path.is_dir():
         return _folder(path, "folder")
     if path.is_file() and path.suffix.lower() == ".gguf":

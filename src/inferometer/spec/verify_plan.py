@@ -12,6 +12,7 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from_text, text_of
+from inferometer.spec.foreign_bytes import path_named
 from inferometer.spec.load_plan import Endpoint, PromptForm
 from inferometer.spec.types import AskedFormat, DType
 from inferometer.spec.workload.distributions import Natural
@@ -169,11 +170,11 @@ def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
     server, client, traffic = plan.server, plan.client, plan.traffic
     if server.fit is not None:
         server = replace(server, fit=str(folder / server.fit))
-    if (folder / server.model).exists():
+    if path_named(str(folder / server.model), where="server.model").exists():
         server = replace(server, model=str(folder / server.model))
     if client.tokenizer is not None:
         client = replace(client, tokenizer=str(folder / client.tokenizer))
-    if traffic is not None and (folder / traffic.workload).is_file():
+    if traffic is not None and path_named(str(folder / traffic.workload), where="traffic.workload").is_file():
         traffic = replace(traffic, workload=str(folder / traffic.workload))
     return replace(plan, server=server, client=client, traffic=traffic)
 

@@ -170,6 +170,8 @@ def test_openai_batches(written):
         (AZURE + "2023-11-16 18:19:00,5\n", "line 5 is broken"),
         (AZURE + "2023-11-16 18:19:00,5,-3\n", "line 5 is broken.*no counts"),
         (AZURE + "2023-11-16 25:19:00,5,3\n", "line 5 is broken"),
+        (AZURE + "6023-11-16 18:19:00,5,3\n", "arrival_ns does not fit int64"),
+        (AZURE + "2026-13-01 18:19:00,5,3\n", "line 5 is broken: month must be in"),
         (AZURE + "2023-11-16 18:16:00,5,3\n", "the request of line 5 arrives at .* before its predecessor"),
         (AZURE + "2023-11-16 18:19:00,0,3\n", "prompt_tokens of the request of line 5 is 0"),
         (MOONCAKE + "{", "line 5 is broken"),

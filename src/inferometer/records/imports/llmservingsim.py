@@ -84,7 +84,7 @@ class EngineArguments:
 
 class _WorkloadLine(msgspec.Struct, frozen=True):
     input_toks: int
-    hash_runs: tuple[tuple[int, Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]], ...]
+    hash_runs: tuple[tuple[Annotated[int, msgspec.Meta(ge=0, le=2**62)], Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ from inferometer.errors import SpecError
 I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
 
+MOST_NS: Final = 2**62
+"""The last instant, 146 years: sums of two fit into int64."""
 NONE: Final = -1
 """No request, no session, no instant: what does not apply to a request. NULL in files."""
 
@@ -138,6 +140,8 @@ def check_plan(plan: RequestPlan, where: str, row_name: Callable[[int], str] = "
         _refuse(getattr(plan, name) < 0, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more")
     for name in ("abort_after_ns", "session_index"):
         _refuse(getattr(plan, name) < NONE, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more, or none")
+    for name in ("arrival_ns", "think_ns", "abort_after_ns"):
+        _refuse(getattr(plan, name) > MOST_NS, name + " of {} is {}", getattr(plan, name), where, row_name, allowed=f"up to {MOST_NS}")
     _check_followers(plan, where, row_name)
     _check_prefixes(plan, where, row_name)
 
@@ -238,15 +242,19 @@ def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArra
     array = np.asarray(values)
     if array.shape != (n_requests,):
         raise SpecError(f"{name} has the shape {array.shape}", where=where, allowed=f"one value for each of {n_requests} requests")
-    cast = array.astype(_TYPES[name])
-    if not np.array_equal(cast, array):
-        raise SpecError(f"{name} does not fit {_TYPES[name]}", where=where, allowed="whole numbers")
+    try:
+        cast = array.astype(_TYPES[name])
+    except OverflowError:
+        cast = None
+    if cast is None or not np.array_equal(cast, array):
+        raise SpecError(f"{name} does not fit {_TYPES[name]}", where=where, allowed="whole numbers; instants within 292 years")
     return np.ascontiguousarray(cast)
 
 
 __all__ = [
     "I32",
     "I64",
+    "MOST_NS",
     "NONE",
     "BlockContents",
     "DrawnWorkload",

@@ -7,6 +7,7 @@ import msgspec
 
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from, table_from_text, text_of
+from inferometer.spec.foreign_bytes import path_named
 from inferometer.spec.workload import servegen
 from inferometer.spec.workload.lengths import SPELLINGS, lengths_table
 from inferometer.spec.workload.presets import preset_names, preset_text
@@ -33,7 +34,7 @@ def resolve_workload(text: str) -> WorkloadSpec:
         return workload_from_text(preset_text(text), where=f"preset {text}")
     if (lengths := lengths_table(text)) is not None:
         return table_from(lengths, WorkloadSpec, where=f"--workload {text}")
-    path = Path(text).expanduser()
+    path = path_named(text, where="--workload")
     if path.is_dir():
         raise SpecError(f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path))
     if not path.is_file():

@@ -10,7 +10,8 @@ from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.spec.workload import arrivals, distributions, reading, servegen
 from inferometer.spec.workload.drawing import RecordedArrivals, draw_classes
-from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, check_plan
+from inferometer.spec.workload.exact_math import Floats
+from inferometer.spec.workload.plan import I64, MOST_NS, NONE, DrawnWorkload, RequestPlan, check_plan
 from inferometer.spec.workload.substreams import uniforms
 from inferometer.spec.workload.traces import read_trace
 from inferometer.spec.workload.types import Arrivals, ClosedArrivals, OpenArrivals, ServeGenSource, TraceArrivals, TraceSource, WorkloadSpec
@@ -67,7 +68,7 @@ def _recorded(instants: TraceArrivals) -> RecordedArrivals:
             try_="its texts and lengths at a rate of your own: " + suggestions.flags("--workload", instants.path, "--rate", 1),
         )
     at_ns = trace.workload.plan.arrival_ns
-    return RecordedArrivals(at_ns=np.rint(at_ns[at_ns != NONE] / instants.speed_up_ratio).astype(np.int64))
+    return RecordedArrivals(at_ns=_sped_up(at_ns[at_ns != NONE].astype(np.float64), instants.speed_up_ratio))
 
 
 def _replayed(spec: WorkloadSpec, source: TraceSource, recorded: RecordedArrivals | None) -> DrawnWorkload:
@@ -99,6 +100,13 @@ def _paced(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource) -> Reques
     return plan._replace(think_ns=np.where(plan.follows == NONE, NONE, think_ns))
 
 
+def _sped_up(at_ns: Floats, speed_up_ratio: float) -> I64:
+    faster_ns = at_ns / speed_up_ratio
+    if faster_ns.max(initial=0) > MOST_NS:
+        raise SpecError(f"speed_up_ratio = {speed_up_ratio}", where=_WHERE, allowed=f"instants up to {MOST_NS} ns", try_="a larger ratio")
+    return np.rint(faster_ns).astype(np.int64)
+
+
 def _timed(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource, recorded: RecordedArrivals | None) -> RequestPlan:
     """The trace's own instants, spread and sped up; or those of the workload's arrivals."""
     firsts = np.flatnonzero(plan.follows == NONE)
@@ -106,7 +114,7 @@ def _timed(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource, recorded:
     if spec.arrivals is None:
         spread_ns = np.floor(uniforms(spec.seed, "jitter", len(firsts)) * (source.jitter_s * NS_PER_S))
         # Sorted again: requests of one instant are spread over it in the order in which they stand.
-        arrival_ns[firsts] = np.rint(np.sort(arrival_ns[firsts] + spread_ns) / source.speed_up_ratio).astype(np.int64)
+        arrival_ns[firsts] = _sped_up(np.sort(arrival_ns[firsts] + spread_ns), source.speed_up_ratio)
         return plan._replace(arrival_ns=arrival_ns)
     new_ns = recorded.at_ns if recorded is not None else _drawn(spec.arrivals, spec.seed, plan.n_requests, len(firsts))
     if len(new_ns) < len(firsts):
