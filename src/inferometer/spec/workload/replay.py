@@ -114,7 +114,7 @@ def _timed(plan: RequestPlan, spec: WorkloadSpec, source: TraceSource, recorded:
     if spec.arrivals is None:
         spread_ns = np.floor(uniforms(spec.seed, "jitter", len(firsts)) * (source.jitter_s * NS_PER_S))
         # Sorted again: requests of one instant are spread over it in the order in which they stand.
-        arrival_ns[firsts] = _sped_up(np.sort(arrival_ns[firsts] + spread_ns), source.speed_up_ratio)
+        arrival_ns[firsts] = _sped_up(np.sort(arrival_ns[firsts] + spread_ns).astype(np.float64), source.speed_up_ratio)
         return plan._replace(arrival_ns=arrival_ns)
     new_ns = recorded.at_ns if recorded is not None else _drawn(spec.arrivals, spec.seed, plan.n_requests, len(firsts))
     if len(new_ns) < len(firsts):
