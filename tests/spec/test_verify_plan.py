@@ -24,8 +24,9 @@ def test_paths_hold_from_the_plan_and_do_not_move_its_sum(tmp_path):
 def test_the_plan_of_a_sizing_is_the_one_beside_it(tmp_path):
     fleet = tmp_path / "plan.json"
     fleet.write_text("{}")
-    with pytest.raises(SpecError, match=r"no verify\.toml beside it"):
+    with pytest.raises(SpecError, match=r"no verify\.toml beside it") as caught:
         read_plan(fleet)
+    assert f"inferometer deploy {fleet} --out {tmp_path / 'plan-files'}" in str(caught.value)
     (tmp_path / "verify.toml").write_text(f"name = 'sized'\n{SERVER}[traffic]\nrates_per_s = [1]\n")
     assert read_plan(fleet) == read_plan(tmp_path / "verify.toml")
 

@@ -65,7 +65,8 @@ def points_table(points: Sequence[PointRow]) -> RenderableType:
     """Batch × (TPOT, throughput, median step and what was predicted for it, limit), one block for each prompt length and run."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     has_runs = len({row.run_label for row in points}) > 1
-    for header in (["run"] if has_runs else []) + ["prompt", "batch", "TTFT", "TPOT ms", "tok/s", "step → predicted", "limited by", ""]:
+    step = "step → predicted" if any(row.predicted_decode_step_s for row in points) else "median step"
+    for header in (["run"] if has_runs else []) + ["prompt", "batch", "TTFT", "TPOT ms", "tok/s", step, "limited by", ""]:
         table.add_column(header, justify="left" if header in {"run", "limited by", ""} else "right", no_wrap=header != "limited by")
     for row in points:
         cells = [

@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.foreign_bytes import path_named
@@ -141,8 +142,8 @@ def _beside(path: Path) -> Path:
         raise SpecError(
             f"{path.name} has no {SIZED_PLAN} beside it, in which inferometer size writes what to verify",
             where=str(path),
-            allowed=f"a TOML plan, or a plan.json of inferometer size with its {SIZED_PLAN}; a sizing that rests on a fit writes none",
-            try_="a TOML plan that names the fit (docs/verify.md)",
+            allowed=f"a TOML plan (docs/verify.md), or a plan.json of inferometer size with its {SIZED_PLAN}; sizings by a fit have none",
+            try_=suggestions.command("deploy", path, "--out", path.with_name(f"{path.stem}-files")),
         )
     return plan
 
