@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.types import I32, I64, PartKind, Run, StepPartTable, StepTable
@@ -140,7 +141,7 @@ def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
             "nobody recorded who did what in each step",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_="another run: simulate with --parts --out RUN",
+            try_=suggestions.command("simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"),
         )
     return run.steps, run.parts
 
