@@ -54,7 +54,8 @@ def test_the_prediction_can_be_sealed(sized):
 
 
 def test_wishes_are_in_the_files(sized):
-    wishes = "--namespace llm --spare 1 --most 4 --surge 1 --model-claim weights --node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
+    wishes = "--namespace llm --spare 1 --most 4 --surge 1 --model-claim weights "
+    wishes += "--node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
     outcome = run("deploy", "plan/plan.json", "--out", "wishes", *shlex.split(wishes), folder=sized)
     assert outcome.returncode == 0, outcome.stderr
     objects = (sized / "wishes" / "kubernetes.yaml").read_text()

@@ -1,7 +1,10 @@
+import re
+from pathlib import Path
+
 import pytest
 import vl_convert
 
-from inferometer.report.bundle import vega_bundle
+from inferometer.report.bundle import page_script, vega_bundle
 
 
 def test_built_once_then_read(tmp_path, monkeypatch):
@@ -30,3 +33,18 @@ def test_cache_follows_xdg(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     vega_bundle()
     assert list((tmp_path / "inferometer").glob("vega-*.js"))
+
+
+def test_the_page_carries_a_notice_of_every_library_of_its_bundle():
+    """The bundler holds each library under its name on npm: none may be left out when it brings another."""
+    library = Path(vl_convert.__file__).with_name("vl_convert.abi3.so")
+    if not library.is_file():
+        pytest.skip("vl-convert's library has another name on this platform")
+    bundled = {name.decode() for name in re.findall(rb"/npm/((?:@[a-z]+/)?[a-z0-9.-]+)@[0-9]", library.read_bytes())}
+    assert {"vega", "vega-lite", "vega-embed", "d3-array", "delaunator"} <= bundled
+    script = page_script().text
+    notices = script[: script.index("*/")]
+    named = set(re.findall(r"[a-z0-9.-]+", notices))
+    assert bundled <= named, bundled - named
+    for licence in ("BSD 3-Clause License\nRedistribution", "ISC License\nPermission", "MIT License\nPermission"):
+        assert licence in notices

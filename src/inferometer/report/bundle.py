@@ -27,8 +27,8 @@ class PageScript:
 
 
 def page_script() -> PageScript:
-    """Vega, and what draws our charts with it."""
-    text = f"{vega_bundle()}\n{resource('page.js')}"
+    """Vega with the notices of all that its bundle holds, which its minifier takes out, and what draws our charts with it."""
+    text = f"/*!\n{resource('notices.txt')}*/\n{vega_bundle()}\n{resource('page.js')}"
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     # Package data and a library: no input of anybody's.
     return PageScript(text=Markup(text), sha256=digest)  # noqa: S704
