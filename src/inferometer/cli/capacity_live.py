@@ -107,6 +107,7 @@ def command(request: load_options.LoadRequest, *, slo: str, out: Path, report: P
         objective=objective.text,
         unit="users" if users else "requests/s",
         is_resolved=found.is_resolved,
+        is_located=found.is_located,
         levels=(capacity_text.paced("measured", found),),
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {out}",

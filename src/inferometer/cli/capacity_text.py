@@ -30,13 +30,18 @@ class ProbeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityRow:
-    """The highest load that keeps the promise lies between ``kept_load`` and ``broken_load``."""
+    """The highest load that meets the SLO, and the loads that were shown to meet and to miss it."""
 
     located_load: float | None
-    """Where the weakest link reaches its limit, by short probes."""
+    """The estimate: where the weakest latency reaches its limit, by the longest probes."""
     kept_load: float | None
+    """The highest load that was shown to meet the SLO, the noise of its requests considered."""
     broken_load: float | None
+    """The lowest load that was shown to miss it."""
+    is_located: bool
+    """The estimate is as close as requested for the simulated requests."""
     is_resolved: bool
+    """The two loads that were shown are as close to one another as requested."""
     why: str
     weakest: str | None
     """What breaks first."""
@@ -63,6 +68,8 @@ class CapacityAnswer:
     unit: str
     is_resolved: bool
     """At likely step times."""
+    is_located: bool
+    """At likely step times."""
     levels: tuple[PacedCapacity, ...]
     engine: str
     step_times_from: str
@@ -70,6 +77,8 @@ class CapacityAnswer:
     """Together; None where nobody knows: a server that was measured."""
     router: Router | None = None
     """None where there is one replica, or nobody knows."""
+    next_step: str | None = None
+    """What would answer more, or what would meet an SLO that no load meets."""
 
 
 def paced(step_times: str, found: Capacity) -> PacedCapacity:
@@ -78,6 +87,7 @@ def paced(step_times: str, found: Capacity) -> PacedCapacity:
         located_load=found.located_load,
         kept_load=found.kept_load,
         broken_load=found.broken_load,
+        is_located=found.is_located,
         is_resolved=found.is_resolved,
         why=found.why,
         weakest=found.weakest,
@@ -100,22 +110,32 @@ def _row(probe: Probe) -> ProbeRow:
 
 
 def capacity_text(answer: CapacityAnswer) -> RenderableType:
-    """The bracket first, then what breaks, then every probe."""
+    """The estimate and its interval first, then what misses first, then every probe."""
     likely = answer.levels[0]
     found = likely.capacity
-    parts: list[RenderableType] = [Text(f"ANSWER {headline(answer)}", style="bold")]
-    parts.append(Text(f"WHY    {'resolved' if found.is_resolved else 'unresolved'}: {found.why}"))
-    parts += [Text(f"BREAKS {found.weakest}")] if found.weakest else []
-    if answer.router is not None and answer.n_replicas is not None and found.kept_load is not None:
-        each = format_number(found.kept_load / answer.n_replicas)
+    parts: list[RenderableType] = [Text(f"ANSWER {headline(answer)}", style="bold"), Text(f"WHY    {_why(found)}")]
+    parts += [Text(f"MISSES first: {found.weakest}")] if found.weakest else []
+    if answer.router is not None and answer.n_replicas is not None and found.located_load is not None:
+        each = format_number(found.located_load / answer.n_replicas)
         parts.append(
             Text(f"EACH   {each} {answer.unit} of {answer.n_replicas} replicas behind a {answer.router} router, simulated together")
         )
-    parts.append(Text(f"DOUBT  located at {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}"))
-    parts += [Text(""), _probes(found, answer.unit), Text("")]
+    parts.append(Text(f"STEPS  {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}"))
+    parts += [Text(f"NEXT   {answer.next_step}")] if answer.next_step else []
+    parts += [Text(""), _probes(found, answer.unit), Text("")] if found.probes else []
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
     parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"))
     return Group(*parts)
+
+
+def _why(found: CapacityRow) -> str:
+    """How sure is the estimate?"""
+    if found.is_resolved:
+        return f"located and shown {found.why}"
+    n_requests = max((probe.n_requests for probe in found.probes), default=0)
+    if not found.is_located:
+        return f"not located: {found.why}"
+    return f"located; the interval is the noise of {n_requests:,} requests ({found.why})"
 
 
 def _ends(levels: tuple[PacedCapacity, ...]) -> str:
@@ -127,12 +147,17 @@ def _ends(levels: tuple[PacedCapacity, ...]) -> str:
 
 
 def headline(answer: CapacityAnswer) -> str:
-    """The bracket in words."""
+    """The estimate and its interval in words."""
     found = answer.levels[0].capacity
-    kept = "no load was shown to keep" if found.kept_load is None else f"{format_number(found.kept_load)} {answer.unit} keep"
-    broken = "" if found.broken_load is None else f", {format_number(found.broken_load)} break it"
     replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
-    return f"{answer.model_id}{replicas}, {answer.workload_name}: {kept} {answer.objective}{broken}"
+    asked = f"{answer.model_id}{replicas}, {answer.workload_name}:"
+    shown = (("shown to meet it", found.kept_load), ("to miss it", found.broken_load))
+    bracket = "; ".join(f"{words}: {format_number(load)}" for words, load in shown if load is not None)
+    if found.located_load is None:
+        meets = "no load was shown to meet" if found.kept_load is None else f"{format_number(found.kept_load)} {answer.unit} meet"
+        misses = "" if found.broken_load is None or found.kept_load is None else f", {format_number(found.broken_load)} miss it"
+        return f"{asked} {meets} {answer.objective}{misses}"
+    return f"{asked} up to {format_number(found.located_load)} {answer.unit} meet {answer.objective}{f' ({bracket})' if bracket else ''}"
 
 
 def _probes(found: CapacityRow, unit: str) -> RenderableType:

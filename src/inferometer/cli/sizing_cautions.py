@@ -10,24 +10,30 @@ from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_box import outside
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.types import Caution
+from inferometer.spec.workload.plan import RequestPlan
+from inferometer.spec.workload.types import WorkloadSpec
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
-    """Refuse traffic of which no replica on offer takes all, however many there are.
+    """Refuse traffic of which no replica on offer takes all, however many there are."""
+    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    check_prompts(question.spec, plan, max(candidate.deployment.config.max_model_len for candidate in candidates.possible))
+
+
+def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:
+    """Refuse traffic some of whose prompts are too long for the server.
 
     Raises
     ------
     SpecError
         Some prompts are as long as the longest context, or longer.
     """
-    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
-    longest = max(candidate.deployment.config.max_model_len for candidate in candidates.possible)
-    n_too_long = int((plan.prompt_tokens >= longest).sum())
+    n_too_long = int((plan.prompt_tokens >= max_model_len).sum())
     if n_too_long:
         raise SpecError(
-            f"{n_too_long} of {plan.n_requests} prompts are too long for every replica on offer: up to {plan.prompt_tokens.max():,} tokens",
-            where=f"--workload {question.spec.name}",
-            allowed=f"fewer than {longest:,}, the longest context",
+            f"{n_too_long} of {plan.n_requests} prompts are too long for every replica: up to {plan.prompt_tokens.max():,} tokens",
+            where=f"--workload {workload.name}",
+            allowed=f"fewer than {max_model_len:,}, the longest context",
             try_="a model with longer contexts, larger devices, or a workload file with shorter prompts",
         )
 
@@ -73,4 +79,4 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     return tuple(cautions)
 
 
-__all__ = ["box_cautions", "cautions_of", "check_contexts"]
+__all__ = ["box_cautions", "cautions_of", "check_contexts", "check_prompts"]

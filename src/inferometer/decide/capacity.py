@@ -1,9 +1,10 @@
-"""What is the highest load at which a promise is kept? Located by margins, proved by intervals.
+"""What is the highest load at which an SLO is met? Located by margins, bounded by verdicts.
 
-The search asks a probe, which simulates or measures; it neither knows nor cares. A load is requests per second or users. Short probes
-locate where the weakest link reaches its limit: the same requests come at every load, so margins move smoothly with it. Then loads just
-below and just above are asked at length, until one is shown to keep the promise and one to break it. What long probes cannot decide lies
-between the two and is called unresolved.
+The search calls a probe, which simulates or measures; it does not know which. A load is requests per second or users. A margin is the
+weakest latency over its limit, so it is 1 at the capacity. Short probes bracket that load roughly. Longer probes then start where the
+shorter ones ended, because a short run does not show how a queue grows: each effort brackets the load anew, until the load below is
+shown to meet the SLO and the load above to miss it, or the probes may get no longer. Loads further out are then asked until both ends
+are shown: between them lies the interval that the noise of the traffic leaves.
 """
 
 import math
@@ -20,18 +21,36 @@ _FIRST_STEP_RATIO: Final = 1.25
 _LARGEST_STEP_RATIO: Final = 8.0
 _NEAREST_END_FRACTION: Final = 0.15
 """Interpolated loads keep this share of the gap away from its ends."""
+_ROUGH_RESOLUTION_RATIO: Final = 0.1
+"""Of short probes, where longer ones follow: noise moves their crossing by more."""
+_UNKNOWN_STEP_RATIO: Final = 1.05
+"""Besides the step itself, where a load is beyond the limit by nobody knows how much."""
+_FLATTEST: Final = 0.3
+"""Margins of noisy probes may hardly rise with the load."""
+_EFFORT_COST_RATIO: Final = 4.0
+_LONGER_RATIO: Final = 1.5
+"""Probes of an effort that have fewer requests more than those of the one below are the longest."""
+_PROBES_OF_EFFORT: Final = 5
+"""How much longer probes of the next effort take, and how many of them are needed: what must fit into the time that is left."""
+
+
+def no_limit() -> float:
+    """The seconds that are left where nobody limits them."""
+    return math.inf
 
 
 class Reading(NamedTuple):
-    """What a probe at one load said."""
+    """What a probe at one load found."""
 
     verdict: Verdict
     margin_ratio: float
-    """What was seen of the weakest link / its limit: above 1 is beyond it. Infinite where the server cannot keep up, or refuses."""
+    """The weakest latency / its limit: above 1 is beyond it. Infinite where the server cannot keep up, or refuses."""
     why: str
     n_requests: int
     took_s: float
     """Simulated or measured seconds."""
+    margin_interval: tuple[float, float] | None = None
+    """95 %, of ``margin_ratio``; None where the run is too short to carry one."""
 
 
 Probing: TypeAlias = Callable[[float, int], Reading]
@@ -57,10 +76,13 @@ class CapacityQuestion:
     lowest_load: float
     highest_load: float
     resolution_ratio: float = 0.05
-    """The answer is known when a load that breaks the promise is at most so much above one that keeps it."""
+    """The capacity is located when a load that misses the SLO is at most this far above one that meets it."""
     proof_effort: int | None = 2
-    """Of the long probes; None: locate only, prove nothing."""
+    """The least effort whose verdicts count; None: locate by the shortest probes, and show nothing."""
+    most_effort: int | None = None
+    """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
     max_probes: int = 40
+    time_left_s: Callable[[], float] = no_limit
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
@@ -72,17 +94,19 @@ class CapacityQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The highest load that keeps the promise lies between ``kept_load`` and ``broken_load``."""
+    """The highest load that meets the SLO: its estimate, and the loads below and above that were shown to meet and to miss it."""
 
     kind: LoadKind
     located_load: float | None
-    """Where the weakest link reaches its limit, by short probes; None where it does so nowhere that was asked."""
+    """Where the weakest latency reaches its limit, by the longest probes; None where it does so at no load that was asked."""
     kept_load: float | None
-    """The highest load that was shown to keep the promise; None: none was."""
+    """The highest load that was shown to meet the SLO; None: none was."""
     broken_load: float | None
-    """The lowest load that was shown to break it; None: none was."""
+    """The lowest load that was shown to miss it; None: none was."""
+    is_located: bool
+    """The longest probes bracket ``located_load`` as closely as requested. What noise leaves open is between the two loads above."""
     is_resolved: bool
-    """The two are as near as was asked. If not, ``why`` says why not."""
+    """These two loads themselves are as near to one another as requested. If not, ``why`` explains it."""
     why: str
     probes: tuple[Probe, ...]
 
@@ -135,66 +159,128 @@ class _Search:
         self._probing = probing
         self._question = question
         self.probes = list(known)
+        self._effort = 0
+        """Of the probes between which the capacity is bracketed."""
         self._below: Probe | None = None
-        """The highest load whose margin is within the limit, by a short probe."""
+        """The highest load whose margin is within the limit, by a probe of this effort."""
         self._beyond: Probe | None = None
         """The lowest whose margin is not."""
+        self._steepness: float | None = None
+        """By what power of the load does the margin grow where it crosses 1?"""
+        self._probe_s = 0.0
+        """How long did the last probe take to compute or to measure?"""
 
     def locate(self) -> None:
-        """Where does the margin cross 1?"""
-        self._bracket()
-        while self._below is not None and self._beyond is not None and self._is_wide(self._below.offered_load, self._beyond.offered_load):
-            between = self._between(self._below, self._beyond)
-            if not self._below.offered_load < between < self._beyond.offered_load:
+        """Where does the margin cross 1? With longer and longer probes, as long as that is worth something."""
+        question, near_ratio = self._question, self._question.resolution_ratio / 2
+        most = question.proof_effort if question.most_effort is None else question.most_effort
+        self._cross(question.start_load, _FIRST_STEP_RATIO, max(near_ratio, _ROUGH_RESOLUTION_RATIO) if most else question.resolution_ratio)
+        n_requests = self._longest(0)
+        for effort in range(1, (most or 0) + 1):
+            start = self._crossed()
+            if start is None or self._is_shown() or not self._is_time_for_more():
                 return
-            self._look(between)
+            shorter = self._below, self._beyond
+            self._effort, self._below, self._beyond = effort, None, None
+            try:
+                self._cross(start, 1 + near_ratio, near_ratio)
+            except _EnoughError:
+                if self._crossed() is None:
+                    self._effort, (self._below, self._beyond) = effort - 1, shorter
+                raise
+            if effort >= (question.proof_effort or 0):
+                self.prove(furthest_ratio=1 + near_ratio / 2)
+            if self._longest(effort) < _LONGER_RATIO * n_requests:
+                return
+            n_requests = self._longest(effort)
 
-    def prove(self) -> None:
-        """Show at length that the promise is kept just below, and broken just above."""
-        effort = self._question.proof_effort
-        if effort is None:
+    def prove(self, furthest_ratio: float = math.inf) -> None:
+        """Show that a load just below meets the SLO, and that one just above misses it."""
+        if self._question.proof_effort is None:
             return
         if self._below is not None:
-            self._show("met", self._below.offered_load, effort, towards=-1)
+            self._show("met", self._below, furthest_ratio, towards=-1)
         if self._beyond is not None:
-            self._show("missed", self._beyond.offered_load, effort, towards=+1)
+            self._show("missed", self._beyond, furthest_ratio, towards=+1)
 
     def answer(self, *, cut_short: str | None) -> Capacity:
         """What is known."""
         question = self._question
         kept, broken = self._proved()
-        is_near = kept is not None and broken is not None and not self._is_wide(kept, broken)
+        is_near = self._is_near(kept, broken)
+        ends = (None if probe is None else probe.offered_load for probe in (self._below, self._beyond))
+        is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
         return Capacity(
             kind=question.kind,
-            located_load=None if self._below is None or self._beyond is None else self._crossing(self._below, self._beyond),
+            located_load=self._located(kept, broken),
             kept_load=kept,
             broken_load=broken,
+            is_located=is_located or is_near,
             is_resolved=is_near and cut_short is None,
             why=cut_short or self._why(kept, broken, is_near=is_near),
             probes=tuple(self.probes),
         )
 
-    def _bracket(self) -> None:
+    def _cross(self, load: float, step_ratio: float, resolution_ratio: float) -> None:
+        """Bracket the crossing with probes of this effort."""
+        self._bracket(load, step_ratio)
+        while self._below is not None and self._beyond is not None:
+            low, high = self._below.offered_load, self._beyond.offered_load
+            between = self._between(self._below, self._beyond)
+            if not self._is_wide(low, high, resolution_ratio) or not low < between < high:
+                self._steepness = _steepness(self._below, self._beyond) or self._steepness
+                return
+            self._look(between)
+
+    def _crossed(self) -> float | None:
+        return None if self._below is None or self._beyond is None else self._crossing(self._below, self._beyond)
+
+    def _located(self, kept: float | None, broken: float | None) -> float | None:
+        """The crossing; the middle of the loads that were shown where noise put it outside."""
+        crossed = self._crossed()
+        if crossed is None or ((kept is None or kept <= crossed) and (broken is None or crossed <= broken)):
+            return crossed
+        return kept if broken is None else broken if kept is None else math.sqrt(kept * broken)
+
+    def _is_shown(self) -> bool:
+        """Are both ends shown as near to one another as requested, by probes long enough to count?"""
+        return self._effort >= (self._question.proof_effort or 0) and self._is_near(*self._proved())
+
+    def _is_time_for_more(self) -> bool:
+        return self._question.time_left_s() > _PROBES_OF_EFFORT * _EFFORT_COST_RATIO * self._probe_s
+
+    def _longest(self, effort: int) -> int:
+        return max((probe.reading.n_requests for probe in self.probes if probe.effort == effort), default=0)
+
+    def _bracket(self, load: float, step_ratio: float) -> None:
         """Steps that grow: a good start needs few, a bad one not many."""
-        question = self._question
-        load, step_ratio = self._rounded(question.start_load), _FIRST_STEP_RATIO
+        question, load = self._question, self._rounded(load)
         while self._below is None or self._beyond is None:
-            is_below = self._look(load)
-            following = min(max(self._moved(load, step_ratio, 1 if is_below else -1), question.lowest_load), question.highest_load)
+            probe = self._look(load)
+            towards = 1 if probe.reading.margin_ratio <= 1 else -1
+            expected_ratio = self._ratio_to(1.0, probe.reading.margin_ratio) or (1.0 if towards > 0 else _UNKNOWN_STEP_RATIO)
+            following = min(max(self._moved(load, step_ratio * expected_ratio, towards), question.lowest_load), question.highest_load)
             step_ratio = min(step_ratio**2, _LARGEST_STEP_RATIO)
             if following == load:
                 return
             load = following
 
-    def _look(self, load: float) -> bool:
-        """A short probe: is the weakest link within its limit?"""
-        probe = self._ask(load, 0)
+    def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
+        """By which factor, above 1, does the load change for this margin? None where nobody knows how the margin goes with the load."""
+        if self._steepness is None or not 0 < seen_ratio < math.inf:
+            return None
+        ratio: float = math.exp(abs(math.log(margin_ratio / seen_ratio)) / self._steepness)
+        return min(ratio, _LARGEST_STEP_RATIO)
+
+    def _look(self, load: float) -> Probe:
+        """Is the weakest latency within its limit?"""
+        probe = self._ask(load, self._effort)
         is_below = probe.reading.margin_ratio <= 1
         if is_below and (self._below is None or load > self._below.offered_load):
             self._below = probe
         if not is_below and (self._beyond is None or load < self._beyond.offered_load):
             self._beyond = probe
-        return is_below
+        return probe
 
     def _between(self, below: Probe, beyond: Probe) -> float:
         """Where the margin would be 1 if its logarithm were straight, but not too near an end."""
@@ -208,21 +294,31 @@ class _Search:
         crossing: float = below.offered_load * (beyond.offered_load / below.offered_load) ** _share(below, beyond)
         return crossing
 
-    def _show(self, wanted: Verdict, load: float, effort: int, *, towards: int) -> None:
-        """Ask at length at ``load``, and further and further away from it until the verdict is as wanted."""
-        question = self._question
-        step_ratio = 1 + question.resolution_ratio / 2
-        while self._ask(load, effort).reading.verdict != wanted:
-            following = self._moved(load, step_ratio, towards)
-            if not question.lowest_load <= following <= question.highest_load:
+    def _show(self, wanted: Verdict, probe: Probe, furthest_ratio: float, *, towards: int) -> None:
+        """Ask further and further away until the verdict is as wanted."""
+        question, load, reading = self._question, probe.offered_load, probe.reading
+        furthest, step_ratio = load * furthest_ratio**towards * (1 + 1e-9) ** towards, 1 + question.resolution_ratio / 4
+        while reading.verdict != wanted:
+            ends = reading.margin_interval
+            expected_ratio = None if ends is None else self._ratio_to(1.0, max(ends[1], 1.0) if towards < 0 else min(ends[0], 1.0))
+            if math.isinf(furthest_ratio):
+                load = self._moved(load, step_ratio * (expected_ratio or 1.0), towards)
+            else:
+                load = self._moved(load, max(step_ratio, expected_ratio or 1.0), towards)
+            step_ratio = min(step_ratio**1.5, _LARGEST_STEP_RATIO)
+            if not question.lowest_load <= load <= question.highest_load or (load - furthest) * towards > 0:
                 return
-            load, step_ratio = following, min(step_ratio**1.5, _LARGEST_STEP_RATIO)
+            reading = self._ask(load, self._effort).reading
 
     def _ask(self, load: float, effort: int) -> Probe:
         if len(self.probes) >= self._question.max_probes:
             raise _EnoughError(f"{self._question.max_probes} probes were not enough")
+        left_s = self._question.time_left_s()
+        if left_s <= 0:
+            raise _EnoughError("the time limit")
         probe = Probe(offered_load=load, effort=effort, reading=self._probing(load, effort))
         self.probes.append(probe)
+        self._probe_s = left_s - self._question.time_left_s() if left_s < math.inf else 0.0
         return probe
 
     def _proved(self) -> tuple[float | None, float | None]:
@@ -230,7 +326,7 @@ class _Search:
 
         Long probes alone speak, where there are any: a search that was cut short before may have none.
         """
-        effort = self._question.proof_effort or 0
+        effort = min(self._question.proof_effort or 0, self._effort)
         by_load: dict[float, Probe] = {}
         for probe in sorted(self.probes, key=lambda probe: probe.effort):
             by_load[probe.offered_load] = probe
@@ -244,20 +340,24 @@ class _Search:
         if is_near:
             return f"within {question.resolution_ratio:.1%}"
         if self._below is None:
-            return f"not even {question.lowest_load:g} keeps the promise"
+            return f"not even {question.lowest_load:g} meets the SLO"
         if self._beyond is None:
-            return f"nothing up to {question.highest_load:g} breaks the promise"
+            return f"nothing up to {question.highest_load:g} misses the SLO"
         if question.proof_effort is None:
-            return "located by short probes; nothing was proved"
-        sides = [text for text, load in (("kept", kept), ("broken", broken)) if load is None]
+            return "located by short probes; nothing was shown"
+        sides = [text for text, load in (("meet", kept), ("miss", broken)) if load is None]
         if sides:
-            return f"no load was shown where the promise is {' or '.join(sides)}: probes stayed undecided at the greatest effort"
-        return "probes between the two stayed undecided at the greatest effort"
+            return f"no load was shown to {' or to '.join(sides)} the SLO: the longest probes stayed undecided"
+        return "the longest probes between the two stayed undecided"
 
-    def _is_wide(self, low: float, high: float) -> bool:
+    def _is_near(self, low: float | None, high: float | None) -> bool:
+        """Are both known, and as near to one another as requested?"""
+        return low is not None and high is not None and not self._is_wide(low, high, self._question.resolution_ratio)
+
+    def _is_wide(self, low: float, high: float, resolution_ratio: float) -> bool:
         if self._question.kind == "users" and high - low <= 1:
             return False
-        return high / low - 1 > self._question.resolution_ratio * (1 + 1e-9)
+        return high / low - 1 > resolution_ratio * (1 + 1e-9)
 
     def _moved(self, load: float, step_ratio: float, towards: int) -> float:
         """The load one step up or down; users move by at least one."""
@@ -268,6 +368,14 @@ class _Search:
         return float(max(1, round(load))) if self._question.kind == "users" else load
 
 
+def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
+    """By what power of the load does the margin grow between the two? None where that cannot be known."""
+    if below is None or beyond is None or not 0 < below.reading.margin_ratio < beyond.reading.margin_ratio < math.inf:
+        return None
+    rise = math.log(beyond.reading.margin_ratio / below.reading.margin_ratio)
+    return max(rise / math.log(beyond.offered_load / below.offered_load), _FLATTEST)
+
+
 def _share(below: Probe, beyond: Probe) -> float:
     """How far from one to the other, in logarithms, does the margin reach 1? The middle where a margin is no positive number."""
     low, high = below.reading.margin_ratio, beyond.reading.margin_ratio
@@ -276,4 +384,4 @@ def _share(below: Probe, beyond: Probe) -> float:
     return -math.log(low) / (math.log(high) - math.log(low))
 
 
-__all__ = ["Capacity", "CapacityQuestion", "LoadKind", "Probe", "Probing", "Reading", "find_capacity"]
+__all__ = ["Capacity", "CapacityQuestion", "LoadKind", "Probe", "Probing", "Reading", "find_capacity", "no_limit"]

@@ -39,21 +39,29 @@ class ReplicaProbe:
     traffic: Traffic
     objective: ObjectiveSpec
     n_replicas: int = 1
+    most_together: int | None = None
+    """Of more replicas only this number is simulated, with its part of the load; None: all of them."""
     router: cluster_config.Router = "least-loaded"
 
     def __call__(self, load: float, effort: int) -> Reading:
-        """What is said at this load."""
+        """The verdict and the margin at this load."""
         run = self.run(load, effort)
         return reading_of(run, judge_objective(run, self.objective))
 
     def run(self, load: float, effort: int) -> Run:
-        """The simulated run behind it: the more replicas, the more requests, up to a limit."""
-        n_shares = min(self.n_replicas, _MOST_SHARES)
-        return self.run_of(load, self.traffic.n_requests * n_shares * EFFORT_RATIO**effort)
+        """The simulated run behind it: the more replicas, the more requests, up to the limits of this probe and of the traffic."""
+        n_requests = self.traffic.n_requests * min(self.n_together, _MOST_SHARES) * EFFORT_RATIO**effort
+        return self.run_of(load, min(n_requests, self.traffic.most_requests))
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
-        """The same with so many requests."""
-        return self.run_plan(plan_at(self.traffic.spec, load, n_requests), record_steps=record_steps)
+        """The same with this number of requests."""
+        plan = plan_at(self.traffic.spec, load * self.n_together / self.n_replicas, n_requests)
+        return replace(self, n_replicas=self.n_together).run_plan(plan, record_steps=record_steps)
+
+    @property
+    def n_together(self) -> int:
+        """The replicas that are simulated."""
+        return self.n_replicas if self.most_together is None else min(self.n_replicas, self.most_together)
 
     def run_plan(self, plan: RequestPlan, class_replicas: tuple[tuple[int, ...], ...] = (), *, record_steps: bool = False) -> Run:
         """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
@@ -84,12 +92,14 @@ def reading_of(run: Run, judgement: Judgement) -> Reading:
     """What a simulated run says of a promise. Overload, and requests that are refused, break it whatever the percentiles say."""
     breaking = next((caution for caution in run.manifest.cautions if caution.code in _BREAKING), None)
     weakest = judgement.weakest
-    margin, why = float("inf"), "nothing was promised of a percentile"
+    margin, ends, why = float("inf"), None, "the SLO has no percentile"
     if weakest is not None:
         why = f"{weakest.threshold.text}: {weakest.why}"
-        margin = margin if weakest.seen is None else weakest.seen.seconds.value / weakest.threshold.limit_s
+        seen = None if weakest.seen is None else weakest.seen.seconds.scaled(1 / weakest.threshold.limit_s)
+        margin = margin if seen is None else seen.value
+        ends = None if seen is None or seen.low is None or seen.high is None else (seen.low, seen.high)
     if breaking is not None:
-        margin, why = float("inf"), breaking.text
+        margin, ends, why = float("inf"), None, breaking.text
     n_requests = 0 if run.requests is None else len(run.requests.status)
     return Reading(
         verdict=judgement.verdict if breaking is None else "missed",
@@ -97,6 +107,7 @@ def reading_of(run: Run, judgement: Judgement) -> Reading:
         why=why,
         n_requests=n_requests,
         took_s=_span_s(run),
+        margin_interval=ends,
     )
 
 

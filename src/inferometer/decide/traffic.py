@@ -15,6 +15,11 @@ N_REQUESTS: Final = 1000
 """Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that hardly depend on one another."""
 
 
+_MOST_WORK: Final = 1.6e7
+"""Output tokens, and prompt tokens in blocks, of the longest probe: 10 to 20 million of them take a second."""
+_BLOCK_TOKENS: Final = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """A workload whose load can be turned: the same seed draws the same requests, faster or slower."""
@@ -22,6 +27,13 @@ class Traffic:
     spec: types.WorkloadSpec
     n_requests: int = N_REQUESTS
     """At effort 0; each effort has four times as many as the one below."""
+    requests_cap: int | None = None
+    """Of a probe, as somebody requested it."""
+
+    @property
+    def most_requests(self) -> int:
+        """Of a probe of any effort: what is computed in about two seconds, so that a search ends in reasonable time."""
+        return self.requests_cap or max(self.n_requests, round(_MOST_WORK / _work_of(self.spec)))
 
     @property
     def kind(self) -> LoadKind:
@@ -44,6 +56,13 @@ def _unit_plan(spec: types.WorkloadSpec, n_requests: int) -> RequestPlan:
     if isinstance(spec.replay, types.TraceSource):
         n_requests = min(n_requests, replay.draw_workload(spec).plan.n_requests)
     return replay.draw_workload(at_load(spec, 1.0, n_requests)).plan
+
+
+@lru_cache(maxsize=8)
+def _work_of(spec: types.WorkloadSpec) -> float:
+    """Of a mean request."""
+    plan = plan_at(spec, 1.0, N_REQUESTS)
+    return max(float((plan.output_tokens + plan.prompt_tokens / _BLOCK_TOKENS).mean()), 1.0)
 
 
 def steady(spec: types.WorkloadSpec) -> types.WorkloadSpec:

@@ -1,0 +1,55 @@
+"""How long may a search compute? What it has not looked at by then, the answer names.
+
+The clock is that of the process's own computing (CPU time): on a machine that others use too, the answer is that of a free one, later.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import click
+
+from inferometer.units import parse_duration_s
+
+
+class Deadline(NamedTuple):
+    """An instant on this process's clock."""
+
+    at_s: float
+
+    def __call__(self) -> float:
+        """The seconds that are left; negative when it has passed."""
+        return self.at_s - time.process_time()
+
+
+class TimeLimit(NamedTuple):
+    """Seconds of computing, which begin where the work begins."""
+
+    limit_s: float
+
+    def __call__(self) -> Deadline:
+        """It begins now."""
+        return Deadline(time.process_time() + self.limit_s)
+
+    def share(self, fraction: float) -> "TimeLimit":
+        """A part of it."""
+        return TimeLimit(self.limit_s * fraction)
+
+
+def time_limit_option(default: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ``--time-limit``; the command gets ``time_limit: TimeLimit``."""
+    return click.option(
+        "--time-limit",
+        default=default,
+        show_default=True,
+        metavar="DURATION",
+        callback=_parsed,
+        help="Of computing: the search ends then with what is known, and names what it did not examine.",
+    )
+
+
+def _parsed(_context: click.Context, _option: click.Parameter, value: Any) -> TimeLimit:
+    return TimeLimit(parse_duration_s(value, where="--time-limit"))
+
+
+__all__ = ["Deadline", "TimeLimit", "time_limit_option"]
