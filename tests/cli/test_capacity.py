@@ -48,7 +48,9 @@ def test_prompts_that_the_model_does_not_take_are_the_first_reason():
 
 
 def test_an_slo_that_a_lone_request_misses_is_missed_at_once_with_what_would_meet_it():
-    done = CliRunner().invoke(app, ["capacity", "phi-4-mini", "--hardware", "l40s", "--workload", "long-context", "--slo", "ttft:p95<500ms"])
+    done = CliRunner().invoke(
+        app, ["capacity", "phi-4-mini", "--hardware", "l40s", "--workload", "long-context", "--slo", "ttft:p95<500ms"]
+    )
     text = " ".join(done.stdout.split())
     assert done.exit_code == 10
     assert "even a lone request misses the SLO: ttft:p95<500ms: 2082 ms or more" in text

@@ -51,7 +51,7 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
     assert (said["pick"], said["verdict"]) == (None, "missed")
     nearest, other = said["impossible"]
     assert "H100" in nearest["hardware"]
-    assert "not even idle replicas keep the promise; tpot:p50<1ms" in nearest["why"]
+    assert "not even idle replicas meet the SLO; tpot:p50<1ms" in nearest["why"]
     assert 1 < nearest["margin_ratio"] < other["margin_ratio"]
 
 

@@ -60,7 +60,11 @@ Examples:
     "--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.03, show_default=True, help="How closely to locate the capacity."
 )
 @click.option(
-    "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the shortest probe; --requests caps the longest."
+    "--probe-requests",
+    type=click.IntRange(min=100),
+    default=1000,
+    show_default=True,
+    help="Of the shortest probe; --requests caps the longest.",
 )
 @time_limit.time_limit_option("7s")
 @decision_pages.report_option

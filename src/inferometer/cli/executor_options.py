@@ -45,6 +45,12 @@ def takes_executor(default: Kind) -> Callable[[Callable[..., None]], Callable[..
     return with_flags
 
 
+def share_of_part(where: ExecutorChoice, n_parts: int) -> float:
+    """Of a time limit, for each part of the work: parts that are done side by side have it all."""
+    n_at_once = {"inline": 1, "processes": where.n_processes or local.n_cores(), "ray": n_parts}[where.kind]
+    return min(1.0, n_at_once / max(n_parts, 1))
+
+
 @contextmanager
 def opened(where: ExecutorChoice, what: str) -> Generator[parts.Executor]:
     """The executor that was chosen; how many of ``what`` are done is shown on stderr.
@@ -67,4 +73,4 @@ def opened(where: ExecutorChoice, what: str) -> Generator[parts.Executor]:
             yield local.Inline(on_done)
 
 
-__all__ = ["ExecutorChoice", "opened", "takes_executor"]
+__all__ = ["ExecutorChoice", "opened", "share_of_part", "takes_executor"]

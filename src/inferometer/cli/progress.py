@@ -3,10 +3,11 @@
 On a terminal a bar with the time left; elsewhere a line per point. All of it on stderr.
 """
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from inferometer.cli.drawing import SafeConsole
 from inferometer.cli.terminal import STDERR, talk
@@ -29,12 +30,17 @@ def shown_progress() -> Generator[OnProgress]:
 
 @contextmanager
 def shown_parts(what: str) -> Generator[OnDone]:
-    """Draw how many parts of some work are done."""
-    console = SafeConsole(file=STDERR)
+    """Draw how many parts of some work are done, and how long the others take."""
+    console, began_s = SafeConsole(file=STDERR), time.monotonic()
+
+    def print_line(n_done: int, n_parts: int) -> None:
+        left_s = (time.monotonic() - began_s) / n_done * (n_parts - n_done) if n_done else 0.0
+        talk(f"{n_done}/{n_parts} {what}" + (f", about {_rough(left_s)} left" if left_s else ""))
+
     if not console.is_terminal:
-        yield lambda n_done, n_parts: talk(f"{n_done}/{n_parts} {what}")
+        yield print_line
         return
-    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console, transient=True) as bar:
+    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
         yield lambda n_done, n_parts: bar.update(task, completed=n_done, total=n_parts)
 

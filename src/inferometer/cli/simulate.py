@@ -1,6 +1,7 @@
 """inferometer simulate: what would happen if this server got this traffic?"""
 
 import sys
+from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -13,6 +14,7 @@ from inferometer.cli import (
     memory_check,
     recording_options,
     simulate_text,
+    simulation_length,
 )
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.deployment import takes_deployment
@@ -46,7 +48,7 @@ Examples:
 @disaggregation_options.takes_prefill_pool
 @takes_workload
 @gate_options.takes_gate
-@click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
+@click.option("--slo", metavar="TEXT", help="The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
 @click.option("--until", metavar="DURATION", help="Stop the clock there; requests not done by then are unfinished.")
 @recording_options.takes_recording
 @executor_options.takes_executor("inline")
@@ -67,6 +69,7 @@ def command(
     objective = None if flags["slo"] is None else objectives.parse_objective(flags["slo"])
     until_ns = None if flags["until"] is None else round(parse_duration_s(flags["until"], where="--until") * NS_PER_S)
     memory_check.check_before_drawing(workload)
+    is_open = objective is not None and until_ns is None and simulation_length.may_go_on(workload)
     drawn = replay.draw_workload(workload)
     has_steps, has_parts = recording.folder is not None, recording.has_parts
     servers = servers._replace(seed=workload.seed, class_replicas=servers.rules.replicas_of(drawn.class_names))
@@ -78,6 +81,13 @@ def command(
     simulator = Simulator(servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate)
     with executor_options.opened(where, "step times") as executor:
         simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)
+        while is_open and simulation_length.is_noise(simulated.answer):
+            longer = simulation_length.longer(workload, simulator.workload, servers)
+            if longer is None:
+                break
+            talk(f"noise leaves it undecided: {longer.plan.n_requests:,} requests instead")
+            simulator = replace(simulator, workload=longer)
+            simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)
     if recording.folder is not None:
         simulated = store(simulated, recording.folder)
     give(simulated.answer, as_json=flags["as_json"], show=simulate_text.simulate_text)

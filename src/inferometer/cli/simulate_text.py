@@ -68,13 +68,23 @@ def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
     judged = [(level.step_times, level.judgement) for level in answer.levels if level.judgement is not None]
     if answer.verdict is None or not judged:
         return []
-    lines = [f"SLO    {answer.verdict}"]
+    lines = [f"SLO    {answer.verdict}{_why_open(answer)}"]
     for pace, judgement in judged:
         if judgement.weakest is not None and pace != "draw":
             weakest = judgement.weakest
             lines.append(f"       {pace} step times: {judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}")
     lines += [f"       draws: {level_ends.verdicts_of_draws(answer.levels)}"] if level_ends.are_draws(answer.levels) else []
     return [*lines, f"       {request_tables.goodput_text(judged[0][1])}"]
+
+
+def _why_open(answer: simulation.SimulateAnswer) -> str:
+    """What would decide an open verdict: step times that are known better, or more requests?"""
+    if answer.verdict != "undecided":
+        return ""
+    verdicts = {level.judgement.verdict for level in answer.levels if level.judgement is not None}
+    if {"met", "missed"} <= verdicts:
+        return ": it is met or missed with how long steps take; a fit of this device and engine (--fit FILE) decides it"
+    return ": the simulated requests are too few to tell (a larger --requests)"
 
 
 def _latencies(answer: simulation.SimulateAnswer) -> RenderableType:

@@ -18,6 +18,7 @@ from inferometer.cli import (
     sizing_cautions,
     sizing_offers,
     sizing_over_time,
+    time_limit,
 )
 from inferometer.cli.deployment import transfer_option
 from inferometer.cli.format_option import FORMAT
@@ -82,15 +83,16 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
+@time_limit.time_limit_option("10s")
 @decision_pages.report_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the files that run, watch and check the answer.")
 @click.option("--force", is_flag=True, help="Over what is in --out.")
 @executor_options.takes_executor("processes")
 @answer.json_option
 def command(model: str, workload: Any, where: executor_options.ExecutorChoice, **flags: Any) -> None:
-    """How many replicas of which kind keep the promise for MODEL under this traffic, and what do they cost?
+    """How many replicas of which kind meet the SLO for MODEL under this traffic, and what do they cost?
 
-    Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer keeps it.
+    Exit 0 met at fast, likely and slow step times, 11 undecided, 10 nothing on offer meets it, 6 nothing on offer holds the model.
     """
     resolved = resolve.resolve_model(model, load_format="dummy")
     spec = resolved.spec
@@ -111,7 +113,13 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
             try_="larger devices, more of them (--tp), fewer bits (--quantization), or another --dtype",
         )
     sizing_cautions.check_contexts(asked.question, tried)
-    answer.talk(f"{len(tried.possible)} kinds of replica to try (the engine's rules are compiled once)")
+    n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
+    limit: time_limit.TimeLimit = flags["time_limit"].share(executor_options.share_of_part(where, n_devices))
+    asked = asked._replace(question=replace(asked.question, time_limit=limit))
+    answer.talk(
+        f"{len(tried.possible)} kinds of replica to try on {n_devices} device{'s' * (n_devices > 1)}, at most {limit.limit_s:.3g} s of "
+        "computing for each device (the engine's rules are compiled once)"
+    )
     with executor_options.opened(where, "devices") as executor:
         found = sizing.size_by_device(asked.question, tried.possible, executor.map)
     said = size_answer(asked.question, spec.model_id, tried, found, () if table is None else table.apis)

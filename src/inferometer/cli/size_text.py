@@ -8,6 +8,7 @@ from rich.text import Text
 from inferometer.cli.size_tables import size_tables, which
 from inferometer.cli.sizing import Impossible, SizeAnswer
 from inferometer.cli.sizing_rows import KindRow, PaceRow
+from inferometer.decide.candidate_probes import MOST_TOGETHER
 from inferometer.records.request_summaries import Percentile
 from inferometer.report.request_terminal import table_text
 from inferometer.report.request_words import percentile_text, share_cell
@@ -83,12 +84,15 @@ def _refused(answer: SizeAnswer) -> list[str]:
 
 def _doubt(pick: KindRow) -> str:
     ends = ", ".join(f"{pace.step_times} step times: {pace.served.verdict}{_would_need(pace, pick)}" for pace in pick.paces)
-    return f"SLO    {pick.verdict} ({ends})"
+    asked = pick.asked.served.verdict
+    is_of_steps = pick.verdict == "undecided" and asked != "undecided"
+    why = "; what is open is how long steps take: --fit FILE decides it, --sure sizes for the slow end" if is_of_steps else ""
+    return f"SLO    {pick.verdict} ({ends}){why}"
 
 
 def _would_need(pace: PaceRow, pick: KindRow) -> str:
     if pace.n_replicas is None:
-        return ", no number of replicas keeps it"
+        return ", no number of replicas meets it" if pace.is_examined else ""
     return "" if pace.n_replicas <= pick.n_replicas else f", {_replicas(pace.n_replicas)} needed"
 
 
@@ -147,8 +151,9 @@ def _money(pick: KindRow) -> list[str]:
 
 def _origins(answer: SizeAnswer) -> list[str]:
     pick = answer.pick
-    others = ", the others cannot do with fewer devices" if answer.n_searched < answer.n_candidates else ""
-    lines = [f"TRIED  {answer.n_candidates} kinds of replica, {answer.n_searched} searched{others}"]
+    others = ", the others cannot do with fewer devices" if answer.n_searched + answer.n_unexamined < answer.n_candidates else ""
+    left_out = f", {answer.n_unexamined} not examined within the time limit (--time-limit)" if answer.n_unexamined else ""
+    lines = [f"TRIED  {answer.n_candidates} kinds of replica, {answer.n_searched} searched{others}{left_out}"]
     if pick is None:
         return lines
     lengths = f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"
@@ -169,6 +174,11 @@ def _origins(answer: SizeAnswer) -> list[str]:
 
 def _named(percentile: Percentile | None) -> str:
     return f"{which(percentile)} {percentile_text(percentile)}".strip()
+
+
+def _together(n_replicas: int) -> str:
+    n_together = min(n_replicas, MOST_TOGETHER)
+    return "all replicas simulated together" if n_together == n_replicas else f"{n_together} replicas simulated with their part of the load"
 
 
 def _replicas(n_replicas: int) -> str:

@@ -50,6 +50,8 @@ class SizeAnswer:
     refused: tuple[Refusal, ...]
     n_candidates: int
     n_searched: int
+    n_unexamined: int
+    """Kinds of replica that the time limit left out."""
     cautions: tuple[Caution, ...]
     failure: FailureOutcome | None = None
     """Of the pick, where it has several replicas."""
@@ -63,6 +65,7 @@ def size_answer(
     """The answer from what was found of each device."""
     best = sorted((done.best for done in found if done.best is not None), key=_rank)
     rows = tuple(kind_row(kind, apis) for kind in best)
+    n_unexamined = sum(not one.is_examined for done in found for one in done.searched)
     return SizeAnswer(
         model_id=model_id,
         workload_name=question.spec.name,
@@ -70,13 +73,14 @@ def size_answer(
         objective=question.objective.text,
         router=question.router,
         sized_for=question.pace,
-        verdict=rows[0].verdict if rows else "missed",
+        verdict=rows[0].verdict if rows else "undecided" if n_unexamined else "missed",
         pick=rows[0] if rows else None,
         kinds=rows,
         impossible=tuple(sorted((_impossible(done) for done in found if done.best is None), key=_distance)),
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
+        n_unexamined=n_unexamined,
         cautions=(*sizing_cautions.cautions_of(best), *sizing_cautions.box_cautions(question, candidates)),
     )
 
@@ -92,7 +96,7 @@ def _rank(kind: SizedKind) -> tuple[float, int]:
 
 def _impossible(done: Done) -> Impossible:
     """The kind of replica of this device that comes nearest, and why it does not keep the promise."""
-    nearest = min((one for one in done.searched if one.n_probes), key=_nearness)
+    nearest = min((one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0])
     return Impossible(
         hardware=nearest.candidate.offer.hardware.name,
         layout=nearest.candidate.layout,

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from inferometer.cli import workload_options
 from inferometer.decide.course import Course, course_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import steady
@@ -18,9 +19,9 @@ router_option: Final = click.option(
     "--router", type=click.Choice(ROUTERS), default="least-loaded", show_default=True, help="Who gets a request of several."
 )
 _OPTIONS: Final = (
-    click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME."),
+    click.option("--slo", required=True, metavar="TEXT", help="The SLO: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME."),
     router_option,
-    click.option("--sure", is_flag=True, help="As many replicas as keep the promise at the slow end of the step times too."),
+    click.option("--sure", is_flag=True, help="As many replicas as meet the SLO at the slow end of the step times too."),
     click.option("--window", metavar="DURATION", help="Of traffic that changes: how often replicas are changed. [1/96 of it, from 30s]"),
     click.option("--start-up", default="3min", show_default=True, metavar="DURATION", help="From a replica's start to its first request."),
     click.option(
@@ -70,6 +71,7 @@ def asked_of(workload: types.WorkloadSpec, flags: dict[str, Any]) -> Asked:
         objective=objectives.parse_objective(flags["slo"]),
         n_requests=flags["probe_requests"],
         router=flags["router"],
+        requests_cap=workload_options.requests_cap(),
         pace="slow" if flags["sure"] else "likely",
     )
     return Asked(question, course, parse_duration_s(flags["start_up"], where="--start-up"), flags["target"])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.decide.capacity import TIME_LIMIT
 from inferometer.decide.costs import Costs, costs_of, mean_tokens
 from inferometer.decide.sizing_types import PacedAnswer, ServedBy, SizedKind
 from inferometer.records.latencies import Latency
@@ -53,6 +54,8 @@ class PaceRow:
     """Where the weakest link reaches its limit, by short runs."""
     n_replicas: int | None
     """As many as this pace would need."""
+    is_examined: bool = True
+    """False: the time limit ended the search for that number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +181,7 @@ def _pace(answer: PacedAnswer) -> PaceRow:
         broken_requests_per_s=answer.capacity.broken_load,
         located_requests_per_s=answer.capacity.located_load,
         n_replicas=answer.n_replicas,
+        is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,
     )
 
 

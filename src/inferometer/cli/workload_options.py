@@ -35,7 +35,12 @@ _OPTIONS: Final = (
     click.option("--rate", type=_POSITIVE, help="Requests per second that come whether or not earlier ones are done."),
     click.option("--concurrency", type=_COUNT, help="Users who each wait for an answer before they ask again."),
     click.option("--burstiness", type=_POSITIVE, help="Shape of gamma arrivals; 1 is Poisson, smaller is burstier."),
-    click.option("--requests", "n_requests", type=_COUNT, help=f"End after this number. [{N_REQUESTS} where nothing else ends it; more where an SLO needs them]"),
+    click.option(
+        "--requests",
+        "n_requests",
+        type=_COUNT,
+        help=f"End after this number. [{N_REQUESTS} where nothing else ends it; more where an SLO needs them]",
+    ),
     click.option("--for", "duration", metavar="DURATION", help="End with the last request that comes within this time: 60s, 10min."),
     click.option("--seed", type=click.IntRange(min=0), help="Of all that is drawn. [the workload's]"),
     click.option("--trace-format", type=click.Choice(get_args(types.TraceFormat)), help="Of a trace. [told from its content]"),

@@ -9,16 +9,19 @@ from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.simulate.deployment import Pace
 
 _SEARCH_RATIO: Final = 64.0
+MOST_TOGETHER: Final = 8
+"""Replicas that are simulated together. Of more, these with their part of the traffic: a router gains little from more to choose from."""
 
 
 def probe_of(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int = 1) -> ReplicaProbe:
-    """The probe of so many of these replicas, under the question's traffic and promise."""
+    """The probe of this number of these replicas, under the question's traffic and SLO."""
     return ReplicaProbe(
         deployment=candidate.deployment.at(pace),
         step_times=getattr(candidate.deployment.step_times, pace),
         traffic=question.traffic,
         objective=question.objective,
         n_replicas=n_replicas,
+        most_together=MOST_TOGETHER,
         router=question.router,
     )
 
@@ -30,4 +33,4 @@ def locate(probe: ReplicaProbe, start_per_s: float) -> float | None:
     return find_capacity(probe, asked).located_load
 
 
-__all__ = ["locate", "probe_of"]
+__all__ = ["MOST_TOGETHER", "locate", "probe_of"]

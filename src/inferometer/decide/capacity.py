@@ -39,6 +39,10 @@ def no_limit() -> float:
     return math.inf
 
 
+TIME_LIMIT: Final = "the time limit"
+"""Why a search ended that had no more time."""
+
+
 class Reading(NamedTuple):
     """What a probe at one load found."""
 
@@ -315,7 +319,7 @@ class _Search:
             raise _EnoughError(f"{self._question.max_probes} probes were not enough")
         left_s = self._question.time_left_s()
         if left_s <= 0:
-            raise _EnoughError("the time limit")
+            raise _EnoughError(TIME_LIMIT)
         probe = Probe(offered_load=load, effort=effort, reading=self._probing(load, effort))
         self.probes.append(probe)
         self._probe_s = left_s - self._question.time_left_s() if left_s < math.inf else 0.0
@@ -384,4 +388,4 @@ def _share(below: Probe, beyond: Probe) -> float:
     return -math.log(low) / (math.log(high) - math.log(low))
 
 
-__all__ = ["Capacity", "CapacityQuestion", "LoadKind", "Probe", "Probing", "Reading", "find_capacity", "no_limit"]
+__all__ = ["TIME_LIMIT", "Capacity", "CapacityQuestion", "LoadKind", "Probe", "Probing", "Reading", "find_capacity", "no_limit"]

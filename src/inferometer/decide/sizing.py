@@ -1,21 +1,25 @@
-"""How many replicas of which kind keep a promise under some traffic, and which are the cheapest?
+"""How many replicas of which kind meet an SLO under some traffic, and which are the cheapest?
 
-Of each kind of replica the smallest number is looked for that keeps the promise when each gets an equal part of the traffic (Poisson
-traffic that is dealt at random is Poisson traffic; other traffic is dealt by the router already here). Kinds that cannot be cheaper than
-the cheapest of their device, even if every replica were busy all the time, are not searched. The best of each device is then simulated
-whole: all its replicas behind their router under all the traffic, at length, at both ends of what is known of its step times, with one
-replica less, and for its capacity.
+Of each kind of replica a lone request is timed first: what it misses, no number of replicas meets. Then comes the smallest number that meets
+the SLO when each gets an equal part of the traffic (Poisson traffic that is dealt at random is Poisson traffic; other traffic is dealt by
+the router already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica were busy all the time, are
+not searched; the most promising come first, so that a time limit leaves out the others. The best of each device is then simulated with its
+router at length, at both ends of what is known of its step times, with one replica less, and for its capacity.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
+from inferometer.decide import replica_bounds
 from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
-from inferometer.decide.probing import ReplicaProbe, reading_of
+from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity, no_limit
+from inferometer.decide.lone_request import lone_request
+from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe, reading_of
 from inferometer.decide.sizing_types import Bound, Done, Map, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
+from inferometer.decide.traffic import plan_at
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
 from inferometer.simulate.deployment import PACES, Pace
@@ -28,6 +32,15 @@ _IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no faster."""
 _SURE_EFFORT: Final = 1
 """Of what is shown, against 0 of what is searched."""
+_MOST_EFFORT: Final = 6
+"""Of what noise leaves undecided: simulations get longer until then, or until the traffic's limit."""
+_SEARCH_FRACTION: Final = 0.45
+_COUNTED_FRACTION: Final = 0.7
+"""Of a device's time: when the search ends, and when the number of its best replicas is no longer refined."""
+_MOST_RATIO: Final = 2
+"""Long runs may show that this many times the replicas are needed that short runs found."""
+
+TimeLeft = Callable[[], float]
 
 
 def size_by_device(question: SizingQuestion, candidates: Sequence[Candidate], map_: Map = map) -> tuple[Done, ...]:
@@ -41,50 +54,97 @@ def size_by_device(question: SizingQuestion, candidates: Sequence[Candidate], ma
 
 def size_device(task: Task) -> Done:
     """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
-    question, searched = task.question, list[Searched]()
-    bounds = [(most_of(question, candidate), candidate) for candidate in task.candidates]
+    question, searched, time_left_s = task.question, list[Searched](), task.question.time_limit()
+    all_s = time_left_s()
+    order = sorted((replica_bounds.fewest_devices(question, candidate), index) for index, candidate in enumerate(task.candidates))
     fewest = math.inf
-    for bound, candidate in sorted(bounds, key=lambda one: one[0].n_devices):
-        if bound.n_devices > fewest:
+    for bound, index in order:
+        candidate = task.candidates[index]
+        if bound > fewest:
             searched.append(Searched(candidate, None, "cannot do with as few devices as the best of its kind", 0))
-            continue
-        searched.append(fewest_replicas(question, candidate, bound))
-        fewest = min(fewest, searched[-1].n_devices)
-    return Done(_proved(question, searched), tuple(searched))
+        elif all_s - time_left_s() > _SEARCH_FRACTION * all_s:
+            searched.append(Searched(candidate, None, "not examined within the time limit", 0, is_examined=False))
+        else:
+            searched.append(_searched(question, candidate, fewest))
+            fewest = min(fewest, searched[-1].n_devices)
+    return Done(_proved(question, searched, time_left_s, all_s), tuple(searched))
 
 
-def _proved(question: SizingQuestion, searched: list[Searched]) -> SizedKind | None:
+def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> Searched:
+    """The fewest replicas of one kind, unless a lone request misses the SLO or more than ``fewest`` devices are needed."""
+    steps = getattr(candidate.deployment.step_times, question.pace)
+    plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
+    alone = lone_request(candidate.deployment, steps, plan, question.objective)
+    if alone is not None and alone.margin_ratio > 1:
+        return Searched(candidate, None, f"not even idle replicas meet the SLO; {alone.why}", 1, alone.margin_ratio)
+    bound = most_of(question, candidate)
+    if bound.n_devices > fewest:
+        return Searched(candidate, None, "cannot do with as few devices as the best of its kind", 0)
+    return fewest_replicas(question, candidate, bound)
+
+
+class _LongRuns:
+    """What becomes of the traffic on this number of replicas of a kind at this pace, simulated at length, once."""
+
+    def __init__(self, question: SizingQuestion, candidate: Candidate, time_left_s: TimeLeft) -> None:
+        self._question, self._candidate, self._time_left_s = question, candidate, time_left_s
+        self._served = dict[tuple[Pace, int], tuple[ServedBy, Probe]]()
+
+    def served(self, pace: Pace, n_replicas: int) -> tuple[ServedBy, Probe]:
+        """The run's summary, and the run as a probe of their capacity."""
+        key = pace, n_replicas
+        if key not in self._served:
+            self._served[key] = _served(self._question, probe_of(self._question, self._candidate, pace, n_replicas), self._time_left_s)
+        return self._served[key]
+
+    def is_enough(self, n_replicas: int) -> bool:
+        """Do these meet the SLO at the pace in question?"""
+        return self.served(self._question.pace, n_replicas)[0].verdict == "met"
+
+
+def _proved(question: SizingQuestion, searched: list[Searched], time_left_s: TimeLeft, all_s: float) -> SizedKind | None:
     """The best that is still the best after it was asked long, which may show that it needs more replicas."""
-    asked = set[int]()
+    asked = dict[int, _LongRuns]()
     while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in asked:
-        asked.add(best)
-        if searched[best].n_replicas is None:
+        found = searched[best]
+        if found.n_replicas is None:
             return None
-        searched[best] = searched[best]._replace(n_replicas=_replicas_that_last(question, searched[best]))
-    return None if searched[best].n_replicas is None else sized(question, searched[best])
+        asked[best] = _LongRuns(question, found.candidate, time_left_s)
+        n_replicas = _replicas_that_last(found.n_replicas, asked[best], lambda: all_s - time_left_s() > _COUNTED_FRACTION * all_s)
+        if n_replicas is None:
+            why = (
+                f"{_MOST_RATIO} times the {found.n_replicas} replicas of a short simulation do not meet the SLO in a long one; {found.why}"
+            )
+            found = found._replace(why=why)
+        searched[best] = found._replace(n_replicas=n_replicas)
+    return None if searched[best].n_replicas is None else sized(question, searched[best], asked[best], time_left_s)
 
 
-def _replicas_that_last(question: SizingQuestion, found: Searched) -> int | None:
-    """As many as keep the promise together in a long run: a good router needs fewer than chance, a slow queue more than short runs show.
+def _replicas_that_last(first: int, runs: _LongRuns, is_late: Callable[[], bool]) -> int | None:
+    """The fewest that meet the SLO together in a long run: a good router needs fewer than chance, a slow queue more than short runs show.
 
-    None where half as many more do not.
+    None where twice as many do not. Where it is late, the last number that was shown will do.
     """
-    first = found.n_replicas or 1
-
-    def is_enough(n_replicas: int) -> bool:
-        probe = probe_of(question, found.candidate, question.pace, n_replicas)
-        return _asked_long(question, probe)[1].reading.verdict == "met"
-
-    enough = next((n for n in range(first, first + max(2, first // 2) + 1) if is_enough(n)), None)
-    while enough is not None and 1 < enough <= first and is_enough(enough - 1):
-        enough -= 1
+    too_few, enough, step = 0, first, 1
+    if runs.is_enough(first):
+        while enough > 1 and not is_late() and runs.is_enough(max(enough - step, 1)):
+            enough, step = max(enough - step, 1), 2 * step
+        too_few = max(enough - step, 0)
+    else:
+        while not runs.is_enough(enough):
+            too_few, enough, step = enough, enough + step, max(2 * step, first // 8)
+            if too_few >= first * _MOST_RATIO + 1:
+                return None
+    while enough - too_few > 1 and not is_late():
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if runs.is_enough(middle) else (middle, enough)
     return enough
 
 
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
-    """The smallest number of these replicas, each with its part of the traffic, whose weakest link is within its limit in short runs.
+    """The smallest number of these replicas, each with its part of the traffic, whose weakest latency is within its limit in short runs.
 
-    A part of traffic that comes in bursts has smaller bursts: there all replicas are asked together.
+    A part of traffic that comes in bursts has smaller bursts: there replicas are simulated together.
     """
     readings = dict[int, Reading]()
 
@@ -100,17 +160,18 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
         too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
         if question.rate_per_s / too_few < _IDLE_FRACTION * bound.requests_per_s:
             last = readings[too_few]
-            return Searched(candidate, None, f"not even idle replicas keep the promise; {last.why}", len(readings), last.margin_ratio)
+            return Searched(candidate, None, f"not even idle replicas meet the SLO; {last.why}", len(readings), last.margin_ratio)
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
     return Searched(candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio)
 
 
-def sized(question: SizingQuestion, found: Searched) -> SizedKind:
-    """All that is to be said of the best replicas of a device."""
+def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_s: TimeLeft) -> SizedKind:
+    """The best replicas of a device under the whole traffic."""
     candidate, n_replicas = found.candidate, found.n_replicas or 1
     hardware = candidate.offer.hardware
+    without_one = None if n_replicas == 1 else runs.served(question.pace, n_replicas - 1)[0]
     return SizedKind(
         hardware_id=hardware.hardware_id,
         hardware=hardware.name,
@@ -119,11 +180,19 @@ def sized(question: SizingQuestion, found: Searched) -> SizedKind:
         n_replicas=n_replicas,
         n_devices=n_replicas * candidate.n_devices,
         usd_per_hour=None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas,
-        paces={pace: _paced(question, candidate, pace, n_replicas) for pace in PACES},
+        paces=_decided({pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), time_left_s) for pace in PACES}),
         asked_pace=question.pace,
         rate_per_s=question.rate_per_s,
-        without_one=None if n_replicas == 1 else _served(question, probe_of(question, candidate, question.pace, n_replicas - 1))[0],
+        without_one=without_one,
     )
+
+
+def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
+    """Steps that are faster make nobody wait longer: where likely ones meet the SLO, what noise leaves open at fast ones is met."""
+    fast = paces["fast"]
+    if fast.served.verdict == "undecided" and paces["likely"].served.verdict == "met":
+        paces["fast"] = replace(fast, served=replace(fast.served, verdict="met"))
+    return paces
 
 
 def _rank(found: Searched) -> tuple[float, float, float]:
@@ -152,10 +221,13 @@ def _served_per_s(run: Run) -> float:
     return half / max(int(spans_ns.min()), 1) * NS_PER_S
 
 
-def _paced(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replicas: int) -> PacedAnswer:
-    """All replicas under all the traffic, asked long; how much more they carry is asked closely at the pace in question, else roughly."""
+def _paced(
+    question: SizingQuestion, candidate: Candidate, pace: Pace, long_run: tuple[ServedBy, Probe], time_left_s: TimeLeft
+) -> PacedAnswer:
+    """The replicas under the traffic, simulated long; their capacity is located closely at the pace in question, else roughly."""
+    served, known = long_run
+    n_replicas = served.n_replicas
     probe = probe_of(question, candidate, pace, n_replicas)
-    served, known = _served(question, probe)
     capacity = find_capacity(
         probe,
         CapacityQuestion(
@@ -165,6 +237,7 @@ def _paced(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replica
             highest_load=question.rate_per_s * 64,
             resolution_ratio=question.resolution_ratio,
             proof_effort=_SURE_EFFORT if pace == question.pace else None,
+            time_left_s=time_left_s,
         ),
         (known,),
     )
@@ -173,14 +246,14 @@ def _paced(question: SizingQuestion, candidate: Candidate, pace: Pace, n_replica
     return PacedAnswer(step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each))
 
 
-def _served(question: SizingQuestion, probe: ReplicaProbe) -> tuple[ServedBy, Probe]:
-    run, known = _asked_long(question, probe)
+def _served(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> tuple[ServedBy, Probe]:
+    run, known = _asked_long(question, probe, time_left_s)
     served = ServedBy(
         n_replicas=probe.n_replicas,
         verdict=known.reading.verdict,
         summary=request_summaries.summarise_requests(run),
         judgement=promises.judge_objective(run, question.objective),
-        in_flight_load=_in_flight(run) / probe.n_replicas,
+        in_flight_load=_in_flight(run) / probe.n_together,
     )
     return served, known
 
@@ -195,14 +268,18 @@ def _in_flight(run: Run) -> float:
     return float((ended_ns - came_ns).sum()) / max(int(ended_ns.max(initial=0)) - int(came_ns.min(initial=0)), 1)
 
 
-def _asked_long(question: SizingQuestion, probe: ReplicaProbe) -> tuple[Run, Probe]:
-    """A long run under the traffic, and a longer one where that is undecided."""
-    load = question.rate_per_s
-    for effort in (_SURE_EFFORT, _SURE_EFFORT + 1):
+def _asked_long(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> tuple[Run, Probe]:
+    """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
+    load, first, n_before = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0, 0
+    for effort in range(first, _MOST_EFFORT + 1):
+        before_s = time_left_s()
         run = probe.run(load, effort)
         known = Probe(offered_load=load, effort=effort, reading=reading_of(run, promises.judge_objective(run, question.objective)))
-        if known.reading.verdict != "undecided":
+        left_s = time_left_s()
+        is_longest = known.reading.n_requests <= n_before or (left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s))
+        if known.reading.verdict != "undecided" or is_longest:
             break
+        n_before = known.reading.n_requests
     return run, known
 
 

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import Capacity
+from inferometer.decide.capacity import Capacity, no_limit
 from inferometer.decide.traffic import Traffic
 from inferometer.records import promises, request_summaries
 from inferometer.simulate import cluster_config, deployment
 from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
 from inferometer.stats.estimate import Verdict
+
+
+def unlimited() -> Callable[[], float]:
+    """No limit of time."""
+    return no_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +33,16 @@ class SizingQuestion:
     """Of the capacities that are shown."""
     router: cluster_config.Router = "least-loaded"
     pace: deployment.Pace = "likely"
-    """At which step times the promise is to be kept."""
+    """At which step times the SLO is to be met."""
+    requests_cap: int | None = None
+    """Of a simulation; None: as many as decide it, within the traffic's own limit."""
+    time_limit: Callable[[], Callable[[], float]] = unlimited
+    """Called where the work on a device begins: from then on it counts the seconds that are left."""
 
     @property
     def traffic(self) -> Traffic:
         """The requests, at any load."""
-        return Traffic(spec=self.spec, n_requests=self.n_requests)
+        return Traffic(spec=self.spec, n_requests=self.n_requests, requests_cap=self.requests_cap)
 
     @property
     def is_dealt_alike(self) -> bool:
@@ -52,6 +61,8 @@ class Searched(NamedTuple):
     n_probes: int
     margin_ratio: float | None = None
     """What was seen of the weakest link / its limit, last."""
+    is_examined: bool = True
+    """False: the time was over."""
 
     @property
     def usd_per_hour(self) -> float:
@@ -131,7 +142,7 @@ class SizedKind:
         return None if kept is None else kept / self.rate_per_s - 1
 
 
-Map = Callable[[Callable[["Task"], "Done"], Iterable["Task"]], Iterable["Done"]]
+Map = Callable[[Callable[["Task", "unlimited"], "Done"], Iterable["Task", "unlimited"]], Iterable["Done"]]
 """``map``, in this process or in many."""
 
 
@@ -157,4 +168,4 @@ class Bound(NamedTuple):
     n_devices: int
 
 
-__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task"]
+__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task", "unlimited"]
