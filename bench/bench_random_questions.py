@@ -9,7 +9,6 @@ use the clock says nothing about the command: there its CPU seconds (with all it
 
 import argparse
 import os
-import random
 import resource
 import shlex
 import signal
@@ -20,6 +19,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
+import numpy as np
 from results_log import log_row
 
 from inferometer.spec import catalog
@@ -39,6 +39,19 @@ SLOS = (
     "e2e:p95<30s",
     "e2e:p99<60s, ttft:p95<5s",
 )
+
+
+class Draw:
+    """Choices from a seed."""
+
+    def __init__(self, seed):
+        self._rng = np.random.default_rng(list(seed.encode()))
+
+    def choice(self, among):
+        return among[self._rng.integers(len(among))]
+
+    def sample(self, among, n):
+        return [among[index] for index in self._rng.choice(len(among), n, replace=False)]
 
 
 class Asked(NamedTuple):
@@ -94,7 +107,7 @@ def main():
     chosen = parser.parse_args()
     failures = []
     for verb in chosen.verbs:
-        draw, done = random.Random(f"{verb} {chosen.seed}"), []
+        draw, done = Draw(f"{verb} {chosen.seed}"), []
         for _ in range(chosen.n):
             one = asked(question(verb, draw))
             done.append(one)

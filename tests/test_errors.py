@@ -12,7 +12,7 @@ CLASSES = [member for member in vars(errors).values() if inspect.isclass(member)
 CODES = {
     "InferometerError": 1,
     "SpecError": 2,
-    "TooLargeError": 2,
+    "TooLargeError": 6,
     "MeasureError": 3,
     "EngineError": 3,
     "RecordError": 4,

@@ -4,7 +4,7 @@ The tree (exit code behind each class)::
 
     InferometerError                1
     ├── SpecError                   2   the question was bad: a value, a file, a flag
-    │   └── TooLargeError           2   devices of more memory, or more of them, would do
+    │   └── TooLargeError           6   devices of more memory, or more of them, would do
     ├── MeasureError                3   the measurement failed or is INVALID
     │   └── EngineError             3   the engine under test failed or died
     ├── RecordError                 4   a record cannot be read or written
@@ -53,7 +53,9 @@ class SpecError(InferometerError):
 
 
 class TooLargeError(SpecError):
-    """What is asked for does not fit into the memory of so many devices."""
+    """What is asked for does not fit into the memory of these devices: an answer to the question, not a bad question."""
+
+    exit_code: ClassVar[int] = 6
 
 
 class MeasureError(InferometerError):

@@ -8,6 +8,7 @@ import click
 from inferometer.cli import answer, capacity_live, cluster_options, decision_pages, executor_options, sizing_question, time_limit
 from inferometer.cli.capacity_text import CapacityAnswer, CapacityRow, PacedCapacity, capacity_text, paced
 from inferometer.cli.deployment import takes_deployment
+from inferometer.cli.missed import what_serves_one
 from inferometer.cli.sizing_cautions import check_prompts
 from inferometer.cli.workload_options import requests_cap, takes_workload
 from inferometer.decide import capacity, lone_request, probing, traffic
@@ -15,7 +16,6 @@ from inferometer.simulate.cluster_config import Router
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import types
-from inferometer.units import format_number
 
 _UNITS: Final = {"requests_per_s": "requests/s", "users": "users"}
 _SPAN_RATIO: Final = 1e4
@@ -137,8 +137,7 @@ def _meets_nowhere(found: CapacityRow) -> bool:
 def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> str | None:
     """What would answer more, or meet an SLO that no load meets."""
     if alone is not None and alone.margin_ratio > 1:
-        wider = f"limits at least {format_number(1.05 * alone.margin_ratio)} times as long"
-        return f"{wider}, a faster device (--hardware), more of them (--tp), or fewer bits (--quantization)"
+        return what_serves_one(alone)
     if _meets_nowhere(found):
         return "longer limits, more devices (--tp), less bursty traffic (--burstiness 1), or shorter prompts (--workload FILE)"
     return None if found.is_resolved else "a longer --time-limit, or a larger --requests, narrows the interval"

@@ -1,6 +1,7 @@
 """inferometer predict: what would a model do on a device, from its datasheet or from a fitted model?"""
 
 import shlex
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from inferometer.cli.deployment import transfer_option
 from inferometer.cli.format_option import FORMAT, FORMAT_OR_NONE
 from inferometer.cli.predict_text import predict_text
 from inferometer.cli.prediction import FittedSpeeds, PredictAnswer, fitted_speeds, likely_changes, server_speeds, sparsity_gain
-from inferometer.errors import SpecError
+from inferometer.errors import SizingError, SpecError
 from inferometer.fit.server_fit import ServerFit
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
@@ -75,6 +76,7 @@ def command(model: str, hardware: str | None, *, what_if: bool, as_json: bool, *
     """What would MODEL do on a device: parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost, energy?
 
     Answers say what they rest on: *datasheet*, *measured ceilings* (--hardware this) or *fitted* (--fit), always with an interval.
+    Exit 6: it does not fit; the smallest --tp that does is named.
     """
     asked = _asked(model, hardware, flags)
     scenario = _scenario(asked, flags)
@@ -86,8 +88,15 @@ def command(model: str, hardware: str | None, *, what_if: bool, as_json: bool, *
         fitted=fitted,
         sparsity=sparsity_gain(scenario),
         what_ifs=likely_changes(scenario) if what_if else (),
+        fewest_tensor_parallel=None if sheet.sizes.memory.fits else _fewest_tensor_parallel(scenario, flags),
     )
     give(answer, as_json=as_json, show=predict_text)
+    sys.exit(0 if sheet.sizes.memory.fits else SizingError.exit_code)
+
+
+def _fewest_tensor_parallel(scenario: Scenario, flags: dict[str, Any]) -> int | None:
+    question = datasheet.memory_question(scenario, utilization_fraction=flags["gpu_memory_utilization"])
+    return memory.fewest_tensor_parallel(question, lambda one: memory.memory_budget(one, scenario.batch_size).fits)
 
 
 class _Asked(NamedTuple):

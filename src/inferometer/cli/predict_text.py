@@ -8,6 +8,7 @@ from rich.text import Text
 
 from inferometer.cli.prediction import PredictAnswer, WhatIfRow
 from inferometer.perfmodel.datasheet import DatasheetPrediction, PhaseAnswer
+from inferometer.perfmodel.memory import how_it_fits
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_bytes, format_count, format_duration, format_fraction, format_number, format_rate
 
@@ -71,14 +72,10 @@ def _lines(answer: PredictAnswer) -> list[str]:
     largest = sheet.sizes.largest_batch_size
     batch = f"at most {largest:,} at once fit" if largest else "not even one request fits"
     lines = [f"LIMIT  prefill: {by[0]}, decode: {by[1]}; {batch} in memory", f"TRUST  {trust}"]
-    return (
-        lines
-        if sheet.sizes.memory.fits
-        else [
-            *lines,
-            "NEXT   more devices (--tp), fewer bits (--quantization), or fewer at once (--batch); times below are as if it fitted",
-        ]
-    )
+    if sheet.sizes.memory.fits:
+        return lines
+    fewer = f"; or {largest:,} at once (--batch)" if largest else ""
+    return [*lines, f"NEXT   {how_it_fits(answer.fewest_tensor_parallel)}{fewer}; times below are as if it fitted"]
 
 
 def _answered(answer: PredictAnswer) -> tuple[Estimate, Estimate, Estimate]:

@@ -68,6 +68,8 @@ class PredictAnswer:
     sparsity: WhatIfRow | None
     """What --sparsity gains over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
+    fewest_tensor_parallel: int | None = None
+    """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it fits."""
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:

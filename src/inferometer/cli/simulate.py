@@ -12,6 +12,7 @@ from inferometer.cli import (
     executor_options,
     gate_options,
     memory_check,
+    missed,
     recording_options,
     simulate_text,
     simulation_length,
@@ -90,8 +91,11 @@ def command(
             simulated = simulate_workload(simulator, executor, record_steps=has_steps, record_parts=has_parts)
     if recording.folder is not None:
         simulated = store(simulated, recording.folder)
-    give(simulated.answer, as_json=flags["as_json"], show=simulate_text.simulate_text)
-    sys.exit(_EXIT_CODES[simulated.answer.verdict])
+    said = simulated.answer
+    if said.verdict == "missed" and objective is not None:
+        said = replace(said, next_step=missed.next_of_simulation(servers.deployment, simulator.workload.plan, objective))
+    give(said, as_json=flags["as_json"], show=simulate_text.simulate_text)
+    sys.exit(_EXIT_CODES[said.verdict])
 
 
 __all__ = ["ANSWER", "command"]

@@ -74,7 +74,8 @@ def _verdict_lines(answer: simulation.SimulateAnswer) -> list[str]:
             weakest = judgement.weakest
             lines.append(f"       {pace} step times: {judgement.verdict}; weakest {weakest.threshold.text}: {weakest.why}")
     lines += [f"       draws: {level_ends.verdicts_of_draws(answer.levels)}"] if level_ends.are_draws(answer.levels) else []
-    return [*lines, f"       {request_tables.goodput_text(judged[0][1])}"]
+    lines.append(f"       {request_tables.goodput_text(judged[0][1])}")
+    return [*lines, *([f"NEXT   {answer.next_step}"] if answer.next_step else [])]
 
 
 def _why_open(answer: simulation.SimulateAnswer) -> str:

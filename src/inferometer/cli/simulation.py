@@ -74,6 +74,8 @@ class SimulateAnswer:
     cautions: tuple[types.Caution, ...]
     record: str | None
     """The folder of the likely run."""
+    next_step: str | None = None
+    """What would meet a missed objective."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

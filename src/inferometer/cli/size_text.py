@@ -69,7 +69,7 @@ def _instead(answer: SizeAnswer) -> str:
     """What else could be asked, where nothing keeps the promise."""
     nearest = answer.impossible[0]
     longer = "" if nearest.margin_ratio is None else f"limits {format_number(1.05 * nearest.margin_ratio)} times as long, "
-    return f"TRY    {longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits (--quantization)"
+    return f"NEXT   {longer}other devices (--gpus), more of them to a replica (--tp), or fewer bits (--quantization)"
 
 
 def _refused(answer: SizeAnswer) -> list[str]:

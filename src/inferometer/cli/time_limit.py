@@ -5,14 +5,16 @@ The clock is that of the process's own computing (CPU time): on a machine that o
 
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from inferometer.units import parse_duration_s
 
 
-class Deadline(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Deadline:
     """An instant on this process's clock."""
 
     at_s: float
@@ -22,7 +24,8 @@ class Deadline(NamedTuple):
         return self.at_s - time.process_time()
 
 
-class TimeLimit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
     """Seconds of computing, which begin where the work begins."""
 
     limit_s: float

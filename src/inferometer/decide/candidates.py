@@ -203,7 +203,7 @@ def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs)
         deployment = deploy(model, engine, offer.hardware, step_times, knobs)
         return Candidate(offer=offer, deployment=deployment, own=tuple(knobs.own.items()))
     except TooLargeError as error:
-        return refusal(error.what, is_too_large=True)
+        return refusal(f"{error.what}; try {error.try_}", is_too_large=True)
     except SpecError as error:
         return refusal(error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}")
 

@@ -56,7 +56,7 @@ class FailureOutcome:
 
 
 def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureOutcome | None:
-    """What comes of it; None where there is one replica, a trace is too short to tell, requests follow one another, or there are too many."""
+    """What comes of it; None where there is one replica, a trace is too short, requests follow one another, or they are too many."""
     span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
     if question.rate_per_s * span_s > _MOST_LONG_RUNS * question.traffic.most_requests:
         return None

@@ -1,10 +1,10 @@
 """How many replicas of which kind meet an SLO under some traffic, and which are the cheapest?
 
-Of each kind of replica a lone request is timed first: what it misses, no number of replicas meets. Then comes the smallest number that meets
-the SLO when each gets an equal part of the traffic (Poisson traffic that is dealt at random is Poisson traffic; other traffic is dealt by
-the router already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica were busy all the time, are
-not searched; the most promising come first, so that a time limit leaves out the others. The best of each device is then simulated with its
-router at length, at both ends of what is known of its step times, with one replica less, and for its capacity.
+Of each kind of replica a lone request is timed first: what it misses, no number of replicas meets. Then comes the smallest number that
+meets the SLO when each gets an equal part of the traffic (Poisson traffic that is dealt at random is Poisson traffic; other traffic is
+dealt by the router already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica were busy all the
+time, are not searched; the most promising come first, so that a time limit leaves out the others. The best of each device is then
+simulated with its router at length, at both ends of its step times, with one replica less, and for its capacity.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Final
 from inferometer.decide import replica_bounds
 from inferometer.decide.candidate_probes import probe_of
 from inferometer.decide.candidates import Candidate
-from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity, no_limit
+from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.lone_request import lone_request
 from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe, reading_of
 from inferometer.decide.sizing_types import Bound, Done, Map, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task

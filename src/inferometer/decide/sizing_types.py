@@ -142,7 +142,7 @@ class SizedKind:
         return None if kept is None else kept / self.rate_per_s - 1
 
 
-Map = Callable[[Callable[["Task", "unlimited"], "Done"], Iterable["Task", "unlimited"]], Iterable["Done"]]
+Map = Callable[[Callable[["Task"], "Done"], Iterable["Task"]], Iterable["Done"]]
 """``map``, in this process or in many."""
 
 

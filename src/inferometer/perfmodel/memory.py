@@ -1,6 +1,7 @@
 """What does a device's memory hold, how large a batch fits, and what do the logits of a whole prompt cost?"""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from inferometer.errors import SpecError
@@ -151,6 +152,32 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     return max(int((budget.free_bytes + budget.kv_bytes) / block_bytes), 0)
 
 
+def fewest_tensor_parallel(question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]) -> int | None:
+    """The smallest tensor-parallel size at which the devices of a replica hold this; None where none up to 64 does.
+
+    Example
+    -------
+    >>> from inferometer.spec.catalog import find_hardware, find_model
+    >>> model, hardware, engine = find_model("llama-3.1-70b"), find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16")
+    >>> question = MemoryQuestion(model=model, engine=engine, hardware=hardware, context_tokens=640, prompt_tokens=512)
+    >>> fewest_tensor_parallel(question, lambda one: memory_budget(one, 1).fits)
+    2
+    """
+    for n_tensor in (1, 2, 4, 8, 16, 32, 64):
+        engine = replace(question.engine, tensor_parallel_size=n_tensor)
+        plan = None if question.plan is None else replace(question.plan, n_tensor=n_tensor)
+        if question.model.attention.n_heads % n_tensor == 0 and holds(replace(question, engine=engine, plan=plan)):
+            return n_tensor
+    return None
+
+
+def how_it_fits(n_tensor: int | None) -> str:
+    """What to try, of what ``fewest_tensor_parallel`` found."""
+    if n_tensor is None:
+        return "fewer bits (--quantization int4), a device with more memory, or a smaller model: no --tp up to 64 holds it"
+    return f"--tp {n_tensor}, the smallest that fits"
+
+
 def logits_trap(model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int) -> LogitsTrap:
     """What would logits of every position of the prompts cost, against those of the last?"""
     return LogitsTrap(
@@ -170,6 +197,8 @@ __all__ = [
     "LogitsTrap",
     "MemoryBudget",
     "MemoryQuestion",
+    "fewest_tensor_parallel",
+    "how_it_fits",
     "largest_batch_size",
     "logits_trap",
     "memory_budget",

@@ -188,10 +188,12 @@ def _kv_blocks(
     )
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
     if n_blocks < 2:
+        n_seqs = knobs.shared["max_num_seqs"]
+        fewest = memory.fewest_tensor_parallel(question, lambda one: memory.n_kv_blocks_that_fit(one, max_num_seqs=n_seqs) >= 2)
         raise TooLargeError(
             f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x {hardware.name}",
             where="--hardware, --tp",
-            try_="more devices (--tp), fewer bits (--quantization), or a larger device",
+            try_=memory.how_it_fits(fewest),
         )
     return _KvBlocks(n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly")
 

@@ -4,7 +4,7 @@ Nothing is downloaded and no network is asked: an id is looked up in the local h
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -122,12 +122,18 @@ def _cached(text: str) -> ResolvedModel | None:
     folders = [repository / "snapshots" / _REVISION.text_of(named).strip()] if named.is_file() else []
     folders += sorted((repository / "snapshots").glob("*"))
     usable = [folder for folder in folders if (folder / "config.json").is_file()]
-    return _folder(usable[0], "hub_cache") if usable else None
+    if not usable:
+        return None
+    found = _folder(usable[0], "hub_cache")
+    return replace(found, spec=replace(found.spec, hf_id=text))
 
 
 def _catalogued(text: str) -> ResolvedModel | None:
     model = known_model(text)
-    return None if model is None else ResolvedModel(kind="catalog", path=None, spec=model, weights_available=False)
+    if model is None:
+        return None
+    named = replace(model, hf_id=text) if "/" in text else model  # what is served is what was asked for, not the variant known here
+    return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
 
 
 def _unknown(text: str) -> SpecError:

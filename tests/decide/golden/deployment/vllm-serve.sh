@@ -1,8 +1,8 @@
 #!/bin/sh
-# One replica of meta-llama/Llama-3.1-8B for vLLM 0.32.0: 2 x NVIDIA H100 SXM5 80GB.
+# One replica of meta-llama/Llama-3.1-8B-Instruct for vLLM 0.32.0: 2 x NVIDIA H100 SXM5 80GB.
 set -eu
-exec vllm serve meta-llama/Llama-3.1-8B \
-  --served-model-name meta-llama/Llama-3.1-8B \
+exec vllm serve meta-llama/Llama-3.1-8B-Instruct \
+  --served-model-name meta-llama/Llama-3.1-8B-Instruct \
   --host 0.0.0.0 \
   --port 8000 \
   --dtype bfloat16 \
