@@ -55,6 +55,39 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
     assert 1 < nearest["margin_ratio"] < other["margin_ratio"]
 
 
+def test_a_kind_that_misses_when_idle_is_out_before_replicas_are_counted():
+    """Once, replicas were raised by half again and again: 1,530 of them were simulated."""
+    code, said = size("--rate", "20", "--gpus", "l40s", slo="ttft:p95<1s, tpot:p95<5ms", model="llama-3.1-70b")
+    assert code in {6, 10}
+    code, said = size("--rate", "200", "--gpus", "l4", slo="ttft:p95<100ms")
+    assert code == 10
+    assert "not even idle replicas meet the SLO" in said["impossible"][0]["why"]
+
+
+def test_what_the_time_limit_leaves_out_is_counted():
+    flags = ("--rate", "2", "--gpus", "l40s", "--time-limit", "1ms", "--max-num-seqs", "64,128,256")
+    _, said = size(*flags)
+    assert said["n_unexamined"] == 2
+    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags]
+    assert "2 not examined within the time limit (--time-limit)" in " ".join(CliRunner().invoke(app, words).stdout.split())
+
+
+def test_i_have_two_gpus():
+    code, said = size("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2")
+    rows = said["best_use"]["rows"]
+    assert code == 0
+    assert rows[0]["needs_quality_check"] is False
+    assert rows[0]["n_devices"] == 2
+    assert {row["weights_dtype"] for row in rows} == {"bfloat16", "float8", "int4"}
+    assert all(row["needs_quality_check"] for row in rows if row["weights_dtype"] != "bfloat16")
+    assert rows[0]["kept_requests_per_s"] <= rows[0]["located_requests_per_s"] == said["rate_per_s"]
+    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL[2:], "--total-gpus", "2", "--gpus", "h100_sxm"]
+    text = " ".join(CliRunner().invoke(app, words).stdout.split())
+    assert "OFFER TP" in text
+    assert "needs a quality check" in text
+    assert "NEXT the files that deploy it: inferometer size llama-3.1-8b" in text
+
+
 def test_a_model_that_fits_nowhere():
     with pytest.raises(InferometerError, match=r"nothing that is on offer can serve 'llama-3\.1-405b'") as caught:
         size("--rate", "1", "--gpus", "l4", model="llama-3.1-405b")

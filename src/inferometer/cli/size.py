@@ -13,6 +13,7 @@ from inferometer.cli import (
     decision_pages,
     deployment_folder,
     executor_options,
+    size_best_use,
     size_text,
     sized_folder,
     sizing_cautions,
@@ -41,6 +42,7 @@ _EXIT_CODES: Final = {"met": 0, "missed": 10, "undecided": 11}
 Examples:
   inferometer size llama-3.1-8b --rate 20 --workload chat --slo 'ttft:p95<1s, tpot:p95<100ms' --gpus h100_sxm,l40s --tp 1,2
   inferometer size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus a100_80gb_sxm --tp 1 --quantization int4
+  inferometer size llama-3.1-8b --total-gpus 2 --slo 'ttft:p95<1s, tpot:p95<50ms' --gpus h100_sxm
 
 A trace (--workload FILE) or a workload with a profile is sized for its busiest window; then replicas come and go with it.
 """,
@@ -83,6 +85,11 @@ A trace (--workload FILE) or a workload with a profile is sized for its busiest 
 @click.option(
     "--probe-requests", type=click.IntRange(min=100), default=1000, show_default=True, help="Of a short simulation; long: 4 times."
 )
+@click.option(
+    "--total-gpus",
+    type=click.IntRange(min=1, max=1024),
+    help="I have this number of them: the layout that carries the most requests/s within the SLO, in the published format and in others.",
+)
 @time_limit.time_limit_option("10s")
 @decision_pages.report_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the files that run, watch and check the answer.")
@@ -102,6 +109,8 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
     if flags["out"] is not None:
         _check_is_deployed(flags["engine"])
         deployment_folder.check_free(flags["out"], is_forced=flags["force"])
+    if flags["total_gpus"] is not None:
+        size_best_use.check_flags(flags)
     grid = sizing_offers.grid_of(flags, resolved)
     offers = sizing_offers.offers_of(flags["gpus"], table, fits, spec, sizing_offers.asked_of_fits(flags, _given()))
     tried = candidates.candidates_of(spec, offers, grid)
@@ -113,6 +122,10 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
             try_="larger devices, more of them (--tp), fewer bits (--quantization), or another --dtype",
         )
     sizing_cautions.check_contexts(asked.question, tried)
+    if flags["total_gpus"] is not None:
+        best = size_best_use.answer_of(resolved, asked.question, tried, where, flags)
+        answer.give(best, as_json=flags["as_json"], show=size_text.size_text)
+        sys.exit(_EXIT_CODES[best.verdict])
     n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
     limit: time_limit.TimeLimit = flags["time_limit"].share(executor_options.share_of_part(where, n_devices))
     asked = asked._replace(question=replace(asked.question, time_limit=limit))

@@ -5,6 +5,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from inferometer.cli.best_use_view import best_use_text
 from inferometer.cli.size_tables import size_tables, which
 from inferometer.cli.sizing import Impossible, SizeAnswer
 from inferometer.cli.sizing_rows import KindRow, PaceRow
@@ -20,6 +21,9 @@ _WORDS: Final = ("ANSWER", "FAILS", "WHY", "COST", "OWN")
 
 def size_text(answer: SizeAnswer) -> RenderableType:
     """The whole answer."""
+    if answer.best_use is not None:
+        cautions = [f"{caution.text} – {caution.remedy}" for caution in answer.cautions]
+        return best_use_text(answer.best_use, answer.model_id, answer.workload_name, answer.objective, cautions)
     parts: list[RenderableType] = [Text(_headline(answer), style="bold")]
     pick = answer.pick
     if pick is not None:

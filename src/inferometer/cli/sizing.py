@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.cli import sizing_cautions, sizing_over_time
+from inferometer.cli.best_use_view import BestUse
 from inferometer.cli.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
 from inferometer.decide.failure import FailureOutcome
@@ -57,6 +58,8 @@ class SizeAnswer:
     """Of the pick, where it has several replicas."""
     over_time: sizing_over_time.OverTime | None = None
     """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
+    best_use: BestUse | None = None
+    """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then what the best of them carries."""
 
 
 def size_answer(

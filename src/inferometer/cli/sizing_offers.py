@@ -22,6 +22,11 @@ _KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), 
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 
 
+OFFERED_FORMATS: Final = "float8,int4"
+OFFERED_KV_DTYPES: Final[tuple[types.DType | None, ...]] = (None, "float8")
+"""Of weights and of the KV cache, besides the published ones."""
+
+
 class Fit(NamedTuple):
     """A fit that was named on the command line."""
 
@@ -125,13 +130,16 @@ def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | No
 
 
 def grid_of(flags: dict[str, Any], model: resolve.ResolvedModel) -> Grid:
-    """What is to be tried on each."""
+    """What is to be tried on each; other formats are offered where the best use of given devices is wanted, and no format is named."""
+    has_total = flags["total_gpus"] is not None
+    formats = flags["quantization"] or (OFFERED_FORMATS if has_total else None)
     return Grid(
         tensor_parallel_sizes=parse_counts(flags["tp"], where="--tp"),
         pipeline_parallel_sizes=None if flags["pp"] is None else parse_counts(flags["pp"], where="--pp"),
         dtype=flags["dtype"],
         policy=flags["engine"],
-        quantizations=_quantizations(flags["quantization"], model),
+        quantizations=_quantizations(formats, model),
+        kv_cache_dtypes=OFFERED_KV_DTYPES if has_total and flags["quantization"] is None else (None,),
         max_num_seqs=parse_counts(flags["seats"], where="--max-num-seqs"),
         max_num_batched_tokens=parse_counts(flags["step_tokens"], where="--max-num-batched-tokens"),
         own=tuple(_values(text) for text in flags["own"]),

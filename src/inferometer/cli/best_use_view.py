@@ -1,0 +1,157 @@
+"""What is the best use of a number of devices, as ``inferometer size --total-gpus`` answers it?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from inferometer import suggestions
+from inferometer.decide.best_use import FoundUse, Use
+from inferometer.report.request_terminal import table_text
+from inferometer.report.tables import TextTable
+from inferometer.spec.types import DType
+from inferometer.units import format_number
+
+_MOST_ROWS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseRow:
+    """One layout of the devices."""
+
+    hardware_id: str
+    hardware: str
+    layout: str
+    weights_dtype: str
+    kv_cache_dtype: str
+    tensor_parallel_size: int
+    n_replicas: int
+    n_prefill: int
+    """Of these that compute prompts only; 0: all do both."""
+    n_devices: int
+    located_requests_per_s: float
+    """The most that meets the SLO."""
+    kept_requests_per_s: float | None
+    """Shown to meet it, the noise of its requests considered; None where it was located roughly."""
+    broken_requests_per_s: float | None
+    needs_quality_check: bool
+    """Its number format is not the one in which the weights were published."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestUse:
+    """The layouts of a number of devices, those of the published format first, the best of each format first."""
+
+    n_total: int
+    rows: tuple[UseRow, ...]
+    n_candidates: int
+    n_unexamined: int
+    is_split_examined: bool
+    why_none: str | None
+    """Where no layout meets the SLO: what comes nearest."""
+    next_step: str | None
+
+    @property
+    def best(self) -> UseRow | None:
+        """The best that changes no quality; else the best of all."""
+        return next((row for row in self.rows if not row.needs_quality_check), self.rows[0] if self.rows else None)
+
+
+def best_use_of(model: str, n_total: int, found: Sequence[FoundUse], published: DType | None, asked: Sequence[object]) -> BestUse:
+    """The rows of what was found in each format."""
+    rows = [_row(use, published) for one in found for use in one.uses if use.requests_per_s]
+    rows.sort(key=lambda row: (row.needs_quality_check, -row.located_requests_per_s))
+    nearest = min((one.nearest for one in found if one.nearest is not None), key=lambda one: one.margin_ratio, default=None)
+    said = BestUse(
+        n_total=n_total,
+        rows=tuple(rows),
+        n_candidates=sum(one.n_candidates for one in found),
+        n_unexamined=sum(one.n_unexamined for one in found),
+        is_split_examined=all(one.is_split_examined for one in found if one.uses),
+        why_none=None if nearest is None else f"even a lone request misses it: {nearest.why}",
+        next_step=None,
+    )
+    best = said.best
+    if best is None:
+        step = "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits (--quantization)"
+    else:
+        rate = best.kept_requests_per_s or 0.9 * best.located_requests_per_s
+        formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
+        words = (model, *asked, "--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, "--rate", f"{rate:.3g}", *formats)
+        step = f"the files that deploy it: {suggestions.command('size', *words, '--out', 'deployment')}"
+    return BestUse(**{name: getattr(said, name) for name in BestUse.__slots__ if name != "next_step"}, next_step=step)
+
+
+def _row(use: Use, published: DType | None) -> UseRow:
+    candidate, capacity = use.candidate, use.capacity
+    engine = candidate.deployment.engine
+    return UseRow(
+        hardware_id=candidate.offer.hardware.hardware_id,
+        hardware=candidate.offer.hardware.name,
+        layout=candidate.layout,
+        weights_dtype=engine.quantization or engine.dtype,
+        kv_cache_dtype=engine.kv_cache_dtype or engine.dtype,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        n_replicas=use.n_replicas,
+        n_prefill=use.n_prefill,
+        n_devices=use.n_replicas * candidate.n_devices,
+        located_requests_per_s=use.requests_per_s,
+        kept_requests_per_s=capacity.kept_load,
+        broken_requests_per_s=capacity.broken_load,
+        needs_quality_check=engine.quantization != published or engine.kv_cache_dtype is not None,
+    )
+
+
+def best_use_lines(said: BestUse, model_id: str, workload_name: str, objective: str) -> list[RenderableType]:
+    """The answer, what other formats would gain, the best layouts."""
+    best = said.best
+    if best is None:
+        why = "" if said.why_none is None else f"; {said.why_none}"
+        head = f"ANSWER no layout of {said.n_total} devices meets {objective} for {model_id}, {workload_name}{why}"
+        return [Text(head, style="bold"), Text(f"NEXT   {said.next_step}")]
+    shown = f" (shown to meet it: {format_number(best.kept_requests_per_s)})" if best.kept_requests_per_s else ""
+    head = (
+        f"ANSWER {best.n_devices} x {best.hardware}: {_replicas(best)}, {best.layout}, serve up to "
+        f"{format_number(best.located_requests_per_s)} requests/s of {workload_name} within {objective}{shown}"
+    )
+    check = ["CHECK  its number format is not the published one: needs a quality check"] if best.needs_quality_check else []
+    others = {row.weights_dtype + row.kv_cache_dtype: row for row in reversed(said.rows) if row.needs_quality_check and row is not best}
+    offers = [
+        f"OFFER  {row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)} requests/s "
+        f"({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs a quality check"
+        for row in sorted(others.values(), key=lambda row: -row.located_requests_per_s)
+        if row.located_requests_per_s > best.located_requests_per_s
+    ]
+    left_out = f", {said.n_unexamined} not examined within the time limit (--time-limit)" if said.n_unexamined else ""
+    splits = "" if said.is_split_examined else "; splits into prompts and answers were not all examined"
+    tail = [f"TRIED  {said.n_candidates} kinds of replica{left_out}{splits}", f"NEXT   {said.next_step}"]
+    return [Text(head, style="bold"), *map(Text, [*check, *offers]), Text(""), table_text(_table(said)), *map(Text, tail)]
+
+
+def _table(said: BestUse) -> TextTable:
+    best_of = dict[tuple[str, int], UseRow]()
+    for row in said.rows:
+        best_of.setdefault((row.layout, row.n_prefill), row)
+    rows = [
+        (row.layout, _replicas(row), format_number(row.located_requests_per_s), "yes" if row.needs_quality_check else "no")
+        for row in list(best_of.values())[:_MOST_ROWS]
+    ]
+    header = ("layout", "replicas", "max req/s", "needs a quality check")
+    return TextTable(caption=f"Layouts of {said.n_total} devices", header=header, rows=tuple(rows))
+
+
+def _replicas(row: UseRow) -> str:
+    if row.n_prefill:
+        return f"{row.n_prefill} replicas for prompts and {row.n_replicas - row.n_prefill} for answers"
+    return f"{row.n_replicas} replica{'s' * (row.n_replicas > 1)}"
+
+
+def best_use_text(said: BestUse, model_id: str, workload_name: str, objective: str, cautions: Sequence[str]) -> RenderableType:
+    """The whole answer."""
+    lines = best_use_lines(said, model_id, workload_name, objective)
+    return Group(*lines, *(Text(f"CAUTION {text}") for text in cautions))
+
+
+__all__ = ["BestUse", "UseRow", "best_use_lines", "best_use_of", "best_use_text"]
