@@ -26,7 +26,7 @@ from inferometer.spec import catalog
 
 LIMITS_S = {"size": 20.0, "capacity": 10.0, "simulate": 10.0, "predict": 10.0}
 N_CORES = 2
-PATIENCE_S = 60.0
+PATIENCE_S = 240.0
 WORKLOADS = ("chat", "code", "reasoning", "long-context", "batch")
 RATES = (0.1, 0.5, 1, 2, 5, 10, 20, 50, 100)
 SLOS = (

@@ -162,11 +162,36 @@ def test_step_times_of_a_fit(tmp_path):
         (("--workload", "nothing-here"), ("--workload", "chat")),
         (("--speed-up", 2), ("--speed-up", "replays no trace")),
         (("--output-tokens", 2), ("--output-tokens", "replays no trace")),
-        (("--gpu-memory-utilization", 0.1), ("KV cache", "--tp")),
     ],
 )
 def test_impossible_questions(flags, words, tmp_path):
     check_refused(run(*LLAMA, *flags, folder=tmp_path), 2, *words)
+
+
+def test_a_model_without_room_names_the_smallest_tp_that_has_it(tmp_path):
+    """Exit 6: the question was good, and the answer is that it does not fit."""
+    check_refused(run(*LLAMA, "--gpu-memory-utilization", 0.1, folder=tmp_path), 6, "KV cache", "try: --tp 4, the smallest that fits")
+
+
+def test_noise_leaves_no_verdict_open(tmp_path):
+    """2,000 requests leave this p99 open; the simulation goes on by itself, and --requests stops it from doing so."""
+    words = (*LLAMA[:4], "--rate", 12, "--slo", "ttft:p99<1s")
+    capped, whole = (run(*words, *flags, folder=tmp_path) for flags in (("--requests", 500), ()))
+    assert "requests instead" not in capped.stderr
+    assert "noise leaves it undecided: 8,000 requests instead" in whole.stderr
+    likely = next(line for line in whole.stdout.splitlines() if "likely step times" in line)
+    assert "undecided" not in likely
+
+
+def test_a_missed_slo_says_what_would_meet_it(tmp_path):
+    flags = ("--hardware", "l40s", "--requests", 200)
+    busy, hopeless = (
+        run("simulate", "llama-3.1-8b", *flags, "--rate", rate, "--slo", slo, folder=tmp_path)
+        for rate, slo in ((40, "ttft:p50<1s"), (1, "ttft:p50<1ms"))
+    )
+    assert (busy.returncode, hopeless.returncode) == (10, 10)
+    assert "NEXT   fewer requests for each replica; the highest load that meets it: inferometer capacity llama-3.1-8b" in busy.stdout
+    assert "NEXT   limits at least" in hopeless.stdout
 
 
 def test_servegens_clients_come_as_their_statistics_say(tmp_path):
@@ -265,7 +290,7 @@ def test_replicas_that_share_experts(tmp_path):
 
 def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
     asked = ("simulate", "deepseek-v3", "--hardware", "h200_sxm", "--requests", 50, "--rate", 2)
-    assert run(*asked, folder=tmp_path).returncode == 2
+    assert run(*asked, folder=tmp_path).returncode == 6
     assert answered(*asked, "--data-parallel-size", 8, folder=tmp_path)["deployment"]["quantization"] == "float8"
 
 

@@ -121,7 +121,7 @@ def test_weights_lie_as_published_and_devices_go_by_short_names():
 
 
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():
-    with pytest.raises(SpecError, match=r"prompts are too long for every replica on offer: up to [\d,]+ tokens") as caught:
+    with pytest.raises(SpecError, match=r"prompts are too long for every replica: up to [\d,]+ tokens") as caught:
         size("--rate", "1", "--gpus", "l4", "--workload", "long-context", model="smollm2-135m")
     assert "fewer than 8,192" in caught.value.allowed
 
