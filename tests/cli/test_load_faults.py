@@ -1,8 +1,11 @@
 """A load test of a server that commits every fault there is: no request is lost, none hangs, each fault has its code."""
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -94,6 +97,14 @@ def test_all_faults_at_once(tmp_path):
     is_miscounted = np.array([by_number.get(str(row)) == "wrong-usage" for row in loaded.exchanges.request_index.tolist()])
     assert (loaded.requests.output_tokens[good & ~is_miscounted] == 12).all()
     assert np.count_nonzero(good) > 10
+
+
+@pytest.mark.slow
+def test_sixty_kinds_of_raw_answers_end_in_little_memory():
+    """The benchmark with four requests of each kind; its own assertions judge."""
+    bench = Path(__file__).parents[2] / "bench" / "bench_faults.py"
+    ended = subprocess.run([sys.executable, bench, "--requests", "256", "--rate", "30"], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
 
 
 @pytest.mark.parametrize("tokens", [1, 4])

@@ -196,7 +196,7 @@ def test_deep_and_odd_json_is_read(data):
 
 
 def test_a_count_that_is_none_is_absent():
-    assert said_by(b'{"usage":{"completion_tokens":-1,"prompt_tokens":99999999999}}').usage == (ABSENT, ABSENT, ABSENT)
+    assert said_by(b'{"usage":{"completion_tokens":-1,"prompt_tokens":99999999999}}').usage == (2**31 - 1, ABSENT, ABSENT)
 
 
 def test_a_count_above_max_tokens_counts_nothing_and_marks_the_answer():
@@ -212,6 +212,17 @@ def test_a_count_above_the_bytes_of_a_stream_is_false():
     events = (ROLE, delta("a"), delta("b", "length"), usage(5_000), DONE)
     assert of_events(*events, asked_output_tokens=10_000).error == "too_many_tokens"
     assert of_events(*events, asked_output_tokens=10_000, received_bytes=5_000).error == ""
+
+
+def test_more_token_ids_than_requested_and_impossible_prompts_are_false_too():
+    event = {"choices": [{"text": "a", "token_ids": [1] * 500}]}
+    assert of_events(event, DONE, asked_output_tokens=12)[1:3] == (1, "chunks")
+    assert of_events(event, DONE, asked_output_tokens=12).error == "too_many_tokens"
+    for count in (2**40, 10**30, 12_000_000):
+        false = of_events(ROLE, delta("a", "length"), usage(1, n_prompt=count), DONE)
+        assert (false.error, false.usage.prompt_tokens) == ("too_many_tokens", ABSENT)
+        assert of_events(ROLE, delta("a", "length"), usage(count), DONE).error == "too_many_tokens"
+    assert of_events(ROLE, delta("a", "length"), usage(1, n_prompt=9_000), DONE).error == "", "a server's own system prompt"
 
 
 def test_a_usage_without_a_choice_is_no_answer():

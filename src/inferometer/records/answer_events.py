@@ -87,7 +87,7 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 _NOTHING: Final = Said()
 _UNREADABLE: Final = Said(is_readable=False)
 _MAX_TOKENS: Final = 2**31 - 1
-"""More is no count."""
+"""More than any answer has: what is reported beyond it is false, and is not needed to the last digit."""
 
 
 def said_by(data: bytes, name: bytes = b"") -> Said:
@@ -162,7 +162,7 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _count(value: int | None) -> int:
-    return value if value is not None and 0 <= value <= _MAX_TOKENS else ABSENT
+    return ABSENT if value is None or value < 0 else min(value, _MAX_TOKENS)
 
 
 __all__ = ["DONE", "Said", "Usage", "said_by"]

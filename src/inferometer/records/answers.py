@@ -1,7 +1,7 @@
 """What did one answer say, which chunk brought how many of its tokens when, and how did it end?
 
 Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each chunk; the answer says which. A usage
-above ``max_tokens``, or above the bytes of the stream, is false: it counts nothing, and the answer is marked ``too_many_tokens``. How an
+above what can be (``max_tokens``, the bytes) is false: it counts nothing, and the answer is marked ``too_many_tokens``. How an
 answer's tokens are spread over its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where the
 counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
 """
@@ -19,6 +19,8 @@ TokenEnds: TypeAlias = Callable[[str], Sequence[int]]
 """After how many characters of a text does each of its tokens end?"""
 
 _NO_USAGE: Final = Usage(ABSENT, ABSENT, ABSENT)
+_MOST_ADDED_TOKENS: Final = 131_072
+"""To a prompt by the server: its template, and a long system prompt of its own."""
 _HTTP_OK: Final = range(200, 300)
 
 
@@ -82,9 +84,10 @@ def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answe
     if not is_stream and heard:
         heard = [heard[-1]._replace(read_index=0)]
     usage = _last_usage(heard)
-    has_false_count = usage.output_tokens > _most_tokens(frame, is_stream=is_stream)
+    has_false_count = _has_false_count(frame, heard, usage, is_stream=is_stream)
     if has_false_count:
-        heard = [one._replace(said=one.said._replace(usage=None)) for one in heard]
+        heard = [one._replace(said=one.said._replace(usage=None, n_token_ids=ABSENT)) for one in heard]
+        usage = usage._replace(prompt_tokens=ABSENT, cached_tokens=ABSENT)
     text_ends = None if token_ends is None else _asker(heard, token_ends)
     total, source = _total(heard, text_ends)
     chunks = _chunks(heard, total, source, text_ends)
@@ -126,10 +129,15 @@ def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[
     return per_event
 
 
-def _most_tokens(frame: RequestFrame, *, is_stream: bool) -> int:
-    """The most output tokens that this answer can have: as requested, and in a stream one for each byte."""
-    most = frame.asked_output_tokens
-    return min(most, frame.received_bytes) if is_stream else most
+def _has_false_count(frame: RequestFrame, heard: Sequence[_Heard], usage: Usage, *, is_stream: bool) -> bool:
+    """Does the server report more tokens than can be?
+
+    Output tokens are as many as requested at most, and in a stream one for each byte; a prompt has a token for each byte that was sent at
+    most, beside what the server adds to it.
+    """
+    most = min(frame.asked_output_tokens, frame.received_bytes) if is_stream else frame.asked_output_tokens
+    n_ids = sum(max(one.said.n_token_ids, 0) for one in heard)
+    return max(usage.output_tokens, n_ids) > most or usage.prompt_tokens > frame.sent_bytes + _MOST_ADDED_TOKENS
 
 
 def _total(heard: Sequence[_Heard], by_tokenizer: Callable[[], list[int]] | None) -> tuple[int, str]:

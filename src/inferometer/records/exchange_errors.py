@@ -70,7 +70,7 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     "no_end": ExchangeError(meaning="the stream ended without its last event", remedy=_SERVER_LOG),
     "empty_answer": ExchangeError(meaning="the answer has no token", remedy=_SERVER_LOG),
     "too_many_tokens": ExchangeError(
-        meaning="the server reports more output tokens than max_tokens, or than its answer has bytes",
+        meaning="the server reports more tokens than max_tokens, or than there were bytes",
         remedy="check who counts: the server's usage, or a proxy that drops max_tokens",
     ),
     # the client's own doing

@@ -65,8 +65,8 @@ def false_counts(evidence: LoadEvidence) -> ValidityReason | None:
     """Did the server report more tokens than an answer can have? Then none of its counts can be relied on."""
     n, n_false = len(evidence.exchanges.error), int((evidence.exchanges.error == "too_many_tokens").sum())
     if not n_false:
-        return reason("false counts", "VALID", "no answer has more output tokens than requested, or than can have come", "")
-    text = f"the server reports more output tokens than can have come for {share_text(n_false, n)} answers"
+        return reason("false counts", "VALID", "no answer has more tokens than can be", "")
+    text = f"the server reports more tokens than can be for {share_text(n_false, n)} answers"
     return reason("false counts", "INVALID", text, EXCHANGE_ERRORS["too_many_tokens"].remedy)
 
 
