@@ -24,9 +24,9 @@ def answered(*arguments, folder, exit_code=0):
     return json.loads(outcome.stdout)
 
 
-def p95_s(answer, latency, level=0):
+def p95_s(answer, latency, level=0, fraction=0.95):
     latencies = {one["latency"]: one for one in answer["levels"][level]["summary"]["latencies"]}
-    return next(one["seconds"]["value"] for one in latencies[latency]["percentiles"] if one["percentile_fraction"] == 0.95)
+    return next(one["seconds"]["value"] for one in latencies[latency]["percentiles"] if one["percentile_fraction"] == fraction)
 
 
 def test_the_answer_has_both_ends_and_says_what_it_rests_on(tmp_path):
@@ -318,3 +318,87 @@ def test_the_text_says_verdict_interval_and_goodput(tmp_path):
     assert "Goodput is" in text
     assert "(n too small)" in text, "300 requests carry no 99th percentile"
     assert "CAUTION step times are those of a datasheet" in text
+
+
+def cautions(answer):
+    return {caution["code"]: caution for caution in answer["cautions"]}
+
+
+def test_a_time_before_the_first_arrival_is_refused_and_what_was_not_sent_is_counted(tmp_path):
+    asked = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 5, "--requests", 2000)
+    check_refused(run(*asked, "--until", "1ms", folder=tmp_path), 2, "no request comes by 1 ms", "--until", "the first arrival")
+    answer = answered(*asked, "--until", "2s", folder=tmp_path)
+    n_sent = answer["levels"][0]["summary"]["n_requests"]
+    assert 0 < n_sent < 100
+    assert cautions(answer)["never sent"]["text"].startswith(f"sent {n_sent} of 2,000 requests: ")
+    assert "never sent" not in cautions(answered(*LLAMA, "--rate", 5, folder=tmp_path))
+
+
+def test_answers_that_the_longest_sequence_cuts_are_counted(tmp_path):
+    (tmp_path / "trace.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,400,44\n2023-11-16 18:15:50.9951690,900,400\n"
+    )
+    answer = answered(*LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 1024, folder=tmp_path)
+    caution = cautions(answer)["cut"]
+    assert "1 answers were cut: prompt and answer together reach max_model_len = 1024" in caution["text"]
+    assert caution["text"].endswith("they got 124 of 400 tokens")
+    assert "--max-model-len" in caution["remedy"]
+
+
+def test_tensorrt_llm_runs_with_its_defaults_on_a_model_with_a_long_context(tmp_path):
+    """Its server starts, reuses blocks of earlier prompts, and refuses only prompts that no step holds."""
+    mix = "n_requests = 60\narrivals = { kind = 'open', rate_per_s = 4 }\n"
+    for name, tokens in (("short", 500), ("long", 9000)):
+        lengths = f"prompt_tokens = {{ kind = 'constant', value = {tokens} }}\noutput_tokens = {{ kind = 'constant', value = 20 }}\n"
+        mix += f"[[classes]]\nname = '{name}'\n{lengths}"
+    mix += "system_prompts = { n_prompts = 2, popularity_exponent = 1.0, tokens = { kind = 'constant', value = 320 } }\n"
+    (tmp_path / "mix.toml").write_text(mix)
+    asked = (*LLAMA[:4], "--policy", "trtllm", "--workload", "mix.toml")
+    answer = answered(*asked, folder=tmp_path)
+    counts = dict(answer["levels"][0]["summary"]["n_by_status"])
+    assert min(counts["length"], counts["rejected"]) > 10
+    assert "their prompts have more than max_num_tokens = 8192 tokens" in cautions(answer)["rejected"]["text"]
+    remedies = cautions(answer)["rejected"]["remedy"].split(", or ")
+    for number, remedy in enumerate(remedies):
+        repaired = answered(*asked, *remedy.split(), "--out", f"repaired-{number}", folder=tmp_path)
+        assert "rejected" not in cautions(repaired), remedy
+        assert set(read_run(tmp_path / f"repaired-{number}").requests.cached_tokens.tolist()) == {0, 320}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--policy", "none", "--max-num-seqs", 8), ("none has no max_num_seqs", "from: --max-num-seqs", "num_blocks")),
+        (("--policy", "trtllm", "--num-blocks", 2, "--max-model-len", 4096), ("num_blocks = 2", "from: --num-blocks")),
+        (("--max-num-batched-tokens", 8, "--max-num-seqs", 16), ("max_num_batched_tokens = 8", "from: --max-num-batched-tokens")),
+        (("--policy", "sglang", "--set", "schedule_policy=fifo"), ("schedule_policy = fifo", "from: --set", "dfs-weight, lof, random")),
+    ],
+)
+def test_what_the_engine_refuses_is_named_as_it_was_typed(flags, words, tmp_path):
+    check_refused(run(*LLAMA, *flags, folder=tmp_path), 2, *words)
+
+
+def test_an_order_acts_where_the_engine_lacks_memory_or_says_that_it_did_not(tmp_path):
+    """At the default max_num_seqs an H100 never runs out of places: memory is what requests wait for."""
+    (tmp_path / "mix.toml").write_text(MIX_OF_LENGTHS)
+    asked = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--num-blocks", 3000, "--max-model-len", 8192, "--workload", "mix.toml")
+    plain, ordered = answered(*asked, folder=tmp_path), answered(*asked, "--order", "shortest-remaining", folder=tmp_path)
+    assert p95_s(ordered, "ttft", fraction=0.5) < 0.5 * p95_s(plain, "ttft", fraction=0.5)
+    assert "order unused" not in cautions(ordered)
+    idle = answered(*LLAMA, "--rate", 1, "--order", "shortest-remaining", folder=tmp_path)
+    assert "changed nothing" in cautions(idle)["order unused"]["text"]
+    assert "--set policy=srpt" in cautions(idle)["order unused"]["remedy"]
+
+
+MIX_OF_LENGTHS = """
+n_requests = 400
+arrivals = { kind = "open", rate_per_s = 30 }
+[[classes]]
+name = "chat"
+prompt_tokens = { kind = "constant", value = 200 }
+output_tokens = { kind = "constant", value = 100 }
+[[classes]]
+name = "report"
+prompt_tokens = { kind = "constant", value = 3000 }
+output_tokens = { kind = "constant", value = 600 }
+"""

@@ -1,6 +1,7 @@
 """Are the server's own numbers those that its pages say, whatever the engine, and is what it does not say None?"""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from tests.records.server_pages import page, samples_of, zeroed
 
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ServerSampleTable
+from inferometer.records.server_names import SERVERS
 from inferometer.records.server_series import Growth, counter_series, gauge_series, server_record
 from inferometer.records.server_summaries import bucket_percentile, summarise_server
 from inferometer.records.tables import concat, select
@@ -23,6 +25,16 @@ CANONICAL = {
     "llamacpp": ("llama.cpp", 46, 4, None, None, None),
     "tgi": ("tgi", 5, 8, None, None, None),
 }
+
+
+def test_vllm_0_33_still_has_each_name_that_is_read():
+    """Of names with an old form the new one; the exporter adds ``_total`` to a counter that lacks it."""
+    listed = (Path(__file__).parent / "expositions" / "vllm-0.33-names.txt").read_text().replace(":", "_").split()
+    exported = {*listed, *(f"{name}_total" for name in listed)}
+    (vllm,) = (names for names in SERVERS if names.kind == "vllm")
+    read = [names[0].family for table in (vllm.gauges, vllm.counters, vllm.histograms) for names in table.values()]
+    assert len(read) > 20
+    assert set(read) <= exported
 
 
 def grown(name):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from simulator_strategies import BATCH_SCALE, batch_configs, configs, costs, demands
 
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
-from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
 ENGINES = ("vllm", "sglang", "trtllm", "batches")
@@ -16,7 +16,7 @@ def sglang_configs(draw):
     page_size = draw(st.sampled_from([1, 4, 16]))
     context_length = draw(st.integers(12, 70))
     n_pages = -(-context_length // page_size) + draw(st.sampled_from([0, 1, 3, 10, 100]))
-    n_seats, schedule_policy = draw(st.integers(1, 6)), draw(st.sampled_from(["fcfs", "lpm"]))
+    n_seats, schedule_policy = draw(st.integers(1, 6)), draw(st.sampled_from(QUEUE_ORDERS))
     n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
@@ -44,6 +44,7 @@ def trtllm_configs(draw):
         tokens_per_block=4,
         capacity_scheduler_policy=draw(st.sampled_from(CAPACITY_POLICIES)),
         enable_chunked_prefill=draw(st.booleans()),
+        enable_block_reuse=draw(st.booleans()),
         context_chunking_policy=draw(st.sampled_from(CHUNKING_POLICIES)),
         disable_overlap_scheduler=draw(st.booleans()),
     )

@@ -84,6 +84,42 @@ def test_room_is_counted_over_all_replicas(run):
 
 
 @BOTH
+@pytest.mark.parametrize("limit", ["memory", "step budget"])
+def test_the_order_holds_where_the_engine_lacks_memory_or_budget(run, limit):
+    """Never more than 4 of 100 places are taken. The first long request runs, the second waits in the engine for blocks or for tokens of a
+    step; the third long one and the short one wait at the gate, and the short one goes first, though it came last."""
+    engine = {
+        "memory": SchedulerConfig(num_blocks=10, max_model_len=128, max_num_seqs=100, async_scheduling=False),
+        "step budget": SchedulerConfig(
+            num_blocks=1000,
+            max_model_len=128,
+            max_num_seqs=96,
+            max_num_batched_tokens=96,
+            async_scheduling=False,
+            enable_prefix_caching=False,
+        ),
+    }[limit]
+    requests = demand([0, 10, 20, 30], [96, 96, 96, 16], [3, 3, 3, 3])
+    table = run(requests, ClusterConfig(engine=engine), COST, gate=GateConfig(order="shortest-remaining")).requests
+    assert np.argsort(table.first_token_ns, kind="stable").tolist() == [0, 1, 3, 2]
+    plain = run(requests, ClusterConfig(engine=engine), COST).requests
+    assert np.argsort(plain.first_token_ns, kind="stable").tolist() == [0, 1, 2, 3]
+
+
+@BOTH
+def test_a_gate_that_only_orders_by_arrival_costs_nothing(run):
+    """What the engine could admit is always there: first come, first served at the gate is first come, first served without one."""
+    rng = np.random.default_rng(4)
+    engine = SchedulerConfig(num_blocks=60, max_model_len=128, max_num_seqs=64, max_num_batched_tokens=128, enable_prefix_caching=False)
+    requests = demand(np.cumsum(rng.integers(0, 800, 150)), rng.integers(1, 100, 150), rng.integers(1, 20, 150))
+    gated, plain = (run(requests, ClusterConfig(engine=engine), COST, gate=gate) for gate in (GateConfig(), None))
+    assert gated.n_held > 30
+    assert plain.n_held == 0
+    assert gated.end_ns <= 1.01 * plain.end_ns
+    assert np.mean(gated.requests.first_token_ns) <= 1.02 * np.mean(plain.requests.first_token_ns)
+
+
+@BOTH
 def test_who_is_turned_away_or_leaves_the_queue_is_told_and_followed(run):
     """A queue of one place: 2 finds it full, at once followed by 3; the client of 1 gives up at the gate."""
     requests = demand([0, 10, 20, 0], [5] * 4, [3, 2, 2, 1], follows=[-1, -1, -1, 2], abort_ns=[ABSENT, 500, ABSENT, ABSENT])

@@ -24,6 +24,18 @@ def test_text_becomes_what_the_knob_takes(engine, own, value):
     assert getattr(engine_config(engine, SHARED, own, where="--set"), next(iter(own))) == value
 
 
+def test_an_error_names_what_was_typed():
+    origins = {"max_num_seqs": "--max-num-seqs", "num_blocks": "its default here"}
+    with pytest.raises(SpecError, match="none has no max_num_seqs\n  from: --max-num-seqs"):
+        engine_config("none", SHARED | {"max_num_seqs": 8}, {}, where="--set", origins=origins)
+    with pytest.raises(SpecError, match="max_batch_size = 0\n  from: --max-num-seqs"):
+        engine_config("trtllm", SHARED | {"max_num_seqs": 0}, {}, where="--set", origins=origins)
+    with pytest.raises(SpecError, match="num_blocks = 1\n  from: its default here"):
+        engine_config("trtllm", SHARED | {"num_blocks": 1}, {}, where="--set", origins=origins)
+    with pytest.raises(SpecError, match="max_num_tokens = 0\n  from: --set"):
+        engine_config("trtllm", SHARED, {"max_num_tokens": "0"}, where="--set", origins=origins)
+
+
 @pytest.mark.parametrize(
     ("engine", "own", "what"),
     [

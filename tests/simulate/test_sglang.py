@@ -13,7 +13,7 @@ from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.sglang import SglangScheduler
 from inferometer.simulate.reference.sglang_tree import RadixTree
 from inferometer.simulate.reference.simulator import simulate_plainly
-from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 
@@ -29,7 +29,7 @@ def configs(draw, spare_pages=(0, 1, 3, 10, 100)):
     n_pages = -(-context_length // page_size) + draw(st.sampled_from(spare_pages))
     n_seats = draw(st.integers(1, 12))
     n_chunk = draw(st.sampled_from([1, 4, 16])) * page_size if draw(st.booleans()) else -1
-    schedule_policy = draw(st.sampled_from(["fcfs", "lpm"]))
+    schedule_policy = draw(st.sampled_from(QUEUE_ORDERS))
     return SglangConfig(
         max_total_num_tokens=n_pages * page_size,
         context_length=context_length,
@@ -39,7 +39,8 @@ def configs(draw, spare_pages=(0, 1, 3, 10, 100)):
         max_prefill_tokens=draw(st.sampled_from([8, 32, 256])),
         schedule_policy=schedule_policy,
         enable_mixed_chunk=n_chunk >= n_seats and draw(st.booleans()),
-        enable_priority_scheduling=schedule_policy == "fcfs" and draw(st.booleans()),
+        random_seed=draw(st.integers(0, 3)),
+        enable_priority_scheduling=schedule_policy in {"fcfs", "lof"} and draw(st.booleans()),
         disable_priority_preemption=draw(st.sampled_from([False, False, True])),
         schedule_low_priority_values_first=draw(st.booleans()),
         priority_scheduling_preemption_threshold=draw(st.sampled_from([0, 0, 1, 10])),
@@ -71,8 +72,7 @@ def test_kernel_equals_reference(run, until_ns):
     assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize(("policy", "page_size"), [("fcfs", 1), ("fcfs", 16), ("lpm", 1), ("dfs-weight", 16), ("lof", 1), ("random", 16)])
 def test_kernel_equals_reference_at_size(policy, page_size):
     """Requests that share prefixes, more of them than the cache holds: hits, evictions, retractions and long queues."""
     rng = np.random.default_rng(5)
@@ -94,7 +94,7 @@ def test_kernel_equals_reference_at_size(policy, page_size):
     )
     run = run_of(config, requests)
     assert run.outcome is Outcome.FINISHED
-    assert run.requests.n_preemptions.sum() > 0
+    assert run.requests.n_preemptions.sum() > 0 or policy not in {"fcfs", "lpm"}
     assert run.requests.cached_tokens.sum() > 1000
     assert run.steps.n_waiting_requests.max() > 128
 
@@ -324,6 +324,56 @@ def test_the_queue_goes_by_the_longest_prefix():
         assert run.requests.cached_tokens.tolist() == [0, 50, 150, 100]
         order = np.argsort(run.requests.admitted_ns[1:], kind="stable")
         assert order.tolist() == ([1, 2, 0] if policy == "lpm" else [0, 1, 2]), admitted
+
+
+def one_after_the_other(requests, **knobs):
+    """In which order are these admitted by a server that computes one prompt at a time?"""
+    config = SglangConfig(
+        max_total_num_tokens=5000,
+        context_length=500,
+        max_running_requests=1,
+        chunked_prefill_size=-1,
+        disable_overlap_schedule=True,
+        **knobs,
+    )
+    run = run_of(config, requests)
+    assert run.outcome is Outcome.FINISHED
+    return np.argsort(run.requests.admitted_ns, kind="stable").tolist()
+
+
+def test_the_queue_goes_by_the_longest_output_that_is_allowed():
+    requests = demand([0, 1, 1, 1, 1], [10] * 5, [2, 2, 3, 2, 2], max_tokens=[2, 20, 30, 40, 20], priority=[0, 0, 0, 1, 0])
+    assert one_after_the_other(requests, schedule_policy="lof") == [0, 3, 2, 1, 4]
+    by_priority = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True, "disable_priority_preemption": True}
+    assert one_after_the_other(requests, schedule_policy="lof", **by_priority) == [0, 2, 1, 4, 3]
+
+
+def test_the_queue_goes_depth_first_where_most_wait():
+    """A first request leaves 30 tokens, then one that leaves 30 + 20 and one that leaves 20 others. Of those who wait, one ends at the
+    first node, two behind it (at its child), one at the other root: the heavier subtree first, a child before its parent."""
+    ids = [[*range(30)], [*range(50)], [*range(100, 120)], [*range(100, 120)], [*range(30)], [*range(50)], [*range(50)]]
+    shared = SharedBlocks(np.cumsum([0, *map(len, ids)]), np.array([one for row in ids for one in row]))
+    requests = with_contents(demand([0, 0, 0, 9 * MS, 9 * MS, 9 * MS, 9 * MS], [60] * 7, [2] * 7), 1, shared)
+    first = [0, 1, 2]
+    requests = requests._replace(arrival_ns=np.array([0, 0, 0, *[5 * MS] * 4]))
+    assert one_after_the_other(requests, schedule_policy="fcfs") == [*first, 3, 4, 5, 6]
+    order = one_after_the_other(requests, schedule_policy="dfs-weight")
+    assert sorted(order[:3]) == first
+    assert order[3:] == [5, 6, 4, 3]
+
+
+def test_a_random_queue_is_the_same_for_the_same_seed_and_another_for_another():
+    requests = demand([0] * 30, [10] * 30, [2] * 30)
+    orders = [one_after_the_other(requests, schedule_policy="random", random_seed=seed) for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == list(range(30)) != orders[0]
+
+
+def test_without_a_radix_tree_only_what_does_not_ask_it_orders():
+    """``SchedulePolicy._validate_and_adjust_policy``"""
+    requests = demand([0, 1, 1, 1], [10] * 4, [2] * 4, max_tokens=[2, 20, 30, 40])
+    for policy, order in (("lpm", [0, 1, 2, 3]), ("dfs-weight", [0, 1, 2, 3]), ("lof", [0, 3, 2, 1])):
+        assert one_after_the_other(requests, schedule_policy=policy, disable_radix_cache=True) == order
 
 
 def test_of_those_who_share_what_is_not_cached_one_goes_first():

@@ -7,12 +7,13 @@ from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
-from inferometer.simulate.demand import demand
+from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.reference.trtllm import TrtllmScheduler
 from inferometer.simulate.reference.trtllm_chunks import chunk_sizes
+from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
@@ -24,15 +25,18 @@ MS = 1_000_000
 def configs(draw):
     tokens_per_block = draw(st.sampled_from([1, 2, 4, 16]))
     max_seq_len = draw(st.integers(2, 60))
-    is_chunked = draw(st.booleans())
+    is_chunked, policy = draw(st.booleans()), draw(st.sampled_from(CAPACITY_POLICIES))
+    n_least = tokens_per_block if is_chunked else max_seq_len if policy == "MAX_UTILIZATION" else 1
     return TrtllmConfig(
         num_blocks=-(-max_seq_len // tokens_per_block) + draw(st.sampled_from([0, 1, 3, 10, 100])),
         max_seq_len=max_seq_len,
         max_batch_size=draw(st.integers(1, 12)),
-        max_num_tokens=max(draw(st.sampled_from([4, 16, 64, 256])), tokens_per_block if is_chunked else max_seq_len),
+        max_num_tokens=max(draw(st.sampled_from([4, 16, 64, 256])), n_least),
         tokens_per_block=tokens_per_block,
-        capacity_scheduler_policy=draw(st.sampled_from(CAPACITY_POLICIES)),
+        capacity_scheduler_policy=policy,
         enable_chunked_prefill=is_chunked,
+        enable_block_reuse=draw(st.sampled_from([True, True, False])),
+        enable_prefix_aware_scheduling=draw(st.booleans()),
         context_chunking_policy=draw(st.sampled_from(CHUNKING_POLICIES)),
         disable_overlap_scheduler=draw(st.booleans()),
     )
@@ -108,7 +112,7 @@ def test_tokens_are_conserved(run):
     if table.n_preemptions.any():
         return
     served = table.status != RequestStatus.REJECTED
-    needed = (table.prompt_tokens + table.output_tokens - 1)[served].sum()
+    needed = (table.prompt_tokens - table.cached_tokens + table.output_tokens - 1)[served].sum()
     assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
@@ -120,9 +124,9 @@ def test_blocks_are_never_lost(run):
 
     def checked(scheduler, now_ns):
         batch = schedule(scheduler, now_ns)
-        held = sum(scheduler._n_blocks_held(request) for request in scheduler.active)
-        assert scheduler.n_free_blocks == config.num_blocks - held
-        assert scheduler.n_free_blocks >= 0
+        held = {block for request in scheduler.active for block in request.blocks}
+        assert scheduler.blocks.n_free == config.num_blocks - len(held)
+        assert config.enable_block_reuse or len(held) == sum(len(request.blocks) for request in scheduler.active)
         assert len(scheduler.active) <= config.max_batch_size
         return batch
 
@@ -153,7 +157,12 @@ def test_max_utilization_pauses_the_last_started_and_it_comes_back_first():
     need two more: the second is paused. When the first is done the second comes back alone (9 tokens, 3 blocks), then the third,
     before the fourth, which came while they waited."""
     config = TrtllmConfig(
-        num_blocks=4, max_seq_len=16, tokens_per_block=4, capacity_scheduler_policy="MAX_UTILIZATION", disable_overlap_scheduler=True
+        num_blocks=4,
+        max_seq_len=16,
+        tokens_per_block=4,
+        capacity_scheduler_policy="MAX_UTILIZATION",
+        disable_overlap_scheduler=True,
+        enable_block_reuse=False,
     )
     run = run_of(config, demand([0, 0, 0, 1 * MS], [4, 4, 4, 4], [6, 6, 3, 2]))
     assert run.steps.n_preempted_requests.tolist() == [0, 1, 0, 0, 0, 1, 0, 0, 0]
@@ -212,8 +221,75 @@ def test_overlap_knows_the_last_allowed_token_but_not_the_stop_token():
     assert run.steps.n_decode_requests.sum() == 2
 
 
+def begins_alike(n_same, *lengths):
+    """Requests of these prompts and answers of 2 tokens that come 20 ms apart and share their first ``n_same`` tokens."""
+    n_requests, n_shared = len(lengths), n_same // 16
+    shared = SharedBlocks(np.arange(n_requests + 1) * n_shared, np.tile(np.arange(n_shared), n_requests))
+    return with_contents(demand(np.arange(n_requests) * 20 * MS, lengths, [2] * n_requests), 16, shared)
+
+
+def test_blocks_of_an_earlier_prompt_are_reused_but_never_its_last_token():
+    """64 tokens are four blocks of 16. The second prompt is the same: its last block is computed again. The third goes on: it finds all."""
+    run = run_of(TrtllmConfig(num_blocks=40, max_seq_len=128, tokens_per_block=16), begins_alike(64, 64, 64, 80))
+    assert run.requests.cached_tokens.tolist() == [0, 48, 64]
+    assert run.steps.prefill_tokens[run.steps.n_prefill_requests > 0].tolist() == [64, 16, 16]
+    off = TrtllmConfig(num_blocks=40, max_seq_len=128, tokens_per_block=16, enable_block_reuse=False)
+    assert not run_of(off, begins_alike(64, 64, 64, 80)).requests.cached_tokens.any()
+
+
+def test_free_blocks_are_taken_in_the_order_in_which_they_were_given_up():
+    """Eight blocks: a prompt of 64 tokens leaves four in the tree, its tail first to go; another one of 96 needs the four that were never
+    used, and two of these: the two that begin the prompt are still there."""
+    shared = SharedBlocks(np.array([0, 4, 4, 8]), np.array([*range(4), *range(4)]))
+    requests = with_contents(demand([0, 20 * MS, 40 * MS], [64, 95, 64], [1, 1, 1]), 16, shared)
+    run = run_of(TrtllmConfig(num_blocks=8, max_seq_len=112, tokens_per_block=16), requests)
+    assert run.requests.cached_tokens.tolist() == [0, 0, 32]
+
+
+@pytest.mark.parametrize(("is_aware", "cached", "admitted"), [(True, [0, 48], [0, 1]), (False, [0, 0], [0, 0])])
+def test_a_request_waits_for_another_one_that_computes_its_prefix(is_aware, cached, admitted):
+    shared = SharedBlocks(np.array([0, 4, 8]), np.array([*range(4), *range(4)]))
+    requests = with_contents(demand([0, 0], [64, 64], [2, 2]), 16, shared)
+    config = TrtllmConfig(
+        num_blocks=40,
+        max_seq_len=128,
+        tokens_per_block=16,
+        disable_overlap_scheduler=True,
+        enable_prefix_aware_scheduling=is_aware,
+    )
+    run = run_of(config, requests)
+    assert run.requests.cached_tokens.tolist() == cached
+    assert (run.requests.admitted_ns // MS).tolist() == admitted
+
+
+def test_what_can_be_reused_costs_no_budget():
+    """Two prompts of 80 tokens of which 64 are cached fit into one step of 40 tokens."""
+    shared = SharedBlocks(np.array([0, 4, 8, 12]), np.tile(np.arange(4), 3))
+    requests = with_contents(demand([0, 20 * MS, 20 * MS], [65, 80, 80], [1, 1, 1]), 16, shared)
+    config = TrtllmConfig(num_blocks=40, max_seq_len=128, max_num_tokens=80, tokens_per_block=16, disable_overlap_scheduler=True)
+    assert run_of(config, requests).steps.prefill_tokens.tolist() == [65, 32]
+
+
+def test_a_server_with_a_long_context_starts_and_refuses_prompts_beyond_its_budget_alone():
+    """``_check_arguments`` of tensorrt_llm/llmapi/llm.py: without chunked prefill a prompt has at most ``max_num_tokens``."""
+    requests = demand([0, 0, 0], [8192, 8193, 100], [4, 4, 4])
+    config = TrtllmConfig(num_blocks=4096, max_seq_len=131_072)
+    run = run_of(config, requests)
+    assert run.requests.status.tolist() == [RequestStatus.LENGTH, RequestStatus.REJECTED, RequestStatus.LENGTH]
+    (caution,) = cautions_of(run, config)
+    assert caution.text == "1 of 3 requests were refused: their prompts have more than max_num_tokens = 8192 tokens"
+    assert caution.remedy == "--max-num-batched-tokens 131072, or --set enable_chunked_prefill=true"
+    chunked = TrtllmConfig(num_blocks=4096, max_seq_len=131_072, enable_chunked_prefill=True)
+    assert not np.any(run_of(chunked, requests).requests.status == RequestStatus.REJECTED)
+
+
+def test_paused_requests_must_fit_into_a_step_again():
+    with pytest.raises(SpecError, match="max_num_tokens = 8192"):
+        TrtllmConfig(num_blocks=4096, max_seq_len=131_072, capacity_scheduler_policy="MAX_UTILIZATION")
+
+
 @pytest.mark.parametrize(
-    ("name", "value"), [("max_num_tokens", 127), ("num_blocks", 3), ("max_batch_size", 0), ("tokens_per_block", 0), ("max_seq_len", 1)]
+    ("name", "value"), [("max_num_tokens", 0), ("num_blocks", 3), ("max_batch_size", 0), ("tokens_per_block", 0), ("max_seq_len", 1)]
 )
 def test_what_the_server_refuses_is_refused(name, value):
     with pytest.raises(SpecError, match=name):

@@ -1,5 +1,7 @@
 """Has a simulated vLLM server the seats and the step budget that a real one has, if nobody says?"""
 
+from dataclasses import replace
+
 import pytest
 
 from inferometer.perfmodel.steptime_levels import datasheet_levels
@@ -21,6 +23,17 @@ def config_on(device, **knobs):
 def test_limits_follow_from_the_device(device, limits):
     config = config_on(device)
     assert (config.max_num_seqs, config.max_num_batched_tokens) == limits
+
+
+@pytest.mark.parametrize(("device", "limits"), [("tpu_v5e", (256, 512)), ("tpu_v5p", (256, 256)), ("tpu_v6e", (256, 1024))])
+def test_a_tpu_has_the_step_budget_of_its_chip(device, limits):
+    """``EngineArgs.get_batch_defaults`` of vLLM 0.33.0 for an API server."""
+    assert default_limits(find_hardware(device), n_devices=4) == limits
+
+
+def test_a_gb10_has_the_limits_of_a_small_gpu():
+    spark = replace(find_hardware("h100_sxm"), name="NVIDIA GB10 (DGX Spark)")
+    assert default_limits(spark, n_devices=1) == (256, 2048)
 
 
 def test_each_rank_of_a_processor_brings_its_own():

@@ -10,6 +10,7 @@ from inferometer.records.types import Caution, Run
 from inferometer.simulate import outcome, simulated_run
 from inferometer.simulate.deployment import Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
+from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.gate import GateSpec
 from inferometer.spec.types import Source
 from inferometer.units import format_duration, format_number
@@ -37,7 +38,24 @@ def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gat
     if servers.prefill is not None:
         rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
     rests_on += "" if gate is None else f"; behind a gate: {gate_options.gate_text(gate)}"
-    return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on)))
+    cautions = (*run.manifest.cautions, *_idle_order_cautions(simulation, servers, gate))
+    return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions))
+
+
+def _idle_order_cautions(simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None) -> tuple[Caution, ...]:
+    """An order that nobody waited for changed nothing. Of two pools it is not known who waited where."""
+    if gate is None or gate.order == "fcfs" or servers.prefill is not None or simulation.n_held:
+        return ()
+    own = {"shortest-remaining": "policy=srpt", "priority": "policy=priority"}.get(gate.order)
+    is_vllm = isinstance(servers.deployment.config, SchedulerConfig)
+    remedy = "a higher load, or a max_in_flight in a file for --gate"
+    return (
+        Caution(
+            code="order unused",
+            text=f"the order {gate.order} changed nothing: the engine admitted every request before it had to wait at the gate",
+            remedy=f"{remedy}; --set {own} orders inside the engine" if own and is_vllm else remedy,
+        ),
+    )
 
 
 def prefill_text(pool: PrefillPool) -> str:

@@ -1,11 +1,13 @@
 """What does a simulation answer: the likely run, both ends of what step times may be, and whether the objective is met?"""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.cli.offered_rate import held_back
+from inferometer.errors import SpecError
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, step_memory, types, whole_run
 from inferometer.simulate import (
@@ -25,6 +27,7 @@ from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
+from inferometer.units import NS_PER_S, format_duration
 
 _MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 """Of the engine: whoever says one of them wants to know what comes of it."""
@@ -127,6 +130,7 @@ class Simulator:
     def _simulation(self, servers: cluster_options.Servers, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
         delay_s = servers.deployment.front_end_s
         requests = front_end.delayed(self._requests(servers), delay_s)
+        _check_that_some_come(requests, self.until_ns)
         cost, gate, until_ns = servers.deployment.step_times.likely, self._gate_rules(), self.until_ns
         kept = {"record_steps": record_steps, "record_parts": record_parts}
         if servers.prefill is not None:
@@ -185,6 +189,17 @@ def store(simulated: Simulated, folder: Path) -> Simulated:
     """Write the likely run, and say where."""
     whole_run.write_run(folder, simulated.run)
     return replace(simulated, answer=replace(simulated.answer, record=str(folder)))
+
+
+def _check_that_some_come(requests: demand.Demand, until_ns: int | None) -> None:
+    first_ns = int(requests.arrival_ns[requests.follows < 0].min())
+    if until_ns is not None and until_ns < first_ns:
+        raise SpecError(
+            f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after {format_duration(first_ns / NS_PER_S)}",
+            where="--until",
+            allowed="a time after the first arrival",
+            try_=f"--until {math.ceil(2 * first_ns / NS_PER_S)}s",
+        )
 
 
 def _by_class(run: types.Run, names: tuple[str, ...]) -> tuple[request_summaries.RequestSummary, ...]:

@@ -1,9 +1,10 @@
 """What do model servers call the same things in their metrics?
 
 Names are compared with ``_`` for ``:``: newer exporters answer some scrapers with ``vllm_x`` for ``vllm:x``. Where a name died, the old one
-follows the new one. Checked against the pages of vLLM 0.32 (recorded) and, from documentation and source, SGLang 0.5, TensorRT-LLM's
-trtllm-serve and Triton backend, llama.cpp and text-generation-inference; the five canonical fields are those of the Gateway API
-inference extension's model server protocol (waiting, running, kv_usage, block_tokens, n_blocks).
+follows the new one. Checked against the pages of vLLM 0.32 (recorded), the source of vLLM 0.33 (the same names: ``vllm/v1/metrics`` is
+unchanged, what is new are KV connectors) and, from documentation and source, SGLang 0.5, TensorRT-LLM's trtllm-serve and Triton backend,
+llama.cpp and text-generation-inference; the five canonical fields are those of the Gateway API inference extension's model server protocol
+(waiting, running, kv_usage, block_tokens, n_blocks).
 """
 
 from dataclasses import dataclass

@@ -54,6 +54,16 @@ class _OneBatchAtATime:
         raise NotImplementedError
 
     @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that the server takes."""
+        return self.max_model_len - 1
+
+    @property
+    def step_budget_tokens(self) -> int:
+        """0: a batch is limited by its rows alone."""
+        return 0
+
+    @property
     def max_num_active(self) -> int:
         """How many requests may run at once?"""
         return self.rules.max_batch_size * self.rules.n_instances

@@ -131,7 +131,8 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
-    config = serving_config.engine_config(knobs.policy, shared, own, where="--set")
+    origins = {name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here" for name in shared}
+    config = serving_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
     return Deployment(
         model=model,
         engine=engine,

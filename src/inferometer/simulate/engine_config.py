@@ -3,7 +3,8 @@
 Each engine's rules (its *policy*) exist twice, in plain Python and compiled, behind one seam; both loops run any of them.
 
 1. A frozen dataclass with the engine's own names, refusing what the engine refuses. It carries ``engine`` (a name to confess by),
-   ``max_model_len``, ``max_num_active`` (seats), ``depth`` (batches in flight), ``n_instances`` (1, unless batches run side
+   ``max_model_len``, ``max_prompt_tokens`` (longer ones are refused), ``step_budget_tokens`` (0: none), ``max_num_active``
+   (concurrent requests), ``depth`` (batches in flight), ``n_instances`` (1, unless batches run side
    by side), ``block_size``, ``n_kv_blocks`` (that can hold tokens) and ``enable_prefix_caching``. It joins ``EngineConfig`` below.
 2. A class with the methods of ``reference.policy.Policy``, and one line in ``reference.policy.policy_of``. ``reference.Scheduler``
    is the example; ``reference.batch.launch`` counts a request's tokens as computed.

@@ -27,8 +27,10 @@ talks to it in five calls. Plain form: methods of ``reference.gate.Gate``. Compi
 The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an end, a client going away,
 ``wake_ns``) the loop first tells all that happened, in its own order of events, then asks ``shed`` until ``NOTHING``, then ``release``
 until ``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's
-``max_num_active``) less what is in flight, summed over replicas that take requests. A gate never deadlocks: where requests wait
-and none is in flight, ``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
+``max_num_active``) less what is in flight, summed over replicas that take requests. Where ``max_in_flight`` is 0 there is none, too,
+while those that were let in and are not admitted yet have as many prompt tokens as the engines' batches in flight can compute, or
+more than fit into free KV blocks: engines that lack memory or step budget queue too, and whoever waits longer waits at the gate. A gate
+never deadlocks: where requests wait and none is in flight, ``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
 
 Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer answer then ends as LENGTH. After it
 ``gate_outcome.shed_counts`` says who was turned away why, from ``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
@@ -139,7 +141,7 @@ class GateConfig:
     """The more urgent band before all others, the order within it; ``priority`` has them always."""
     lengths: Lengths = "declared"
     max_in_flight: int = 0
-    """Of each replica; 0: the engine's seats, so that the gate's order is the order of admission."""
+    """Of each replica; 0: what the engine can admit soon, so that the gate's order is the order of admission."""
     classes: tuple[ClassRules, ...] = field(default_factory=lambda: (ClassRules(),))
     """One for each class, by number; a single one holds for each."""
     tenants: tuple[TenantRules, ...] = field(default_factory=lambda: (TenantRules(),))

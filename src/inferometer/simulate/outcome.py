@@ -135,6 +135,15 @@ class TransferTable(NamedTuple):
     received_ns: I64
 
 
+class CutAnswers(NamedTuple):
+    """The answers that ended before the model or the client would have ended them: the sequence was as long as the server allows."""
+
+    n_answers: int
+    n_output_tokens: int
+    n_wanted_tokens: int
+    """What they would have had otherwise."""
+
+
 class Simulation(NamedTuple):
     """What happened, and why it ended."""
 
@@ -147,7 +156,7 @@ class Simulation(NamedTuple):
     parts: StepPartTable | None
     """Who did what in each step; None where nobody asked."""
     n_never_sent: int
-    """Requests that follow others and are not in the table: those had not ended, or the pause after them was not over."""
+    """Requests that are not in the table: the run ended before they came, or before those that they follow had ended."""
     holes: HoleTable | None
     """None where the KV cache is paged."""
     busy_ns: I64
@@ -162,6 +171,9 @@ class Simulation(NamedTuple):
     """(S) Copied to the host or back before each step; None where nothing is swapped."""
     transfers: TransferTable | None = None
     """None where prompts and answers are computed by the same replicas."""
+    n_held: int = 0
+    """Requests that waited before their replica got them: at the gate."""
+    cut: CutAnswers = CutAnswers(0, 0, 0)
 
 
 @entry
@@ -205,11 +217,13 @@ def simulation(
         requests=_request_table(demand, facts, came),
         steps=None if logs is None else _step_table(logs),
         parts=None if part_logs is None else _part_table(part_logs),
-        n_never_sent=int(np.sum(~came & (demand.follows >= 0))),
+        n_never_sent=int(np.sum(~came)),
         holes=None if logs is None else _hole_table(logs),
         busy_ns=busy_ns,
         visits=None if len(busy_ns) == 1 else _visit_table(facts),
         swapped_blocks=None if logs is None else _swapped_blocks(logs),
+        n_held=int(np.sum((facts.replica >= 0) & (facts.arrived_ns > facts.arrival_ns))),
+        cut=_cut_answers(demand, facts),
     )
 
 
@@ -246,6 +260,13 @@ def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestT
     rows = np.flatnonzero(came)
     rows = rows[np.argsort(facts.arrival_ns[rows], kind="stable")]
     return RequestTable._make(column[rows] for column in table)
+
+
+def _cut_answers(demand: Demand, facts: RequestFacts) -> CutAnswers:
+    wanted = np.minimum(demand.output_tokens, demand.max_tokens).astype(np.int64)
+    got = facts.num_tokens - demand.prompt_tokens
+    is_cut = (facts.status == Status.LENGTH) & (got < wanted)
+    return CutAnswers(int(np.sum(is_cut)), int(got[is_cut].sum()), int(wanted[is_cut].sum()))
 
 
 def _visit_table(facts: RequestFacts) -> VisitTable:
@@ -307,6 +328,7 @@ def _filled(log: StepLog) -> list[I64]:
 
 __all__ = [
     "FAR_NS",
+    "CutAnswers",
     "HoleTable",
     "Outcome",
     "PartLog",

@@ -1,4 +1,10 @@
-"""How is the engine's scheduler set up? Names, meanings and defaults are those of vLLM 0.32.0."""
+"""How is the engine's scheduler set up? Names, meanings and defaults are those of vLLM 0.32.0, the version that was run.
+
+0.33.0 has the same names and defaults. Its scheduler differs in these rules, which are not built: with priorities, a request that is
+preempted for lack of its own blocks ends the step for itself alone, not for those behind it; drafts of EAGLE recompute no cached
+block (``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` holds prompts back without data parallelism too (1, the default,
+never does).
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias
@@ -160,6 +166,11 @@ class SchedulerConfig:
         changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
         changes += f", {self.pipeline_parallel_size} pipeline stages" * (self.pipeline_parallel_size > 1)
         return _ENGINES[self.rules] + changes + ", swapping" * (self.preemption_mode == "swap")
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that the server takes."""
+        return self.max_model_len - 1
 
     @property
     def max_num_active(self) -> int:

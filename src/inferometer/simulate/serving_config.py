@@ -89,11 +89,14 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
         raise SpecError(f"{engine} has no {name}", where=where, allowed=", ".join(known))
 
 
-def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str) -> EngineConfig:
+def engine_config(
+    engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str, origins: Mapping[str, str] | None = None
+) -> EngineConfig:
     """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
 
     ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens, block_size); those that the engine
     does not have are refused. ``own`` has the engine's names and their values as text, several with commas between, and wins.
+    Errors name the place that a value came from: ``origins`` of a shared knob, ``where`` of all others.
 
     Raises
     ------
@@ -112,8 +115,10 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
         shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
     known = {field.name: field for field in fields(kind.config)}
     values: dict[str, object] = dict(kind.preset)
+    places = {kind.own_names.get(name, name): place for name, place in (origins or {}).items() if name in shared}
+    places |= dict.fromkeys(own, where)
     for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
-        check_knob(engine, name, where=where)
+        check_knob(engine, name, where=places.get(name, where))
         is_several = isinstance(value, str) and ("," in value or get_origin(known[name].type) is tuple)
         values[name] = str(value).split(",") if is_several else value
     lacking = [name for name, field in known.items() if field.default is MISSING and name not in values]
@@ -121,17 +126,22 @@ def engine_config(engine: str, shared: Mapping[str, int], own: Mapping[str, str]
         raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
     try:
         converted = msgspec.convert(values, type=kind.config, strict=False)
+    except SpecError as problem:
+        name = problem.what.partition(" = ")[0]
+        place = places.get(name, where) if name in values and name not in kind.preset else f"the default of {engine}"
+        raise SpecError(problem.what, where=place, allowed=problem.allowed, try_=problem.try_) from problem
     except msgspec.ValidationError as problem:
         refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
         if not refused:
             raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
         name = refused[0]
-        raise SpecError(f"{engine}: {name} = {own.get(name, values[name])}", where=where, allowed=_allowed(known[name])) from problem
+        text = f"{engine}: {name} = {own.get(name, values[name])}"
+        raise SpecError(text, where=places.get(name, where), allowed=_allowed(known[name])) from problem
     for name in known:
         value = getattr(converted, name)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float):
-                check_number(number, name, where=where)
+                check_number(number, name, where=places.get(name, where))
     return converted
 
 

@@ -1,11 +1,21 @@
 """How is SGLang's scheduler set up? Names, meanings and defaults are those of SGLang 0.5.23."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias, get_args
+
+import numpy as np
 
 from inferometer.errors import SpecError
+from inferometer.spec.workload.substreams import uniforms
 
-SchedulePolicy: TypeAlias = Literal["fcfs", "lpm"]
+SchedulePolicy: TypeAlias = Literal["fcfs", "lpm", "dfs-weight", "lof", "random"]
+QUEUE_ORDERS: Final[tuple[SchedulePolicy, ...]] = get_args(SchedulePolicy)
+"""Compiled code knows them by their places."""
+CACHE_AWARE: Final[frozenset[SchedulePolicy]] = frozenset({"lpm", "dfs-weight"})
+"""Orders by what the radix tree holds; without it they are ``fcfs``."""
+N_DRAWS: Final = 2**32
+"""A draw of the policy ``random`` is a whole number below this."""
+_N_SHUFFLE_DRAWS: Final = 2**16
 
 CLIP_MAX_NEW_TOKENS: Final = 4096
 """More output than this is not planned for, however much is allowed."""
@@ -25,7 +35,10 @@ class SglangConfig:
 
     ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends on the device's memory (-1: off).
     ``ignore_eos`` says that every request will use all of its ``max_new_tokens``, which SGLang then reserves in full. Of priorities the
-    larger is the more urgent, unless ``schedule_low_priority_values_first``.
+    larger is the more urgent, unless ``schedule_low_priority_values_first``. ``random_seed`` seeds the policy ``random`` alone.
+
+    Source of the orders: ``SchedulePolicy.calc_priority`` and ``_dfs_weight_order`` (``sglang/srt/managers/schedule_policy.py``,
+    ``sglang/srt/mem_cache/base_prefix_cache.py``, 0.5.23). Not built: ``hrrn``, ``shortest-prefill-first``, ``routing-key``.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -37,6 +50,7 @@ class SglangConfig:
     chunked_prefill_size: int = 8192
     max_prefill_tokens: int = 16384
     schedule_policy: SchedulePolicy = "fcfs"
+    random_seed: int = 0
     schedule_conservativeness_ratio: float = 1.0
     enable_mixed_chunk: bool = False
     enable_priority_scheduling: bool = False
@@ -51,6 +65,8 @@ class SglangConfig:
         for name in ("max_running_requests", "page_size", "max_prefill_tokens"):
             if getattr(self, name) < 1:
                 self._refuse(name, "1 or more")
+        if self.random_seed < 0:
+            self._refuse("random_seed", "0 or more")
         if self.max_total_num_tokens % self.page_size:
             self._refuse("max_total_num_tokens", f"a multiple of page_size = {self.page_size}")
         if self.chunked_prefill_size != -1 and (self.chunked_prefill_size < 1 or self.chunked_prefill_size % self.page_size):
@@ -67,8 +83,8 @@ class SglangConfig:
         n_seats = self.max_running_requests
         if self.enable_mixed_chunk and self.chunked_prefill_size < n_seats:
             self._refuse("enable_mixed_chunk", f"False, or a chunked_prefill_size of max_running_requests = {n_seats} or more")
-        if self.enable_priority_scheduling and self.schedule_policy != "fcfs":
-            self._refuse("enable_priority_scheduling", f"False where schedule_policy is {self.schedule_policy}: SGLang refuses it")
+        if self.enable_priority_scheduling and self.schedule_policy not in {"fcfs", "lof"}:
+            self._refuse("enable_priority_scheduling", f"False where schedule_policy is {self.schedule_policy}, not fcfs or lof")
         if self.priority_scheduling_preemption_threshold < 0:
             self._refuse("priority_scheduling_preemption_threshold", "0 or more")
 
@@ -89,6 +105,16 @@ class SglangConfig:
     def max_model_len(self) -> int:
         """From how many tokens on is a prompt refused?"""
         return self.max_req_len - 5
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that the server takes."""
+        return self.max_model_len - 1
+
+    @property
+    def step_budget_tokens(self) -> int:
+        """How many prompt tokens may a step compute?"""
+        return self.max_prefill_tokens
 
     @property
     def max_num_active(self) -> int:
@@ -121,6 +147,19 @@ class SglangConfig:
         return self.enable_priority_scheduling and not self.disable_priority_preemption
 
     @property
+    def order(self) -> SchedulePolicy:
+        """The order of the queue: by the radix tree only where there is one."""
+        return "fcfs" if self.disable_radix_cache and self.schedule_policy in CACHE_AWARE else self.schedule_policy
+
+    @property
+    def shuffle_draws(self) -> tuple[int, ...]:
+        """What the policy ``random`` shuffles by, one draw after the other and over again; none for other policies."""
+        if self.schedule_policy != "random":
+            return ()
+        draws = np.floor(uniforms(self.random_seed, "sglang random policy", _N_SHUFFLE_DRAWS) * N_DRAWS)
+        return tuple(draws.astype(np.int64).tolist())
+
+    @property
     def initial_new_token_ratio(self) -> float:
         """What share of what it may still say is a running request expected to say, at first?"""
         return min(0.7 * self.schedule_conservativeness_ratio, 1.0)
@@ -143,8 +182,11 @@ class SglangConfig:
 
 
 __all__ = [
+    "CACHE_AWARE",
     "CLIP_MAX_NEW_TOKENS",
     "MATCHED_QUEUE",
+    "N_DRAWS",
+    "QUEUE_ORDERS",
     "REFRESH_INTERVAL",
     "RETRACT_DECODE_STEPS",
     "SHARED_TOKENS",

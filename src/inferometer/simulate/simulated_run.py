@@ -11,6 +11,7 @@ from inferometer.simulate.outcome import Outcome, Simulation
 from inferometer.simulate.overload import overload_cautions
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.trtllm_config import TrtllmConfig
 from inferometer.spec.types import ModelSpec
 
 
@@ -69,7 +70,8 @@ def cautions_of(simulation: Simulation, config: EngineConfig | DisaggregatedConf
     status = simulation.requests.status
     n_requests, n_unfinished = len(status), int(np.sum(status == RequestStatus.UNFINISHED))
     is_rejected = status == RequestStatus.REJECTED
-    n_too_long = int(np.sum(is_rejected & (simulation.requests.prompt_tokens >= config.max_model_len)))
+    n_too_long = int(np.sum(is_rejected & (simulation.requests.prompt_tokens > config.max_prompt_tokens)))
+    n_in_all = n_requests + simulation.n_never_sent
     n_refused = int(np.sum(is_rejected)) - n_too_long - int(np.sum(_shed_reasons(simulation) != Reason.NONE))
     cautions = list[Caution]()
     if simulation.outcome is Outcome.STUCK:
@@ -85,16 +87,36 @@ def cautions_of(simulation: Simulation, config: EngineConfig | DisaggregatedConf
         text = f"{n_unfinished} of {n_requests} requests were unfinished when the time was over"
         cautions.append(Caution(code="unfinished", text=text, remedy="a longer time, or read the latencies as lower bounds"))
     if simulation.n_never_sent:
-        text = f"{simulation.n_never_sent} requests that follow others were never sent: the run ended before their turn"
-        cautions.append(Caution(code="never sent", text=text, remedy="a longer time; where others never end, see there"))
+        text = f"sent {n_requests:,} of {n_in_all:,} requests: the run ended before the others came, or before those that they follow ended"
+        remedy = "a longer --until" if simulation.outcome is Outcome.HORIZON else "see there why those that they follow never end"
+        cautions.append(Caution(code="never sent", text=text, remedy=remedy))
     if n_refused:
         text = f"{n_refused} of {n_requests} requests were refused: they waited too long or found the queue full"
         cautions.append(Caution(code="refused", text=text, remedy="a longer time-out or queue, or a lower rate"))
     if n_too_long:
-        text = f"{n_too_long} of {n_requests} requests were refused: their prompts reach max_model_len = {config.max_model_len}"
-        cautions.append(Caution(code="rejected", text=text, remedy="a larger max_model_len or shorter prompts"))
+        why, remedy = _too_long(config)
+        text = f"{n_too_long} of {n_requests} requests were refused: their prompts {why}"
+        cautions.append(Caution(code="rejected", text=text, remedy=remedy))
+    cautions += _cut_cautions(simulation, config)
     seats = [config.max_num_active] * len(simulation.busy_ns) if pools is None else pools.seats
     return (*cautions, *overload_cautions(simulation, seats, pools), *_assumptions(simulation, config))
+
+
+def _too_long(config: EngineConfig) -> tuple[str, str]:
+    """Which prompts does the server refuse, and what would make it take them?"""
+    if isinstance(config, TrtllmConfig) and config.max_prompt_tokens < config.max_seq_len - 1:
+        remedy = f"--max-num-batched-tokens {config.max_seq_len}, or --set enable_chunked_prefill=true"
+        return f"have more than max_num_tokens = {config.max_num_tokens} tokens", remedy
+    return f"reach max_model_len = {config.max_model_len}", "a larger max_model_len or shorter prompts"
+
+
+def _cut_cautions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:
+    cut = simulation.cut
+    if not cut.n_answers:
+        return ()
+    text = f"{cut.n_answers:,} answers were cut: prompt and answer together reach max_model_len = {config.max_model_len}; "
+    text += f"they got {cut.n_output_tokens:,} of {cut.n_wanted_tokens:,} tokens"
+    return (Caution(code="cut", text=text, remedy="a larger --max-model-len, or shorter prompts or answers"),)
 
 
 def _assumptions(simulation: Simulation, config: EngineConfig) -> tuple[Caution, ...]:

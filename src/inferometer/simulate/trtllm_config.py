@@ -15,9 +15,11 @@ CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtllmConfig:
-    """The knobs of ``trtllm-serve`` that decide who computes what, with block reuse off (``enable_block_reuse: false``).
+    """The knobs of ``trtllm-serve`` that decide who computes what; of ``kv_cache_config``, ``enable_partial_reuse`` is off.
 
     ``num_blocks`` is what the server's log calls the primary pool: its max tokens over ``tokens_per_block``.
+    Where prefill is not chunked (the default) the server starts with any ``max_seq_len`` and refuses each prompt longer than
+    ``max_num_tokens``: ``_check_arguments`` in ``tensorrt_llm/llmapi/llm.py``, PyTorch backend.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -31,6 +33,9 @@ class TrtllmConfig:
     enable_chunked_prefill: bool = False
     context_chunking_policy: ChunkingPolicy = "FIRST_COME_FIRST_SERVED"
     disable_overlap_scheduler: bool = False
+    enable_block_reuse: bool = True
+    enable_prefix_aware_scheduling: bool = True
+    """A request waits while another one computes the first block that it would have to compute itself."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_num_tokens", "tokens_per_block"):
@@ -41,13 +46,15 @@ class TrtllmConfig:
         n_blocks = -(-self.max_seq_len // self.tokens_per_block)
         if self.num_blocks < n_blocks:
             self._refuse("num_blocks", f"enough for one request of max_seq_len = {self.max_seq_len}: {n_blocks}")
-        if not self.enable_chunked_prefill and self.max_num_tokens < self.max_seq_len:
-            self._refuse("max_num_tokens", f"max_seq_len = {self.max_seq_len} or more where prefill is not chunked")
+        if self.capacity_scheduler_policy == "MAX_UTILIZATION" and self.max_prompt_tokens < self.max_seq_len - 1:
+            # Whoever is paused computes its prompt and its answer so far again: as one context that may never fit.
+            allowed = f"max_seq_len = {self.max_seq_len} or more where prefill is not chunked and requests are paused"
+            self._refuse("max_num_tokens", allowed, try_="--set enable_chunked_prefill=true")
         if self.enable_chunked_prefill and self.max_num_tokens < self.tokens_per_block:
             self._refuse("max_num_tokens", f"tokens_per_block = {self.tokens_per_block} or more, the smallest chunk")
 
-    def _refuse(self, name: str, allowed: str) -> None:
-        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed)
+    def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
+        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed, try_=try_)
 
     @property
     def engine(self) -> str:
@@ -58,6 +65,17 @@ class TrtllmConfig:
     def max_model_len(self) -> int:
         """How many tokens may prompt and output have together?"""
         return self.max_seq_len
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt that the server takes."""
+        longest = self.max_seq_len - 1
+        return longest if self.enable_chunked_prefill else min(longest, self.max_num_tokens)
+
+    @property
+    def step_budget_tokens(self) -> int:
+        """How many tokens may a step compute?"""
+        return self.max_num_tokens
 
     @property
     def max_num_active(self) -> int:
@@ -77,7 +95,7 @@ class TrtllmConfig:
     @property
     def enable_prefix_caching(self) -> bool:
         """Are blocks found again by their contents?"""
-        return False
+        return self.enable_block_reuse
 
     @property
     def depth(self) -> int:

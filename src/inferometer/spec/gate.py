@@ -84,7 +84,7 @@ class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others. ``lengths``: what the gate knows of an
     answer, ``declared`` (``max_tokens``) or, to see what knowing more would bring, an ``oracle``'s. ``max_in_flight`` of each replica; else
-    as many as the engine has seats. ``output_token_weight``: how much service is a token of an answer, one of a prompt being 1 (``fair``).
+    what the engine can admit soon. ``output_token_weight``: how much service is a token of an answer, one of a prompt being 1 (``fair``).
     """
 
     order: GateOrder = "fcfs"

@@ -111,7 +111,7 @@ def touch(state: State, row: int, n_hits: int) -> None:
     for i_block in range(n_hits):
         block = state.block_table[row, i_block]
         if state.blocks[block].ref_count == 0:
-            _unlink(state.blocks, block)
+            unlink(state.blocks, block)
             state.counters[0].n_free -= 1
         state.blocks[block].ref_count += 1
 
@@ -122,7 +122,7 @@ def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
     blocks = state.blocks
     for i_block in range(n_owned, n_needed):
         block = blocks[0].next
-        _unlink(blocks, block)
+        unlink(blocks, block)
         if blocks[block].content != NOTHING:
             _forget(state, block)
         blocks[block].ref_count = 1
@@ -140,9 +140,9 @@ def give_back(state: State, row: int, n_blocks: int) -> None:
         if blocks[block].ref_count == 0:
             state.counters[0].n_free += 1
             if blocks[block].content != NOTHING:
-                _insert(blocks, block, blocks[0].previous)
+                insert(blocks, block, blocks[0].previous)
             else:
-                _insert(blocks, block, after)
+                insert(blocks, block, after)
                 after = block
 
 
@@ -159,14 +159,15 @@ def _n_blocks(num_tokens: int, block_size: int) -> int:
 
 
 @compiled
-def _unlink(blocks: Records, block: int) -> None:
+def unlink(blocks: Records, block: int) -> None:
+    """Take a block out of the ring of free ones."""
     before, after = blocks[block].previous, blocks[block].next
     blocks[before].next = after
     blocks[after].previous = before
 
 
 @compiled
-def _insert(blocks: Records, block: int, before: int) -> None:
+def insert(blocks: Records, block: int, before: int) -> None:
     """Put a block into the ring of free ones, behind ``before``."""
     after = blocks[before].next
     blocks[block].previous = before
@@ -213,7 +214,9 @@ __all__ = [
     "find_hits",
     "free",
     "give_back",
+    "insert",
     "spare_blocks",
     "take",
     "touch",
+    "unlink",
 ]

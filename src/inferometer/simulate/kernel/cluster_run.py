@@ -17,6 +17,7 @@ replica that takes longest: ``reference/lockstep.py``.
 from typing import Final
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled, entry, merged
 from inferometer.simulate.kernel import arrivals, gating, handover, link, routing, steps
 from inferometer.simulate.kernel.front import Front
@@ -176,8 +177,8 @@ def _let_come(states: State, front: Front) -> None:
 
 @compiled
 def _is_too_long(states: State, index: int) -> bool:
-    """Is a prompt as long as the model can remember? Then it is refused before the gate."""
-    is_too_long: bool = states.requests[index].num_prompt_tokens >= states.config[0, 0].max_model_len
+    """Is a prompt longer than the server takes? Then it is refused before the gate."""
+    is_too_long: bool = states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
     return is_too_long
 
 
@@ -201,14 +202,39 @@ def _open_gate(states: State, front: Front) -> None:
     while index != NOTHING:
         arrivals.end_outside(states, index, _REJECTED, now_ns)
         index = gating.shed(front.gate, now_ns)
+    n_free_tokens = 0
     for replica in range(len(states.counters)):
         n_room -= routing.load(states, replica)
-    index = gating.release(front.gate, now_ns, n_room)
-    while index != NOTHING:
-        states.requests[index].arrival_ns = now_ns
+        config = states.config[replica, 0]
+        if not config.is_decode_pool:
+            n_free_tokens += states.counters[replica, 0].n_free * config.block_size
+    n_waiting_tokens = _waiting_tokens(states, front.gate)
+    while True:
+        is_enough = n_waiting_tokens >= world.max_waiting_tokens or n_waiting_tokens > n_free_tokens
+        index = gating.release(front.gate, now_ns, 0 if world.max_waiting_tokens > 0 and is_enough else n_room)
+        if index == NOTHING:
+            return
+        request = states.requests[index]
+        request.arrival_ns = now_ns
         _send(states, front.router, index)
+        front.gate.let_in[front.gate.counters[0].n_let_in] = index
+        front.gate.counters[0].n_let_in += 1
+        n_waiting_tokens += request.num_prompt_tokens
         n_room -= 1
-        index = gating.release(front.gate, now_ns, n_room)
+
+
+@compiled
+def _waiting_tokens(states: State, gate: GateState) -> int:
+    """The prompt tokens of those whom the gate let in and no engine has admitted; the others are dropped from ``let_in``."""
+    n_tokens, n_kept = 0, 0
+    for i_let_in in range(gate.counters[0].n_let_in):
+        request = states.requests[gate.let_in[i_let_in]]
+        if request.admitted_ns == ABSENT and request.status < _STOPPED:
+            gate.let_in[n_kept] = gate.let_in[i_let_in]
+            n_kept += 1
+            n_tokens += request.num_prompt_tokens
+    gate.counters[0].n_let_in = n_kept
+    return n_tokens
 
 
 @compiled

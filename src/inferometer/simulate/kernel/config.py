@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from inferometer.simulate.engine_config import EngineConfig, n_stages_of
 from inferometer.simulate.scheduler_config import SchedulerConfig
-from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES, CHUNKING_POLICIES, TrtllmConfig
 
 
@@ -29,6 +29,7 @@ CONFIG: Final = np.dtype(
             "max_num_active",
             "max_num_batched_tokens",
             "max_model_len",
+            "max_prompt_tokens",
             "block_size",
             "n_kv_blocks",
             "n_instances",
@@ -45,8 +46,9 @@ CONFIG: Final = np.dtype(
             "n_stages",
             "capacity_policy",
             "chunking_policy",
+            "is_prefix_aware",
             "chunk_tokens",
-            "is_longest_prefix_first",
+            "queue_order",
             "is_mixed_chunk",
             "priority_sign",
             "is_preempting",
@@ -84,7 +86,7 @@ CONFIG: Final = np.dtype(
 def config_record(config: EngineConfig) -> NDArray[Any]:
     """The record (1) of this configuration."""
     record = np.zeros(1, CONFIG)
-    for name in ("max_num_active", "max_model_len", "block_size", "n_kv_blocks", "depth"):
+    for name in ("max_num_active", "max_model_len", "max_prompt_tokens", "block_size", "n_kv_blocks", "depth"):
         record[name] = getattr(config, name)
     record["n_stages"] = n_stages_of(config)
     record["is_caching"] = config.enable_prefix_caching
@@ -103,7 +105,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "max_num_batched_tokens": config.max_prefill_tokens,
             "is_chunked": config.chunked_prefill_size != -1,
             "chunk_tokens": config.chunked_prefill_size,
-            "is_longest_prefix_first": config.schedule_policy == "lpm",
+            "queue_order": QUEUE_ORDERS.index(config.order),
             "is_mixed_chunk": config.enable_mixed_chunk,
             "priority_sign": config.enable_priority_scheduling * (1 if config.schedule_low_priority_values_first else -1),
             "is_preempting": config.is_preempting,
@@ -118,6 +120,7 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "is_async": not config.disable_overlap_scheduler,
             "capacity_policy": CAPACITY_POLICIES.index(config.capacity_scheduler_policy),
             "chunking_policy": CHUNKING_POLICIES.index(config.context_chunking_policy),
+            "is_prefix_aware": config.enable_prefix_aware_scheduling,
         }
     if not isinstance(config, SchedulerConfig):
         rules = config.rules

@@ -46,9 +46,13 @@ def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
 
 
 def behind_gate(states: State, gate: GateConfig) -> State:
-    """The same replicas, of which the gate wants to know how many may be in flight and who has ended."""
-    n_seats = states.config["max_num_active"][:, 0]
+    """The same replicas, of which the gate wants to know how much may be inside and who has ended."""
+    config = states.config[:, 0]
+    n_seats = config["max_num_active"]
     states.world["max_in_flight"] = gate.max_in_flight * len(n_seats) or n_seats.sum()
+    if gate.max_in_flight == 0:  # reference.cluster.entry_of says why
+        takes = config["is_decode_pool"] == 0
+        states.world["max_waiting_tokens"] = (config["depth"] * config["max_num_batched_tokens"])[takes].sum()
     return states._replace(ended=np.empty(len(states.requests), np.int32))
 
 

@@ -37,7 +37,7 @@ def _whole(names: str) -> np.dtype[Any]:
 
 
 RULES: Final = _whole("is_fair goes_by_deadline max_queue max_queued_tokens output_token_weight")
-COUNTERS: Final = _whole("n_waiting n_queued_tokens n_busy_lanes n_expiring last_served refill_ns wake_ns")
+COUNTERS: Final = _whole("n_waiting n_queued_tokens n_busy_lanes n_expiring n_let_in last_served refill_ns wake_ns")
 CLASS: Final = _whole("window_ns window_size max_in_flight max_queue n_in_flight n_waiting n_gathering first_gathering last_gathering")
 TENANT: Final = _whole("tokens_per_s burst level filled_ns weight service n_waiting first")
 """``burst`` and ``level`` count billionths of a token; ``first`` is scratch."""
@@ -72,6 +72,8 @@ class GateState(NamedTuple):
     """(N, or 0 where nobody is turned away for waiting) A heap by ``expires_ns``, then index; left as ``heap``."""
     asking: Whole
     """(T) Scratch."""
+    let_in: Whole
+    """(N) Whom the gate let in, until they are admitted."""
 
 
 def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
@@ -97,6 +99,7 @@ def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
         busy=np.empty(len(lanes), np.int32),
         expiring=np.empty(requests.n_requests if bool(np.any(columns.patience_ns < FAR_NS)) else 0, np.int32),
         asking=np.empty(len(tenants), np.int32),
+        let_in=np.empty(requests.n_requests, np.int32),
     )
 
 

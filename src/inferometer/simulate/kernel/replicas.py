@@ -33,7 +33,7 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
     states = _stacked([prefill] * config.prefill.n_replicas + [decode] * config.decode.n_replicas)
     return states._replace(
         contents=max(prefill.contents, decode.contents, key=len),
-        acceptance=decode.acceptance,
+        chances=decode.chances,
         transfers=np.zeros(requests.n_requests, TRANSFER),
     )
 
@@ -83,7 +83,7 @@ def state_of(states: State, replica: int) -> State:
         sglang=states.sglang[replica],
         nodes=states.nodes[replica],
         joining=states.joining[replica],
-        acceptance=states.acceptance,
+        chances=states.chances,
         is_preferred=states.is_preferred[replica],
         preempted=states.preempted[replica],
         parts=states.parts[replica],

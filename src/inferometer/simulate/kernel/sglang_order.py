@@ -1,33 +1,61 @@
-"""In which order do SGLang's requests wait? Compiled; the same as ``reference.sglang.SglangScheduler``'s."""
+"""In which order do SGLang's requests wait? Compiled; the same as ``reference/sglang_order.py``."""
 
 from inferometer.simulate.compiling import compiled
-from inferometer.simulate.kernel import sglang_cache as cache
+from inferometer.simulate.kernel import sglang_admission as admission, sglang_cache as cache
+from inferometer.simulate.kernel.sglang_weight import sort_by_weight
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status
-from inferometer.simulate.sglang_config import MATCHED_QUEUE, REFRESH_INTERVAL, SHARED_TOKENS
+from inferometer.simulate.sglang_config import MATCHED_QUEUE, N_DRAWS, QUEUE_ORDERS, REFRESH_INTERVAL, SHARED_TOKENS
 
 _STOPPED = int(Status.STOPPED)
+_FCFS, _LPM, _DFS_WEIGHT = (QUEUE_ORDERS.index(name) for name in ("fcfs", "lpm", "dfs-weight"))
+_LOF, _RANDOM = (QUEUE_ORDERS.index(name) for name in ("lof", "random"))
 
 
 @compiled
 def order_queue(state: State) -> None:
-    """In order of arrival, or those first of whose prompts most is cached, but only one of those who share what is not."""
-    config, counters, own = state.config[0], state.counters[0], state.sglang[0]
-    if config.priority_sign != 0:
-        n_waiting = _gather(state)
+    """Put those who wait into the order in which they are to be tried."""
+    config, order = state.config[0], state.config[0].queue_order
+    if order == _LPM and state.counters[0].n_waiting > MATCHED_QUEUE:
+        order = _FCFS
+    if order == _FCFS and config.priority_sign == 0:  # it is in order
+        _refresh_prefixes(state)
+        return
+    n_waiting = _gather(state)
+    if order == _FCFS:
         _sort_by_priority(state, n_waiting)
-        _put(state, n_waiting)
-    if not config.is_caching or counters.n_waiting == 0:
+    elif order == _LOF:
+        _sort_by_longest_output(state, n_waiting)
+    elif order == _RANDOM:
+        _shuffle(state, n_waiting)
+    elif order == _LPM:
+        _sort_by_longest_prefix(state, n_waiting)
+    else:
+        sort_by_weight(state, n_waiting)
+    _put(state, n_waiting)
+    if order not in (_LPM, _DFS_WEIGHT):
+        _refresh_prefixes(state)
+
+
+@compiled
+def _refresh_prefixes(state: State) -> None:
+    """What those wait for who are first counts as used."""
+    own = state.sglang[0]
+    if not state.config[0].is_caching or state.counters[0].n_waiting == 0:
         return
-    if not config.is_longest_prefix_first or counters.n_waiting > MATCHED_QUEUE:
-        if own.n_looks % REFRESH_INTERVAL == 0:
-            n_first = _gather(state)
-            for i_waiting in range(min(n_first, MATCHED_QUEUE) - 1, -1, -1):
-                cache.match(state, state.skipped[i_waiting], state.requests[state.skipped[i_waiting]].num_tokens)
-        own.n_looks += 1
-        return
+    if own.n_looks % REFRESH_INTERVAL == 0:
+        n_first = min(_gather(state), MATCHED_QUEUE)
+        for i_waiting in range(n_first - 1, -1, -1):
+            cache.match(state, state.skipped[i_waiting], state.requests[state.skipped[i_waiting]].num_tokens)
+    own.n_looks += 1
+
+
+@compiled
+def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
+    """Those first of whose prompts most is cached, but only one of those who share what is not."""
+    config, own = state.config[0], state.sglang[0]
     own.n_orders += 1
-    n_waiting, n_shared = _gather(state), (SHARED_TOKENS + config.block_size - 1) // config.block_size
+    n_shared = (SHARED_TOKENS + config.block_size - 1) // config.block_size
     for i_waiting in range(n_waiting):
         request = state.requests[state.skipped[i_waiting]]
         num_cached, _ = cache.match(state, state.skipped[i_waiting], request.num_tokens)
@@ -38,7 +66,36 @@ def order_queue(state: State) -> None:
                 request.queue_key = 1  # behind all others
             state.last_equal[content] = own.n_orders
     _sort(state, n_waiting)
-    _put(state, n_waiting)
+
+
+@compiled
+def _sort_by_longest_output(state: State, n_waiting: int) -> None:
+    """By priority where that counts, then by what is allowed."""
+    for i_waiting in range(n_waiting):
+        state.requests[state.skipped[i_waiting]].queue_key = -admission.max_new_tokens(state, state.skipped[i_waiting])
+    sign = state.config[0].priority_sign
+    for i_next in range(1, n_waiting):
+        index, place = state.skipped[i_next], i_next
+        urgency, key = sign * state.requests[index].priority, state.requests[index].queue_key
+        while place > 0:
+            before = state.requests[state.skipped[place - 1]]
+            if sign * before.priority < urgency or (sign * before.priority == urgency and before.queue_key <= key):
+                break
+            state.skipped[place] = state.skipped[place - 1]
+            place -= 1
+        state.skipped[place] = index
+
+
+@compiled
+def _shuffle(state: State, n_waiting: int) -> None:
+    """Fisher and Yates' shuffle by draws that are given."""
+    own, queue = state.sglang[0], state.skipped
+    for place in range(n_waiting - 1, 0, -1):
+        other = state.chances[own.n_drawn % len(state.chances)] * (place + 1) // N_DRAWS
+        own.n_drawn += 1
+        index = queue[place]
+        queue[place] = queue[other]
+        queue[other] = index
 
 
 @compiled

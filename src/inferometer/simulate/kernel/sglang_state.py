@@ -11,10 +11,15 @@ from inferometer.simulate.sglang_config import SglangConfig
 _NOBODY: Final = -1
 
 NODE: Final = np.dtype(
-    [("start", np.int64), *((name, np.int32) for name in ("parent", "n_pages", "lock_ref", "n_children", "previous", "next"))],
+    [
+        ("start", np.int64),
+        *((name, np.int32) for name in ("parent", "n_pages", "lock_ref", "n_children", "previous", "next", "born")),
+        *((name, np.int32) for name in ("weight", "first_child", "next_sibling", "first_waiting", "last_waiting")),
+    ],
     align=True,
 )
-"""A run of pages of the radix tree; ``start`` is where its first content is among all contents."""
+"""A run of pages of the radix tree; ``start`` is where its first content is among all contents, ``born`` its place among its parent's
+children. ``weight`` and what follows it are scratch of the policy dfs-weight, 0 for nothing: nodes, and requests + 1."""
 
 SGLANG: Final = np.dtype(
     [
@@ -34,6 +39,8 @@ SGLANG: Final = np.dtype(
                 "n_looks",
                 "n_turns",
                 "n_orders",
+                "n_drawn",
+                "n_born",
                 "n_evictable",
                 "first_unused_node",
             )

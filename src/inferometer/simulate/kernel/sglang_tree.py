@@ -45,6 +45,8 @@ def insert(state: State, index: int, n_pages: int) -> tuple[int, int]:
         node = child if n_same == state.nodes[child].n_pages else _split(state, child, n_same)
     if n_matched < n_pages:
         leaf = _new_node(state, node, start + n_matched, n_pages - n_matched)
+        state.sglang[0].n_born += 1
+        state.nodes[leaf].born = state.sglang[0].n_born
         state.nodes[node].n_children += 1
         state.sglang[0].n_evictable += n_pages - n_matched
         state.counters[0].n_free += n_pages - n_matched
@@ -115,6 +117,7 @@ def _split(state: State, node: int, n_pages: int) -> int:
     upper = _new_node(state, lower.parent, lower.start, n_pages)
     state.nodes[upper].lock_ref = lower.lock_ref
     state.nodes[upper].n_children = 1
+    state.nodes[upper].born = lower.born
     lower.parent = upper
     lower.start += n_pages
     lower.n_pages -= n_pages

@@ -17,6 +17,7 @@ from inferometer.simulate.kernel.sglang_state import node_records, sglang_record
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference.request import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
+from inferometer.simulate.sglang_config import SglangConfig
 
 Record: TypeAlias = Any
 """One row of ``Records``, whose fields are attributes in compiled code."""
@@ -196,6 +197,7 @@ WORLD: Final = np.dtype(
             "n_ended",
             "n_told",
             "max_in_flight",
+            "max_waiting_tokens",
             "n_handed",
             "n_joined",
             "n_asked",
@@ -205,7 +207,8 @@ WORLD: Final = np.dtype(
     ],
     align=True,
 )
-"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in ``max_in_flight``. Of
+"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in
+``max_in_flight``, of whom prompts of ``max_waiting_tokens`` may wait in the engines. Of
 ``n_handed`` whose prompts are computed ``n_joined`` were sent on, of ``n_asked`` KV caches ``n_begun`` were given a place on the link."""
 
 
@@ -247,8 +250,8 @@ class State(NamedTuple):
     """(B + 1, or 0 for other engines) ``kernel.sglang_state.NODE``"""
     joining: Whole
     """(M) Whose prompts SGLang computed in the step before."""
-    acceptance: Whole
-    """(drafts of a request) ``SchedulerConfig.acceptance``"""
+    chances: Whole
+    """(drafts of a request) ``SchedulerConfig.acceptance``; ``SglangConfig.shuffle_draws``"""
     is_preferred: Whole
     """(M + 1, or 0 where there is no such rule) Is a batch of so many requests wanted?"""
     preempted: Whole
@@ -285,7 +288,7 @@ SHARED: Final = frozenset(
         "requests",
         "contents",
         "skipped",
-        "acceptance",
+        "chances",
         "abort_ns",
         "leaving",
         "arrival_order",
@@ -333,7 +336,7 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         sglang=sglang_record(config),
         nodes=node_records(config),
         joining=np.empty(n_seats, np.int32),
-        acceptance=np.array(acceptance, np.int64),
+        chances=np.array(config.shuffle_draws if isinstance(config, SglangConfig) else acceptance, np.int64),
         is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),

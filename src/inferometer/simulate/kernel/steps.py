@@ -18,11 +18,11 @@ _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request comes to this replica. A prompt as long as the model can remember is refused by the engine's front end."""
+    """A request comes to this replica. A prompt longer than it takes is refused by the engine's front end."""
     request, config = state.requests[index], state.config[0]
     state.counters[0].n_taken += 1
     request.replica = config.replica
-    if request.num_prompt_tokens >= config.max_model_len:
+    if request.num_prompt_tokens > config.max_prompt_tokens:
         arrivals.end(state, index, _REJECTED, request.arrival_ns)
     else:
         policy.add(state, index)

@@ -4,13 +4,13 @@ The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` h
 """
 
 from inferometer.simulate.compiling import compiled, inlined, merged
-from inferometer.simulate.kernel import preemption, queue, seats
+from inferometer.simulate.kernel import preemption, queue, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.trtllm_batch import form_batch
 from inferometer.simulate.reference.request import Status
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
 
-_RUNNING, _PREEMPTED = int(Status.RUNNING), int(Status.PREEMPTED)
+_RUNNING = int(Status.RUNNING)
 _MAX_UTILIZATION, _STATIC_BATCH = CAPACITY_POLICIES.index("MAX_UTILIZATION"), CAPACITY_POLICIES.index("STATIC_BATCH")
 
 
@@ -19,6 +19,7 @@ def schedule(state: State, slot: int) -> None:
     """Decide the next step and note it as batch ``slot``: contexts first, then generations."""
     config, counters = state.config[0], state.counters[0]
     counters.n_preempted = 0
+    counters.current_step += 1
     while counters.n_active < config.max_num_active:
         index = queue.peek(state)
         if index == NOTHING:
@@ -42,11 +43,13 @@ def _fit_to_completion(state: State) -> int:
             n_available -= _n_blocks_to_completion(state, index)
             fitting[n_fitting] = index
             n_fitting += 1
-    if n_fitting > 0 and state.config[0].capacity_policy == _STATIC_BATCH:
+    is_static = state.config[0].capacity_policy == _STATIC_BATCH
+    if n_fitting > 0 and is_static:
         return n_fitting
+    _note_contents_that_come(state)
     for i_active in range(counters.n_active):
         index = state.running[i_active]
-        if _is_generating(state, index):
+        if _is_generating(state, index) or (not is_static and _is_worth_waiting(state, index)):
             continue
         n_needed = _n_blocks_to_completion(state, index)
         if n_needed > n_available:
@@ -62,8 +65,12 @@ def _fit_for_a_step(state: State) -> int:
     """In order whoever can be given the blocks of its next step; for that the last one that has blocks is paused."""
     counters, fitting = state.counters[0], state.skipped
     n_scheduled, n_fitting, i_active, n_active = 0, 0, 0, counters.n_active
+    _note_contents_that_come(state)
     while i_active < n_active:
         index = state.running[i_active]
+        if _is_worth_waiting(state, index):
+            i_active += 1
+            continue
         n_needed = _n_blocks_for_a_step(state, index)
         if n_scheduled + n_needed <= counters.n_free:
             n_scheduled += n_needed
@@ -77,8 +84,34 @@ def _fit_for_a_step(state: State) -> int:
         if i_victim < i_active:
             break
         _pause(state, state.running[i_victim])
-        n_active = i_victim
+        n_active, n_scheduled = i_victim, 0
+        for i_fitting in range(n_fitting):  # what they would share may have come free
+            n_scheduled += _n_blocks_for_a_step(state, fitting[i_fitting])
     return n_fitting
+
+
+@compiled
+def _note_contents_that_come(state: State) -> None:
+    """Mark what those will leave first whose contexts are computed in chunks, by the number of this step."""
+    for i_active in range(state.counters[0].n_active):
+        request = state.requests[state.running[i_active]]
+        if request.status == _RUNNING and request.is_prefill_chunk:
+            content = tree.first_new_content(state, state.running[i_active])
+            if content != NOTHING:
+                state.last_equal[content] = state.counters[0].current_step
+
+
+@compiled
+def _is_worth_waiting(state: State, index: int) -> bool:
+    """Will another one leave the first block that this one, which has not begun, would compute? If not, this one will."""
+    if state.requests[index].status == _RUNNING or not state.config[0].is_prefix_aware:
+        return False
+    content = tree.first_new_content(state, index)
+    if content == NOTHING:
+        return False
+    is_coming: bool = state.last_equal[content] == state.counters[0].current_step
+    state.last_equal[content] = state.counters[0].current_step
+    return is_coming
 
 
 @compiled
@@ -92,11 +125,8 @@ def _pause(state: State, index: int) -> None:
 @compiled
 def release(state: State, index: int) -> None:
     """Take the blocks and the seat of one that runs."""
-    counters, request = state.counters[0], state.requests[index]
-    counters.n_free += request.num_blocks
-    request.num_blocks = 0
-    seats.release(state, index)
-    counters.n_running -= 1
+    tree.release(state, index)
+    state.counters[0].n_running -= 1
 
 
 @compiled
@@ -122,8 +152,8 @@ def _n_blocks(state: State, num_tokens: int) -> int:
 
 @compiled
 def _n_blocks_to_completion(state: State, index: int) -> int:
-    """How many more would it need if it went on to its last allowed token?"""
-    n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - state.requests[index].num_blocks
+    """How many more free blocks would it need if it went on to its last allowed token?"""
+    n_more: int = _n_blocks(state, _n_most_tokens(state, index)) - _n_blocks_given(state, index)
     return n_more
 
 
@@ -131,13 +161,19 @@ def _n_blocks_to_completion(state: State, index: int) -> int:
 def _n_blocks_for_a_step(state: State, index: int) -> int:
     """How many more does its next step need?"""
     request = state.requests[index]
-    if request.status != _RUNNING:
-        return _n_blocks(state, request.num_tokens)
     if request.is_prefill_chunk:
-        return 0
+        return 0 if request.status == _RUNNING else _n_blocks(state, request.num_tokens) - _n_blocks_given(state, index)
     n_tokens = min(request.num_computed_tokens + 1, _n_most_tokens(state, index))
     n_more: int = _n_blocks(state, n_tokens) - request.num_blocks
     return n_more
+
+
+@compiled
+def _n_blocks_given(state: State, index: int) -> int:
+    """What it has, or could have without taking a free block."""
+    request = state.requests[index]
+    n_given: int = request.num_blocks if request.status == _RUNNING else tree.n_hits_in_use(state, index)
+    return n_given
 
 
 __all__ = ["release", "schedule"]

@@ -4,7 +4,7 @@ The same as ``_micro_batch`` and ``_launch`` of ``reference/trtllm.py`` and as `
 """
 
 from inferometer.simulate.compiling import compiled, inlined
-from inferometer.simulate.kernel import seats
+from inferometer.simulate.kernel import seats, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.kernel.vllm_schedule import launch
 from inferometer.simulate.reference.request import Status
@@ -36,6 +36,8 @@ def form_batch(state: State, slot: int, n_fitting: int) -> None:
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.chunks[i_chosen] > 0:
             _add_part(state, slot, state.skipped[i_chosen], 1)
+    for i_part in range(state.batches[slot].n_parts):  # all of them before anybody takes a block
+        _begin(state, state.parts[slot, i_part].request)
     for i_part in range(state.batches[slot].n_parts):
         _give_blocks(state, state.parts[slot, i_part].request)
     launch(state, slot)
@@ -50,6 +52,8 @@ def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
         index = chosen[i_fitting]
         if _will_complete(state, index):
             continue
+        if state.requests[index].status != _RUNNING:
+            state.requests[index].num_computed_tokens = tree.n_hits(state, index) * config.block_size
         n_own = _remaining(state, index) if _is_context(state, index) else 1
         cost = 0 if config.is_chunked and _is_context(state, index) else n_own
         if n_tokens + cost > config.max_num_batched_tokens:
@@ -106,21 +110,26 @@ def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
 
 
 @compiled
-def _give_blocks(state: State, index: int) -> None:
-    """The blocks of the whole context at its first chunk, and a seat; then one whenever a token needs it."""
-    counters, request, size = state.counters[0], state.requests[index], state.config[0].block_size
-    n_tokens = request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + 1
-    n_blocks = (n_tokens + size - 1) // size
-    counters.n_free -= n_blocks - request.num_blocks
-    request.num_blocks = n_blocks
+def _begin(state: State, index: int) -> None:
+    """A context begins on top of what can be reused."""
+    counters, request = state.counters[0], state.requests[index]
     if request.status == _RUNNING:
         return
     if request.status == _WAITING:
         request.admitted_ns = counters.now_ns
+        request.num_cached_tokens = request.num_computed_tokens
     request.status = _RUNNING
     seats.take(state, index)
+    tree.claim(state, index, request.num_computed_tokens // state.config[0].block_size)
     counters.n_running += 1
     counters.n_waiting -= 1
+
+
+@compiled
+def _give_blocks(state: State, index: int) -> None:
+    """The blocks of the whole context at its first chunk, then one whenever a token needs it."""
+    request = state.requests[index]
+    tree.extend(state, index, request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + 1)
 
 
 @compiled

@@ -5,7 +5,7 @@ The same as ``reference.trtllm.TrtllmScheduler.update`` and ``abort``, on arrays
 
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined, merged
-from inferometer.simulate.kernel import arrivals, trtllm
+from inferometer.simulate.kernel import arrivals, trtllm, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status
 
@@ -36,7 +36,7 @@ def update(state: State, slot: int) -> int:
         n_delivered += 1
         if request.first_token_ns == ABSENT:
             request.first_token_ns = counters.now_ns
-        n_ended += _deliver_token(state, part.request, is_stale)
+        n_ended += _deliver_token(state, part.request, is_stale, part.kind == _CONTEXT)
     if n_ended:
         _drop_ended(state)
     return n_delivered
@@ -56,10 +56,12 @@ def abort(state: State, index: int) -> None:
 
 
 @inlined
-def _deliver_token(state: State, index: int, is_stale: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
+def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -> int:  # noqa: FBT001 -- compiled code takes no keywords
     """A request got a token; returns 1 where that ends it."""
     config, request = state.config[0], state.requests[index]
     request.num_tokens += 1
+    if is_context:
+        tree.store(state, index, request.num_tokens - 1)
     if config.is_async and not is_stale:
         request.num_output_placeholders -= 1
     num_output, now_ns = request.num_tokens - request.num_prompt_tokens, state.counters[0].now_ns

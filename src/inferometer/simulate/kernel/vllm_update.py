@@ -65,7 +65,7 @@ def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noq
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
         n_outputs = request.num_tokens - request.num_prompt_tokens
-        num_accepted = compiled_n_accepted(state.acceptance, part.request, n_outputs, part.num_spec_tokens)
+        num_accepted = compiled_n_accepted(state.chances, part.request, n_outputs, part.num_spec_tokens)
     if not is_stale:
         request.num_computed_tokens -= part.num_spec_tokens - num_accepted
         if state.config[0].is_async:

@@ -1,9 +1,12 @@
 """What happens when, with several replicas behind a router? ``kernel/cluster_run.py`` tells the order."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from inferometer.records.types import ABSENT
 from inferometer.simulate.cluster_config import ClusterConfig
-from inferometer.simulate.gate_config import NOTHING
+from inferometer.simulate.demand import Demand
+from inferometer.simulate.gate_config import NOTHING, GateConfig
 from inferometer.simulate.outcome import FAR_NS, Outcome
 from inferometer.simulate.reference.clients import Clients
 from inferometer.simulate.reference.gate import Gate
@@ -13,10 +16,26 @@ from inferometer.simulate.reference.router import RouterRule
 
 
 class Entry(NamedTuple):
-    """A gate, and how many requests may be in flight behind it, on all replicas together."""
+    """A gate, and how much may be behind it, on all replicas together."""
 
     gate: Gate
     max_in_flight: int
+    max_waiting_tokens: int = 0
+    """Of prompts that wait in the engines' own queues; 0: no such rule."""
+
+
+def entry_of(gate: GateConfig | None, requests: Demand, pools: Sequence[ClusterConfig]) -> Entry | None:
+    """The gate before these pools of replicas, of which the first takes what it lets in.
+
+    Where the gate says no ``max_in_flight``, engines are given as many prompt tokens as the batches that may be in flight can compute,
+    and no more: so no engine lacks work, and whoever waits does so at the gate, in its order.
+    """
+    if gate is None:
+        return None
+    n_most = sum(pool.n_replicas * (gate.max_in_flight or pool.engine.max_num_active) for pool in pools)
+    first = pools[0].engine
+    n_tokens = 0 if gate.max_in_flight else pools[0].n_replicas * first.depth * first.step_budget_tokens
+    return Entry(Gate(requests, gate), n_most, n_tokens)
 
 
 class Cluster:
@@ -24,12 +43,15 @@ class Cluster:
 
     def __init__(self, clients: Clients, replicas: list[Replica], router: RouterRule, config: ClusterConfig, entry: Entry | None) -> None:
         self.now_ns = 0
-        self._max_model_len = config.engine.max_model_len
+        self._max_prompt_tokens = config.engine.max_prompt_tokens
         self._clients = clients
         self._replicas = replicas
         self._router = router
         self._gate = None if entry is None else entry.gate
         self._max_in_flight = 0 if entry is None else entry.max_in_flight
+        self._max_waiting_tokens = 0 if entry is None else entry.max_waiting_tokens
+        self._let_in: list[Request] = []
+        """Whom the gate let in, until they are admitted."""
         self._due = set[int]()
         """Who has something to decide now."""
 
@@ -106,7 +128,7 @@ class Cluster:
                 continue  # its client has gone in this very instant
             if self._gate is None:
                 self._send(request)
-            elif request.num_prompt_tokens >= self._max_model_len or not self._gate.offer(request.index, self.now_ns):
+            elif request.num_prompt_tokens > self._max_prompt_tokens or not self._gate.offer(request.index, self.now_ns):
                 self._end_outside(request, Status.REJECTED)
         if self._gate is not None:
             self._open(self._gate)
@@ -123,11 +145,26 @@ class Cluster:
         while (index := gate.shed(self.now_ns)) != NOTHING:
             self._end_outside(self._clients.requests[index], Status.REJECTED)
         n_room = self._max_in_flight - sum(replica.n_inside for replica in self._replicas)
-        while (index := gate.release(self.now_ns, n_room)) != NOTHING:
+        admitted_ns = self._clients.admitted_ns
+        self._let_in = [one for one in self._let_in if admitted_ns[one.index] == ABSENT and not one.status.is_finished]
+        n_waiting_tokens = sum(one.num_prompt_tokens for one in self._let_in)
+        n_free_tokens = sum(replica.n_free_tokens for replica in self._entrances)
+        while True:
+            is_enough = n_waiting_tokens >= self._max_waiting_tokens or n_waiting_tokens > n_free_tokens
+            index = gate.release(self.now_ns, 0 if self._max_waiting_tokens and is_enough else n_room)
+            if index == NOTHING:
+                return
             request = self._clients.requests[index]
             request.arrival_ns = self.now_ns
             self._send(request)
+            self._let_in.append(request)
+            n_waiting_tokens += request.num_prompt_tokens
             n_room -= 1
+
+    @property
+    def _entrances(self) -> Sequence[Replica]:
+        """The replicas that take what the gate lets in."""
+        return self._replicas
 
     def _send(self, request: Request) -> None:
         """A request goes to the replica that the router says."""
@@ -170,4 +207,4 @@ class Cluster:
         return Outcome.FINISHED if self._clients.next_ns == FAR_NS else Outcome.HORIZON
 
 
-__all__ = ["Cluster", "Entry"]
+__all__ = ["Cluster", "Entry", "entry_of"]

@@ -9,7 +9,6 @@ from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
 from inferometer.simulate.reference import cluster as clusters, lockstep
 from inferometer.simulate.reference.clients import Clients
-from inferometer.simulate.reference.gate import Gate
 from inferometer.simulate.reference.log import Log
 from inferometer.simulate.reference.replica import Replica
 from inferometer.simulate.reference.router import RouterRule
@@ -28,8 +27,7 @@ def simulate_cluster_plainly(
     requests = contents_checked(requests if gate is None else cut_answers(requests, gate), config.engine)
     clients, log = Clients(requests), Log([], [])
     replicas = [Replica(config.engine, cost, clients, log, number) for number in range(config.n_replicas)]
-    n_most = config.n_replicas * ((gate.max_in_flight if gate else 0) or config.engine.max_num_active)
-    entry = None if gate is None else clusters.Entry(Gate(requests, gate), n_most)
+    entry = clusters.entry_of(gate, requests, (config,))
     kind = lockstep.LockstepCluster if config.in_lockstep else clusters.Cluster
     cluster = kind(clients, replicas, RouterRule(requests, config), config, entry)
     outcome = cluster.run(FAR_NS if until_ns is None else until_ns)

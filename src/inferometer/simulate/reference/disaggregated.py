@@ -1,5 +1,6 @@
 """What happens when, if prompts and answers are computed by different replicas? ``kernel/cluster_run.py`` tells the order."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
@@ -32,6 +33,10 @@ class SplitCluster(Cluster):
         self._pools = pools
         self._link = Link(config.link, config.n_replicas)
 
+    @property
+    def _entrances(self) -> Sequence[Replica]:
+        return self._replicas[: len(self._pools.prefill)]
+
     def _next_event_ns(self) -> int:
         return min(super()._next_event_ns(), self._link.next_ns)
 
@@ -45,7 +50,7 @@ class SplitCluster(Cluster):
         router.report(replica.number - first, replica.report())
 
     def _route(self, request: Request) -> Replica:
-        prefill = self._replicas[: len(self._pools.prefill)]
+        prefill = self._entrances
         replica = prefill[self._router.choose(request, [replica.n_inside for replica in prefill])]
         self._pools.transfers.open(request)
         return replica

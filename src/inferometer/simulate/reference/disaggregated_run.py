@@ -10,7 +10,6 @@ from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
 from inferometer.simulate.reference import (
     cluster as reference_cluster,
-    gate as reference_gate,
     log as reference_log,
     replica as reference_replica,
     router,
@@ -34,10 +33,7 @@ def simulate_disaggregated_plainly(
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
     clients, log = Clients(requests), reference_log.Log([], [])
     pools = _pools(requests, config, costs, clients, log)
-    n_most = sum(
-        pool.n_replicas * ((gate.max_in_flight if gate else 0) or pool.engine.max_num_active) for pool in (config.prefill, config.decode)
-    )
-    entry = None if gate is None else reference_cluster.Entry(reference_gate.Gate(requests, gate), n_most)
+    entry = reference_cluster.entry_of(gate, requests, (config.prefill, config.decode))
     cluster = SplitCluster(clients, pools, config, entry)
     outcome = cluster.run(FAR_NS if until_ns is None else until_ns)
     found = simulation(

@@ -92,11 +92,16 @@ class Replica:
         n_waiting = self.scheduler.n_waiting
         return router.Report(n_waiting, self.n_inside - n_waiting, self.scheduler.n_kv_blocks_used)
 
+    @property
+    def n_free_tokens(self) -> int:
+        """For how many tokens is there memory that nobody holds?"""
+        return (self._config.n_kv_blocks - self.scheduler.n_kv_blocks_used) * self._config.block_size
+
     def take(self, request: Request) -> None:
         """A request comes to this replica."""
         self._clients.replica[request.index] = self.number
         self.n_inside += 1
-        if request.num_prompt_tokens >= self._config.max_model_len:
+        if request.num_prompt_tokens > self._config.max_prompt_tokens:
             request.status = Status.REJECTED
         else:
             self.scheduler.add(request)

@@ -1,19 +1,19 @@
 """Who computes how many tokens in the next step? SGLang's scheduler in plain Python, to be read.
 
 Mirrors ``Scheduler.get_next_batch_to_run`` and ``ScheduleBatch.retract_decode`` (``sglang/srt/managers``) of SGLang 0.5.23: a step
-computes prompts or generates, and prompts come first; with mixed chunks who generates joins a step of prompts. Of the orders those
-by arrival, priority and longest prefix. No speculation, no hierarchical cache.
+computes prompts or generates, and prompts come first; with mixed chunks who generates joins a step of prompts. ``sglang_order`` has
+the orders of the queue. No speculation, no hierarchical cache.
 """
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 from inferometer.records.types import PartKind
 from inferometer.simulate.reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from inferometer.simulate.reference.request import Request, Status
 from inferometer.simulate.reference.sglang_admission import PrefillAdder, Verdict, max_new_tokens
 from inferometer.simulate.reference.sglang_cache import PageCache
-from inferometer.simulate.sglang_config import MATCHED_QUEUE, REFRESH_INTERVAL, RETRACT_DECODE_STEPS, SHARED_TOKENS, SglangConfig
+from inferometer.simulate.reference.sglang_order import QueueOrder
+from inferometer.simulate.sglang_config import RETRACT_DECODE_STEPS, SglangConfig
 
 
 class SglangScheduler:
@@ -32,7 +32,7 @@ class SglangScheduler:
         self._cut: Request | None = None
         """The only one whose prompt is computed in part."""
         self._is_batch_full = False
-        self._n_looks = 0
+        self._order = QueueOrder(config, self.cache)
         self._n_turns = 0
         self._preempted: list[Request] = []
         """Who had to go for somebody more urgent, in the step that is decided."""
@@ -115,7 +115,7 @@ class SglangScheduler:
         if self._cut is None and self._n_places([]) <= 0 and not self._config.is_preempting:
             self._is_batch_full = True
             return []
-        self._order_queue()
+        self.waiting = self._order.of(self.waiting)
         adder = PrefillAdder(self._config, self.cache, self.running, self.new_token_ratio)
         if self._cut is not None:
             adder.go_on(self._cut)
@@ -188,36 +188,6 @@ class SglangScheduler:
         """How many may the next batch have, of whom these have theirs already?"""
         n_most = self._config.max_running_requests
         return min(n_most - len(self.running), n_most - len(self.cache.rows) + len(chosen))
-
-    def _order_queue(self) -> None:
-        """In order of arrival, or those first of whose prompts most is cached, but only one of those who share what is not."""
-        if self._config.enable_priority_scheduling:
-            sign = 1 if self._config.schedule_low_priority_values_first else -1
-            self.waiting.sort(key=lambda request: (sign * request.priority, request.turn))
-        if self._config.disable_radix_cache or not self.waiting:
-            return
-        if self._config.schedule_policy == "fcfs" or len(self.waiting) > MATCHED_QUEUE:
-            self._refresh_prefixes()
-            return
-        n_shared = -(-SHARED_TOKENS // self._config.page_size)
-        keys, seen = list[int](), set[int]()
-        for request in self.waiting:
-            num_cached, _ = self.cache.match(request, request.num_tokens)
-            key = -min(num_cached, request.num_tokens - 1)
-            if num_cached <= SHARED_TOKENS and request.num_tokens // self._config.page_size >= n_shared:
-                content = request.contents[n_shared - 1]
-                if content in seen:
-                    key = 1  # behind all others
-                seen.add(content)
-            keys.append(key)
-        self.waiting = [request for _, request in sorted(zip(keys, self.waiting, strict=True), key=itemgetter(0))]
-
-    def _refresh_prefixes(self) -> None:
-        """What those wait for who wait longest counts as used, so that it is not thrown out before they come."""
-        if self._n_looks % REFRESH_INTERVAL == 0:
-            for request in reversed(self.waiting[:MATCHED_QUEUE]):
-                self.cache.match(request, request.num_tokens)
-        self._n_looks += 1
 
     def _decode(self) -> tuple[list[Request], list[Request]]:
         """Who generates a token, and who has to go for that?"""

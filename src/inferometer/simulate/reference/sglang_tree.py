@@ -11,7 +11,7 @@ from collections.abc import Sequence
 class Node:
     """A run of pages; its children go on where it ends."""
 
-    __slots__ = ("contents", "last_access", "lock_ref", "n_children", "parent")
+    __slots__ = ("born", "contents", "last_access", "lock_ref", "n_children", "parent")
 
     def __init__(self, parent: "Node | None", contents: list[int], lock_ref: int = 0) -> None:
         self.parent = parent
@@ -20,6 +20,8 @@ class Node:
         """How many requests use it, or pages below it."""
         self.n_children = 0
         self.last_access = 0
+        self.born = 0
+        """Its place among its parent's children: the older first."""
 
 
 class RadixTree:
@@ -31,6 +33,7 @@ class RadixTree:
         self._node_of: dict[int, Node] = {}
         """The node that begins with each content: nodes are met at their beginnings only."""
         self._tick = 0
+        self._n_born = 0
 
     def match(self, contents: Sequence[int], n_pages: int) -> tuple[int, Node]:
         """How many of these pages are there, and where do they end? The node is split there, and its path counts as used."""
@@ -65,6 +68,8 @@ class RadixTree:
             node = child if n_same == len(child.contents) else self._split(child, n_same)
         if n_matched < n_pages:
             leaf = Node(node, list(contents[n_matched:n_pages]))
+            self._n_born += 1
+            leaf.born = self._n_born
             node.n_children += 1
             self.n_evictable_pages += len(leaf.contents)
             self._touch(leaf)
@@ -107,6 +112,7 @@ class RadixTree:
         """Cut a node in two; returns the upper part, which is new. The lower one counts as used."""
         upper = Node(node.parent, node.contents[:n_pages], lock_ref=node.lock_ref)
         upper.n_children = 1
+        upper.born = node.born
         node.parent, node.contents = upper, node.contents[n_pages:]
         self._touch(upper)
         self._touch(node)

@@ -2,7 +2,8 @@
 
 Mirrors ``PyCapacityScheduler`` and ``PyMicroBatchScheduler`` (``tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py``, commit
 002f3cc3), the block counts of ``kvCacheManager.cpp`` and the order of ``PyExecutor``'s loops: one window, beam width 1, no drafts,
-no block reuse, no pipeline parallelism. A step is decided in two stages: who fits into the KV cache, and who into the batch.
+no pipeline parallelism. A step is decided in two stages: who fits into the KV cache, and who into the batch. What can be reused counts
+in both; TensorRT-LLM's estimate of it may count the last block of a prompt, which is computed again: here it never does.
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from inferometer.records.types import PartKind
 from inferometer.simulate.reference.batch import Batch, Delivery, Scheduled, Seats, launch
 from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.reference.trtllm_blocks import ReuseTree
 from inferometer.simulate.reference.trtllm_chunks import chunk_sizes
 from inferometer.simulate.trtllm_config import TrtllmConfig
 
@@ -24,7 +26,7 @@ class TrtllmScheduler:
         self._queue: deque[Request] = deque()
         self.active: list[Request] = []
         """In order of arrival, at most ``max_batch_size``: only these are looked at. Whoever is paused keeps its place."""
-        self.n_free_blocks = config.num_blocks
+        self.blocks = ReuseTree(config)
 
     @property
     def waiting(self) -> list[Request]:
@@ -44,7 +46,7 @@ class TrtllmScheduler:
     @property
     def n_kv_blocks_used(self) -> int:
         """How many blocks are taken?"""
-        return self._config.num_blocks - self.n_free_blocks
+        return self._config.num_blocks - self.blocks.n_free
 
     def add(self, request: Request) -> None:
         """A request arrives."""
@@ -57,9 +59,9 @@ class TrtllmScheduler:
         while self._queue and len(self.active) < self._config.max_batch_size:
             self.active.append(self._queue.popleft())
         fitting, paused = self._fitting()
-        for request in paused:
-            self._pause(request)
         contexts, generations = self._micro_batch(fitting)
+        for request, _ in contexts:  # all of them before anybody takes a block: ``addSequenceBatch`` claims what is reused first
+            self._begin(request)
         parts = [self._launch(request, n_tokens) for request, n_tokens in contexts]
         parts += [self._launch(request, 1) for request in generations]
         return Batch(scheduled=tuple(parts), preempted=tuple(paused))
@@ -79,7 +81,7 @@ class TrtllmScheduler:
             if request.status.is_finished or not part.yields_token or (is_stale and part.kind is PartKind.CONTEXT):
                 continue
             served.append(Delivery(request, 1))
-            self._deliver_token(request, is_stale=is_stale)
+            self._deliver_token(request, is_context=part.kind is PartKind.CONTEXT, is_stale=is_stale)
         return served
 
     def abort(self, request: Request) -> None:
@@ -99,11 +101,13 @@ class TrtllmScheduler:
     def _fitting_to_completion(self) -> list[Request]:
         """Whoever generates, then in order whoever can be given all blocks that it may ever need; the first that cannot ends it."""
         fitting = [request for request in self.active if _is_generating(request)]
-        if fitting and self._config.capacity_scheduler_policy == "STATIC_BATCH":
+        is_static = self._config.capacity_scheduler_policy == "STATIC_BATCH"
+        if fitting and is_static:
             return fitting
-        n_available = self.n_free_blocks - sum(self._n_blocks_to_completion(request) for request in fitting)
+        n_available = self.blocks.n_free - sum(self._n_blocks_to_completion(request) for request in fitting)
+        coming = self._contents_that_come()
         for request in self.active:
-            if _is_generating(request):
+            if _is_generating(request) or (not is_static and self._is_worth_waiting(request, coming)):
                 continue
             n_needed = self._n_blocks_to_completion(request)
             if n_needed > n_available:
@@ -115,13 +119,17 @@ class TrtllmScheduler:
     def _fitting_for_a_step(self) -> tuple[list[Request], list[Request]]:
         """In order whoever can be given the blocks of its next step; for that the last one that has blocks is paused."""
         fitting, paused = list[Request](), list[Request]()
-        n_available, i_active, n_active = self.n_free_blocks, 0, len(self.active)
+        n_scheduled, i_active, n_active = 0, 0, len(self.active)
+        coming = self._contents_that_come()
         while i_active < n_active:
             request = self.active[i_active]
+            if self._is_worth_waiting(request, coming):
+                i_active += 1
+                continue
             n_needed = self._n_blocks_for_a_step(request)
-            if n_needed <= n_available:
+            if n_scheduled + n_needed <= self.blocks.n_free:
                 fitting.append(request)
-                n_available -= n_needed
+                n_scheduled += n_needed
                 i_active += 1
                 continue
             started = [i for i in range(i_active, n_active) if self.active[i].status is Status.RUNNING]
@@ -129,8 +137,25 @@ class TrtllmScheduler:
                 break
             n_active = started[-1]
             paused.append(self.active[n_active])
-            n_available += self._n_blocks_held(self.active[n_active])
+            self._pause(self.active[n_active])
+            n_scheduled = sum(self._n_blocks_for_a_step(other) for other in fitting)  # what they would share may have come free
         return fitting, paused
+
+    def _contents_that_come(self) -> set[int]:
+        """What those will leave first whose contexts are computed in chunks."""
+        started = (request for request in self.active if request.status is Status.RUNNING and request.is_prefill_chunk)
+        contents = (self.blocks.first_new_content(request) for request in started)
+        return {content for content in contents if content is not None}
+
+    def _is_worth_waiting(self, request: Request, coming: set[int]) -> bool:
+        """Will another one leave the first block that this one, which has not begun, would compute? If not, this one will."""
+        if request.status is Status.RUNNING or not self._config.enable_prefix_aware_scheduling:
+            return False
+        content = self.blocks.first_new_content(request)
+        if content is None or content in coming:
+            return content is not None
+        coming.add(content)
+        return False
 
     def _micro_batch(self, fitting: Sequence[Request]) -> tuple[list[tuple[Request, int]], list[Request]]:
         """Who of these fits into the batch: contexts with their tokens, and generations? The first that does not ends it."""
@@ -139,6 +164,8 @@ class TrtllmScheduler:
         for request in fitting:
             if self._will_complete(request):
                 continue
+            if request.status is not Status.RUNNING:
+                request.num_computed_tokens = len(self.blocks.hits(request)) * config.tokens_per_block
             n_own = 1 if _is_generating(request) else _n_remaining(request)
             cost = 0 if config.enable_chunked_prefill and not _is_generating(request) else n_own
             if n_tokens + cost > config.max_num_tokens:
@@ -161,22 +188,31 @@ class TrtllmScheduler:
         n_output = request.num_output_tokens + request.num_output_placeholders
         return request.num_output_placeholders > 0 and n_output >= self._max_new_tokens(request)
 
+    def _begin(self, request: Request) -> None:
+        """A context begins on top of what can be reused."""
+        if request.status is Status.RUNNING:
+            return
+        self.blocks.claim(request)
+        if request.status is Status.WAITING:
+            request.num_cached_tokens = request.num_computed_tokens
+        request.status = Status.RUNNING
+        self._seats.take(request)
+
     def _launch(self, request: Request, num_tokens: int) -> Scheduled:
-        n_held = self._n_blocks_held(request)
-        if request.status is not Status.RUNNING:
-            request.status = Status.RUNNING
-            self._seats.take(request)
-        part = launch(request, num_tokens, is_async=not self._config.disable_overlap_scheduler)
-        self.n_free_blocks -= self._n_blocks_held(request) - n_held
-        return part
+        """The blocks of the whole context are taken at its first chunk, then one whenever a token needs it."""
+        n_reserved = request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + num_tokens
+        self.blocks.extend(request, n_reserved)
+        return launch(request, num_tokens, is_async=not self._config.disable_overlap_scheduler)
 
     def _pause(self, request: Request) -> None:
-        """Take everything from a request but its tokens; it will compute them again."""
+        """Take everything from a request but its tokens; it will compute them again, but for what is still there."""
         self._release(request)
         request.lose_place()
 
-    def _deliver_token(self, request: Request, *, is_stale: bool) -> None:
+    def _deliver_token(self, request: Request, *, is_context: bool, is_stale: bool) -> None:
         request.num_tokens += 1
+        if is_context:
+            self.blocks.store(request, request.num_tokens - 1)
         if not self._config.disable_overlap_scheduler and not is_stale:
             request.num_output_placeholders -= 1
         if request.num_output_tokens == request.stop_tokens:
@@ -190,7 +226,8 @@ class TrtllmScheduler:
         request.status = status
 
     def _release(self, request: Request) -> None:
-        self.n_free_blocks += self._n_blocks_held(request)
+        """The last token's KV is not in the cache: ``storeBlocksForReuse`` takes no account of it."""
+        self.blocks.release(request, min(request.num_tokens - 1, request.num_computed_tokens))
         self._seats.release(request)
 
     def _max_new_tokens(self, request: Request) -> int:
@@ -200,25 +237,21 @@ class TrtllmScheduler:
     def _n_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self._config.tokens_per_block)
 
-    def _n_blocks_held(self, request: Request) -> int:
-        """The blocks of the whole context are taken at its first chunk, then one whenever a token needs it."""
-        if request.status is not Status.RUNNING:
-            return 0
-        return self._n_blocks(request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens)
-
     def _n_blocks_to_completion(self, request: Request) -> int:
-        """How many more would it need if it went on to its last allowed token?"""
+        """How many more free blocks would it need if it went on to its last allowed token?"""
         n_total = self._n_blocks(request.num_prompt_tokens + self._max_new_tokens(request))
-        return n_total - self._n_blocks_held(request)
+        return n_total - self._n_blocks_given(request)
 
     def _n_blocks_for_a_step(self, request: Request) -> int:
         """How many more does its next step need?"""
-        if request.status is not Status.RUNNING:
-            return self._n_blocks(request.num_tokens)
         if request.is_prefill_chunk:
-            return 0
+            return 0 if request.status is Status.RUNNING else self._n_blocks(request.num_tokens) - self._n_blocks_given(request)
         n_most = request.num_prompt_tokens + self._max_new_tokens(request)
-        return self._n_blocks(min(request.num_computed_tokens + 1, n_most)) - self._n_blocks_held(request)
+        return self._n_blocks(min(request.num_computed_tokens + 1, n_most)) - len(request.blocks)
+
+    def _n_blocks_given(self, request: Request) -> int:
+        """What it has, or could have without taking a free block."""
+        return len(request.blocks) if request.status is Status.RUNNING else self.blocks.n_hits_in_use(request)
 
 
 def _is_generating(request: Request) -> bool:
