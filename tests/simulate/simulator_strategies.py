@@ -22,7 +22,8 @@ def configs(draw, policies=("fcfs", "priority", "srpt"), **fixed):
     max_model_len = fixed.get("max_model_len") or draw(st.integers(2, 60))
     max_num_seqs = draw(st.integers(1, 12))
     is_chunked = draw(st.booleans())
-    batched = max(draw(st.sampled_from([4, 16, 64, 256])), max_num_seqs, 0 if is_chunked else max_model_len)
+    n_least = max(max_num_seqs, fixed.get("num_speculative_tokens", 0) + 1, 0 if is_chunked else max_model_len)
+    batched = max(draw(st.sampled_from([4, 16, 64, 256])), n_least)
     n_smallest = max(2, -(-max_model_len // block_size))
     values = {
         "num_blocks": n_smallest + draw(st.sampled_from([0, 1, 3, 10, 100])),

@@ -155,7 +155,7 @@ class LiveEngine:
         if request.status is not Status.UNSEEN:
             return  # its client has gone in the very instant
         self.n_unfinished += 1
-        if request.num_prompt_tokens >= self._config.max_model_len:
+        if request.num_prompt_tokens > self._config.max_prompt_tokens:
             request.status = Status.REJECTED
         else:
             self.scheduler.add(request)
