@@ -6,6 +6,7 @@ the slow suite, in the order in which a newcomer would type them.
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from inferometer.cli.main import VERBS, app
 
 BIN = Path(sys.executable).parent
+README = Path(__file__).parents[2] / "README.md"
 MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
 IN_AND_OUT = ("import", "export")
@@ -113,3 +115,30 @@ def test_schemas_are_held_still(verb, tmp_path):
         golden.write_text(now)
     assert golden.exists(), f"no {golden.name}; make golden"
     assert json.loads(now) == json.loads(golden.read_text())
+
+
+PURE = ("predict", "simulate", "size", "capacity", "timeline", "doctor", "catalog")
+"""Verbs that need neither a server nor an engine nor a run."""
+PAGES = (README, *sorted(README.parent.glob("docs/*.md")))
+
+
+def documented() -> list[str]:
+    """The whole commands of the documentation, those that stand for something in capitals apart."""
+    lines = [
+        line for page in PAGES for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S) for line in block.splitlines()
+    ]
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("inferometer ")]
+    whole = [
+        one
+        for one in words
+        if one[1] in PURE and not any(re.fullmatch(r"[A-Z]+|…|.*\.(toml|json|jsonl|csv)|runs/.*", word) for word in one)
+    ]
+    return [shlex.join(one) for one in whole]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", documented())
+def test_commands_of_the_documentation_run(line, tmp_path):
+    """Those that measure, or name files, are parsed by ``tests/house/test_suggestions.py`` and run by the tests of their verbs."""
+    outcome = run_here(line, folder=tmp_path)
+    assert outcome.returncode in {0, 10, 11}, outcome.stderr

@@ -5,6 +5,8 @@ import io
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import command_line
@@ -102,3 +104,15 @@ def test_a_console_is_safe_where_progress_is_drawn():
     file = io.StringIO()
     SafeConsole(file=file).print(HOSTILE)
     assert not ACTS.search(file.getvalue())
+
+
+def test_a_traceback_is_printable_too():
+    code = (
+        "import sys; sys.argv = ['inferometer', 'doctor']\n"
+        "from inferometer.cli import main\n"
+        "main.app.invoke = lambda ctx: (_ for _ in ()).throw(RuntimeError(chr(27) + '[2Jowned'))\n"
+        "main.main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "RuntimeError: ␛[2Jowned" in ended.stderr

@@ -9,13 +9,13 @@ import errno
 import importlib
 import os
 import sys
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import click
 
 from inferometer import __version__, suggestions
 from inferometer.cli import signals
-from inferometer.cli.terminal import talk, write_answer
+from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
 from inferometer.errors import InferometerError, RecordError, SpecError
 
@@ -125,6 +125,7 @@ def app() -> None:
 
 def main() -> None:
     """Run the command line; every error of ours ends in its own exit code."""
+    sys.excepthook = show_crash
     with signals.orderly_ends() as ending:
         _run(ending)
 
@@ -156,14 +157,19 @@ def _run(ending: signals.Ending) -> None:
         _say(SpecError(f"there is too little memory: {error}", where="the command", try_="fewer requests, replicas or KV blocks"))
         sys.exit(SpecError.exit_code)
     except OSError as error:
-        if error.filename is not None:
-            _say(SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path"))
-            sys.exit(SpecError.exit_code)
-        if error.errno not in _FULL:
-            raise
-        _close_stdout()
-        _say(RecordError(f"the answer cannot be written: {error.strerror}", where="standard output", try_="another file or disk"))
-        sys.exit(RecordError.exit_code)
+        _end_of_the_system(error)
+
+
+def _end_of_the_system(error: OSError) -> NoReturn:
+    """A path that cannot be, or a disk that is full."""
+    if error.filename is not None:
+        _say(SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path"))
+        sys.exit(SpecError.exit_code)
+    if error.errno not in _FULL:
+        raise error
+    _close_stdout()
+    _say(RecordError(f"the answer cannot be written: {error.strerror}", where="standard output", try_="another file or disk"))
+    sys.exit(RecordError.exit_code)
 
 
 def _close_stdout() -> None:

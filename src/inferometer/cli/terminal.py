@@ -10,6 +10,8 @@ visible sign here; what rich draws goes through ``SafeConsole`` of ``drawing.py`
 import contextlib
 import re
 import sys
+import traceback
+from types import TracebackType
 from typing import Final, TextIO
 
 import click
@@ -56,6 +58,11 @@ def talk(text: str) -> None:
     STDERR.write(printable(text) + "\n")
 
 
+def show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Write the traceback of an error that nobody foresaw; it may quote anybody's text."""
+    talk("".join(traceback.format_exception(kind, error, trace)).rstrip())
+
+
 class PatientStderr:
     """The stderr of this process, as a file. What its reader no longer takes is dropped."""
 
@@ -87,4 +94,4 @@ class PatientStderr:
 
 STDERR: Final[TextIO] = PatientStderr()  # type: ignore[assignment]  # the part of TextIO that rich and we use
 
-__all__ = ["STDERR", "PatientStderr", "printable", "printable_json", "talk", "write_answer", "write_drawn"]
+__all__ = ["STDERR", "PatientStderr", "printable", "printable_json", "show_crash", "talk", "write_answer", "write_drawn"]
