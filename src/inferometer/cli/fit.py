@@ -8,6 +8,7 @@ import click
 
 from inferometer.cli.answer import give, json_option, talk
 from inferometer.cli.fit_text import fit_text, refused_text, server_fit_text
+from inferometer.cli.kernel_fitting import HeldOutStatistic, fit_served
 from inferometer.cli.known_facts import ServerKnowledge, takes_known
 from inferometer.cli.load_fitting import fit_load_tests
 from inferometer.cli.published_tables import TableChoice, takes_table_choice
@@ -32,6 +33,8 @@ class FitAnswer:
     """Of load tests."""
     unidentified: tuple[Unidentified, ...] = ()
     """Parameters that the data do not tell, or would have beyond the device's peak, and what to measure or to check."""
+    held_out: tuple[HeldOutStatistic, ...] = ()
+    """Of a published serving run."""
     refusal: Refusal | None = None
     """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of the server is wrong."""
 
@@ -55,6 +58,12 @@ Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode m
 with --model, --dtype and --hardware to say what was measured. So are published tables of closed loops, InferenceX's agg_*.json
 and AIConfigurator's silicon_sample.csv, with --model gpt-oss-120b --hardware h200_sxm --framework vllm --tp 4 to say which of
 their rows; a device without rows is told by the others'.
+
+\b
+Kernels that were timed alone (AIConfigurator's folder of a device) give step times before any step was measured:
+  fit KERNELS/h100_sxm --model llama-3.1-8b --hardware h100_sxm --tp 2 --out step_time.json
+With a published serving run of vLLM they are where the fit to its first half starts; the second half says how far off that is:
+  fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server --workload workload.jsonl
 """,
 )
 @takes_runs
@@ -90,13 +99,12 @@ def command(
         _save(server, path)
         give(FitAnswer(model_file=str(path), model=None, server=server), as_json=as_json, show=lambda _: server_fit_text(server, str(path)))
         return
-    model = fit_steps(request, choice)
+    served = None if known.kernels is None else fit_served(request, known.kernels, known.workload)
+    model = fit_steps(request, choice) if served is None else served.model
+    held_out = () if served is None else served.held_out
     _save(model, path)
-    give(
-        FitAnswer(model_file=str(path), model=model, unidentified=unidentified(model)),
-        as_json=as_json,
-        show=lambda _: fit_text(model, str(path)),
-    )
+    answer = FitAnswer(model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out)
+    give(answer, as_json=as_json, show=lambda _: fit_text(model, str(path), held_out))
 
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:

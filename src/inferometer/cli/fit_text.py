@@ -1,5 +1,6 @@
 """How does a fitted model, or server, look in the terminal?"""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -8,6 +9,7 @@ from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.cli.fit_views import parameter_row
+from inferometer.cli.kernel_fitting import HeldOutStatistic
 from inferometer.fit import knob_wording
 from inferometer.fit.diagnostics import at_bounds
 from inferometer.fit.knob_fit import KnobFit
@@ -17,7 +19,7 @@ from inferometer.perfmodel import steptime_box, types
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.report.cells import ABSENT_TEXT, LEAST_FOR_P95, error_text
 from inferometer.report.request_words import duration_cell
-from inferometer.units import format_fraction
+from inferometer.units import format_duration, format_fraction
 
 _CAUTION_SCATTER: Final = 2.0
 _AT_PEAK: Final = 1.01
@@ -25,7 +27,7 @@ _TYPICAL_TOKENS: Final = 512
 _TYPICAL_BATCH: Final = 16
 
 
-def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
+def fit_text(model: StepTimeModel, model_file: str, held_out: Sequence[HeldOutStatistic] = ()) -> RenderableType:
     """Error on points held out, parameters with intervals, and the box in which the model was checked.
 
     Of published loads, which know no single step, the held-out errors are those of what clients saw.
@@ -47,11 +49,24 @@ def fit_text(model: StepTimeModel, model_file: str) -> RenderableType:
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
     what += "" if model.subject is None else f": {model.subject.text}"
     next_ = "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16") if seen else ""
-    tables = (errors, Text(""), fitted, Text(""), box)
+    checked = [_agreement_table(held_out)] if held_out else [errors] if model.held_out else []
+    tables = (*((table, Text("")) for table in checked), (fitted, Text("")), (box,))
     cautions = [Text(f"CAUTION {one.why} – {one.remedy}") for one in at_bounds(model)]
-    return Group(
-        Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"), *tables, Text(""), *cautions, Text(f"MODEL  {model_file}{next_}")
-    )
+    head = (Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"))
+    body = (part for parts in tables for part in parts)
+    return Group(*head, *body, Text(""), *cautions, Text(f"MODEL  {model_file}{next_}"))
+
+
+def _agreement_table(held_out: Sequence[HeldOutStatistic]) -> Table:
+    table = Table("second half of the requests", "measured", "simulated", "error", box=None, pad_edge=False)
+    for one in held_out:
+        table.add_row(
+            f"{one.latency.upper()} {one.statistic}",
+            format_duration(one.measured_s),
+            format_duration(one.simulated_s),
+            f"{one.simulated_s / one.measured_s - 1:+.1%}",
+        )
+    return table
 
 
 def _seen_as(model: StepTimeModel) -> dict[str, str]:

@@ -25,10 +25,15 @@ class ServerKnowledge:
     log: Path | None
     facts: str | None
     workload: str | None
+    kernels: Path | None = None
+    """Of a published serving run."""
 
     def check_is_for(self, *, is_load: bool) -> None:
-        """Only fits of load tests take it."""
-        flags = {"--server-log": self.log, "--known": self.facts, "--workload": self.workload}
+        """Only fits of load tests take it; of published serving runs with kernels, the workload."""
+        if is_load and self.kernels is not None:
+            raise SpecError("--kernels with load tests", where="--load, --kernels", try_="--load without --kernels")
+        flags = {"--server-log": self.log, "--known": self.facts}
+        flags |= {"--workload": self.workload} if self.kernels is None else {}
         flag = next((flag for flag, value in flags.items() if value is not None), None)
         if flag is not None and not is_load:
             raise SpecError(f"{flag} without load tests", where=flag, try_=f"--load, with {flag}")
@@ -43,6 +48,11 @@ _OPTIONS = (
         metavar="NAME=VALUE,…",
         help="With --load: limits and switches of the server that are known, such as num_gpu_blocks=2588,max_num_seqs=256.",
     ),
+    click.option(
+        "--kernels",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Of a published serving run (LLMServingSim's folder): the tables of its device's kernels (AIConfigurator's folder).",
+    ),
     click.option("--workload", metavar="FILE", help="With --load of imported runs: the trace that was sent, for prompts that begin alike."),
 )
 
@@ -51,8 +61,8 @@ def takes_known(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name facts of a server; the command gets them as ``known: ServerKnowledge``."""
 
     @functools.wraps(command)
-    def with_knowledge(*, server_log: Path | None, known: str | None, workload: str | None, **others: object) -> None:
-        command(known=ServerKnowledge(log=server_log, facts=known, workload=workload), **others)
+    def with_knowledge(*, server_log: Path | None, known: str | None, kernels: Path | None, workload: str | None, **others: object) -> None:
+        command(known=ServerKnowledge(log=server_log, facts=known, workload=workload, kernels=kernels), **others)
 
     wrapped: Callable[..., None] = with_knowledge
     for option in reversed(_OPTIONS):

@@ -40,6 +40,8 @@ class FitSubject:
     """A device that the catalogue does not have, with the ceilings that the sweep measured."""
     transferred_from: str | None = None
     """The measured device, where step times were carried over to another one."""
+    reservation: str | None = None
+    """Why it is less than measured steps, where nobody measured any."""
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -73,7 +75,7 @@ class FitSubject:
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
         """Why an answer is less than one of measured step times: carried over, not stated of what, or of another engine than the rules'."""
-        found = list[str]()
+        found = [] if self.reservation is None else [self.reservation]
         if self.transferred_from is not None:
             found.append(
                 f"transferred from {self.transferred_from}: nothing was measured on {self.tensor_parallel_size or 1} x {self.device}"

@@ -13,6 +13,7 @@ from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.types import F64
 
 _ELEMENT_BYTES: Final = 2
+_GEMM: Final = "gemm_perf"
 
 
 class GemmTable(NamedTuple):
@@ -76,8 +77,19 @@ def read_kernel_tables(folder: Path) -> KernelTables:
         return _tables(folder)
 
 
+def is_kernel_folder(folder: Path) -> bool:
+    """Does it look like the folder of a device?"""
+    return folder.is_dir() and bool(list(folder.glob(f"{_GEMM}.*.csv.gz")))
+
+
+def version_of(folder: Path) -> str | None:
+    """Of the engine whose kernels were timed: ``0.24.0`` of ``gemm_perf.vllm-0.24.0.csv.gz``."""
+    names = [path.name.removeprefix(f"{_GEMM}.").removesuffix(".csv.gz") for path in sorted(folder.glob(f"{_GEMM}.*.csv.gz"))]
+    return names[0].partition("-")[2] or None if names else None
+
+
 def _tables(folder: Path) -> KernelTables:
-    gemm = _rows(folder, "gemm_perf", gemm_dtype="bfloat16")
+    gemm = _rows(folder, _GEMM, gemm_dtype="bfloat16")
     plain = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": "0"}
     decode = _rows(folder, "generation_attention_perf", **plain)
     prefill = _rows(folder, "context_attention_perf", **plain, step="0")
@@ -134,4 +146,13 @@ def _seconds(rows: list[dict[str, str]]) -> F64:
     return _column(rows, "latency") / 1e3
 
 
-__all__ = ["AttentionTable", "ExpertTable", "GemmTable", "KernelTables", "ReduceTable", "read_kernel_tables"]
+__all__ = [
+    "AttentionTable",
+    "ExpertTable",
+    "GemmTable",
+    "KernelTables",
+    "ReduceTable",
+    "is_kernel_folder",
+    "read_kernel_tables",
+    "version_of",
+]
