@@ -61,16 +61,15 @@ def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     ModelError
         The tables have no kernels of these sizes.
     """
-    if len(request.paths) > 1:
-        raise SpecError(
-            f"{len(request.paths)} folders of kernels", where="RUN", allowed="those of one device", try_=_example(request.paths[0])
-        )
-    model, hardware = request.table.model, _named(request.hardware, request.paths[0])
+    folder, *others = request.paths
+    if others:
+        raise SpecError(f"{len(request.paths)} folders of kernels", where="RUN", allowed="those of one device", try_=_example(folder))
+    model, hardware = request.table.model, _named(request.hardware, folder)
     if model is None:
-        raise SpecError("kernels do not say of which model", where="--model", allowed="a model", try_=_example(request.paths[0]))
+        raise SpecError("kernels do not say of which model", where="--model", allowed="a model", try_=_example(folder))
     engine = _engine(request, choice.n_tensor or 1)
-    found = model_from_kernels(model, engine, read_kernel_tables(request.paths[0]), hardware=hardware.hardware_id)
-    return replace(found, subject=replace(_subject(engine, hardware, request.paths[0]), reservation=_ALONE))
+    found = model_from_kernels(model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id)
+    return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))
 
 
 def fit_served(request: RunRequest, kernels: Path, workload: str | None) -> ServedFit:
@@ -85,8 +84,8 @@ def fit_served(request: RunRequest, kernels: Path, workload: str | None) -> Serv
     ModelError
         The catalogue does not have its model, or too few requests ended.
     """
-    folder = request.paths[0]
-    if len(request.paths) > 1 or not folder.is_dir() or llmservingsim.log_of(folder) is None:
+    folder, *others = request.paths
+    if others or not folder.is_dir() or llmservingsim.log_of(folder) is None:
         raise SpecError(
             "no published run of requests",
             where=" ".join(map(str, request.paths)),
@@ -134,4 +133,4 @@ def _example(path: Path) -> str:
     return suggestions.command("fit", path, "--model", "llama-3.1-8b", "--hardware", "h100_sxm")
 
 
-__all__ = ["ServedFit", "are_kernels", "fit_kernels", "fit_served"]
+__all__ = ["HeldOutStatistic", "ServedFit", "are_kernels", "fit_kernels", "fit_served"]
