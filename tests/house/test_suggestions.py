@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / "inferometer"
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(rf"inferometer ({'|'.join(VERBS)}) ((?:(?:--[a-z-]+|[A-Z]{{2,}}|\S*[/{{…']\S*) ?)+)")
 """A verb with words of its own; ``inferometer fit`` alone is the name of a verb."""
+TRY = {"try_", "remedy"}
 FOREIGN = {
     "cli/usage.py": "flags of other tools, and ours of the same meaning",
     "cli/data_parallel.py": "vLLM",
@@ -73,6 +74,16 @@ def test_commands_with_values_are_built_from_words():
         for verb, words in COMMAND.findall(text)
         if "{}" in words or not set(suggested.FLAG.findall(words)) <= suggested.flags_of(verb)
     ]
+    assert not offenders, "\n".join(offenders)
+
+
+def test_flags_with_values_are_built_from_words():
+    """A remedy with ``--flag {value}`` inside a string is neither quoted nor parsed: ``suggestions.flags`` is for that."""
+    offenders = []
+    for name, tree in TREES.items():
+        named = [keyword.value for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords if keyword.arg in TRY]
+        texts = [text for value in named for _, text in strings(value)]
+        offenders += [f"{name}: {text[:100]!r}" for text in texts if re.search(r"--[a-z-]+[ =]\S*\{\}", text)]
     assert not offenders, "\n".join(offenders)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from inferometer import suggestions
 from inferometer.cli import ab_pairs, answer, compare_text
 from inferometer.cli.compare_options import takes_rule
 from inferometer.cli.load_options import LoadRequest, takes_two_loads
@@ -76,7 +77,7 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
             f"{n_pairs} pairs carry no interval at {confidence_fraction:.4g}",
             where="--repeats, --confidence",
             allowed=f"{enough} pairs or more",
-            try_=f"--repeats {enough}",
+            try_=suggestions.flags("--repeats", enough),
         )
 
 

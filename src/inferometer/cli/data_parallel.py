@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.perfmodel.steptime_levels import datasheet_levels
 from inferometer.simulate.deployment import Deployment
@@ -32,7 +33,7 @@ def sharing_experts(server: Deployment) -> Deployment:
     where = "--data-parallel-size"
     if server.model.moe is None:
         what = f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by itself"
-        raise SpecError(what, where=where, allowed="a mixture of experts", try_=f"--replicas {n_replicas}")
+        raise SpecError(what, where=where, allowed="a mixture of experts", try_=suggestions.flags("--replicas", n_replicas))
     if server.n_devices > 1:
         raise SpecError(f"{n_replicas} replicas of {server.n_devices} devices that share experts", where=where, allowed="--tp 1")
     if server.hardware is None or server.step_times.basis != "datasheet":

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import click
 
+from inferometer import suggestions
 from inferometer.errors import SpecError
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Switch, ToldByServer
 
@@ -149,7 +150,7 @@ def _count(name: str, text: str) -> int:
 
 def _position(name: str, text: str) -> bool:
     if text.lower() not in _POSITIONS:
-        raise SpecError(f"{name} = {text!r}", where=_WHERE, allowed="on or off", try_=f"--known {name}=on")
+        raise SpecError(f"{name} = {text!r}", where=_WHERE, allowed="on or off", try_=suggestions.flags("--known", f"{name}=on"))
     return _POSITIONS[text.lower()]
 
 

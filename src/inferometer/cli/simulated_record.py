@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 
-from inferometer import __version__
+from inferometer import __version__, suggestions
 from inferometer.cli import cluster_options, gate_options
 from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.records.types import Caution, Run
@@ -53,7 +53,7 @@ def _idle_order_cautions(simulation: outcome.Simulation, servers: cluster_option
         Caution(
             code="order unused",
             text=f"the order {gate.order} changed nothing: the engine admitted every request before it had to wait at the gate",
-            remedy=f"{remedy}; --set {own} orders inside the engine" if own and is_vllm else remedy,
+            remedy=f"{remedy}; to order inside the engine: {suggestions.flags('--set', own)}" if own and is_vllm else remedy,
         ),
     )
 

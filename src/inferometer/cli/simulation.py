@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from inferometer import suggestions
 from inferometer.cli import cluster_options, deployment_view, simulated_record
 from inferometer.cli.offered_rate import held_back
 from inferometer.errors import SpecError
@@ -198,7 +199,7 @@ def _check_that_some_come(requests: demand.Demand, until_ns: int | None) -> None
             f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after {format_duration(first_ns / NS_PER_S)}",
             where="--until",
             allowed="a time after the first arrival",
-            try_=f"--until {math.ceil(2 * first_ns / NS_PER_S)}s",
+            try_=suggestions.flags("--until", f"{math.ceil(2 * first_ns / NS_PER_S)}s"),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import psutil
 
+from inferometer import suggestions
 from inferometer.measure.hostname import hostname_hash
 from inferometer.measure.nvml import NvmlDevices
 from inferometer.records.types import Caution, HostFacts
@@ -177,7 +178,8 @@ def _quota() -> list[Caution]:
         Caution(
             code="CPU_QUOTA",
             text=f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop when the quota of a period is spent",
-            remedy=f"--threads {max(quota_us // period_us, 1)}, or a container with whole cores (cpuset instead of quota)",
+            remedy=suggestions.flags("--threads", max(quota_us // period_us, 1))
+            + ", or a container with whole cores (cpuset instead of quota)",
         )
     ]
 
@@ -191,7 +193,7 @@ def _hyperthreads() -> list[Caution]:
         Caution(
             code="HYPERTHREADS",
             text=f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core do not do the work of two",
-            remedy=f"--threads {len(siblings)}",
+            remedy=suggestions.flags("--threads", len(siblings)),
         )
     ]
 
