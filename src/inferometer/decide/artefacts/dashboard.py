@@ -297,4 +297,4 @@ def _panel(kind: str, panel: Panel, place: Place, custom: Manifest) -> Manifest:
     }
 
 
-__all__ = ["Panel", "Query", "Section", "dashboard", "every_panel", "panels_of", "sections_of", "summary_of"]
+__all__ = ["Panel", "Place", "Query", "Section", "dashboard", "every_panel", "panels_of", "sections_of", "summary_of"]
