@@ -10,7 +10,7 @@ from sealed_examples import AT, LATER_UTC, SEALED_UTC, estimate, measurement, se
 from inferometer.errors import RecordError, SpecError
 from inferometer.verify.checking import REPLAYED, Attempt
 from inferometer.verify.evidence import FileSum, evidence_of, refuse_changed
-from inferometer.verify.ledger import append, read_ledger, refuse_future, refuse_without
+from inferometer.verify.ledger import anchor_of, append, read_ledger, refuse_future, refuse_without
 from inferometer.verify.score import check_of, score_of
 from inferometer.verify.seals import sha256_of
 
@@ -114,7 +114,7 @@ def forged(path: Path, other: Path, *, promised: str) -> None:
 
 def test_an_anchor_shows_a_chain_that_was_written_anew_or_cut(path, tmp_path):
     whole = path.read_bytes()
-    anchor = read_ledger(path)[-1].anchor
+    anchor = anchor_of(read_ledger(path))
     assert anchor == f"3:{read_ledger(path)[-1].sha256}"
     refuse_without(read_ledger(path), anchor, where="l")
     append(path, at_utc=LATER_UTC, add=lambda _: Attempt(seal_sha256=SHA256, at=AT, folder="load-00"))
@@ -129,7 +129,7 @@ def test_an_anchor_shows_a_chain_that_was_written_anew_or_cut(path, tmp_path):
         refuse_without(read_ledger(path), anchor, where="l")
 
 
-@pytest.mark.parametrize("anchor", ["", "3", "x:" + "0" * 64, "3:abc", "0:" + "0" * 64, "-1:" + "0" * 64])
+@pytest.mark.parametrize("anchor", ["", "3", "x:" + "0" * 64, "3:abc", "0:" + "1" * 64, "-1:" + "0" * 64])
 def test_what_is_no_anchor_is_refused(path, anchor):
     with pytest.raises((SpecError, RecordError)):
         refuse_without(read_ledger(path), anchor, where="l")

@@ -16,7 +16,7 @@ from inferometer.errors import RecordError
 from inferometer.measure.run_names import now_utc
 from inferometer.records.durability import replace_file
 from inferometer.spec.foreign_bytes import Door
-from inferometer.verify.ledger import read_ledger, refuse_future, refuse_without
+from inferometer.verify.ledger import anchor_of, read_ledger, refuse_future, refuse_without
 from inferometer.verify.score import Score, score_of
 
 _DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal=RecordError)
@@ -37,9 +37,9 @@ class LedgerAnswer:
     score: Score
     verdicts: tuple[str, ...]
     """Of the experiments, in their order."""
-    anchor: str | None = None
+    anchor: str
     """The number of lines and the sum of the last: kept elsewhere, it shows later whether the chain was cut or written anew."""
-    expected: str | None = None
+    expected: str | None
     """The anchor that was given with --expect; the chain holds it."""
 
 
@@ -77,8 +77,6 @@ def command(given: Path | None, into: Path | None, expect: str | None, *, markdo
     refuse_future(entries, now_utc=now_utc(), where=str(path))
     if expect is not None:
         refuse_without(entries, expect, where=str(path))
-    if wants_anchor and not entries:
-        raise RecordError("an empty ledger has no head", where=str(path), allowed="a ledger with predictions")
     score = score_of(entries)
     said = LedgerAnswer(
         ledger=str(path),
@@ -86,7 +84,7 @@ def command(given: Path | None, into: Path | None, expect: str | None, *, markdo
         head_sha256=entries[-1].sha256 if entries else None,
         score=score,
         verdicts=tuple(experiment.verdict for experiment in score.experiments),
-        anchor=entries[-1].anchor if entries else None,
+        anchor=anchor_of(entries),
         expected=expect,
     )
     if into is not None:
@@ -96,7 +94,7 @@ def command(given: Path | None, into: Path | None, expect: str | None, *, markdo
 
 
 def _shown(said: LedgerAnswer, path: Path, *, markdown: bool, wants_anchor: bool) -> RenderableType:
-    if wants_anchor and said.anchor is not None:
+    if wants_anchor:
         return said.anchor
     return ledger_markdown(said.score) if markdown else ledger_text(said.score, path, expected=said.expected)
 

@@ -53,11 +53,6 @@ class Entry:
         about = self.check or self.attempt
         return "" if about is None else about.seal_sha256
 
-    @property
-    def anchor(self) -> str:
-        """The number of lines up to this one, and its sum: what to keep elsewhere."""
-        return f"{self.number + 1}:{self.sha256}"
-
 
 def read_ledger(path: Path) -> tuple[Entry, ...]:
     """Every entry, in order; none where there is no file.
@@ -124,6 +119,11 @@ def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ..
     return tuple(entry.attempt for entry in entries if entry.attempt is not None and entry.attempt.seal_sha256 == seal_sha256)
 
 
+def anchor_of(entries: Sequence[Entry]) -> str:
+    """The number of lines and the sum of the last: what to keep where the ledger's owner cannot change it."""
+    return f"{len(entries)}:{entries[-1].sha256 if entries else FIRST}"
+
+
 def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None:
     """Is a line dated after now, or before the line above it?
 
@@ -155,7 +155,7 @@ def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None
     n_lines = int(number)
     if n_lines > len(entries):
         what = f"the ledger has {len(entries)} lines and had {n_lines} when it was anchored: its end was cut off"
-    elif n_lines < 1 or entries[n_lines - 1].sha256 != sha256:
+    elif (entries[n_lines - 1].sha256 if n_lines else FIRST) != sha256:
         what = f"line {n_lines} of the ledger is not the one that was anchored: the chain was written anew"
     else:
         return
@@ -218,6 +218,7 @@ __all__ = [
     "FIRST",
     "Content",
     "Entry",
+    "anchor_of",
     "append",
     "attempts_of",
     "checks_of",
