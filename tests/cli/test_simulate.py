@@ -388,6 +388,8 @@ def test_an_order_acts_where_the_engine_lacks_memory_or_says_that_it_did_not(tmp
     idle = answered(*LLAMA, "--rate", 1, "--order", "shortest-remaining", folder=tmp_path)
     assert "changed nothing" in cautions(idle)["order unused"]["text"]
     assert "--set policy=srpt" in cautions(idle)["order unused"]["remedy"]
+    for order, why in (("fair", "all requests are of one tenant"), ("priority", "all requests have the same priority")):
+        assert why in cautions(answered(*asked, "--order", order, folder=tmp_path))["order unused"]["text"]
 
 
 MIX_OF_LENGTHS = """

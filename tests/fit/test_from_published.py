@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.errors import ModelError
+from inferometer.errors import ModelError, SpecError
 from inferometer.fit.closed_loop import ClosedLoad
 from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
 from inferometer.fit.from_published import fit_published, simulated
@@ -34,6 +34,12 @@ def asked(concurrency, hardware="h100_sxm", prompt_tokens=256, n_tensor=1):
         load=ClosedLoad(concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=64, least_share_ratio=0.8, n_rounds=4),
         statistic="median",
     )
+
+
+def test_prompts_that_no_step_of_the_engine_holds_are_refused():
+    """TensorRT-LLM refuses them one by one; a loop of such requests has nothing to tell."""
+    with pytest.raises(SpecError, match="prompts of 20000 tokens"):
+        simulated(replace(asked(4, prompt_tokens=20_000), framework="trtllm"))
 
 
 def measured(load, away):

@@ -7,8 +7,11 @@ from typing import Any, Final, get_args
 
 import click
 import msgspec
+import numpy as np
 
+from inferometer.records.types import Caution
 from inferometer.spec.gate import GateOrder, GateSpec, read_gate
+from inferometer.spec.workload.plan import DrawnWorkload
 
 _OPTIONS: Final = (
     click.option(
@@ -49,6 +52,20 @@ def gate_text(gate: GateSpec) -> str:
     return f"{gate.order}{bands}{lengths}{room}, {len(gate.classes)} classes and {len(gate.tenants)} tenants with rules"
 
 
+def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Caution, ...]:
+    """An order among tenants or by priority is that of arrival where all requests are of one tenant or of one priority."""
+    if gate is None:
+        return ()
+    has_bands = any(one.priority is not None for one in gate.classes)
+    if gate.order == "fair" and len(np.unique(workload.plan.tenant_index)) < 2:
+        what, remedy = "all requests are of one tenant", "a workload file with tenants"
+    elif gate.order == "priority" and not has_bands and len(np.unique(workload.plan.priority)) < 2:
+        what, remedy = "all requests have the same priority", "a workload file whose classes have a priority"
+    else:
+        return ()
+    return (Caution(code="order unused", text=f"the order {gate.order} changed nothing: {what}", remedy=remedy),)
+
+
 def _gate(path: Path | None, order: GateOrder | None) -> GateSpec | None:
     if path is None:
         return None if order is None else GateSpec(order=order)
@@ -56,4 +73,4 @@ def _gate(path: Path | None, order: GateOrder | None) -> GateSpec | None:
     return gate if order is None else msgspec.structs.replace(gate, order=order)
 
 
-__all__ = ["gate_text", "takes_gate"]
+__all__ = ["equals_cautions", "gate_text", "takes_gate"]

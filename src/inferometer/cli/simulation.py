@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
-from inferometer.cli import cluster_options, deployment_view, simulated_record
+from inferometer.cli import cluster_options, deployment_view, gate_options, simulated_record
 from inferometer.cli.offered_rate import held_back
 from inferometer.errors import SpecError
 from inferometer.measure.executors.parts import Executor
@@ -180,7 +180,12 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
         promises=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
         verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
-        cautions=(*simulated_record.origin_cautions(simulator.servers.deployment), *said, *run.manifest.cautions),
+        cautions=(
+            *simulated_record.origin_cautions(simulator.servers.deployment),
+            *said,
+            *gate_options.equals_cautions(simulator.gate, workload),
+            *run.manifest.cautions,
+        ),
         record=None,
     )
     return Simulated(answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)))

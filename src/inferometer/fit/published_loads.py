@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from inferometer.errors import SpecError
 from inferometer.fit.closed_loop import ClosedLoad, Statistic
 from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
 from inferometer.records.published_points import PublishedPointTable
@@ -103,7 +104,11 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
     room = _kv_tokens(load, budget)
     tokens = 2 ** (math.ceil(math.log2(needed)) + 1) if room > needed else max(room, 2 * longest)
     block = 32 if load.framework == "trtllm" else 16
-    own = {"vllm": {"enable_prefix_caching": "false"}, "sglang": {"disable_radix_cache": "true", "max_prefill_tokens": str(budget)}}
+    own = {
+        "vllm": {"enable_prefix_caching": "false"},
+        "sglang": {"disable_radix_cache": "true", "max_prefill_tokens": str(budget)},
+        "trtllm": {"enable_block_reuse": "false"},
+    }
     shared = {
         "num_blocks": tokens // block,
         "block_size": block,
@@ -111,7 +116,11 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
         "max_num_seqs": 2048,
         "max_num_batched_tokens": max(budget, 2048),
     }
-    return engine_config(load.framework, shared, own.get(load.framework, {}), where=load.label)
+    config = engine_config(load.framework, shared, own[load.framework], where=load.label)
+    if load.load.prompt_tokens > config.max_prompt_tokens:
+        text = f"prompts of {load.load.prompt_tokens} tokens"
+        raise SpecError(text, where=load.label, allowed=f"up to {config.max_prompt_tokens} in a step of this engine")
+    return config
 
 
 def _kv_tokens(load: PublishedLoad, budget: int) -> int:
