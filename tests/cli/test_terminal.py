@@ -1,5 +1,6 @@
 """Does text reach the terminal whole: pasteable on a narrow one, plain in a pipe, and without harm where nobody reads it?"""
 
+import errno
 import io
 import os
 import subprocess
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli import answer, terminal
+from inferometer.cli.main import _end_of_the_system
 from inferometer.report.terminal import five_lines_text
 from inferometer.report.views import FiveLines
 
@@ -59,3 +61,10 @@ def test_a_closed_stderr_ends_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", closed)
     terminal.talk("a word")
     assert not terminal.STDERR.isatty()
+
+
+def test_no_open_files_left_is_advised_as_that(capsys):
+    with pytest.raises(SystemExit) as ended:
+        _end_of_the_system(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert ended.value.code == 3
+    assert "try: ulimit -n 65536" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from inferometer import __version__, suggestions
 from inferometer.cli import signals
 from inferometer.cli.terminal import show_crash, talk, write_answer
 from inferometer.cli.usage import as_spec_error, check_numbers
-from inferometer.errors import InferometerError, RecordError, SpecError
+from inferometer.errors import InferometerError, MeasureError, RecordError, SpecError
 
 
 class Verb(NamedTuple):
@@ -161,7 +161,10 @@ def _run(ending: signals.Ending) -> None:
 
 
 def _end_of_the_system(error: OSError) -> NoReturn:
-    """A path that cannot be, or a disk that is full."""
+    """A path that cannot be, a disk that is full, or no open files left."""
+    if error.errno in {errno.EMFILE, errno.ENFILE}:
+        _say(MeasureError(f"{error.strerror}", where="the limit of this process", try_="ulimit -n 65536, then the same command"))
+        sys.exit(MeasureError.exit_code)
     if error.filename is not None:
         _say(SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path"))
         sys.exit(SpecError.exit_code)

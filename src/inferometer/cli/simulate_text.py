@@ -53,7 +53,8 @@ def _headline(answer: simulation.SimulateAnswer) -> str:
     layout = f" ({where.parallelism})" if where.n_devices > where.tensor_parallel_size else ""
     on = f" on {devices}{where.hardware}{layout}" if where.hardware else ""
     rate = f": {rate_text(likely.completed_requests_per_s, 'requests/s')}"
-    offered = "" if likely.offered_requests_per_s is None else f" of {format_number(likely.offered_requests_per_s)} offered"
+    offered_per_s = _offered_per_s(answer)
+    offered = "" if offered_per_s is None else f" of {format_number(offered_per_s)} offered"
     ttft, tpot = (percentile_text(likely.latency(name).percentile(0.95)) for name in _HEADLINE)
     if answer.disaggregation is not None:
         on += f", {answer.disaggregation.prefill.n_replicas} replicas for prompts and {where.n_replicas} for answers"
@@ -173,8 +174,9 @@ def _transfer_lines(view: deployment_view.DisaggregationView) -> list[str]:
 
 def _origins(answer: simulation.SimulateAnswer) -> list[str]:
     where, asked, likely = answer.deployment, answer.workload, answer.levels[0].summary
-    offered = None if asked.rate_per_s is None else likely.offered_requests_per_s  # users who wait have no rate of their own
-    rate = "" if offered is None else f", {format_number(offered)}/s offered"
+    offered_per_s = _offered_per_s(answer)
+    rate = f", concurrency {asked.n_requests - asked.n_followers}" if asked.rate_per_s is None and asked.n_followers else ""
+    rate = rate if offered_per_s is None else f", {format_number(offered_per_s)}/s offered"
     counts = ", ".join(f"{n:,} {status}" for status, n in likely.n_by_status)
     preempted = "" if likely.n_preemptions is None else f"{likely.n_preemptions:,} preemptions; "
     lengths = (
@@ -188,6 +190,11 @@ def _origins(answer: simulation.SimulateAnswer) -> list[str]:
         f"RULES  {where.engine}",
         *([] if answer.gate is None else [f"GATE   {gate_options.gate_text(answer.gate)}"]),
     ]
+
+
+def _offered_per_s(answer: simulation.SimulateAnswer) -> float | None:
+    """The offered rate; None of a closed loop, which offers what the server takes."""
+    return None if answer.workload.rate_per_s is None else answer.levels[0].summary.offered_requests_per_s
 
 
 def _p95(summary: request_summaries.RequestSummary, name: latencies.Latency) -> str:
