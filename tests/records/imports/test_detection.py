@@ -29,14 +29,16 @@ def test_by_content_and_not_by_name(path, tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "neither JSON nor lines"),
+        (b"", "neither JSON .* nor lines"),
         (b"{}", "no format that is known"),
         (b"[]", "no format that is known"),
         (b"3", "no format that is known"),
-        (b"version: '0.2'\n", "neither JSON nor lines"),
+        (b"version: '0.2'\n", "neither JSON .* nor lines"),
         (b"\xff\xfe", "in UTF-16"),
         (b'{"a": "\xff"}', "is not UTF-8"),
-        (b"[" * 100_000, "neither JSON nor lines"),
+        (b"[" * 100_000, "nested more than 64 deep"),
+        (b'{"a":' * 100_000, "nested more than 64 deep"),
+        (b'{"duration": 1' + b"0" * 400 + b"}", "no format that is known"),
         (b'{"version": "0.1", "run": {}, "results": {}}', "version '0.1' of the Benchmark Report"),
         (
             b'{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}',

@@ -9,6 +9,9 @@ from inferometer.records.imports import aiperf, guidellm, inference_perf, infere
 from inferometer.records.imports.imported import Imported
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
 
+_HEADER_CHARACTERS: Final = 2**16
+"""A first line of JSON may be as long as the file."""
+
 
 class _Format(NamedTuple):
     name: str
@@ -64,11 +67,13 @@ def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
     first_line = text.lstrip().partition("\n")[0]
     try:
         content = parse_json(text, where)
-    except RecordError:
+    except RecordError as whole:
         try:
             return [(format_, JsonFields(content=_object(parse_json(first_line, where)), where=where)) for format_ in _LINES]
         except RecordError as error:
-            raise RecordError("the file is neither JSON nor lines of JSON", where=where, allowed=KNOWN, try_="YAML: as JSON") from error
+            raise RecordError(
+                f"the file is neither JSON ({whole.what}) nor lines of JSON", where=where, allowed=KNOWN, try_="YAML: as JSON"
+            ) from error
     if isinstance(content, list):
         return [(format_, JsonFields(content=_object(content[0] if content else None), where=where)) for format_ in _LISTS]
     fields = JsonFields(content=_object(content), where=where)
@@ -80,7 +85,7 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _header(text: str) -> list[str]:
-    return next(DOOR.csv_rows([text.partition("\n")[0]], where="the first line"), [])
+    return next(DOOR.csv_rows([text[:_HEADER_CHARACTERS].partition("\n")[0]], where="the first line"), [])
 
 
 def _read_points(path: Path) -> Imported:
