@@ -25,6 +25,9 @@ _SCATTER_FRACTION: Final = 0.15
 _BESIDE_FRACTION: Final = 0.015
 _HOPELESS_RATIO: Final = 3.0
 """What is so much worse is out, whatever other limits do."""
+_SURE_RATIO: Final = 2.0
+"""A switch is decided where its other position is so much worse: on a real server what the closed form gets wrong may favour either by more
+than chance does."""
 _N_YIELDS: Final = 2
 _LARGEST_YIELD: Final = 0.1
 _SHARES: Final = (1.0, 0.5, 0.25, 0.0)
@@ -101,7 +104,7 @@ class Profiles:
 
     def verdict(self, name: Switch) -> SwitchVerdict:
         """Might it as well be in the other position?"""
-        return SwitchVerdict(name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name]) is None)
+        return SwitchVerdict(name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None)
 
     @cached_property
     def _places(self) -> tuple[Place, ...]:
@@ -109,10 +112,10 @@ class Profiles:
         others = (self._as_good(place) for place in self._turned.values())
         return (Place(self._knobs, self._x), *(place for place in others if place is not None))
 
-    def _as_good(self, place: Place) -> Place | None:
+    def _as_good(self, place: Place, most_ratio: float = 1.0) -> Place | None:
         """The place, or its knobs at the step times that fit best, where that explains the load tests as well."""
         starts = (place, Place(place.knobs, self._x))
-        return next((start for start in starts if self._is_as_good(self._yielded(start.knobs, start.x).misfit)), None)
+        return next((one for one in starts if self._excess_ratio(self._yielded(one.knobs, one.x).misfit) <= most_ratio), None)
 
     def _allows(self, place: Place, name: Limit, value: int) -> bool:
         """Might the limit be this, the others and the switches as they are there, or the others nearly?"""
