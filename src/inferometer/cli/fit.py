@@ -52,6 +52,7 @@ Example:
 \b
 Load tests of a server that cannot be seen into, at several rates of which one is beyond what it carries, are fitted with --load:
   fit --load runs/slow runs/busy runs/beyond --out server.json
+  fit --load runs/busy --server-log vllm.log --known num_gpu_blocks=2588,max_num_seqs=256 --out server.json
 What is found serves `inferometer simulate NAME --fit server.json`; capacity, emulate, predict and size take it too.
 
 Somebody's table of a sweep (CSV with prompt or seq, batch, prefill ms, decode ms/tok) is fitted the same way,

@@ -57,6 +57,7 @@ def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
         (bool(limits), suggestions.flags("--known", ",".join(limits)) + ", or --server-log FILE: its first lines report them"),
         (not has_known_prefixes, suggestions.flags("--workload", "FILE") + ": the trace that was sent, for prompts that begin alike"),
         (fit.model is None or fit.hardware is None, suggestions.flags("--model", "ID", "--hardware", "ID", "--dtype", "FORMAT")),
+        (True, "a server whose machine does nothing else: step times that vary by themselves explain nothing"),
     )
     return tuple(text for is_open, text in facts if is_open)
 
