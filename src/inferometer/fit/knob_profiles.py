@@ -104,7 +104,9 @@ class Profiles:
 
     def verdict(self, name: Switch) -> SwitchVerdict:
         """Might it as well be in the other position?"""
-        return SwitchVerdict(name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None)
+        return SwitchVerdict(
+            name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None
+        )
 
     @cached_property
     def _places(self) -> tuple[Place, ...]:
