@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from black_boxes import manifest
 
+from inferometer.errors import ModelError
 from inferometer.fit.server_told import told_by_server
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.types import RequestTable, Run
@@ -20,6 +21,16 @@ def test_a_log_names_limits_and_switches():
     told = told_by_server([], LOG)
     assert told.limits == {"max_num_seqs": 8, "max_num_batched_tokens": 4096, "n_kv_blocks": 65535}
     assert told.switches == {"enable_prefix_caching": True, "enable_chunked_prefill": True}
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 40])
+def test_a_log_with_numbers_of_no_server_is_refused(number):
+    with pytest.raises(ModelError, match="a number of"):
+        told_by_server([], LOG.replace("1,048,576", number))
+    status = (
+        f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs, Waiting: 0 reqs"
+    )
+    assert told_by_server([], status).limits == {}
 
 
 def test_metrics_name_the_cache():

@@ -91,7 +91,7 @@ def test_deadlines_must_come_from_somewhere(text):
         ("[[tenants]]\nname = 'a'\ntokens_per_s = 2", "both tokens_per_s and burst_tokens", "key tenants[0]", "keys name"),
         ("[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'", "two tenants have one name: a, a", "desk.toml", "keys order"),
         ("oder = 'fair'", "unknown field `oder`", "desk.toml", "keys order"),
-        ("order = ", "this is no TOML", "desk.toml", ""),
+        ("order = ", "the TOML is damaged", "desk.toml", ""),
     ],
 )
 def test_what_cannot_be_is_named(text, what, where, allowed):

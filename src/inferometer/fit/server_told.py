@@ -17,6 +17,7 @@ from inferometer.records.server_series import gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server
 from inferometer.records.types import F64, Run
 
+_MOST_DIGITS: Final = 12
 _LIMITS: Final[dict[Limit, tuple[str, ...]]] = {
     "max_num_seqs": (r"'max_num_seqs': (\d+)", r"--max-num-seqs[= ](\d+)"),
     "max_num_batched_tokens": (
@@ -32,8 +33,8 @@ _SWITCHES: Final[dict[Switch, str]] = {
 }
 _MODEL_LEN: Final = (r"\bmax_seq_len=(\d+)", r"'max_model_len': (\d+)", r"--max-model-len[= ](\d+)")
 _BLOCK_SIZE: Final = r"'block_size': (\d+)"
-_CACHE_TOKENS: Final = r"KV cache size: ([\d,]+) tokens"
-_STATUS: Final = r"Running: (\d+) reqs, Waiting: (\d+) reqs,.*? KV cache usage: ([\d.]+)%"
+_CACHE_TOKENS: Final = r"KV cache size: (\d[\d,]*) tokens"
+_STATUS: Final = r"Running: (\d{1,9}) reqs, Waiting: (\d{1,9}) reqs,.*? KV cache usage: (\d{1,3}(?:\.\d{1,9})?)%"
 """vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration), entrypoints (arguments that are no defaults),
 v1/metrics/loggers.py (every ten seconds)."""
 
@@ -133,16 +134,30 @@ def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
     for name, patterns in _LIMITS.items():
         found = next((match for pattern in patterns if (match := re.search(pattern, log))), None)
         if found is not None:
-            limits[name] = int(found[1])
+            limits[name] = _count(found[1])
     switches: dict[Switch, bool] = {name: found[1] == "True" for name, pattern in _SWITCHES.items() if (found := re.search(pattern, log))}
     size, tokens = re.search(_BLOCK_SIZE, log), re.search(_CACHE_TOKENS, log)
-    named_tokens = int(size[1]) if size else block_tokens
+    named_tokens = _count(size[1]) if size else block_tokens
     if tokens is not None:
-        limits["n_kv_blocks"] = int(tokens[1].replace(",", "")) // (named_tokens or BLOCK_TOKENS) - 1
+        limits["n_kv_blocks"] = _count(tokens[1]) // (named_tokens or BLOCK_TOKENS) - 1
     longest = next((match for pattern in _MODEL_LEN if (match := re.search(pattern, log))), None)
     return ToldByServer(
-        limits=limits, switches=switches, block_tokens=named_tokens, max_model_len=None if longest is None else int(longest[1])
+        limits=limits, switches=switches, block_tokens=named_tokens, max_model_len=None if longest is None else _count(longest[1])
     )
+
+
+def _count(digits: str) -> int:
+    """A number of the log.
+
+    Raises
+    ------
+    ModelError
+        It is larger than any count of a server.
+    """
+    plain = digits.replace(",", "")
+    if len(plain) > _MOST_DIGITS:
+        raise ModelError(f"a number of {len(plain)} digits", where="the server's log", allowed=f"{_MOST_DIGITS} digits")
+    return int(plain)
 
 
 def _scraped(runs: Sequence[Run]) -> Iterable[_Statuses]:

@@ -72,7 +72,7 @@ def test_a_table_with_another_header_is_named(tmp_path):
     path.write_text("a,b\n1,2\n")
     with pytest.raises(RecordError, match="columns a, b") as refused:
         read_results(path)
-    assert "inferometer fit FILE" in str(refused.value)
+    assert "inferometer fit reads it" in str(refused.value)
     with pytest.raises(RecordError, match="this is a folder"):
         read_results(tmp_path)
 
