@@ -112,9 +112,10 @@ def _reserve(pick: KindRow) -> str:
 
 def _failure(answer: SizeAnswer) -> list[str]:
     """The minutes after one replica dies."""
-    said = answer.failure
+    said, pick = answer.failure, answer.pick
     if said is None:
-        return []
+        is_left_out = pick is not None and pick.n_replicas > 1
+        return ["FAILS  not examined: too many requests for one simulation, or they follow one another"] if is_left_out else []
     end_s = said.kept_again_s
     again = "not kept again before the simulation ends" if end_s is None else f"kept again {format_duration(end_s)} after"
     kept = f"the promise is {'kept throughout' if end_s == 0 else again}"
@@ -162,7 +163,7 @@ def _origins(answer: SizeAnswer) -> list[str]:
         return lines
     lengths = f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"
     who = f"{answer.model_id} on {pick.engine}"
-    asked = f"ASKED  {who}, {lengths}; {answer.objective}; {answer.router} router before all replicas, simulated together"
+    asked = f"ASKED  {who}, {lengths}; {answer.objective}; {answer.router} router, {_together(pick.n_replicas)}"
     power = pick.costs.power_from
     price = [f"PRICE  {one.basis}, {one.date_utc or 'undated'} ({one.source.where})" for one in (pick.rent, pick.owned) if one is not None]
     lines = [

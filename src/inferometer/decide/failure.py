@@ -24,8 +24,8 @@ from inferometer.units import NS_PER_S
 
 _SETTLED_S: Final = 120.0
 """Until the queues are as they are under this traffic."""
-_MOST_LONG_RUNS: Final = 2
-"""As many requests as the longest probe has, this many times: more are not simulated."""
+_MOST_ROUTED: Final = 2_000_000
+"""Requests times replicas that a router looks at: what is computed in some two seconds."""
 _AFTER_RATIO: Final = 4
 """Start-ups after the first, for the queue to drain in."""
 _LEAST_WINDOW_S: Final = 10.0
@@ -58,7 +58,8 @@ class FailureOutcome:
 def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureOutcome | None:
     """What comes of it; None where there is one replica, a trace is too short, requests follow one another, or they are too many."""
     span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
-    if question.rate_per_s * span_s > _MOST_LONG_RUNS * question.traffic.most_requests:
+    n_requests = question.rate_per_s * span_s
+    if n_requests > question.traffic.most_requests or n_requests * kind.n_replicas > _MOST_ROUTED:
         return None
     drawn = traffic.plan_at(question.spec, question.rate_per_s, max(1, round(question.rate_per_s * span_s)))
     died_ns, started_ns = round(_SETTLED_S * NS_PER_S), round((_SETTLED_S + start_up_s) * NS_PER_S)

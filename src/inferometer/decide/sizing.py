@@ -32,8 +32,6 @@ _IDLE_FRACTION: Final = 0.02
 """Replicas that get this share of what they could do at most are idle: more of them answer no faster."""
 _SURE_EFFORT: Final = 1
 """Of what is shown, against 0 of what is searched."""
-_MOST_EFFORT: Final = 6
-"""Of what noise leaves undecided: simulations get longer until then, or until the traffic's limit."""
 _SEARCH_FRACTION: Final = 0.45
 _COUNTED_FRACTION: Final = 0.7
 """Of a device's time: when the search ends, and when the number of its best replicas is no longer refined."""
@@ -62,7 +60,7 @@ def size_device(task: Task) -> Done:
         candidate = task.candidates[index]
         if bound > fewest:
             searched.append(Searched(candidate, None, "cannot do with as few devices as the best of its kind", 0))
-        elif all_s - time_left_s() > _SEARCH_FRACTION * all_s:
+        elif searched and all_s - time_left_s() > _SEARCH_FRACTION * all_s:
             searched.append(Searched(candidate, None, "not examined within the time limit", 0, is_examined=False))
         else:
             searched.append(_searched(question, candidate, fewest))
@@ -125,7 +123,7 @@ def _replicas_that_last(first: int, runs: _LongRuns, is_late: Callable[[], bool]
 
     None where twice as many do not. Where it is late, the last number that was shown will do.
     """
-    too_few, enough, step = 0, first, 1
+    too_few, enough, step = 0, first, max(1, first // 16)
     if runs.is_enough(first):
         while enough > 1 and not is_late() and runs.is_enough(max(enough - step, 1)):
             enough, step = max(enough - step, 1), 2 * step
@@ -270,17 +268,16 @@ def _in_flight(run: Run) -> float:
 
 def _asked_long(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> tuple[Run, Probe]:
     """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
-    load, first, n_before = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0, 0
-    for effort in range(first, _MOST_EFFORT + 1):
+    load, effort, n_before = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0, 0
+    while True:
         before_s = time_left_s()
         run = probe.run(load, effort)
         known = Probe(offered_load=load, effort=effort, reading=reading_of(run, promises.judge_objective(run, question.objective)))
-        left_s = time_left_s()
-        is_longest = known.reading.n_requests <= n_before or (left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s))
+        left_s, n_requests = time_left_s(), known.reading.n_requests
+        is_longest = n_requests <= n_before or (left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s))
         if known.reading.verdict != "undecided" or is_longest:
-            break
-        n_before = known.reading.n_requests
-    return run, known
+            return run, known
+        effort, n_before = effort + 1, n_requests
 
 
 def _replicas_at(question: SizingQuestion, load: float | None) -> int | None:
