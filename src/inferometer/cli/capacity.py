@@ -22,6 +22,7 @@ _SPAN_RATIO: Final = 1e4
 """From the start of the search, up and down."""
 _MOST_EFFORT: Final = 6
 """Probes get longer until verdicts are decided, the traffic's limit is reached, or the time is over."""
+_FIRST_REQUESTS: Final = 40
 _LIKELY_FRACTION: Final = 0.7
 """Of the time limit, for the capacity at likely step times; the other cases share the rest."""
 _ROUGH_RESOLUTION_RATIO: Final = 0.1
@@ -131,7 +132,8 @@ def _nowhere(kind: capacity.LoadKind, alone: lone_request.LoneRequest) -> capaci
 
 def _meets_nowhere(found: CapacityRow) -> bool:
     """Is the SLO missed at the lowest load, too?"""
-    return found.kept_load is None and found.located_load is None and not any(probe.verdict == "met" for probe in found.probes)
+    is_shown_nowhere = found.kept_load is None and found.located_load is None
+    return is_shown_nowhere and found.why != capacity.TIME_LIMIT and not any(probe.verdict == "met" for probe in found.probes)
 
 
 def _next_step(found: CapacityRow, alone: lone_request.LoneRequest | None) -> str | None:
@@ -163,6 +165,7 @@ class _Search(NamedTuple):
         """The capacity of this server, looked for from this load on; only the likely one is located closely."""
         case, start_load = asked
         is_likely, n_others = case == "likely", len(self.deployment.cases) - 1
+        self._probe(case).run_of(start_load, _FIRST_REQUESTS)  # compiles what is not in the cache, before the time begins
         question = capacity.CapacityQuestion(
             kind=self.traffic.kind,
             start_load=start_load,
@@ -173,8 +176,11 @@ class _Search(NamedTuple):
             most_effort=_MOST_EFFORT if is_likely else 1,
             time_left_s=self.limit.share(_LIKELY_FRACTION if is_likely else (1 - _LIKELY_FRACTION) / n_others)(),
         )
+        return paced(case if isinstance(case, str) else "draw", capacity.find_capacity(self._probe(case), question))
+
+    def _probe(self, case: Case) -> probing.ReplicaProbe:
         server = self.deployment.at(case)
-        probe = probing.ReplicaProbe(
+        return probing.ReplicaProbe(
             deployment=server,
             step_times=server.step_times.likely,
             traffic=self.traffic,
@@ -182,7 +188,6 @@ class _Search(NamedTuple):
             n_replicas=self.n_replicas,
             router=self.router,
         )
-        return paced(case if isinstance(case, str) else "draw", capacity.find_capacity(probe, question))
 
 
 class _Asked(NamedTuple):
