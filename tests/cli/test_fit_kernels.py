@@ -43,3 +43,14 @@ def test_the_table_of_the_readme_is_made_by_a_command(tmp_path):
     assert max(map(abs, errors)) < 0.02
     told = run("simulate", "llama-3.1-8b", "--fit", "served.json", "--rate", 5, "--requests", 50, "--json", folder=tmp_path)
     assert json.loads(told.stdout)["deployment"]["hardware"].startswith("NVIDIA RTX PRO 6000")
+
+
+def test_statistics_of_rates_lead_to_a_fit_and_not_in_a_circle(tmp_path):
+    stages = SHARED / "inference-perf-kubecon25" / "stages.csv"
+    if not stages.is_file():
+        pytest.skip("the published rate sweep is not on this machine")
+    check_refused(run("import", stages, "--out", "runs", folder=tmp_path), 4, "no requests", "inferometer fit", "--kernels")
+    check_refused(run("fit", stages, folder=tmp_path), 2, "statistics of rates", "inferometer fit", "--kernels")
+    asked = ("fit", stages, "--model", "llama-3.1-8b", "--hardware", "h100_sxm", "--kernels", KERNELS / "h100_sxm")
+    check_refused(run(*asked, folder=tmp_path), 2, "several series", "vllm+v0_engine", "--series vllm")
+    check_refused(run(*asked, "--series", "other", folder=tmp_path), 2, "no series 'other'")

@@ -12,6 +12,7 @@ from inferometer.cli.kernel_fitting import HeldOutStatistic, fit_served
 from inferometer.cli.known_facts import ServerKnowledge, takes_known
 from inferometer.cli.load_fitting import fit_load_tests
 from inferometer.cli.published_tables import TableChoice, takes_table_choice
+from inferometer.cli.rate_fitting import fit_rate_statistics, rate_statistics
 from inferometer.cli.runs import RunRequest, takes_runs
 from inferometer.cli.step_fitting import fit_steps
 from inferometer.errors import EXIT_UNDECIDED, RecordError
@@ -65,6 +66,8 @@ Kernels that were timed alone (AIConfigurator's folder of a device) give step ti
   fit KERNELS/h100_sxm --model llama-3.1-8b --hardware h100_sxm --tp 2 --out step_time.json
 With a published serving run of vLLM they are where the fit to its first half starts; the second half says how far off that is:
   fit rtxpro6000_llama-3.1-8b_tp1 --kernels KERNELS/rtx_pro_6000_server --hardware rtx_pro_6000_server --workload workload.jsonl
+Of a rate sweep statistics suffice (inference-perf's stages), where --known names the server's limits; one rate is held out:
+  fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --kernels KERNELS/h100_sxm --known max_num_seqs=128
 """,
 )
 @takes_runs
@@ -100,12 +103,13 @@ def command(
         _save(server, path)
         give(FitAnswer(model_file=str(path), model=None, server=server), as_json=as_json, show=lambda _: server_fit_text(server, str(path)))
         return
-    served = None if known.kernels is None else fit_served(request, known.kernels, known.workload)
+    rates = rate_statistics(request.paths)
+    served = fit_rate_statistics(request, choice, known, rates) if rates else None if known.kernels is None else fit_served(request, known)
     model = fit_steps(request, choice) if served is None else served.model
     held_out = () if served is None else served.held_out
     _save(model, path)
     answer = FitAnswer(model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out)
-    give(answer, as_json=as_json, show=lambda _: fit_text(model, str(path), held_out))
+    give(answer, as_json=as_json, show=lambda _: fit_text(model, str(path), served))
 
 
 def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:

@@ -1,6 +1,5 @@
 """How does a fitted model, or server, look in the terminal?"""
 
-from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -9,7 +8,7 @@ from rich.text import Text
 
 from inferometer import suggestions
 from inferometer.cli.fit_views import parameter_row
-from inferometer.cli.kernel_fitting import HeldOutStatistic
+from inferometer.cli.kernel_fitting import ServedFit
 from inferometer.fit import knob_wording
 from inferometer.fit.diagnostics import at_bounds
 from inferometer.fit.knob_fit import KnobFit
@@ -27,7 +26,7 @@ _TYPICAL_TOKENS: Final = 512
 _TYPICAL_BATCH: Final = 16
 
 
-def fit_text(model: StepTimeModel, model_file: str, held_out: Sequence[HeldOutStatistic] = ()) -> RenderableType:
+def fit_text(model: StepTimeModel, model_file: str, served: ServedFit | None = None) -> RenderableType:
     """Error on points held out, parameters with intervals, and the box in which the model was checked.
 
     Of published loads, which know no single step, the held-out errors are those of what clients saw.
@@ -49,7 +48,7 @@ def fit_text(model: StepTimeModel, model_file: str, held_out: Sequence[HeldOutSt
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
     what += "" if model.subject is None else f": {model.subject.text}"
     next_ = "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16") if seen else ""
-    checked = [_agreement_table(held_out)] if held_out else [errors] if model.held_out else []
+    checked = [_agreement_table(served)] if served is not None and served.held_out else [errors] if model.held_out else []
     tables = (*((table, Text("")) for table in checked), (fitted, Text("")), (box,))
     cautions = [Text(f"CAUTION {one.why} – {one.remedy}") for one in at_bounds(model)]
     head = (Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"))
@@ -57,9 +56,9 @@ def fit_text(model: StepTimeModel, model_file: str, held_out: Sequence[HeldOutSt
     return Group(*head, *body, Text(""), *cautions, Text(f"MODEL  {model_file}{next_}"))
 
 
-def _agreement_table(held_out: Sequence[HeldOutStatistic]) -> Table:
-    table = Table("second half of the requests", "measured", "simulated", "error", box=None, pad_edge=False)
-    for one in held_out:
+def _agreement_table(served: ServedFit) -> Table:
+    table = Table(served.held_out_words, "measured", "simulated", "error", box=None, pad_edge=False)
+    for one in served.held_out:
         table.add_row(
             f"{one.latency.upper()} {one.statistic}",
             format_duration(one.measured_s),

@@ -83,7 +83,9 @@ def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None
         raise RecordError(
             "the files have statistics but no requests: there is no run to write",
             where=", ".join(path.name for path in files),
-            try_="vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's per_request_lifecycle_metrics.json",
+            allowed="vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's per_request_lifecycle_metrics.json",
+            try_="statistics of several rates are fitted as they are: "
+            + suggestions.command("fit", *files, "--model", "ID", "--hardware", "ID", "--kernels", "DIR"),
         )
     folders = _write(runs, out)
     answer = ImportAnswer(files=tuple(_answer_of(path, one, folders) for path, one in zip(files, imported, strict=True)))

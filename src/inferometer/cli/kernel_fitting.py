@@ -8,6 +8,7 @@ import numpy as np
 
 from inferometer import suggestions
 from inferometer.cli.answer import talk
+from inferometer.cli.known_facts import ServerKnowledge
 from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest
 from inferometer.errors import SpecError
@@ -43,6 +44,8 @@ class ServedFit:
 
     model: StepTimeModel
     held_out: tuple[HeldOutStatistic, ...]
+    held_out_words: str = "second half of the requests"
+    """Of what they are."""
     """Mean and percentiles of TTFT, TPOT and E2E."""
 
 
@@ -72,19 +75,23 @@ def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))
 
 
-def fit_served(request: RunRequest, kernels: Path, workload: str | None) -> ServedFit:
-    """Step times from the requests of a published run of vLLM, which start as the ``kernels`` of its device let expect.
+def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
+    """Step times from the requests of a published run of vLLM, which start as the kernels of its device let expect.
 
-    ``workload`` is the file with the prefix blocks of its prompts. The first half of the requests is learned from.
+    ``known.workload`` is the file with the prefix blocks of its prompts. The first half of the requests is learned from.
 
     Raises
     ------
     SpecError
-        There is no such run, no device, or several runs.
+        There is no such run, no device, or several runs; or facts are named, which the run states itself.
     ModelError
         The catalogue does not have its model, or too few requests ended.
     """
     folder, *others = request.paths
+    if known.kernels is None or known.facts is not None:
+        raise SpecError(
+            "the run states its server's settings", where="--known", allowed="--kernels alone", try_="the same command without --known"
+        )
     if others or not folder.is_dir() or llmservingsim.log_of(folder) is None:
         raise SpecError(
             "no published run of requests",
@@ -93,8 +100,8 @@ def fit_served(request: RunRequest, kernels: Path, workload: str | None) -> Serv
             try_="--load, for load tests, without --kernels",
         )
     hardware = _named(request.hardware, folder)
-    serving = llmservingsim.read_llmservingsim(folder, None if workload is None else Path(workload))
-    subject = published_subject(serving, read_kernel_tables(kernels), hardware)
+    serving = llmservingsim.read_llmservingsim(folder, None if known.workload is None else Path(known.workload))
+    subject = published_subject(serving, read_kernel_tables(known.kernels), hardware)
     table = serving.run.requests
     if table is None:
         raise ValueError("the reader gives requests")

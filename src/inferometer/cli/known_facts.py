@@ -30,11 +30,11 @@ class ServerKnowledge:
     """Of a published serving run."""
 
     def check_is_for(self, *, is_load: bool) -> None:
-        """Only fits of load tests take it; of published serving runs with kernels, the workload."""
+        """Only fits of load tests take it, and those of published serving runs that start from kernels."""
         if is_load and self.kernels is not None:
             raise SpecError("--kernels with load tests", where="--load, --kernels", try_="--load without --kernels")
-        flags = {"--server-log": self.log, "--known": self.facts}
-        flags |= {"--workload": self.workload} if self.kernels is None else {}
+        flags: dict[str, object] = {"--server-log": self.log}
+        flags |= {"--known": self.facts, "--workload": self.workload} if self.kernels is None else {}
         flag = next((flag for flag, value in flags.items() if value is not None), None)
         if flag is not None and not is_load:
             raise SpecError(f"{flag} without load tests", where=flag, try_=f"--load, with {flag}")

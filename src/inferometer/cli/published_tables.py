@@ -26,6 +26,7 @@ class TableChoice:
     framework: str | None
     precision: str | None
     n_tensor: int | None
+    series: str | None = None
 
 
 class ChosenLoads(NamedTuple):
@@ -41,6 +42,7 @@ class ChosenLoads(NamedTuple):
 _OPTIONS = (
     click.option("--framework", type=click.Choice(tuple(BUDGETS)), help="Of a published table: rows of this engine."),
     click.option("--precision", type=click.Choice(("bf16", "fp8", "fp4", "int4")), help="Of a published table: rows of this format."),
+    click.option("--series", metavar="NAME", help="Of published statistics of rates: those of this configuration."),
     click.option("--tp", "n_tensor", type=click.IntRange(min=1), help="Of a published table: step times of so many devices."),
 )
 
@@ -49,8 +51,8 @@ def takes_table_choice(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose rows of published tables; the command gets them as ``choice: TableChoice``."""
 
     @functools.wraps(command)
-    def with_choice(*, framework: str | None, precision: str | None, n_tensor: int | None, **others: object) -> None:
-        command(choice=TableChoice(framework=framework, precision=precision, n_tensor=n_tensor), **others)
+    def with_choice(*, framework: str | None, precision: str | None, series: str | None, n_tensor: int | None, **others: object) -> None:
+        command(choice=TableChoice(framework=framework, precision=precision, series=series, n_tensor=n_tensor), **others)
 
     wrapped: Callable[..., None] = with_choice
     for option in reversed(_OPTIONS):

@@ -70,7 +70,7 @@ def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools 
     is_told = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH)) & (True if keep is None else keep)
     if is_told.sum() < _MIN_REQUESTS:
         raise ModelError(f"{is_told.sum()} requests ended well", where=run.manifest.run_id, allowed=f"{_MIN_REQUESTS} or more")
-    unknowns = _unknowns(prior)
+    unknowns = unknowns_of(prior)
     step_s = float(np.nanmedian(seen.tpot_s))
     deviation_s = 0.5 * step_s + _TTFT_RATIO * seen.ttft_s[is_told]
 
@@ -87,8 +87,8 @@ def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools 
     best = solve(misfit, unknowns, groups)
     deviations = np.sqrt(np.diag(best.covariance))
     return RequestFit(
-        model=_told(prior, unknowns, best.x, best.covariance, run, n_told),
-        front_end_s=_interval(float(best.x[-1]), float(deviations[-1]), n_told, is_log=True),
+        model=learned(prior, unknowns, best.x, best.covariance, run_ids=(run.manifest.run_id,), n_told=n_told),
+        front_end_s=learned_interval(float(best.x[-1]), float(deviations[-1]), n_told, is_log=True),
         misfit_ratio=float(np.sqrt(np.mean(best.misfit**2))),
         n_requests=n_told,
         n_simulations=best.n_calls,
@@ -109,7 +109,8 @@ def moved_to(model: StepTimeModel, names: tuple[str, ...], values: F64) -> StepT
     )
 
 
-def _unknowns(prior: StepTimeModel) -> Unknowns:
+def unknowns_of(prior: StepTimeModel) -> Unknowns:
+    """What the prior leaves open, and the front end's delay."""
     names = [name for name in prior.free if name in PARAMETERS]
     if not names:
         raise ModelError("the prior leaves no parameter open", allowed="a covariance that says what may move")
@@ -123,7 +124,7 @@ def _unknowns(prior: StepTimeModel) -> Unknowns:
     )
 
 
-def _told(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, run: Run, n_told: int) -> StepTimeModel:
+def learned(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, *, run_ids: tuple[str, ...], n_told: int) -> StepTimeModel:
     """The prior with what was learned: values, intervals, who told them, and the covariance."""
     names, deviations = unknowns.names[:-1], np.sqrt(np.diag(covariance))
     moved = moved_to(prior, names, x[:-1])
@@ -133,7 +134,7 @@ def _told(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, run
             parameters.append(entry)
             continue
         k = names.index(entry.name)
-        estimate = _interval(float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio")
+        estimate = learned_interval(float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio")
         parameters.append(replace(entry, estimate=estimate, told_by=_told_by(float(deviations[k] / unknowns.deviation[k]))))
     whole = np.array(prior.covariance)
     places = [prior.free.index(name) for name in names]
@@ -142,11 +143,12 @@ def _told(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, run
         moved,
         parameters=tuple(parameters),
         covariance=tuple(tuple(row) for row in whole.tolist()),
-        trained_on=replace(prior.trained_on, run_ids=(run.manifest.run_id,), n_observations=n_told, n_configurations=n_told),
+        trained_on=replace(prior.trained_on, run_ids=run_ids, n_observations=n_told, n_configurations=n_told),
     )
 
 
-def _interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
+def learned_interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
+    """The 90 % interval of an unknown."""
     low, high = place - Z_90 * deviation, place + Z_90 * deviation
     value, low, high = (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
     method = "inverse simulation; sandwich over groups of neighbours"
@@ -161,4 +163,4 @@ def _plain(name: str, value: float) -> float:
     return value if name == "sag_ratio" else math.exp(value)
 
 
-__all__ = ["FRONT_END", "RequestFit", "fit_requests", "moved_to"]
+__all__ = ["FRONT_END", "RequestFit", "fit_requests", "learned", "learned_interval", "moved_to", "unknowns_of"]
