@@ -26,7 +26,7 @@ PREDICT = ("predict", "smollm2-135m", "--hardware", "h100_sxm")
         (("--gpu-memory-utilization", "nan"), ("--gpu-memory-utilization",)),
         (("--tp", 7), ("--tp", "1, 3, 9")),
         (("--prompt", 100_000), ("--prompt", "8192")),
-        (("--dtype", "fp8"), ("--dtype", "float8")),
+        (("--dtype", "fp9"), ("--dtype", "float8")),
     ],
 )
 def test_impossible_predictions(flags, words, tmp_path):
@@ -41,7 +41,7 @@ def test_impossible_predictions(flags, words, tmp_path):
         (("--reps", 0), ("--reps",)),
         (("--collapse-factor", 0.5), ("--collapse-factor", "more than 1")),
         (("--collapse-factor", "nan"), ("--collapse-factor", "a finite number")),
-        (("--dtype", "fp8"), ("--dtype", "float8")),
+        (("--dtype", "fp9"), ("--dtype", "float8")),
     ],
 )
 def test_impossible_sweeps(flags, words, tmp_path):

@@ -81,7 +81,7 @@ def test_an_unknown_verb_is_a_bad_question():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("predict", "llama-3.1-8b"), ("--hardware is missing", "from: --hardware", "try: inferometer predict --help")),
+        (("size", "llama-3.1-8b", "--rate", "1", "--gpus", "l4"), ("--slo is missing", "from: --slo", "try: inferometer size --help")),
         (("predict", "llama-3.1-8b", "--batch", "0"), ("0 is not", "from: --batch", "allowed: a whole number of at least 1")),
         (
             ("emulate", "llama-3.1-8b", "--port", "a"),

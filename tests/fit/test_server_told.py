@@ -27,9 +27,7 @@ def test_a_log_names_limits_and_switches():
 def test_a_log_with_numbers_of_no_server_is_refused(number):
     with pytest.raises(ModelError, match="a number of"):
         told_by_server([], LOG.replace("1,048,576", number))
-    status = (
-        f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs, Waiting: 0 reqs"
-    )
+    status = f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs, Waiting: 0 reqs"
     assert told_by_server([], status).limits == {}
 
 
