@@ -27,7 +27,7 @@ from results_log import log_row
 from inferometer.errors import InferometerError
 
 MOST_S, MOST_KIB = 10.0, 500_000
-PER_PROCESS = 20_000
+PER_PROCESS = 2_000
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 KEY = re.compile(rb'"[A-Za-z_]+"')
 NUMBERS = tuple(

@@ -161,6 +161,12 @@ def test_counts_are_bounded(field, value):
     assert len(str(caught.value)) < 300
 
 
+def test_a_name_of_a_family_is_short():
+    with pytest.raises(SpecError, match="model_type") as caught:
+        model_from_config(LLAMA | {"model_type": "x" * 140_000}, where="here", model_id="x")
+    assert len(str(caught.value)) < 500
+
+
 def test_files(tmp_path):
     folder = tmp_path / "tiny-llama"
     folder.mkdir()

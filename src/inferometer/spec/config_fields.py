@@ -10,6 +10,7 @@ from inferometer.units import MOST_COUNT
 
 _MOST: Final = {"num_hidden_layers": 10_000, "num_attention_heads": 100_000, "num_key_value_heads": 100_000}
 """Of what is gone through one by one."""
+_MOST_LETTERS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +96,10 @@ class ConfigFields:
             It is anything else.
         """
         found = self.value(name)
-        if found is not None and not isinstance(found, str):
-            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="a text")
+        if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=f"a text of up to {_MOST_LETTERS} letters"
+            )
         return found
 
     def texts(self, name: str) -> tuple[str, ...] | None:
