@@ -5,9 +5,21 @@ import json
 from click.testing import CliRunner
 
 from inferometer.cli.main import app
-from inferometer.errors import SpecError
+from inferometer.errors import SpecError, TooLargeError
 
-QUESTION = ("llama-3.1-8b", "--hardware", "l40s", "--slo", "ttft:p95<1s", "--probe-requests", "200", "--resolution", "0.2")
+QUESTION = (
+    "llama-3.1-8b",
+    "--hardware",
+    "l40s",
+    "--slo",
+    "ttft:p95<1s",
+    "--probe-requests",
+    "200",
+    "--requests",
+    "2000",
+    "--resolution",
+    "0.2",
+)
 
 
 def capacity(*flags):
@@ -35,7 +47,7 @@ def test_the_terminal_says_what_each_carries():
 
 def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
     """The old search left a third between the loads that it showed, and called that undecided."""
-    found = json.loads(capacity("--json", "--resolution", "0.03", "--seed", "7"))["levels"][0]["capacity"]
+    found = json.loads(capacity("--json", "--resolution", "0.03", "--seed", "7", "--requests", "16000"))["levels"][0]["capacity"]
     assert found["is_located"]
     assert found["kept_load"] <= found["located_load"] <= found["broken_load"]
     assert found["broken_load"] < 1.2 * found["kept_load"]
@@ -56,3 +68,12 @@ def test_an_slo_that_a_lone_request_misses_is_missed_at_once_with_what_would_mee
     assert "even a lone request misses the SLO: ttft:p95<500ms: 2082 ms or more" in text
     assert "NEXT limits at least 4.37 times as long" in text
     assert "0 probes" in text
+
+
+def test_a_model_that_does_not_fit_names_the_smallest_tp_that_fits():
+    done = CliRunner().invoke(app, ["capacity", "llama-3.1-70b", "--hardware", "h100_sxm", "--slo", "ttft:p95<1s"])
+    assert isinstance(done.exception, TooLargeError)
+    assert (done.exception.exit_code, done.exception.try_) == (6, "--tp 2, the smallest that fits")
+    predicted = CliRunner().invoke(app, ["predict", "llama-3.1-70b", "--hardware", "h100_sxm"])
+    assert predicted.exit_code == 6
+    assert "NEXT   --tp 2, the smallest that fits" in predicted.stdout

@@ -105,3 +105,12 @@ def test_weights_lie_as_they_were_published_unless_somebody_says_otherwise(tmp_p
     folder = write_folder(tmp_path / "tiny", has_weights=False)
     (folder / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
     assert resolve_model(str(folder), load_format="dummy").quantization() == "int4"
+
+
+def test_what_is_served_is_the_id_that_was_given():
+    """The catalogue knows the shape by another variant's name; commands and files name what the user has."""
+    given = "meta-llama/Llama-3.1-8B"
+    assert resolve_model(given, load_format="dummy").spec.hf_id == given
+    assert resolve_model("meta-llama/Llama-3.1-8B-Instruct", load_format="dummy").spec.hf_id == "meta-llama/Llama-3.1-8B-Instruct"
+    assert resolve_model("llama-3.1-8b", load_format="dummy").spec.hf_id == "meta-llama/Llama-3.1-8B-Instruct"
+    assert resolve_model("qwen2.5-7b", load_format="dummy").spec.hf_id == "Qwen/Qwen2.5-7B-Instruct"
