@@ -131,6 +131,8 @@ def test_what_cannot_be_transferred(folder):
         run("predict", "llama-3.1-8b", *transfer, "--dtype", "float16", folder=folder), 5, "cannot be transferred", "number format"
     )
     check_refused(run("predict", "llama-3.1-8b", *transfer, "--pp", "2", folder=folder), 2, "--pp changes the steps")
+    for verb in ("predict", "simulate"):
+        check_refused(run(*VERBS[verb], "--hardware", "l4", "--transfer", folder=folder), 2, "nothing to transfer", "--fit")
 
 
 def test_the_engine_of_a_fit_is_whose_rules_are_simulated(folder):

@@ -95,6 +95,7 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     SpecError, ModelError
         An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory for a KV cache.
     """
+    named_fit.check_transfer(is_transfer=flags.get("transfer") is True, has_fit=flags["fit_path"] is not None)
     hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
     if named_fit.is_server(flags["fit_path"]):
         return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, _knobs(flags, None))

@@ -37,6 +37,18 @@ class StepFit(NamedTuple):
     """The one that was named, else the fit's; None where neither is known."""
 
 
+def check_transfer(*, is_transfer: bool, has_fit: bool) -> None:
+    """Refuse a transfer of nothing.
+
+    Raises
+    ------
+    SpecError
+        No fit was named.
+    """
+    if is_transfer and not has_fit:
+        raise SpecError("nothing to transfer", where="--transfer", allowed="with --fit", try_="the same command without --transfer")
+
+
 def is_server(path: Path | None) -> bool:
     """Was a fit named, and is it one of load tests?"""
     return path is not None and is_server_fit(path)
@@ -105,4 +117,4 @@ def _of_old_file(fit: StepTimeModel) -> FitSubject:
     return subject_of(fit.engine, hardware, device=name, name=None, version=None)
 
 
-__all__ = ["STATING_FLAGS", "StepFit", "is_server", "question_of", "server_fit", "step_fit"]
+__all__ = ["STATING_FLAGS", "StepFit", "check_transfer", "is_server", "question_of", "server_fit", "step_fit"]

@@ -110,6 +110,7 @@ def _asked(name: str, hardware: str | None, flags: dict[str, Any]) -> _Asked:
     """What the flags say, and what the fit says of the rest."""
     device = None if hardware is None else this_hardware() if hardware == "this" else catalog.find_hardware(hardware)
     path = flags["fit_file"]
+    named_fit.check_transfer(is_transfer=flags["transfer"], has_fit=path is not None)
     if path is None:
         if device is None:
             raise SpecError(

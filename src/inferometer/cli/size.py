@@ -13,6 +13,7 @@ from inferometer.cli import (
     decision_pages,
     deployment_folder,
     executor_options,
+    named_fit,
     size_best_use,
     size_text,
     sized_folder,
@@ -111,6 +112,7 @@ def command(model: str, workload: Any, where: executor_options.ExecutorChoice, *
         deployment_folder.check_free(flags["out"], is_forced=flags["force"])
     if flags["total_gpus"] is not None:
         size_best_use.check_flags(flags)
+    named_fit.check_transfer(is_transfer=flags["transfer"], has_fit=bool(fits))
     grid = sizing_offers.grid_of(flags, resolved)
     offers = sizing_offers.offers_of(flags["gpus"], table, fits, spec, sizing_offers.asked_of_fits(flags, _given()))
     tried = candidates.candidates_of(spec, offers, grid)
