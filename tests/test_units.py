@@ -150,3 +150,9 @@ def test_fractions_are_percent_only_for_people():
 def test_suffixes_are_longest_first_so_that_the_right_one_matches():
     for i, suffix in enumerate(units.SUFFIXES):
         assert not any(suffix.endswith(earlier) for earlier in units.SUFFIXES[:i])
+
+
+def test_a_quantity_of_many_digits_is_refused_at_once():
+    with pytest.raises(SpecError, match="is not a duration") as caught:
+        units.parse_duration_s("1" * 200_000)
+    assert len(str(caught.value)) < 300

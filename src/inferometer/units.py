@@ -54,6 +54,8 @@ _MOST_BY_NAME: Final[dict[str, float]] = {
     "_s": MOST_S,
 }
 """Endings of names, the first that fits."""
+_MOST_LETTERS: Final = 64
+"""Of a quantity: the time to match one grows with its square."""
 _MOST_OTHERWISE: Final = 1e15
 
 _DURATION_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
@@ -264,9 +266,11 @@ def format_number(value: float) -> str:
 
 
 def _parse_quantity(text: str, factors: dict[str, float] | dict[str, int], *, kind: str, example: str, where: str | None) -> float:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MOST_LETTERS else None
     if match is None:
-        raise SpecError(f"{text!r} is not a {kind}", where=where, allowed=f"a number and a unit of {', '.join(factors)}", try_=example)
+        raise SpecError(
+            f"{text[:_MOST_LETTERS]!r} is not a {kind}", where=where, allowed=f"a number and a unit of {', '.join(factors)}", try_=example
+        )
     number, unit = match.groups()
     if unit not in factors:
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"

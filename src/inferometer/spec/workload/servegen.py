@@ -33,7 +33,7 @@ class RateWindow(msgspec.Struct, frozen=True):
     window_start_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     rate_req_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
     pattern: Literal["Gamma", "Weibull"]
-    pattern_param1: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    pattern_param1: Annotated[float, msgspec.Meta(ge=1e-3, le=1e6)]
 
 
 class LengthWindow(msgspec.Struct, frozen=True):
