@@ -67,6 +67,9 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         if is_enough or is_over or len(arrival_ns) < n_sessions:
             break
         n_sessions *= 2
+        if n_requests > _MAX_REQUESTS:  # a profile of rates can bring more than rate_per_s tells
+            what = f"more than {n_requests:,} requests come within duration_s"
+            raise SpecError(what, where=_WHERE, allowed=f"{_MAX_REQUESTS:,}", try_="n_requests, or a lower profile")
     n_kept = min(in_time, spec.n_requests or in_time)
     if spec.n_requests is not None and spec.duration_s is None and n_kept < spec.n_requests:
         try_ = f"n_requests = {n_kept}" if n_kept else "a higher rate_per_s"
