@@ -25,7 +25,8 @@ def test_it_serves_until_it_is_stopped(tmp_path):
         said = process.stderr.readline()
         assert "answers as small on vLLM" in said
         with closing(http.client.HTTPConnection(said.split()[0].removeprefix("http://"), timeout=20)) as line:
-            line.request("POST", "/v1/completions", json.dumps({"model": "small", "prompt": "one", "max_tokens": 7, "ignore_eos": True}))
+            body = json.dumps({"model": "small", "prompt": "one", "max_tokens": 7, "ignore_eos": True})
+            line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             assert json.loads(line.getresponse().read())["usage"]["completion_tokens"] == 7
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=30)
