@@ -15,7 +15,8 @@ from inferometer.serve.emulator_process import start
 
 def ask(url, n_tokens):
     with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=20)) as line:
-        line.request("POST", "/v1/completions", json.dumps({"model": MODEL, "prompt": "one two", "max_tokens": n_tokens}))
+        body = json.dumps({"model": MODEL, "prompt": "one two", "max_tokens": n_tokens})
+        line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         return json.loads(line.getresponse().read())
 
 
