@@ -83,7 +83,7 @@ def command(
     objective = parse_objective(slo)
     limit: time_limit.TimeLimit = flags["time_limit"]
     requests = traffic.Traffic(spec=workload, n_requests=flags["probe_requests"], requests_cap=requests_cap())
-    check_prompts(workload, traffic.plan_at(workload, _start(workload), requests.n_requests), deployment.config.max_model_len)
+    check_prompts(workload, traffic.plan_at(workload, _start(workload), requests.most_requests), deployment.config.max_model_len)
     n_replicas, router = flags["replicas"], flags["router"]
     search = _Search(deployment, requests, objective, flags["resolution"], n_replicas, router, limit)
     alone = search.alone()
