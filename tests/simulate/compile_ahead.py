@@ -12,7 +12,6 @@ from gate_driver import CompiledGate
 from kernel_driver import KernelDriver
 from stepping import drive
 
-import conftest
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.cluster import simulate_cluster
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -64,7 +63,7 @@ def others():
 
 
 def main():
-    sys.stderr.write(f"compiling the simulator, to be cached in {conftest.SOURCE}\n")
+    sys.stderr.write("compiling the simulator\n")
     with ProcessPoolExecutor(2) as pool:
         for done in [pool.submit(vllm), pool.submit(others)]:
             done.result()

@@ -10,12 +10,14 @@ from inferometer.simulate.gate_config import NOTHING
 from inferometer.simulate.kernel import gating
 from inferometer.simulate.kernel.gate_state import new_gate_state
 from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.pointers import pointed
 from inferometer.simulate.reference.gate import Gate
 
 
 class CompiledGate:
     def __init__(self, requests, config):
         self.state = new_gate_state(requests, config)
+        self.handle = pointed(self.state)
 
     @property
     def wake_ns(self):
@@ -30,19 +32,19 @@ class CompiledGate:
         return self.state.requests["reason"].tolist()
 
     def offer(self, index, now_ns):
-        return from_python(gating.offer)(self.state, index, now_ns)
+        return from_python(gating.offer)(self.handle, index, now_ns)
 
     def shed(self, now_ns):
-        return from_python(gating.shed)(self.state, now_ns)
+        return from_python(gating.shed)(self.handle, now_ns)
 
     def release(self, now_ns, n_room):
-        return from_python(gating.release)(self.state, now_ns, n_room)
+        return from_python(gating.release)(self.handle, now_ns, n_room)
 
     def gone(self, index, now_ns):
-        from_python(gating.gone)(self.state, index, now_ns)
+        from_python(gating.gone)(self.handle, index, now_ns)
 
     def ended(self, index, n_output_tokens, now_ns):
-        from_python(gating.ended)(self.state, index, n_output_tokens, now_ns)
+        from_python(gating.ended)(self.handle, index, n_output_tokens, now_ns)
 
 
 FORMS = {"plain": Gate, "compiled": CompiledGate}

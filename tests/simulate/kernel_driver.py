@@ -8,6 +8,7 @@ from stepping import State
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.kernel import queue as kernel_queue, vllm_schedule, vllm_update
 from inferometer.simulate.kernel.state import new_state
+from inferometer.simulate.pointers import pointed
 from inferometer.simulate.reference.request import Status
 
 
@@ -32,27 +33,28 @@ class KernelDriver:
         self.case = case
         self.memory = new_state(demand_of(case), case.config)
         self.memory.requests["status"] = int(Status.UNSEEN)
+        self.handle = pointed(self.memory)
         self.counters = self.memory.counters[0]
         self.first, self.n_in_flight, self.slot = 0, 0, None
 
     def add(self, index):
         self.memory.requests["status"][index] = int(Status.WAITING)
-        from_python(kernel_queue.add)(self.memory, index)
+        from_python(kernel_queue.add)(self.handle, index)
 
     def schedule(self):
         self.slot = (self.first + self.n_in_flight) % self.case.config.depth
-        from_python(vllm_schedule.schedule)(self.memory, self.slot)
+        from_python(vllm_schedule.schedule)(self.handle, self.slot)
         self.n_in_flight += 1
 
     def update(self):
         self.slot = None
-        from_python(vllm_update.update)(self.memory, self.first)
+        from_python(vllm_update.update)(self.handle, self.first)
         self.first = (self.first + 1) % self.case.config.depth
         self.n_in_flight -= 1
 
     def abort(self, index):
         if self.memory.requests["status"][index] < int(Status.STOPPED):
-            from_python(vllm_update.abort)(self.memory, index)
+            from_python(vllm_update.abort)(self.handle, index)
 
     def has_unfinished(self):
         return bool(self.counters["n_running"] + self.counters["n_waiting"])

@@ -10,8 +10,9 @@ from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.front import behind_gate, new_front
 from inferometer.simulate.kernel.logs import Wanted, facts_of, run_logged
 from inferometer.simulate.kernel.loop import cluster_loop_of
-from inferometer.simulate.kernel.replicas import new_states
+from inferometer.simulate.kernel.replicas import new_states, pointed_states
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
+from inferometer.simulate.pointers import pointed
 
 
 def simulate_cluster(
@@ -39,7 +40,7 @@ def simulate_cluster(
     run = cluster_loop_of(Kind(int(states.config["kind"][0, 0])), has_gate=gate is not None, is_lockstep=cluster.in_lockstep)
     wanted = Wanted(record_steps, record_parts, n_replicas * engine.depth, n_replicas * engine.max_num_active)
     limit_ns = FAR_NS if until_ns is None else until_ns
-    outcome, logs, part_logs = run_logged(lambda log, part_log: run(states, front, cost, log, part_log, limit_ns), wanted)
+    outcome, logs, part_logs = run_logged(run, (pointed_states(states), pointed(front), pointed(cost)), wanted, until_ns=limit_ns)
     end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(states.world["now_ns"][0])
     found = simulation(
         requests,

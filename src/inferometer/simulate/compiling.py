@@ -1,59 +1,150 @@
 """How is a function compiled? The one place that knows numba's options.
 
-The compiled code is cached beside its source. numba notices a change of a function's own file only, not of the functions that
-it calls: after editing a kernel, delete ``__pycache__`` (the tests do).
+numba optimises each function together with all that it calls, and emits machine code for it, though only what
+Python calls is ever run by itself: half of the compile time. Here the functions inside are lowered to LLVM's
+language alone; an ``entry`` links what it calls, is optimised as a whole once, and is cached beside its source.
+The cache holds as long as no source of the simulator changes.
 """
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from importlib import resources
 from typing import Any, Final, TypeVar, cast
 
 import numba
+from numba.core import codegen, compiler
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
+_njit: Final[Any] = numba.njit
 _OPTIONS: Final[dict[str, Any]] = {
-    "cache": True,
     "fastmath": False,  # floats keep their order, so that results do not depend on the processor
     "error_model": "python",
     "nogil": True,  # threads run simulations side by side
-    "_nrt": False,  # nothing is allocated, so nothing is counted: counting references of the state's arrays took 95 % of the time
+    # Nothing is allocated, so nothing is counted: counting references of the state's arrays took 95 % of the time.
+    "_nrt": False,
 }
 
-_WITHIN: Final[dict[str, Any]] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-"""Only compiled code calls it: handing over a state's arrays from Python took a third of the time that compiling took."""
+
+class _NoMachineCode:
+    """Takes the environment of a function for which there is no machine code."""
+
+    def set_env(self, name: str, env: object) -> None:
+        """Nothing refers to it: compiled functions raise no errors of Python's."""
+
+
+class _Inside(codegen.JITCodeLibrary):
+    """A function as LLVM's language, neither optimised nor emitted: for an entry to link."""
+
+    def finalize(self) -> None:
+        self._raise_if_finalized()
+        self._finalized = True
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """None, which numba writes as 0."""
+        del name
+        return 0
+
+    @property
+    def codegen(self) -> Any:
+        """Numba asks for it to set an environment, and for nothing else."""
+        return _NoMachineCode()
+
+    @property
+    def callees(self) -> list[Any]:
+        """The libraries of the functions that it calls."""
+        return cast("list[Any]", self._linking_libraries)
+
+
+class _Whole(codegen.JITCodeLibrary):
+    """An entry with all that it calls, and what that calls."""
+
+    _linking_libraries: list[Any]
+
+    def finalize(self) -> None:
+        self._linking_libraries = _with_callees(self._linking_libraries)
+        super().finalize()
+
+
+def _with_callees(libraries: list[Any]) -> list[Any]:
+    """These and all that they call, each once, in order."""
+    found: dict[int, Any] = {}
+    waiting = list(libraries)
+    while waiting:
+        library = waiting.pop(0)
+        if id(library) not in found:
+            found[id(library)] = library
+            waiting += library.callees if isinstance(library, _Inside) else []
+    return list(found.values())
+
+
+class _InsideCompiler(compiler.Compiler):
+    """numba's own, but for the library into which a function is written."""
+
+    def compile_extra(self, func: Callable[..., object]) -> Any:
+        self.state.library = _Inside(self.state.targetctx.codegen(), func.__qualname__)
+        return super().compile_extra(func)
+
+
+class _EntryCompiler(compiler.Compiler):
+    """As ``_InsideCompiler``, for what Python calls."""
+
+    def compile_extra(self, func: Callable[..., object]) -> Any:
+        self.state.library = _Whole(self.state.targetctx.codegen(), func.__qualname__)
+        self.state.library.enable_object_caching()
+        return super().compile_extra(func)
+
+
+_INSIDE: Final[dict[str, Any]] = {
+    **_OPTIONS,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": _InsideCompiler,
+}
 
 
 def entry(function: Function) -> Function:
     """The same function, compiled at its first call, for Python to call. It may write to arrays and allocate none."""
-    return cast("Function", numba.njit(**_OPTIONS)(function))
+    made = _njit(**_OPTIONS, cache=True, no_cfunc_wrapper=True, pipeline_class=_EntryCompiler)(function)
+    # numba's stamp is that of the function's own file: an edit of what it calls would go unnoticed.
+    made._cache._cache_file._source_stamp = _sources_digest()
+    return cast("Function", made)
+
+
+@cache
+def _sources_digest() -> str:
+    """One text for all that is compiled together."""
+    folders = (resources.files("inferometer.simulate"), resources.files("inferometer.simulate.kernel"))
+    files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".py")]
+    files.append(resources.files("inferometer.perfmodel") / "steptime_arrays.py")
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda one: one.name):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def compiled(function: Function) -> Function:
     """The same for compiled code to call. Python must not: there is nothing to call, and the process would crash."""
-    return cast("Function", numba.njit(**_OPTIONS, **_WITHIN)(function))
+    return cast("Function", _njit(**_INSIDE)(function))
 
 
 def inlined(function: Function) -> Function:
-    """The same, as a part of each compiled function that calls it: for what every step does.
-
-    A call hands over each array of the state as seven numbers, some 220 in all: more work than most functions do.
-    """
-    return cast("Function", numba.njit(**_OPTIONS, **_WITHIN, forceinline=True)(function))
+    """The same, as a part of each compiled function that calls it: for what every step does."""
+    return cast("Function", _njit(**_INSIDE, forceinline=True)(function))
 
 
 def merged(function: Function) -> Function:
-    """The same, written into its one caller before that is compiled: for the few that call most of the others.
-
-    Compiled by itself, and again with its caller, each of them cost as much as all that it calls. The smaller functions of a step are
-    faster as ``inlined``: a fifth of a step, were they merged too.
-    """
-    return cast("Function", numba.njit(**_OPTIONS, **_WITHIN, inline="always")(function))
+    """The same, written into its one caller before that is compiled: for the few that call most of the others."""
+    return cast("Function", _njit(**_INSIDE, inline="always")(function))
 
 
 def compiled_like(model: object, function: Function) -> Function:
     """The function, compiled as ``model`` is."""
     options: dict[str, Any] = getattr(model, "targetoptions", {})
-    return cast("Function", numba.jit(**options, cache=True)(function))
+    if "no_cpython_wrapper" not in options:
+        return entry(function)
+    return cast("Function", numba.jit(**options, pipeline_class=_InsideCompiler)(function))
 
 
 __all__ = ["compiled", "compiled_like", "entry", "inlined", "merged"]

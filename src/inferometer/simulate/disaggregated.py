@@ -12,7 +12,8 @@ from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
 from inferometer.simulate.kernel import front as kernel_front, logs as kernel_logs, loop, replicas as kernel_replicas
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import Records
-from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, Simulation, StepLog, seats_numbered_through, simulation
+from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
+from inferometer.simulate.pointers import pointed
 
 
 class PoolCosts(NamedTuple):
@@ -46,11 +47,8 @@ def simulate_disaggregated(
     depth, n_seats = (max(getattr(engine, name) for engine in config.engines) for name in ("depth", "max_num_active"))
     wanted = kernel_logs.Wanted(record_steps, record_parts, config.n_replicas * depth, config.n_replicas * n_seats)
     limit_ns = FAR_NS if until_ns is None else until_ns
-
-    def until_full(log: StepLog, part_log: PartLog) -> int:
-        return run(states, front, costs.prefill, log, part_log, limit_ns)
-
-    outcome, logs, part_logs = kernel_logs.run_logged(until_full, wanted)
+    tables = (kernel_replicas.pointed_states(states), pointed(front), pointed(costs.prefill))
+    outcome, logs, part_logs = kernel_logs.run_logged(run, tables, wanted, until_ns=limit_ns)
     end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(states.world["now_ns"][0])
     found = simulation(
         requests,

@@ -13,6 +13,7 @@ from inferometer.simulate.kernel.logs import Wanted, facts_of, run_logged
 from inferometer.simulate.kernel.loop import loop_of
 from inferometer.simulate.kernel.state import new_state
 from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, simulation
+from inferometer.simulate.pointers import pointed
 
 
 def simulate(
@@ -40,7 +41,7 @@ def simulate(
     run = loop_of(Kind(int(state.config["kind"][0])))
     wanted = Wanted(record_steps, record_parts, config.depth, config.max_num_active)
     limit_ns = FAR_NS if until_ns is None else until_ns
-    outcome, logs, part_logs = run_logged(lambda log, part_log: run(state, cost, log, part_log, limit_ns), wanted)
+    outcome, logs, part_logs = run_logged(run, (pointed(state), pointed(cost)), wanted, until_ns=limit_ns)
     end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(state.counters["now_ns"][0])
     return simulation(
         requests, facts_of(state), logs, part_logs, outcome=outcome, end_ns=end_ns, busy_ns=state.counters["busy_ns"].astype(np.int64)

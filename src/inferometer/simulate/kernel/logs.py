@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import Outcome, PartLog, RequestFacts, StepLog, new_log, new_part_log
+from inferometer.simulate.pointers import pointed
 
 _ROWS: Final = 1 << 16
 _PART_ROWS: Final = 1 << 18
@@ -27,8 +28,8 @@ class Logged(NamedTuple):
     parts: list[PartLog] | None
 
 
-def run_logged(run: Callable[[StepLog, PartLog], int], wanted: Wanted) -> Logged:
-    """Call the loop with new logs until it has come to an end."""
+def run_logged(run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int) -> Logged:
+    """Call the loop on handles of these tables, with new logs, until it has come to an end."""
     n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
     keeps_steps = wanted.steps or wanted.parts
     logs, part_logs, outcome = list[StepLog](), list[PartLog](), Outcome.LOG_FULL
@@ -37,7 +38,7 @@ def run_logged(run: Callable[[StepLog, PartLog], int], wanted: Wanted) -> Logged
             logs.append(new_log(max(_ROWS, wanted.n_rows_at_once)))
             part_logs.append(new_part_log(n_part_rows))
         logs[-1].n_filled[0] = 0
-        outcome = Outcome(run(logs[-1], part_logs[-1]))
+        outcome = Outcome(run(*tables, pointed(logs[-1]), pointed(part_logs[-1]), until_ns))
     return Logged(outcome, logs if keeps_steps else None, part_logs if wanted.parts else None)
 
 

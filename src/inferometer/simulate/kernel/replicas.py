@@ -14,6 +14,7 @@ from inferometer.simulate.demand import Demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel.state import SHARED, TRANSFER, State, Whole, new_state
+from inferometer.simulate.pointers import pointed_stack, row_of
 
 _UNWRITTEN: Final = frozenset({"waiting", "block_table"})
 """Written before it is read: memory that nobody touches is never given."""
@@ -61,44 +62,18 @@ def _stack(name: str, arrays: list[Whole]) -> Whole:
     return stack
 
 
+def pointed_states(states: State) -> State:
+    """The handle of a stack of replicas, for compiled code."""
+    own = {name: getattr(states, name) for name in State._fields if name not in SHARED}
+    rows = [states._replace(**{name: array[replica] for name, array in own.items()}) for replica in range(len(states.counters))]
+    return pointed_stack(states, rows)
+
+
 @compiled
 def state_of(states: State, replica: int) -> State:
     """The arrays of one replica."""
-    return State(
-        config=states.config[replica],
-        counters=states.counters[replica],
-        world=states.world,
-        requests=states.requests,
-        contents=states.contents,
-        blocks=states.blocks[replica],
-        first_equal=states.first_equal[replica],
-        last_equal=states.last_equal[replica],
-        block_table=states.block_table[replica],
-        by_address=states.by_address[replica],
-        free_seats=states.free_seats[replica],
-        running=states.running[replica],
-        waiting=states.waiting[replica],
-        skipped=states.skipped,
-        chunks=states.chunks[replica],
-        sglang=states.sglang[replica],
-        nodes=states.nodes[replica],
-        joining=states.joining[replica],
-        chances=states.chances,
-        is_preferred=states.is_preferred[replica],
-        preempted=states.preempted[replica],
-        parts=states.parts[replica],
-        batches=states.batches[replica],
-        stages=states.stages[replica],
-        abort_ns=states.abort_ns,
-        leaving=states.leaving,
-        arrival_order=states.arrival_order,
-        due=states.due,
-        follower=states.follower,
-        think_ns=states.think_ns,
-        earliest_ns=states.earliest_ns,
-        ended=states.ended,
-        transfers=states.transfers,
-    )
+    state: State = row_of(states, replica)
+    return state
 
 
-__all__ = ["new_pools", "new_states", "state_of"]
+__all__ = ["new_pools", "new_states", "pointed_states", "state_of"]
