@@ -126,9 +126,8 @@ class SchedulerConfig:
 
     def _check_speculation(self) -> None:
         n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
-        most_drafts = min(self.max_num_batched_tokens - 1, _MOST_DRAFTS)
-        if not 0 <= n_drafts <= most_drafts:
-            self._refuse("num_speculative_tokens", f"0 (off) to {most_drafts}: a step computes them all")
+        if not 0 <= n_drafts <= _MOST_DRAFTS:
+            self._refuse("num_speculative_tokens", f"0 (off) to {_MOST_DRAFTS}")
         places = acceptance if isinstance(acceptance, tuple) else () if acceptance is None else (acceptance,) * n_drafts
         if len(places) != n_drafts or not all(0 <= fraction <= 1 for fraction in places):
             self._refuse(
