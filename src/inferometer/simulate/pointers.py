@@ -87,19 +87,25 @@ def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
     if any(other != laid[0][0] for other, _, _ in laid):
         raise TypeError("rows of a stack have arrays of equal types")
     of_rows = PointerType(kind.table_name, kind.fields, row=laid[0][0])
-    return cast("Table", Handle(of_rows, [*words, *(word for _, row, _ in laid for word in row)], (kept, laid)))
+    return cast("Table", Handle(of_rows, [*words, len(laid), *(word for _, row, _ in laid for word in row)], (kept, laid)))
 
 
 @_intrinsic
 def _row_of(_typing_context: object, stack: PointerType, index: types.Integer) -> tuple[Any, Callable[..., Any]]:
-    """One of the rows of a stack, in compiled code: their lists lie behind the stack's own."""
+    """One of the rows of a stack, in compiled code: their number and their lists lie behind the stack's own.
+
+    As of an array, the row of -1 is the last: a request that no replica got is dropped there, in vain.
+    """
     row: Any = stack.row
 
     def code(_context: object, builder: ir.IRBuilder, _signature: object, arguments: Sequence[Any]) -> Any:
         address, number = arguments
         wide = number if number.type == _WORD else builder.sext(number, _WORD)
-        row_words = builder.mul(wide, _WORD(row.n_words))
-        offset = builder.mul(builder.add(row_words, _WORD(stack.n_words)), _WORD(_WORD_BYTES))
+        n_rows = builder.load(builder.gep(builder.bitcast(address, _WORD.as_pointer()), [ir.IntType(32)(stack.n_words)]))
+        is_from_end = builder.icmp_signed("<", wide, _WORD(0))
+        place = builder.select(is_from_end, builder.add(wide, n_rows), wide)
+        row_words = builder.mul(place, _WORD(row.n_words))
+        offset = builder.mul(builder.add(row_words, _WORD(stack.n_words + 1)), _WORD(_WORD_BYTES))
         return builder.gep(address, [offset])
 
     return row(stack, index), code
