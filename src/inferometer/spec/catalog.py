@@ -77,7 +77,8 @@ def find_hardware(name: str) -> HardwareSpec:
     ('h100_sxm', 'rtx_4090')
     """
     wanted = device_words(name)
-    alike = [device for device in load_hardware() if wanted and wanted <= _words_of(device)]
+    names_a_part = any(character.isdigit() for word in wanted for character in word)  # `Xeon` names a family
+    alike = [device for device in load_hardware() if names_a_part and wanted <= _words_of(device)]
     exact = [device for device in alike if wanted in (device_words(device.hardware_id), device_words(device.name))]
     usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
     for found in (exact, alike, usual):
