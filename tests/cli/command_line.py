@@ -18,6 +18,7 @@ def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
     stdout, stderr, exit_code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patched, contextlib.chdir(folder):
         patched.setattr(sys, "argv", words)
+        patched.delenv("COLUMNS", raising=False)  # the terminal of whoever runs the tests
         with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
             try:
                 main()

@@ -45,7 +45,7 @@ def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
     assert model.front_end_s is not None
     said = " ".join(outcome.stdout.split())
     assert said.startswith("ANSWER llama-3.1-8b on NVIDIA H200 SXM 141GB (vllm): a prefill of 301 tokens ")
-    assert "% of TTFT on points held out" in said
+    assert "; error on points held out: " in said
     assert "NEXT" in outcome.stdout
     asked = ("--fit", "made.json", "--hardware", "h200_sxm", "--concurrency", 16, "--requests", 100, "--json")
     simulated_run = run("simulate", "llama-3.1-8b", *asked, folder=tmp_path)

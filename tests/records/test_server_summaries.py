@@ -29,7 +29,7 @@ CANONICAL = {
 
 def test_vllm_0_33_still_has_each_name_that_is_read():
     """Of names with an old form the new one; the exporter adds ``_total`` to a counter that lacks it."""
-    listed = (Path(__file__).parent / "expositions" / "vllm-0.33-names.txt").read_text().replace(":", "_").split()
+    listed = (Path(__file__).parent / "vllm_0_33_metric_names.txt").read_text().replace(":", "_").split()
     exported = {*listed, *(f"{name}_total" for name in listed)}
     (vllm,) = (names for names in SERVERS if names.kind == "vllm")
     read = [names[0].family for table in (vllm.gauges, vllm.counters, vllm.histograms) for names in table.values()]
