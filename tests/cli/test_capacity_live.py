@@ -21,6 +21,8 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload import reading, replay
 
+pytestmark = pytest.mark.slow  # a search on the wall clock
+
 SLO = "ttft:p50<40ms"
 RESOLUTION = 0.6
 NEAR_RATIO = 1.6

@@ -72,6 +72,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
     assert "2 not examined within the time limit (--time-limit)" in " ".join(CliRunner().invoke(app, words).stdout.split())
 
 
+@pytest.mark.slow
 def test_i_have_two_gpus():
     code, said = size("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2")
     rows = said["best_use"]["rows"]

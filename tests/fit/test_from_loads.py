@@ -17,6 +17,8 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.one_engine import simulate
 from inferometer.spec.types import EngineSpec
 
+pytestmark = pytest.mark.slow  # test_server_verdict.py fits one server in the fast suite
+
 ADDRESS = Address(url="http://127.0.0.1:8000", served_model="m")
 SUBJECT = Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), told=ToldByServer())
 RATES = ((0.8, 90), (3.0, 160), (9.0, 260))

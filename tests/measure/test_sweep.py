@@ -50,6 +50,7 @@ def finished(tiny, tmp_path_factory):
     return folder, seen
 
 
+@pytest.mark.slow
 def test_progress_counts_points_and_estimates_once_something_was_measured(finished):
     _, seen = finished
     assert [progress.n_done for progress in seen] == [0, 1, 2, 3]
@@ -136,6 +137,7 @@ def test_a_bad_question_leaves_no_points(tiny, tmp_path):
     assert not list(tmp_path.glob("parts/*"))
 
 
+@pytest.mark.slow
 def test_when_the_time_is_over_two_points_are_measured_and_the_others_named(tiny, tmp_path):
     plan = replace(plan_of(*grid()), n_warmup=0, n_reps=1)
     seen = []

@@ -1,9 +1,7 @@
 """Do requests wait at the gate as long as theory says? Tolerances are intervals across repetitions; bounds hold in every run."""
 
-from functools import cache
 from itertools import combinations
 
-import numba
 import numpy as np
 import pytest
 from gate_driver import CompiledGate, drive
@@ -11,11 +9,13 @@ from gate_strategies import gate_demands, tenant_rules
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
+from inferometer.simulate.compiling import entry
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import NOTHING, ClassRules, GateConfig, TenantRules
 from inferometer.simulate.kernel import gating
 from inferometer.simulate.kernel.gate_state import new_gate_state
 from inferometer.simulate.outcome import FAR_NS
+from inferometer.simulate.pointers import pointed
 from inferometer.units import NS_PER_S
 
 N_REPETITIONS, N_REQUESTS, N_WARM = 24, 20_000, 2_000
@@ -23,36 +23,30 @@ CONFIDENCE = 0.999
 TOKEN_NS = 1_000
 
 
-@cache
-def one_server():
-    """A loop with one server and no idle time while somebody waits, compiled: when does each begin?"""
-    offer, release, ended = gating.offer, gating.release, gating.ended
-
-    @numba.njit
-    def serve(gate, arrival_ns, n_tokens, begun_ns):
-        n_come, inside, end_ns = 0, NOTHING, FAR_NS
-        while n_come < len(arrival_ns) or inside != NOTHING:
-            now_ns = end_ns if n_come == len(arrival_ns) else min(end_ns, arrival_ns[n_come])
-            if inside != NOTHING and end_ns == now_ns:
-                ended(gate, inside, n_tokens[inside], now_ns)
-                inside, end_ns = NOTHING, FAR_NS
-            while n_come < len(arrival_ns) and arrival_ns[n_come] == now_ns:
-                offer(gate, n_come, now_ns)
-                n_come += 1
-            if inside == NOTHING:
-                inside = release(gate, now_ns, 1)
-                if inside != NOTHING:
-                    begun_ns[inside] = now_ns
-                    end_ns = now_ns + n_tokens[inside] * TOKEN_NS
-
-    return serve
+@entry
+def serve(gate, arrival_ns, n_tokens, begun_ns):
+    """A loop with one server and no idle time while somebody waits: when does each begin?"""
+    n_come, inside, end_ns = 0, NOTHING, FAR_NS
+    while n_come < len(arrival_ns) or inside != NOTHING:
+        now_ns = end_ns if n_come == len(arrival_ns) else min(end_ns, arrival_ns[n_come])
+        if inside != NOTHING and end_ns == now_ns:
+            gating.ended(gate, inside, n_tokens[inside], now_ns)
+            inside, end_ns = NOTHING, FAR_NS
+        while n_come < len(arrival_ns) and arrival_ns[n_come] == now_ns:
+            gating.offer(gate, n_come, now_ns)
+            n_come += 1
+        if inside == NOTHING:
+            inside = gating.release(gate, now_ns, 1)
+            if inside != NOTHING:
+                begun_ns[inside] = now_ns
+                end_ns = now_ns + n_tokens[inside] * TOKEN_NS
 
 
 def waits_ns(config, lengths, arrival, **columns):
     """The wait of each: a request of so many tokens takes a microsecond for each of them."""
     requests = demand(arrival, np.ones(len(arrival)), lengths, **columns)
     begun = np.zeros(len(arrival), np.int64)
-    one_server()(new_gate_state(requests, config), requests.arrival_ns, lengths, begun)
+    serve(pointed(new_gate_state(requests, config)), requests.arrival_ns, lengths, begun)
     return begun - requests.arrival_ns
 
 

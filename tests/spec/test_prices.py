@@ -59,7 +59,7 @@ def test_prices_of_tokens_elsewhere(tmp_path):
         ("a: &a [1]\nb: *a", "an alias"),
         ("[" * 1000, "nested more than 64 deep"),
         (GOOD.replace("2.49", ".nan"), "usd_per_hour.h100_sxm = nan"),
-        (GOOD.replace("2026-11", "2026-13-01"), "month must be in"),
+        (GOOD.replace("2026-11-01", "2026-13-01"), "month must be in"),
         (None, "cannot be read"),
     ],
 )

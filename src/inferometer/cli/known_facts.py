@@ -87,8 +87,8 @@ def known_facts(text: str | None) -> ToldByServer:
 
     Example
     -------
-    >>> known_facts("num_gpu_blocks=2588,max_num_seqs=256").limits
-    {'n_kv_blocks': 2587, 'max_num_seqs': 256}
+    >>> sorted(known_facts("num_gpu_blocks=2588,max_num_seqs=256").limits.items())
+    [('max_num_seqs', 256), ('n_kv_blocks', 2587)]
     """
     counts: dict[str, int] = {}
     switches: dict[Switch, bool] = {}
