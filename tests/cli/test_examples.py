@@ -61,7 +61,10 @@ def check(line: str, plain: subprocess.CompletedProcess[str]) -> None:
     assert plain.stdout.strip(), f"{line} says nothing"
 
 
-SMALLER = {"size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"), "capacity": ("--probe-requests", "200", "--requests", "2000")}
+SMALLER = {
+    "size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"),
+    "capacity": ("--probe-requests", "200", "--requests", "2000"),
+}
 """In this process, of searches: fewer requests in a probe, and no processes of their own (``test_executor_options.py`` has those)."""
 
 

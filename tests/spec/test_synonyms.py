@@ -63,7 +63,10 @@ def test_devices(typed, meant):
     assert find_hardware(typed).hardware_id == meant
 
 
-@pytest.mark.parametrize("typed", ["NVIDIA A100-PCIE-40GB", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "rtx pro 6000", "NVIDIA", "h1000", "Intel(R) Xeon(R) Processor"])
+@pytest.mark.parametrize(
+    "typed",
+    ["NVIDIA A100-PCIE-40GB", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "rtx pro 6000", "NVIDIA", "h1000", "Intel(R) Xeon(R) Processor"],
+)
 def test_a_device_that_is_not_in_the_catalogue_is_not_taken_for_another(typed):
     with pytest.raises(SpecError):
         find_hardware(typed)
