@@ -57,6 +57,7 @@ OWN_OR_GUARDED = {
     "records/raw_log.py": "frames inside the door's ``refusing``, one at a time",
     "report/bundle.py": "its own page and cache",
     "serve/emission_log.py": "inside the door's ``refusing``",
+    "simulate/compiling.py": "its own sources",
     "spec/catalog_files.py": "its own catalogue",
     "spec/load_plan.py": "values of --body that passed the door",
     "spec/workload/presets.py": "its own presets",
