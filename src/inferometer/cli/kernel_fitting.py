@@ -69,7 +69,7 @@ def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
         raise SpecError(f"{len(request.paths)} folders of kernels", where="RUN", allowed="those of one device", try_=_example(folder))
     model, hardware = request.table.model, _named(request.hardware, folder)
     if model is None:
-        raise SpecError("kernels do not say of which model", where="--model", allowed="a model", try_=_example(folder))
+        raise SpecError("kernel tables name no model", where="--model", allowed="a model", try_=_example(folder))
     engine = _engine(request, choice.n_tensor or 1)
     found = model_from_kernels(model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id)
     return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))

@@ -41,7 +41,7 @@ _OPTIONS: Final = (
     click.option(
         "--max-concurrency",
         type=click.IntRange(min=1),
-        help="Beside a rate: at most so many requests in flight; others wait here, and that counts in TTFT. Alone: as --concurrency.",
+        help="Beside a rate: the most requests in flight; others wait at the client, and the wait counts in TTFT. Alone: as --concurrency.",
     ),
     click.option("--trace", metavar="FILE", help="Arrivals at the instants of a trace; lengths are the workload's."),
     click.option("--prompts", type=click.Choice(get_args(PromptForm)), default="words", show_default=True, help="How prompts are written."),

@@ -15,7 +15,7 @@ from inferometer.spec.workload.types import WorkloadSpec
 
 
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
-    """Refuse traffic of which no replica on offer takes all, however many there are."""
+    """Refuse traffic with requests that no replica on offer takes, however many there are."""
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     check_prompts(question.spec, plan, max(candidate.deployment.config.max_model_len for candidate in candidates.possible))
 

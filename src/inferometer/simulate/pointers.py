@@ -81,7 +81,7 @@ def pointed(table: Table) -> Table:
 
 
 def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
-    """The handle of a table whose arrays have one more axis, of which ``rows`` are the slices; ``row_of`` gives one of those."""
+    """The handle of a table whose arrays have one more axis; ``rows`` are its slices, which ``row_of`` gives."""
     kind, words, kept = _laid_down(stack)
     laid = [_laid_down(row) for row in rows]
     if any(other != laid[0][0] for other, _, _ in laid):

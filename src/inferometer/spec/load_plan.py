@@ -35,7 +35,7 @@ class LoadPlan:
     max_connections: int | None = None
     """At most so many at once; None: as many as there are requests in flight."""
     max_concurrency: int | None = None
-    """Of an open loop: at most so many requests in flight; those that are due beyond it wait at the client. None: no such cap."""
+    """Of an open loop: the most requests in flight; those that are due beyond it wait at the client. None: no such cap."""
     prompt_form: PromptForm = "words"
     """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by a local one; words: one word per token
     asked for, whose true length only the server's usage says; trace: what the replayed file of texts says."""

@@ -80,7 +80,7 @@ class Experiment:
 
     @property
     def n_broken_off(self) -> int:
-        """Replays that were begun and of which the ledger has no run."""
+        """Replays that were begun and have no run in the ledger."""
         n_runs = Counter(one.at for one in self.measured if one.asked_as == REPLAYED)
         return sum(max(n_begun - n_runs[at], 0) for at, n_begun in Counter(one.at for one in self.attempts).items())
 
