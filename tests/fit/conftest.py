@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +26,9 @@ from inferometer.spec.types import EngineSpec, HardwareSpec, Source, SweepPlan, 
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from known_truths import CPU_TRUTH, PublishedRow  # noqa: E402 - beside this file
+
 MEBIBYTE = 2**20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedRow:
-    """A row of T1 (docs of the sweep: Qwen2.5-3B-Instruct, float16, Hugging Face eager, RTX 5070 Ti laptop GPU)."""
-
-    prompt_tokens: int
-    batch_size: int
-    prefill_ms: float
-    step_ms: float
-    reserved_mib: int
 
 
 PROMPT_AXIS = (
@@ -132,24 +122,6 @@ def truth() -> StepParameters:
 @pytest.fixture(scope="session")
 def laptop_gpu() -> HardwareSpec:
     return next(hardware for hardware in load_hardware() if "5070" in hardware.name and "Laptop" in hardware.name)
-
-
-CPU_TRUTH = StepParameters(
-    launch_s=0.02,
-    weight_bytes_per_s=18e9,
-    kv_bytes_per_s=9e9,
-    matmul_flop_per_s=120e9,
-    attention_flop_per_s=60e9,
-    per_sequence_s=1e-5,
-    link_bytes_per_s=1e9,
-    message_s=1e-6,
-    floor_s=1e-12,
-    prefill_ratio=1.2,
-    overlap_ratio=1.0,
-    blend_ratio=1.4,
-    sag_ratio=0.0,
-)
-"""A CPU as the model sees one; runs made from it tell whether a fit finds back what was put in."""
 
 
 def _made_run(
