@@ -26,7 +26,7 @@ from inferometer.spec.types import EngineSpec, HardwareSpec, Source, SweepPlan, 
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from known_truths import CPU_TRUTH, PublishedRow  # noqa: E402 - beside this file
+from known_truths import CPU_TRUTH, PublishedRow
 
 MEBIBYTE = 2**20
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from known_truths import CPU_TRUTH, PublishedRow
+
 from inferometer.fit.diagnostics import at_bounds
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, term_columns, work_columns
