@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
-DOORS = {"spec/foreign_bytes.py", "spec/foreign_shapes.py", "spec/foreign_parquet.py"}
+DOORS = {"spec/foreign_bytes.py", "spec/foreign_shapes.py", "spec/foreign_parquet.py", "spec/foreign_yaml.py"}
 DECODERS = {
     "json.load",
     "json.loads",

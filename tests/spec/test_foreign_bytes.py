@@ -11,6 +11,7 @@ from inferometer.errors import RecordError, SpecError
 from inferometer.spec import foreign_bytes
 from inferometer.spec.file_tables import table_from_text
 from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_yaml import yaml_value
 
 DOOR = Door(noun="file", allowed="what is allowed", refusal=RecordError, try_="another", max_bytes=10_000)
 DEEP = 100_000
@@ -133,7 +134,7 @@ def test_sound_toml_passes():
     ],
 )
 def test_broken_yaml(text, words):
-    refused(lambda: DOOR.yaml(text, where="here"), words)
+    refused(lambda: yaml_value(text, DOOR, where="here"), words)
 
 
 def test_csv():

@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import IO, Final, TypeVar, cast
 
 import msgspec
-import yaml
 
 from inferometer.errors import InferometerError, SpecError
-from inferometer.spec.foreign_shapes import check_json, check_toml, check_yaml, shortened
+from inferometer.spec.foreign_shapes import check_json, check_toml, shortened
 from inferometer.units import format_limit
 
 Decoded = TypeVar("Decoded")
@@ -31,12 +30,11 @@ MOST_DOCUMENT_BYTES: Final = 2**30
 """Of a file that is read whole."""
 MOST_TABLE_BYTES: Final = 4 * 2**20
 """Of a TOML file: they are written by hand."""
-MOST_YAML_BYTES: Final = 2**18
 MOST_LINE_BYTES: Final = 2**26
 MOST_UNPACKED_BYTES: Final = 2**35
 """Of what a .gz file holds, read line by line."""
 _SHOWN: Final = 160
-_BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, yaml.YAMLError, struct.error)
+_BROKEN: Final = (msgspec.MsgspecError, zlib.error, EOFError, csv.Error, struct.error)
 _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, MemoryError)
 """What decoders raise for bytes that their authors did not think of."""
 
@@ -116,12 +114,6 @@ class Door:
         with self.refusing(where):
             check_toml(text, MOST_TABLE_BYTES)
             return cast("object", msgspec.toml.decode(text))
-
-    def yaml(self, text: str, *, where: str) -> object:
-        """What this YAML says, without aliases; ``file_tables.table_from`` checks its numbers."""
-        with self.refusing(where):
-            check_yaml(text, MOST_YAML_BYTES)
-            return cast("object", yaml.safe_load(text))
 
     def csv_rows(self, lines: Iterable[str], *, where: str, delimiter: str = ",") -> Iterator[list[str]]:
         """The fields of each line."""
@@ -228,4 +220,4 @@ def _short(error: BaseException) -> str:
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-__all__ = ["MOST_DOCUMENT_BYTES", "MOST_LINE_BYTES", "MOST_TABLE_BYTES", "MOST_UNPACKED_BYTES", "MOST_YAML_BYTES", "Door", "path_named"]
+__all__ = ["MOST_DOCUMENT_BYTES", "MOST_LINE_BYTES", "MOST_TABLE_BYTES", "MOST_UNPACKED_BYTES", "Door", "path_named"]

@@ -4,7 +4,6 @@ import re
 from typing import Final, cast
 
 import numpy as np
-import yaml
 
 from inferometer.errors import SpecError
 from inferometer.units import check_number
@@ -52,7 +51,7 @@ def check_json(content: bytes | str) -> None:
     if n_values > MOST_VALUES:
         raise SpecError(f"about {n_values:,} values", allowed=f"{MOST_VALUES:,} values")
     if n_opened > MOST_DEPTH and _json_depth(data) > MOST_DEPTH:
-        raise _too_deep()
+        raise too_deep()
 
 
 def check_toml(text: str, most_characters: int) -> None:
@@ -63,7 +62,7 @@ def check_toml(text: str, most_characters: int) -> None:
     SpecError
         It is too long, nested too deeply, or has too many keys or a key of too many parts.
     """
-    _check_length(text, most_characters)
+    check_length(text, most_characters)
     depth = n_parts = n_keys = 0
     last = ""
     for match in _TOML_TOKEN.finditer(text):
@@ -77,30 +76,12 @@ def check_toml(text: str, most_characters: int) -> None:
         elif part not in ".," and part[0] != "#":
             n_parts = n_parts + 1 if last == "." else 1
         if depth > MOST_DEPTH:
-            raise _too_deep()
+            raise too_deep()
         if n_parts > MOST_KEY_PARTS:
             raise SpecError(f"a key of more than {MOST_KEY_PARTS} parts", allowed=f"{MOST_KEY_PARTS} parts with points between")
         last = part
     if n_keys > MOST_KEYS:
         raise SpecError(f"{n_keys:,} keys", allowed=f"{MOST_KEYS:,} keys")
-
-
-def check_yaml(text: str, most_characters: int) -> None:
-    """The same of YAML, where an alias could repeat a part without end.
-
-    Raises
-    ------
-    SpecError
-        It is too long or nested too deeply, or has an alias.
-    """
-    _check_length(text, most_characters)
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise SpecError(f"an alias, *{event.anchor}", allowed="values written out")
-        if depth > MOST_DEPTH:
-            raise _too_deep()
 
 
 def check_values(value: object) -> None:
@@ -132,12 +113,14 @@ def _json_depth(data: bytes) -> int:
     return int(np.cumsum(np.where(is_open, 1, -1)).max(initial=0))
 
 
-def _check_length(text: str, most_characters: int) -> None:
+def check_length(text: str, most_characters: int) -> None:
+    """Nothing, if a text is no longer than this; else a ``SpecError``."""
     if len(text) > most_characters:
         raise SpecError(f"{len(text):,} characters", allowed=f"{most_characters:,} characters")
 
 
-def _too_deep() -> SpecError:
+def too_deep() -> SpecError:
+    """The refusal of what is nested more than ``MOST_DEPTH`` deep."""
     return SpecError(f"nested more than {MOST_DEPTH} deep", allowed=f"{MOST_DEPTH} levels")
 
 
@@ -147,8 +130,9 @@ __all__ = [
     "MOST_KEY_PARTS",
     "MOST_VALUES",
     "check_json",
+    "check_length",
     "check_toml",
     "check_values",
-    "check_yaml",
     "shortened",
+    "too_deep",
 ]

@@ -27,6 +27,7 @@ import msgspec
 from inferometer.errors import SpecError
 from inferometer.spec import catalog, file_tables
 from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.foreign_yaml import yaml_value
 from inferometer.spec.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
@@ -148,7 +149,7 @@ def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list
 
 
 def _read(path: Path) -> _PriceFile:
-    raw: Any = _DOOR.yaml(_DOOR.text_of(path), where=str(path))
+    raw: Any = yaml_value(_DOOR.text_of(path), _DOOR, where=str(path))
     if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date | int):  # YAML makes days and numbers of what looks like one
         raw["date_utc"] = str(raw["date_utc"])
     read = file_tables.table_from(raw, _PriceFile, where=str(path))

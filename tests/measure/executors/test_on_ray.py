@@ -59,6 +59,7 @@ def test_a_cluster_that_is_not_there(nodes, tmp_path):
 
 
 SIZE = ("size", "llama-3.1-8b", "--rate", 3, "--slo", "ttft:p95<2s", "--gpus", "l40s,a100_80gb_sxm", "--tp", 1, "--probe-requests", 100)
+SIZE = (*SIZE, "--time-limit", "10min")  # what a limit cuts depends on the machine
 SIMULATE = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 3, "--requests", 200)
 CAPACITY = ("capacity", "llama-3.1-8b", "--hardware", "h100_sxm", "--slo", "ttft:p95<1s", "--probe-requests", 100, "--resolution", 0.3)
 
