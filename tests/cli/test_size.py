@@ -74,7 +74,7 @@ def test_what_the_time_limit_leaves_out_is_counted():
 
 @pytest.mark.slow
 def test_i_have_two_gpus():
-    code, said = size("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2")
+    code, said = size("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
     rows = said["best_use"]["rows"]
     assert code == 0
     assert rows[0]["needs_quality_check"] is False

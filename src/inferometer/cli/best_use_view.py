@@ -62,7 +62,8 @@ class BestUse:
 def best_use_of(model: str, n_total: int, found: Sequence[FoundUse], published: DType | None, asked: Sequence[object]) -> BestUse:
     """The rows of what was found in each format."""
     rows = [_row(use, published) for one in found for use in one.uses if use.requests_per_s]
-    rows.sort(key=lambda row: (row.needs_quality_check, -row.located_requests_per_s))
+    # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
+    rows.sort(key=lambda row: (row.needs_quality_check, row.kept_requests_per_s is None, -row.located_requests_per_s))
     nearest = min((one.nearest for one in found if one.nearest is not None), key=lambda one: one.margin_ratio, default=None)
     said = BestUse(
         n_total=n_total,
