@@ -1,7 +1,10 @@
-"""What does AIConfigurator foretell of loads that it is asked about? Runs in its own environment; JSON lines in, JSON lines out.
+"""What does AIConfigurator foretell of loads that it is asked about?
 
-``python aiconfigurator_driver.py QUESTIONS ANSWERS``: a question is the keyword arguments of its ``cli_estimate``; the answer TTFT and
-TPOT in milliseconds, or why there is none. Questions of one device and engine should follow one another: it loads tables once for each.
+Runs in its own environment; JSON lines in, JSON lines out.
+
+``python aiconfigurator_driver.py QUESTIONS ANSWERS``: a question is the keyword arguments of its
+``cli_estimate``; the answer TTFT and TPOT in milliseconds, or why there is none. Questions of one
+device and engine should follow one another: it loads tables once for each.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A server that answers whatever is posted at once with a short stream: all of its time is the client's. For benchmarks and slow tests.
+"""A server that answers whatever is posted at once with a short stream.
+
+All of its time is the client's. For benchmarks and slow tests.
 
 Prints its port; ends when its standard input does.
 """
@@ -11,7 +13,10 @@ import uvloop
 
 EVENT = b'data: {"choices":[{"text":"tok"}]}\n\n'
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-ANSWER += b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (EVENT * 4, b"data: [DONE]\n\n")) + b"0\r\n\r\n"
+ANSWER += (
+    b"".join(b"%x\r\n%b\r\n" % (len(data), data) for data in (EVENT * 4, b"data: [DONE]\n\n"))
+    + b"0\r\n\r\n"
+)
 
 
 class Answering(asyncio.Protocol):
@@ -39,7 +44,9 @@ async def main():
     server = await loop.create_server(Answering, "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
     over = loop.create_future()
-    loop.add_reader(sys.stdin.fileno(), lambda: over.done() or os.read(0, 1) or over.set_result(None))
+    loop.add_reader(
+        sys.stdin.fileno(), lambda: over.done() or os.read(0, 1) or over.set_result(None)
+    )
     await over
 
 

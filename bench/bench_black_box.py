@@ -1,9 +1,11 @@
 """Is a server that we cannot see into found again from load tests alone, and does what is found foretell other rates?
 
-Random servers: a model of the catalogue on a device, at random shares of its peaks, with random host times, seats, step budgets, KV cache,
-chunking and prefix caching. Each is load-tested at three rates for at most ten minutes in all: simulated, with a client's noise added
-(a front end that varies, tokens seen late). Nothing but rates, lengths and timestamps is told. Then two other rates are foretold and
-simulated in truth, and the highest rate that keeps a promise. One line for each server, then the shares.
+Random servers: a model of the catalogue on a device, at random shares of its peaks, with random
+host times, seats, step budgets, KV cache, chunking and prefix caching. Each is load-tested at three
+rates for at most ten minutes in all: simulated, with a client's noise added (a front end that
+varies, tokens seen late). Nothing but rates, lengths and timestamps is told. Then two other rates
+are foretold and simulated in truth, and the highest rate that keeps a promise. One line for each
+server, then the shares.
 """
 
 import argparse
@@ -19,8 +21,8 @@ from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import InferometerError
 from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest
+from inferometer.fit.probes import Address
 from inferometer.fit.server_fit import ServerFit
 from inferometer.fit.server_knobs import ToldByServer
 from inferometer.perfmodel.steptime_arrays import arrays_of
@@ -105,7 +107,10 @@ class Truth:
     def _workload(self):
         rng = self.rng
         text = LENGTHS.format(
-            seed=int(rng.integers(10**6)), prompt=int(rng.integers(150, 700)), output=int(rng.integers(80, 250)), sigma=0.9
+            seed=int(rng.integers(10**6)),
+            prompt=int(rng.integers(150, 700)),
+            output=int(rng.integers(80, 250)),
+            sigma=0.9,
         )
         if rng.random() < 0.5:
             text += PREFIX.format(tokens=int(rng.integers(100, 600)))
@@ -120,26 +125,41 @@ class Truth:
             num_blocks=max(int(held / 16), 320) + 1,
             max_model_len=5000,
             max_num_seqs=seats,
-            max_num_batched_tokens=int(rng.choice([512, 1024, 2048, 4096, 8192])) if is_chunked else 8192,
+            max_num_batched_tokens=(
+                int(rng.choice([512, 1024, 2048, 4096, 8192])) if is_chunked else 8192
+            ),
             enable_chunked_prefill=is_chunked,
             enable_prefix_caching=bool(rng.random() < 0.6),
         )
 
     def plan(self, rate_per_s, n_requests, seed):
-        spec = reading.with_changes(at_load(self.spec, rate_per_s, n_requests), {"seed": seed}, where="the benchmark")
+        spec = reading.with_changes(
+            at_load(self.spec, rate_per_s, n_requests), {"seed": seed}, where="the benchmark"
+        )
         return replay.draw_workload(spec).plan
 
     def simulated(self, plan):
         asked = demand_of(plan, 16, has_contents=self.config.enable_prefix_caching)
         late_ns = np.sort(asked.arrival_ns + round(self.front_end_s * 1e9))
-        return simulate(asked._replace(arrival_ns=late_ns), self.config, self.steps, record_steps=True)
+        return simulate(
+            asked._replace(arrival_ns=late_ns), self.config, self.steps, record_steps=True
+        )
 
     def load_test(self, rate_per_s, n_requests, seed):
-        """What a client would have seen: a front end that varies by 20 % (the scheduler sees arrivals in order), tokens 0.3 ms late."""
+        """What a client would have seen.
+
+        A front end that varies by 20 % (the scheduler sees arrivals in order), tokens 0.3 ms late.
+        """
         plan, rng = self.plan(rate_per_s, n_requests, seed), self.rng
         asked = demand_of(plan, 16, has_contents=self.config.enable_prefix_caching)
-        delay_ns = np.round(self.front_end_s * 1e9 * np.exp(0.2 * rng.standard_normal(n_requests))).astype(np.int64)
-        came = simulate(asked._replace(arrival_ns=np.maximum.accumulate(asked.arrival_ns + delay_ns)), self.config, self.steps)
+        delay_ns = np.round(
+            self.front_end_s * 1e9 * np.exp(0.2 * rng.standard_normal(n_requests))
+        ).astype(np.int64)
+        came = simulate(
+            asked._replace(arrival_ns=np.maximum.accumulate(asked.arrival_ns + delay_ns)),
+            self.config,
+            self.steps,
+        )
         table, late = came.requests, lambda: rng.exponential(3e5, n_requests).astype(np.int64)
         first_ns = table.first_token_ns + late()
         requests = table._replace(
@@ -151,9 +171,19 @@ class Truth:
             cached_tokens=np.zeros(n_requests, np.int32),
             n_preemptions=np.zeros(n_requests, np.int32),
         )
-        return LoadTest(
-            run=Run(manifest=manifest(f"rate {rate_per_s:.3g}"), sweep=None, steps=None, ceilings=None, requests=requests), plan=plan
-        ), came
+        return (
+            LoadTest(
+                run=Run(
+                    manifest=manifest(f"rate {rate_per_s:.3g}"),
+                    sweep=None,
+                    steps=None,
+                    ceilings=None,
+                    requests=requests,
+                ),
+                plan=plan,
+            ),
+            came,
+        )
 
 
 def manifest(run_id):
@@ -174,13 +204,19 @@ def manifest(run_id):
 def quantiles(requests, arrival_ns, front_end_s):
     ttft = (requests.first_token_ns - arrival_ns) / 1e9 + front_end_s
     several = requests.output_tokens > 1
-    tpot = (requests.finished_ns - requests.first_token_ns)[several] / 1e9 / (requests.output_tokens[several] - 1)
+    tpot = (
+        (requests.finished_ns - requests.first_token_ns)[several]
+        / 1e9
+        / (requests.output_tokens[several] - 1)
+    )
     return np.concatenate([np.quantile(ttft, QUANTILES), np.quantile(tpot, QUANTILES)])
 
 
 def foretold(steps, config, plan, front_end_s):
     asked = demand_of(plan, config.block_size, has_contents=config.enable_prefix_caching)
-    return quantiles(simulate(asked, config, steps, record_steps=False).requests, plan.arrival_ns, front_end_s)
+    return quantiles(
+        simulate(asked, config, steps, record_steps=False).requests, plan.arrival_ns, front_end_s
+    )
 
 
 def capacity(steps, config, spec, objective, start, truth):
@@ -188,9 +224,19 @@ def capacity(steps, config, spec, objective, start, truth):
         model=truth.model, engine=ENGINE, hardware=None, config=config, kv_origin="", knobs=Knobs(),
         step_times=StepTimes(basis="fitted", origin="", engine=ENGINE, likely=steps, fast=steps, slow=steps),
     )  # fmt: skip
-    probe = ReplicaProbe(deployment=deployment, step_times=steps, traffic=Traffic(spec=spec, n_requests=1000), objective=objective)
+    probe = ReplicaProbe(
+        deployment=deployment,
+        step_times=steps,
+        traffic=Traffic(spec=spec, n_requests=1000),
+        objective=objective,
+    )
     question = CapacityQuestion(
-        kind="requests_per_s", start_load=start, lowest_load=start / 50, highest_load=start * 50, resolution_ratio=0.01, proof_effort=None
+        kind="requests_per_s",
+        start_load=start,
+        lowest_load=start / 50,
+        highest_load=start * 50,
+        resolution_ratio=0.01,
+        proof_effort=None,
     )
     return find_capacity(probe, question).located_load
 
@@ -216,8 +262,19 @@ def predictions(fit: ServerFit, plan):
     """Of the likely server, then of each draw, or of both ends of the step times where there are none: the same requests."""
     levels, config = fit.levels(), likely_of(fit)
     likely = foretold(fit.steps(), config, plan, fit.front_end_s)
-    drawn = [foretold(fit.steps(np.log(draw.parameters)), config_of(fit, draw.knobs), plan, draw.parameters[-1]) for draw in fit.draws]
-    return likely, np.array(drawn or [foretold(steps, config, plan, fit.front_end_s) for steps in (levels.fast, levels.slow)])
+    drawn = [
+        foretold(
+            fit.steps(np.log(draw.parameters)),
+            config_of(fit, draw.knobs),
+            plan,
+            draw.parameters[-1],
+        )
+        for draw in fit.draws
+    ]
+    return likely, np.array(
+        drawn
+        or [foretold(steps, config, plan, fit.front_end_s) for steps in (levels.fast, levels.slow)]
+    )
 
 
 def one_server(seed, is_known):
@@ -226,7 +283,10 @@ def one_server(seed, is_known):
     slo = parse_objective(f"ttft:p95<{max(3 * quiet[1], 0.5):.4f}s, tpot:p95<{2.5 * quiet[3]:.5f}s")
     rate = capacity(truth.steps, truth.config, truth.spec, slo, 1.0, truth)
     n_each = [min(int(ALL_LOADS_S / 3 * rate * share), MOST_REQUESTS) for share in LOADS]
-    tests = [truth.load_test(rate * share, max(n, 60), 11 + i) for i, (share, n) in enumerate(zip(LOADS, n_each, strict=True))]
+    tests = [
+        truth.load_test(rate * share, max(n, 60), 11 + i)
+        for i, (share, n) in enumerate(zip(LOADS, n_each, strict=True))
+    ]
     began_s = time.process_time()
     subject = Subject(
         address=Address("http://server", "m"),
@@ -242,11 +302,19 @@ def one_server(seed, is_known):
         plan = truth.plan(rate * share, 800, 77 + i)
         seen = foretold(truth.steps, truth.config, plan, truth.front_end_s)
         likely, drawn = predictions(fit, plan)
-        claims = [spanned(value, ends) for value, ends in zip(likely.tolist(), drawn.T.tolist(), strict=True)]
+        claims = [
+            spanned(value, ends)
+            for value, ends in zip(likely.tolist(), drawn.T.tolist(), strict=True)
+        ]
         errors.append(likely / seen - 1)
         draws.append(drawn / seen - 1)
         if_known.append(foretold(fit.steps(), truth.config, plan, fit.front_end_s) / seen - 1)
-        reaches.append([(claim.low / true - 1, claim.high / true - 1) for claim, true in zip(claims, seen.tolist(), strict=True)])
+        reaches.append(
+            [
+                (claim.low / true - 1, claim.high / true - 1)
+                for claim, true in zip(claims, seen.tolist(), strict=True)
+            ]
+        )
     found = capacity(fit.steps(), likely_of(fit), truth.spec, slo, rate, truth)
     true_limits = {
         "max_num_seqs": truth.config.max_num_seqs,
@@ -268,8 +336,14 @@ def one_server(seed, is_known):
         "draws": np.round(draws, 5).tolist(),
         "reaches": np.array(reaches).tolist(),
         "capacity_error": None if found is None else found / rate - 1,
-        "limits": {name: (value, knobs[name].value, knobs[name].low, knobs[name].high) for name, value in true_limits.items()},
-        "switches": {name: (getattr(truth.config, name), knobs[name].value, knobs[name].told_by) for name in switches},
+        "limits": {
+            name: (value, knobs[name].value, knobs[name].low, knobs[name].high)
+            for name, value in true_limits.items()
+        },
+        "switches": {
+            name: (getattr(truth.config, name), knobs[name].value, knobs[name].told_by)
+            for name in switches
+        },
         "scatter": fit.scatter_ratio,
         "has_prefixes": bool(truth.plan(1.0, 50, 1).prefix_tokens.any()),
     }
@@ -289,22 +363,29 @@ def covered(row):
 def line(row):
     errors = np.array(row["errors"])
     limits = ", ".join(
-        f"{name} {v} -> {b} [{lo}, {hi}]{'' if within((v, b, lo, hi)) else ' OUT'}" for name, (v, b, lo, hi) in row["limits"].items()
+        f"{name} {v} -> {b} [{lo}, {hi}]{'' if within((v, b, lo, hi)) else ' OUT'}"
+        for name, (v, b, lo, hi) in row["limits"].items()
     )
     switches = ", ".join(f"{name} {t}->{v} ({by})" for name, (t, v, by) in row["switches"].items())
     capacity_error = row["capacity_error"]
     return (
-        f"{row['seed']:4d} {row['server']}: {row['requests']} requests in {row['seconds']:.0f} s, {row['cpu_s']:.0f} s CPU; errors % "
-        f"{np.round(100 * errors, 1).tolist()}; capacity {'none' if capacity_error is None else f'{100 * capacity_error:+.1f} %'}; "
-        f"in interval {int(np.sum(covered(row)))}/{errors.size}; {limits}; {switches}"
+        f"{row['seed']:4d} {row['server']}: {row['requests']} requests in {row['seconds']:.0f} s,"
+        f" {row['cpu_s']:.0f} s CPU; errors % {np.round(100 * errors, 1).tolist()}; capacity"
+        f" {'none' if capacity_error is None else f'{100 * capacity_error:+.1f} %'}; in interval"
+        f" {int(np.sum(covered(row)))}/{errors.size}; {limits}; {switches}"
     )
 
 
 def summary(rows):
     errors = np.abs(np.array([row["errors"] for row in rows])).reshape(-1, 4)
-    capacities = np.array([abs(row["capacity_error"]) for row in rows if row["capacity_error"] is not None])
+    capacities = np.array(
+        [abs(row["capacity_error"]) for row in rows if row["capacity_error"] is not None]
+    )
     told = "model and device told" if rows[0]["known"] else "nothing told"
-    kinds = [f"{name} {spread(errors[:, k])}" for k, name in enumerate(("ttft p50", "ttft p95", "tpot p50", "tpot p95"))]
+    kinds = [
+        f"{name} {spread(errors[:, k])}"
+        for k, name in enumerate(("ttft p50", "ttft p95", "tpot p50", "tpot p95"))
+    ]
     log_row(
         f"black box, {len(rows)} random servers, {told}: held-out errors, median / p90",
         "; ".join(kinds),
@@ -312,39 +393,60 @@ def summary(rows):
     )
     inside = np.array([covered(row) for row in rows])
     widths = np.array([np.ptp(row["reaches"], axis=-1) / 2 for row in rows]).reshape(-1, 4)
-    shares = {name: f"{np.mean([within(row['limits'][name]) for row in rows]):.0%}" for name in rows[0]["limits"]}
-    closed = {name: sum(row["limits"][name][3] is not None for row in rows) for name in rows[0]["limits"]}
+    shares = {
+        name: f"{np.mean([within(row['limits'][name]) for row in rows]):.0%}"
+        for name in rows[0]["limits"]
+    }
+    closed = {
+        name: sum(row["limits"][name][3] is not None for row in rows) for name in rows[0]["limits"]
+    }
     by_kind = ", ".join(f"{share:.0%} (half as wide as {width:.1%})" for share, width in zip(
         inside.reshape(-1, 4).mean(axis=0), np.median(widths, axis=0), strict=True))  # fmt: skip
     log_row(
         f"black box, {len(rows)} random servers: truth in the interval of 90 %",
-        f"{shares}; predictions {inside.mean():.0%}: ttft p50, ttft p95, tpot p50, tpot p95 {by_kind}",
-        f"intervals with an upper end {closed}; switches decided, of which right {switches_right(rows)}",
+        f"{shares}; predictions {inside.mean():.0%}: ttft p50, ttft p95, tpot p50, tpot p95"
+        f" {by_kind}",
+        f"intervals with an upper end {closed}; switches decided, of which right"
+        f" {switches_right(rows)}",
     )
     at_knee = np.abs(np.array([row["errors"][-1][1] for row in rows]))
     if_known = np.abs(np.array([row["errors_limits_known"][-1][1] for row in rows]))
     log_row(
         f"black box, {len(rows)} random servers: ttft p95 at capacity, whence the error",
-        f"as found {spread(at_knee)}; with the true limits beside the step times that were found {spread(if_known)}",
+        f"as found {spread(at_knee)}; with the true limits beside the step times that were found"
+        f" {spread(if_known)}",
         "predicted and true are of the very same requests: no sampling is in the error",
     )
 
 
 def spread(errors):
-    return f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}, {np.mean(errors <= 0.05):.0%} within 5 %"
+    return (
+        f"{np.median(errors):.1%} / {np.quantile(errors, 0.9):.1%}, {np.mean(errors <= 0.05):.0%}"
+        " within 5 %"
+    )
 
 
 def switches_right(rows):
-    decided = {name: [row["switches"][name] for row in rows if row["switches"][name][2] == "load"] for name in rows[0]["switches"]}
-    return {name: (len(found), sum(true == value for true, value, _ in found)) for name, found in decided.items()}
+    decided = {
+        name: [row["switches"][name] for row in rows if row["switches"][name][2] == "load"]
+        for name in rows[0]["switches"]
+    }
+    return {
+        name: (len(found), sum(true == value for true, value, _ in found))
+        for name, found in decided.items()
+    }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--servers", type=int, default=50)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--for-s", type=float, default=3600.0, help="start no further server after this time")
-    parser.add_argument("--known", action="store_true", help="tell the model's architecture and the device")
+    parser.add_argument(
+        "--for-s", type=float, default=3600.0, help="start no further server after this time"
+    )
+    parser.add_argument(
+        "--known", action="store_true", help="tell the model's architecture and the device"
+    )
     parser.add_argument("--rows", type=Path, help="append each server's numbers as JSON lines")
     parser.add_argument("--summarise", type=Path, nargs="*", help="only summarise such files")
     flags = parser.parse_args()

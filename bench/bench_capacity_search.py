@@ -1,8 +1,9 @@
 """How much traffic does the search for a capacity take, beside a linear sweep of the same precision?
 
-The sweep goes up from the same start in steps of the resolution times the capacity (which it is told), asks each load at the length of the
-search's proof, and ends at the first load that breaks the promise: both end with a bracket of the same width. Beside it stands a sweep
-that has learned from the search: short probes until the margin is crossed, then the search's own proof.
+The sweep goes up from the same start in steps of the resolution times the capacity (which it is
+told), asks each load at the length of the search's proof, and ends at the first load that breaks
+the promise: both end with a bracket of the same width. Beside it stands a sweep that has learned
+from the search: short probes until the margin is crossed, then the search's own proof.
 """
 
 import os
@@ -57,7 +58,14 @@ def main():
         probe = probe_of(device, slo)
         begin_s = time.process_time()
         located = find_capacity(
-            probe, CapacityQuestion(kind="requests_per_s", start_load=5.0, lowest_load=0.05, highest_load=500.0, proof_effort=None)
+            probe,
+            CapacityQuestion(
+                kind="requests_per_s",
+                start_load=5.0,
+                lowest_load=0.05,
+                highest_load=500.0,
+                proof_effort=None,
+            ),
         ).located_load
         start = located / 3
         question = CapacityQuestion(
@@ -76,11 +84,20 @@ def main():
         ratios.append(long_s / found.probe_s)
         bracket = f"{found.kept_load:.3g}–{found.broken_load:.3g} requests/s"
         result = (
-            f"{long_s / found.probe_s:.1f}x fewer probe-seconds ({found.probe_s:.0f} s, {len(found.probes)} probes; sweep {long_s:.0f} s)"
+            f"{long_s / found.probe_s:.1f}x fewer probe-seconds ({found.probe_s:.0f} s,"
+            f" {len(found.probes)} probes; sweep {long_s:.0f} s)"
         )
-        told = f"from a third of the capacity, {bracket}, {'resolved' if found.is_resolved else 'unresolved'}; a short sweep with the same "
-        told += f"proof: {(short_s + proof_s) / found.probe_s:.2f}x, {short_s / (found.probe_s - proof_s):.1f}x of it to locate; "
-        told += f"{time.process_time() - begin_s:.0f} s of CPU, load average {os.getloadavg()[0]:.0f}"
+        told = (
+            f"from a third of the capacity, {bracket},"
+            f" {'resolved' if found.is_resolved else 'unresolved'}; a short sweep with the same "
+        )
+        told += (
+            f"proof: {(short_s + proof_s) / found.probe_s:.2f}x,"
+            f" {short_s / (found.probe_s - proof_s):.1f}x of it to locate; "
+        )
+        told += (
+            f"{time.process_time() - begin_s:.0f} s of CPU, load average {os.getloadavg()[0]:.0f}"
+        )
         log_row(f"capacity search / linear sweep of 5 %, {device}, {slo}", result, told)
     assert min(ratios) >= 3, ratios
 

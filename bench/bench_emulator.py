@@ -1,7 +1,8 @@
 """What does the emulated server cost, and how long after they are due does it write its tokens?
 
-Streams of 64 tokens at 100 requests a second, steps of 5 ms, prompts of ten words; the client is a bare protocol in this process. Cost:
-CPU seconds of the server's process per 1,000 requests. The scheduler's part: the same requests on a clock that does not pass.
+Streams of 64 tokens at 100 requests a second, steps of 5 ms, prompts of ten words; the client is a
+bare protocol in this process. Cost: CPU seconds of the server's process per 1,000 requests. The
+scheduler's part: the same requests on a clock that does not pass.
 """
 
 import argparse
@@ -30,8 +31,14 @@ COST_BOUND_S = 5.0
 N_TOKENS, RATE_PER_S = 64, 100.0
 CONFIG = SchedulerConfig(num_blocks=50_000, max_model_len=8192)
 COST = linear_cost(launch_s=5e-3)
-BODY = b'{"model":"m","prompt":"one two three four five six seven eight nine ten","max_tokens":64,"stream":true}'
-REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n%b" % (len(BODY), BODY)
+BODY = (
+    b'{"model":"m","prompt":"one two three four five six seven eight nine'
+    b' ten","max_tokens":64,"stream":true}'
+)
+REQUEST = b"POST /v1/completions HTTP/1.1\r\nhost: here\r\ncontent-length: %d\r\n\r\n%b" % (
+    len(BODY),
+    BODY,
+)
 
 
 class Client(asyncio.Protocol):
@@ -59,7 +66,11 @@ async def drive(port, n_requests):
     for i in range(n_requests):
         if (wait_s := began_s + i / RATE_PER_S - loop.time()) > 0:
             await asyncio.sleep(wait_s)
-        client = Client.pool.pop() if Client.pool else (await loop.create_connection(Client, "127.0.0.1", port))[1]
+        client = (
+            Client.pool.pop()
+            if Client.pool
+            else (await loop.create_connection(Client, "127.0.0.1", port))[1]
+        )
         client.transport.write(REQUEST)
     await Client.over
 
@@ -67,7 +78,13 @@ async def drive(port, n_requests):
 def served(n_requests):
     """CPU seconds per 1,000 requests, and the lateness of each token."""
     with tempfile.TemporaryDirectory() as folder:
-        plan = EmulatorPlan(model_name="m", config=CONFIG, cost=COST, mean_output_tokens=None, emission_log=Path(folder, "log"))
+        plan = EmulatorPlan(
+            model_name="m",
+            config=CONFIG,
+            cost=COST,
+            mean_output_tokens=None,
+            emission_log=Path(folder, "log"),
+        )
         with start(plan) as emulator:
             children = psutil.Process().children(recursive=True)
             before_s = sum(sum(child.cpu_times()[:2]) for child in children)
@@ -99,7 +116,17 @@ def scheduled(n_requests):
         now_ns = int(i / RATE_PER_S * 1e9)
         contents = content_ids([(i, k) for k in range(10 + N_TOKENS)], CONFIG.block_size)
         engine.advance(now_ns)
-        engine.submit(Request(i, arrival_ns=now_ns, prompt=10, stop=N_TOKENS, max_tokens=N_TOKENS, priority=0, contents=contents))
+        engine.submit(
+            Request(
+                i,
+                arrival_ns=now_ns,
+                prompt=10,
+                stop=N_TOKENS,
+                max_tokens=N_TOKENS,
+                priority=0,
+                contents=contents,
+            )
+        )
     wake_ns = engine.advance(now_ns)
     while wake_ns != FAR_NS:
         wake_ns = engine.advance(wake_ns)
@@ -115,10 +142,20 @@ def main():
     costs, lateness_ms = zip(*(served(flags.requests) for _ in range(flags.runs)), strict=True)
     alone = [scheduled(flags.requests) for _ in range(flags.runs)]
     cost = median_estimate(np.array(costs))
-    median, tail = (median_estimate(np.array([np.quantile(run, share) for run in lateness_ms])) for share in (0.5, 0.99))
-    sentence = f"bound {COST_BOUND_S} s; of which the scheduler and its loop {words(median_estimate(np.array(alone)))} s"
+    median, tail = (
+        median_estimate(np.array([np.quantile(run, share) for run in lateness_ms]))
+        for share in (0.5, 0.99)
+    )
+    sentence = (
+        f"bound {COST_BOUND_S} s; of which the scheduler and its loop"
+        f" {words(median_estimate(np.array(alone)))} s"
+    )
     log_row("emulator, CPU s per 1,000 streams of 64 tokens at 100 a second", words(cost), sentence)
-    log_row("emulator, ms from due to written", f"p50 {words(median)}, p99 {words(tail)}", "steps of 5 ms, some 32 streams at once")
+    log_row(
+        "emulator, ms from due to written",
+        f"p50 {words(median)}, p99 {words(tail)}",
+        "steps of 5 ms, some 32 streams at once",
+    )
     assert cost.value <= COST_BOUND_S, "more than half a slow core"
 
 

@@ -1,6 +1,7 @@
 """How long does a fit with its cross-validation take, and what does a predicted step cost?
 
-Run on the recorded sweep of the tests, so that every machine fits the same numbers. One line for each question.
+Run on the recorded sweep of the tests, so that every machine fits the same numbers. One line for
+each question.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.types import decode_shape
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 
 RECORDED = Path(__file__).parents[1] / "tests" / "fit" / "data" / "smollm2-135m-float32"
 
@@ -51,14 +52,26 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=RECORDED)
     run = read_run(parser.parse_args().run)
     n_points = np.unique(run.sweep.point_index).size
-    print(f"fit with {min(n_points, 10)}-fold cross-validation of {n_points} points: {best_s(lambda: fit_step_time([run]), 3):.2f} s")
+    print(
+        f"fit with {min(n_points, 10)}-fold cross-validation of {n_points} points:"
+        f" {best_s(lambda: fit_step_time([run]), 3):.2f} s"
+    )
     model = fit_step_time([run])
     shapes = [decode_shape(batch_size=batch, context_tokens=512) for batch in range(1, 17)]
-    print(f"predict with interval, limit and box: {best_s(lambda: model.predict(shapes[0]), 20) * 1e3:.2f} ms for one step")
-    print(f"predict_all: {best_s(lambda: model.predict_all(shapes * 16), 5) / 256 * 1e6:.0f} µs a step")
+    print(
+        "predict with interval, limit and box:"
+        f" {best_s(lambda: model.predict(shapes[0]), 20) * 1e3:.2f} ms for one step"
+    )
+    print(
+        f"predict_all: {best_s(lambda: model.predict_all(shapes * 16), 5) / 256 * 1e6:.0f} µs a"
+        " step"
+    )
     many, arrays = compiled_closed_form(), arrays_of(model)
     many(arrays, 10)
-    print(f"closed form, compiled by numba: {best_s(lambda: many(arrays, 1_000_000), 3) / 1e6 * 1e9:.0f} ns a step")
+    print(
+        "closed form, compiled by numba:"
+        f" {best_s(lambda: many(arrays, 1_000_000), 3) / 1e6 * 1e9:.0f} ns a step"
+    )
 
 
 if __name__ == "__main__":

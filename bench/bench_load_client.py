@@ -1,7 +1,8 @@
 """What does the load client cost, how exact are its instants, and how far is its TTFT from the truth?
 
-Cost: CPU seconds of the client's processes per 1,000 streamed requests of 64 tokens. Truth: the emission log of an emulated server on this
-machine, which says when each token was written. Exactness: sent instants against a server that answers at once.
+Cost: CPU seconds of the client's processes per 1,000 streamed requests of 64 tokens. Truth: the
+emission log of an emulated server on this machine, which says when each token was written.
+Exactness: sent instants against a server that answers at once.
 """
 
 import argparse
@@ -20,7 +21,14 @@ from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.sessions import Past
 from inferometer.measure.load.target import Secrets
-from inferometer.records.raw_log import EndFrame, RawLogReader, RequestFrame, SessionFrame, int64s, raw_logs
+from inferometer.records.raw_log import (
+    EndFrame,
+    RawLogReader,
+    RequestFrame,
+    SessionFrame,
+    int64s,
+    raw_logs,
+)
 from inferometer.serve.emission_log import EmissionKind, read_emission_log
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
@@ -41,12 +49,28 @@ HERE = Path(__file__).parent
 
 def make(url, plan, folder, *, n_processes=1):
     """A load test: its request frames, its ends, and the CLOCK_MONOTONIC of its instant 0."""
-    load = LoadPlan(url=url, served_model="m", endpoint="completions", workload=resolve_workload("chat"), n_processes=n_processes)
-    question = LoadQuestion(load=load, plan=plan, past=Past(), folder=folder, id_prefix="b", secrets=Secrets(), limits=ClientLimits())
+    load = LoadPlan(
+        url=url,
+        served_model="m",
+        endpoint="completions",
+        workload=resolve_workload("chat"),
+        n_processes=n_processes,
+    )
+    question = LoadQuestion(
+        load=load,
+        plan=plan,
+        past=Past(),
+        folder=folder,
+        id_prefix="b",
+        secrets=Secrets(),
+        limits=ClientLimits(),
+    )
     outcome = run_session(question, lambda _: None)
     assert not outcome.dead_processes
     frames = [frame for path in raw_logs(folder) for frame in RawLogReader(path)]
-    requests = sorted((one for one in frames if isinstance(one, RequestFrame)), key=lambda one: one.request_index)
+    requests = sorted(
+        (one for one in frames if isinstance(one, RequestFrame)), key=lambda one: one.request_index
+    )
     assert all(one.error == "" for one in requests), {one.error for one in requests}
     origins = {one.origin_monotonic_ns for one in frames if isinstance(one, SessionFrame)}
     return requests, [one for one in frames if isinstance(one, EndFrame)], origins.pop()
@@ -59,8 +83,15 @@ def arriving(n_requests, rate_per_s, process="poisson", **arrivals):
         "n_requests": n_requests,
         "duration_s": None,
     }
-    instants = draw_workload(with_changes(resolve_workload("chat"), changes, where="the benchmark")).plan.arrival_ns
-    return request_plan("the benchmark", arrival_ns=instants, prompt_tokens=np.full(n_requests, 32), output_tokens=np.full(n_requests, 64))
+    instants = draw_workload(
+        with_changes(resolve_workload("chat"), changes, where="the benchmark")
+    ).plan.arrival_ns
+    return request_plan(
+        "the benchmark",
+        arrival_ns=instants,
+        prompt_tokens=np.full(n_requests, 32),
+        output_tokens=np.full(n_requests, 64),
+    )
 
 
 def bench_cost_and_truth(n_runs, n_requests):
@@ -70,9 +101,17 @@ def bench_cost_and_truth(n_runs, n_requests):
     for index in range(n_runs):
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "emissions.bin"
-            plan = EmulatorPlan(model_name="m", config=config, cost=linear_cost(launch_s=5e-3), mean_output_tokens=None, emission_log=log)
+            plan = EmulatorPlan(
+                model_name="m",
+                config=config,
+                cost=linear_cost(launch_s=5e-3),
+                mean_output_tokens=None,
+                emission_log=log,
+            )
             with start(plan) as emulator:
-                requests, ends, origin_ns = make(emulator.url, arriving(n_requests, 100.0, "constant"), Path(folder) / str(index))
+                requests, ends, origin_ns = make(
+                    emulator.url, arriving(n_requests, 100.0, "constant"), Path(folder) / str(index)
+                )
                 emulator.stop()
             costs.append(sum(end.cpu_s for end in ends) / len(requests) * 1000)
             errors_s = ttft_errors_s(requests, origin_ns, read_emission_log(log))
@@ -80,9 +119,14 @@ def bench_cost_and_truth(n_runs, n_requests):
             p99s.append(float(np.quantile(errors_s, 0.99)))
     cost = median_estimate(np.array(costs))
     log_row(
-        "load client: CPU per 1,000 streams of 64 tokens", f"{cost.value:.2f} s {spread(costs)}", f"bound {COST_BOUND_S} s; 100 requests/s"
+        "load client: CPU per 1,000 streams of 64 tokens",
+        f"{cost.value:.2f} s {spread(costs)}",
+        f"bound {COST_BOUND_S} s; 100 requests/s",
     )
-    text = f"p50 {np.median(p50s) * 1e3:.2f} ms {spread(p50s, 1e3)}, p99 {np.median(p99s) * 1e3:.1f} ms {spread(p99s, 1e3)}"
+    text = (
+        f"p50 {np.median(p50s) * 1e3:.2f} ms {spread(p50s, 1e3)}, p99 {np.median(p99s) * 1e3:.1f}"
+        f" ms {spread(p99s, 1e3)}"
+    )
     log_row(
         "load client: TTFT shown less truth, at 100 requests/s",
         text,
@@ -94,15 +138,30 @@ def ttft_errors_s(requests, origin_ns, log):
     """First bytes here less first token written there; both count from the same intended instant."""
     first = {}
     is_token = log.kind == EmissionKind.TOKENS
-    for number, written_ns in zip(log.number[is_token].tolist(), log.written_ns[is_token].tolist(), strict=True):
+    for number, written_ns in zip(
+        log.number[is_token].tolist(), log.written_ns[is_token].tolist(), strict=True
+    ):
         first.setdefault(number, written_ns)
     truth = {one.client_id: first[one.number] for one in log.requests}
-    return np.array([int64s(one.read_ns)[0] + origin_ns - truth[f"b-{one.request_index}"] for one in requests]) / 1e9
+    return (
+        np.array(
+            [
+                int64s(one.read_ns)[0] + origin_ns - truth[f"b-{one.request_index}"]
+                for one in requests
+            ]
+        )
+        / 1e9
+    )
 
 
 @contextmanager
 def answering_server():
-    server = subprocess.Popen([sys.executable, HERE / "answering_server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, HERE / "answering_server.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
     finally:
@@ -112,7 +171,11 @@ def answering_server():
 
 def bench_exactness(n_requests, rate_per_s):
     """Sent instants, as the client noted them when it handed each request to its socket."""
-    for process, arrivals in (("poisson", {}), ("gamma", {"burstiness_ratio": 0.5}), ("constant", {})):
+    for process, arrivals in (
+        ("poisson", {}),
+        ("gamma", {"burstiness_ratio": 0.5}),
+        ("constant", {}),
+    ):
         for n_processes in (1, 4):
             with answering_server() as url, tempfile.TemporaryDirectory() as folder:
                 plan = arriving(n_requests, rate_per_s, process, **arrivals)
@@ -121,12 +184,14 @@ def bench_exactness(n_requests, rate_per_s):
             late_s = np.array([one.sent_ns - one.intended_ns for one in requests]) / 1e9
             cpu_s = sum(end.cpu_s for end in ends) / len(requests) * 1000
             name = (
-                f"load client: {n_requests:,} {process} sends at {rate_per_s:g}/s, {n_processes} process{'es' if n_processes > 1 else ''}"
+                f"load client: {n_requests:,} {process} sends at {rate_per_s:g}/s, {n_processes}"
+                f" process{'es' if n_processes > 1 else ''}"
             )
             asked_s = plan.arrival_ns / 1e9
             log_row(
                 name,
-                f"late p50 {np.median(late_s) * 1e3:.2f} ms, p99 {np.quantile(late_s, 0.99) * 1e3:.1f} ms; "
+                f"late p50 {np.median(late_s) * 1e3:.2f} ms, p99"
+                f" {np.quantile(late_s, 0.99) * 1e3:.1f} ms; "
                 + words_on_gaps(process, sent_s, asked_s),
                 f"{cpu_s:.2f} CPU s per 1,000 requests with short answers",
             )
@@ -136,12 +201,23 @@ def words_on_gaps(process, sent_s, asked_s):
     """Do the gaps that were sent look like those that were asked for?"""
     gaps_s, wanted_s = np.diff(sent_s), np.diff(asked_s)
     moved_s = np.abs(gaps_s - wanted_s)
-    said = f"gap CV {gaps_s.std() / gaps_s.mean():.3f} (asked {wanted_s.std() / wanted_s.mean():.3f})"
+    said = (
+        f"gap CV {gaps_s.std() / gaps_s.mean():.3f} (asked {wanted_s.std() / wanted_s.mean():.3f})"
+    )
     if process == "poisson":
-        said += f", exponential by Kolmogorov-Smirnov: p = {stats.kstest(gaps_s / gaps_s.mean(), 'expon').pvalue:.2f}"
+        said += (
+            ", exponential by Kolmogorov-Smirnov: p ="
+            f" {stats.kstest(gaps_s / gaps_s.mean(), 'expon').pvalue:.2f}"
+        )
     counts, wanted = (np.bincount((at_s - at_s[0]).astype(int))[:-1] for at_s in (sent_s, asked_s))
-    said += f", dispersion of counts per second {counts.var() / counts.mean():.2f} (asked {wanted.var() / wanted.mean():.2f})"
-    return said + f", gaps moved by p50 {np.median(moved_s) * 1e3:.3f} ms (bound {SPACING_BOUND_S * 1e3:g} ms)"
+    said += (
+        f", dispersion of counts per second {counts.var() / counts.mean():.2f} (asked"
+        f" {wanted.var() / wanted.mean():.2f})"
+    )
+    return (
+        said + f", gaps moved by p50 {np.median(moved_s) * 1e3:.3f} ms (bound"
+        f" {SPACING_BOUND_S * 1e3:g} ms)"
+    )
 
 
 def bench_start(n_runs):
@@ -152,8 +228,24 @@ def bench_start(n_runs):
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / str(index)
                 begin_ns = time.monotonic_ns()
-                line = ["load", url, "--model", "m", "--rate", "20", "--requests", "5", "--out", str(out), "--json"]
-                subprocess.run([Path(sys.executable).parent / "inferometer", *line], check=False, capture_output=True)
+                line = [
+                    "load",
+                    url,
+                    "--model",
+                    "m",
+                    "--rate",
+                    "20",
+                    "--requests",
+                    "5",
+                    "--out",
+                    str(out),
+                    "--json",
+                ]
+                subprocess.run(
+                    [Path(sys.executable).parent / "inferometer", *line],
+                    check=False,
+                    capture_output=True,
+                )
                 frames = [frame for path in raw_logs(out) for frame in RawLogReader(path)]
                 session = next(one for one in frames if isinstance(one, SessionFrame))
                 starts.append((session.origin_monotonic_ns - begin_ns) / 1e9)

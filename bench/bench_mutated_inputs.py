@@ -1,8 +1,9 @@
 """Does any reader of foreign bytes answer a changed input with something else than a typed error, or need too much time or memory?
 
-Sound examples of every format are changed at random (bits, cuts, splices, numbers, nesting, encodings, compression) and read in
-process. Anything but an answer or an ``InferometerError`` is a finding, as are more than 10 s of CPU time or 500 MB of memory for one
-input, and a process that dies. A finding is repeated by its number: ``bench_mutated_inputs.py --first NUMBER --inputs 1``.
+Sound examples of every format are changed at random (bits, cuts, splices, numbers, nesting,
+encodings, compression) and read in process. Anything but an answer or an ``InferometerError`` is a
+finding, as are more than 10 s of CPU time or 500 MB of memory for one input, and a process that
+dies. A finding is repeated by its number: ``bench_mutated_inputs.py --first NUMBER --inputs 1``.
 """
 
 import argparse
@@ -33,8 +34,14 @@ KEY = re.compile(rb'"[A-Za-z_]+"')
 NUMBERS = tuple(
     word.encode()
     for line in (
-        "NaN nan Infinity -Infinity inf 1e999 -1e999 1e308 1e-320 1e18 1e12 1e5 -1 0 -0.0 1.5 10000000 99999999999",
-        "2147483647 2147483648 -2147483649 4294967296 9007199254740993 9223372036854775807 9223372036854775808 -9223372036854775809",
+        (
+            "NaN nan Infinity -Infinity inf 1e999 -1e999 1e308 1e-320 1e18 1e12 1e5 -1 0 -0.0 1.5"
+            " 10000000 99999999999"
+        ),
+        (
+            "2147483647 2147483648 -2147483649 4294967296 9007199254740993 9223372036854775807"
+            " 9223372036854775808 -9223372036854775809"
+        ),
         '18446744073709551616 null true "x" "" [] {} 0x10 1_000 2026-13-01 [1,2] "nan" "\\ud800" ٣',
     )
     for word in line.split()
@@ -54,8 +61,37 @@ PIECES = (
         b"\x85",
         b"\xe2\x80\xa8",
     ),
-    *(b'"', b"'", b",", b";", b"|", b"{", b"}", b"[", b"]", b"=", b":", b"#", b"\\", b"-", b"<", b"%", b"NaN", b"\\ud800", b"\\u0000"),
-    *(b"[" * 70, b"{" * 70, b"[" * 5000, b'{"a":' * 2000, b"a." * 100, b"A" * 300, b"1" * 200_000, b'"' + b"x" * 140_000 + b'"'),
+    *(
+        b'"',
+        b"'",
+        b",",
+        b";",
+        b"|",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"=",
+        b":",
+        b"#",
+        b"\\",
+        b"-",
+        b"<",
+        b"%",
+        b"NaN",
+        b"\\ud800",
+        b"\\u0000",
+    ),
+    *(
+        b"[" * 70,
+        b"{" * 70,
+        b"[" * 5000,
+        b'{"a":' * 2000,
+        b"a." * 100,
+        b"A" * 300,
+        b"1" * 200_000,
+        b'"' + b"x" * 140_000 + b'"',
+    ),
     *(b"&a [*a, *a]", b"<<: ", b"? ", b"!!python/name:os.system ", b"[[a]]\n", b"'''", b'"""'),
 )
 
@@ -69,22 +105,45 @@ class Finding(NamedTuple):
 
 def changed(rng: random.Random, content: bytes, *, is_text: bool) -> bytes:  # noqa: C901, PLR0911 -- one kind of change after the other
     """One change; text formats get more of those that keep a text."""
-    kinds = ("number", "number", "number", "piece", "piece", "cut", "delete", "repeat", "bit", "key", "lines", "encoding")
-    kind = rng.choice(kinds if is_text else ("bit", "bit", "bit", "byte", "cut", "delete", "repeat", "piece", "field"))
+    kinds = (
+        "number",
+        "number",
+        "number",
+        "piece",
+        "piece",
+        "cut",
+        "delete",
+        "repeat",
+        "bit",
+        "key",
+        "lines",
+        "encoding",
+    )
+    kind = rng.choice(
+        kinds
+        if is_text
+        else ("bit", "bit", "bit", "byte", "cut", "delete", "repeat", "piece", "field")
+    )
     at = rng.randrange(len(content) + 1)
     to = min(len(content), at + int(rng.expovariate(1 / 8)) + 1)
     match kind:
         case "number":
             found = list(NUMBER.finditer(content))
             one = rng.choice(found) if found else None
-            return content if one is None else content[: one.start()] + rng.choice(NUMBERS) + content[one.end() :]
+            return (
+                content
+                if one is None
+                else content[: one.start()] + rng.choice(NUMBERS) + content[one.end() :]
+            )
         case "key":
             found = list(KEY.finditer(content))
             one = rng.choice(found) if found else None
             return (
                 content
                 if one is None
-                else content[: one.start()] + rng.choice((b'"x"', b'""', b"1", b"null", b'"kind"')) + content[one.end() :]
+                else content[: one.start()]
+                + rng.choice((b'"x"', b'""', b"1", b"null", b'"kind"'))
+                + content[one.end() :]
             )
         case "piece":
             return content[:at] + rng.choice(PIECES) + content[at:]
@@ -98,11 +157,15 @@ def changed(rng: random.Random, content: bytes, *, is_text: bool) -> bytes:  # n
             at = min(at, len(content) - 1)
             return content[:at] + bytes([content[at] ^ (1 << rng.randrange(8))]) + content[at + 1 :]
         case "byte" if content:
-            return content[:at] + rng.choice((b"\x00", b"\xff", b"\x7f", b"\x80")) + content[at + 1 :]
+            return (
+                content[:at] + rng.choice((b"\x00", b"\xff", b"\x7f", b"\x80")) + content[at + 1 :]
+            )
         case "field":
             return (
                 content[:at]
-                + rng.choice((b"\xff" * 8, b"\xff" * 4, bytes(8), b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f"))
+                + rng.choice(
+                    (b"\xff" * 8, b"\xff" * 4, bytes(8), b"\xff\xff\xff\x7f", b"\xff" * 7 + b"\x7f")
+                )
                 + content[at + 8 :]
             )
         case "lines":
@@ -160,9 +223,17 @@ def try_one(reader: Reader, content: bytes, folder: Path) -> tuple[str, str] | N
     except InferometerError as error:
         return None if error.what.strip() else ("an error without words", "")
     except BaseException as error:  # noqa: BLE001 -- whatever it is, it is the finding
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/inferometer/" in frame.filename]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if "/inferometer/" in frame.filename
+        ]
         last = frames[-1] if frames else None
-        where = "" if last is None else f"{last.filename.rpartition('/inferometer/')[2]}:{last.name}:{last.lineno}"
+        where = (
+            ""
+            if last is None
+            else f"{last.filename.rpartition('/inferometer/')[2]}:{last.name}:{last.lineno}"
+        )
         return f"{type(error).__name__}: {str(error)[:80]}", where
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -177,7 +248,9 @@ def chosen(number: int, known: tuple[Reader, ...]) -> tuple[Reader, bytes]:
     return reader, input_of(rng, reader)
 
 
-def try_many(first: int, n_inputs: int, found: "multiprocessing.SimpleQueue[Finding | int]") -> None:
+def try_many(
+    first: int, n_inputs: int, found: "multiprocessing.SimpleQueue[Finding | int]"
+) -> None:
     signal.signal(signal.SIGVTALRM, too_slow)
     warnings.simplefilter("error", RuntimeWarning)
     shm = Path("/dev/shm")  # noqa: S108 -- a folder of its own below
@@ -222,8 +295,12 @@ def main() -> None:
     began_s, number, n_deaths = time.monotonic(), asked.first, 0
     while number < asked.first + asked.inputs and time.monotonic() - began_s < asked.minutes * 60:
         n_inputs = min(PER_PROCESS, asked.first + asked.inputs - number)
-        found: multiprocessing.SimpleQueue[Finding | int] = multiprocessing.get_context("fork").SimpleQueue()
-        process = multiprocessing.get_context("fork").Process(target=try_many, args=(number, n_inputs, found))
+        found: multiprocessing.SimpleQueue[Finding | int] = multiprocessing.get_context(
+            "fork"
+        ).SimpleQueue()
+        process = multiprocessing.get_context("fork").Process(
+            target=try_many, args=(number, n_inputs, found)
+        )
         process.start()
         last = number
         while process.is_alive() or not found.empty():
@@ -242,12 +319,17 @@ def main() -> None:
             n_deaths += 1
             print(f"{last}  the process ended with {process.exitcode}", flush=True)
         number = last + 1
-        print(f"... {number - asked.first} inputs, {sum(counts.values())} findings, {time.monotonic() - began_s:.0f} s", flush=True)
+        print(
+            f"... {number - asked.first} inputs, {sum(counts.values())} findings,"
+            f" {time.monotonic() - began_s:.0f} s",
+            flush=True,
+        )
     n_done = number - asked.first
     log_row(
         "mutated inputs",
         f"{n_done:,} inputs, {sum(counts.values())} findings, {n_deaths} deaths",
-        f"seeds {asked.first} to {number - 1}, every reader of foreign bytes; at most {MOST_S:.0f} s of CPU and {MOST_KIB // 1000} MB each",
+        f"seeds {asked.first} to {number - 1}, every reader of foreign bytes; at most {MOST_S:.0f}"
+        f" s of CPU and {MOST_KIB // 1000} MB each",
     )
 
 

@@ -1,16 +1,20 @@
 """How far are predictions of other people's serving runs from what they measured, and do the intervals hold what they claim?
 
-InferenceMAX's tables of November 2025 and AIConfigurator's collection of InferenceX and NVIDIA runs. A group is one device, engine,
-model and precision of one table. Asked of each: other *concurrency* (half of the rows foretell the other half, by hash of what a row asks),
-another *degree* of tensor parallelism (each left out in turn), other *lengths* (1k in, 1k out foretell the rest), larger *batches*
-(up to 16 users foretell more), another *device* (the others of that table foretell it from its datasheet).
-Families (engine, model, precision) are halved by hash. Sizes and shares in ``fit.discrepancy`` and ``fit.device_beliefs`` were chosen on
-the *learned* half alone; the *reported* half was printed beside it while this was built, and nothing was fitted to it. Rates of kernels
-come from tables of kernels. Two choices among them were made after sums over the reported half of *device* had been seen: that B200
-multiplies gpt-oss's weights with 8-bit activations, as recipes set (16-bit ones gave 22.9 % in place of 16.3 %), and that kernels which
-unpack 4-bit weights follow the best product where no kernel was measured (14.0 %). A third was made after its intervals were seen to
-hold 81 %: that what seen devices tell of a further one counts as no more observations than there are devices. ``roofline`` is
-the same schedule at the datasheet's peaks. AIConfigurator is asked for the same rows by ``bench_published_aiconfigurator.py``.
+InferenceMAX's tables of November 2025 and AIConfigurator's collection of InferenceX and NVIDIA
+runs. A group is one device, engine, model and precision of one table. Asked of each: other
+*concurrency* (half of the rows foretell the other half, by hash of what a row asks), another
+*degree* of tensor parallelism (each left out in turn), other *lengths* (1k in, 1k out foretell the
+rest), larger *batches* (up to 16 users foretell more), another *device* (the others of that table
+foretell it from its datasheet). Families (engine, model, precision) are halved by hash. Sizes and
+shares in ``fit.discrepancy`` and ``fit.device_beliefs`` were chosen on the *learned* half alone;
+the *reported* half was printed beside it while this was built, and nothing was fitted to it. Rates
+of kernels come from tables of kernels. Two choices among them were made after sums over the
+reported half of *device* had been seen: that B200 multiplies gpt-oss's weights with 8-bit
+activations, as recipes set (16-bit ones gave 22.9 % in place of 16.3 %), and that kernels which
+unpack 4-bit weights follow the best product where no kernel was measured (14.0 %). A third was made
+after its intervals were seen to hold 81 %: that what seen devices tell of a further one counts as
+no more observations than there are devices. ``roofline`` is the same schedule at the datasheet's
+peaks. AIConfigurator is asked for the same rows by ``bench_published_aiconfigurator.py``.
 """
 
 import argparse
@@ -50,7 +54,9 @@ def tables(data, name):
     if name == "inferencex-silicon":
         return read_silicon(data / name / "silicon_sample.csv")
     parts = [read_inferencex(path) for path in sorted((data / name).glob("agg_*.json"))]
-    return PublishedPointTable._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return PublishedPointTable._make(
+        np.concatenate(columns) for columns in zip(*parts, strict=True)
+    )
 
 
 def groups_of(loads, name):
@@ -63,7 +69,11 @@ def groups_of(loads, name):
 
 def questions(rows, others):
     """Name -> (seen, asked), for each question that these rows and those of the other devices allow."""
-    yield "concurrency", [one for one in rows if half(one.key) == 0], [one for one in rows if half(one.key)]
+    yield (
+        "concurrency",
+        [one for one in rows if half(one.key) == 0],
+        [one for one in rows if half(one.key)],
+    )
     degrees = sorted({one.engine.tensor_parallel_size for one in rows})
     for degree in degrees if len(degrees) > 1 else ():
         yield (
@@ -73,8 +83,20 @@ def questions(rows, others):
         )
     lengths = [(one.load.prompt_tokens, one.load.output_tokens) for one in rows]
     base = (1024, 1024) if (1024, 1024) in lengths else max(sorted(set(lengths)), key=lengths.count)
-    yield "lengths", *([one for one, pair in zip(rows, lengths, strict=True) if (pair == base) is is_seen] for is_seen in (True, False))
-    yield "batches", *([one for one in rows if (one.load.concurrency <= 16) is is_seen] for is_seen in (True, False))
+    yield (
+        "lengths",
+        *(
+            [one for one, pair in zip(rows, lengths, strict=True) if (pair == base) is is_seen]
+            for is_seen in (True, False)
+        ),
+    )
+    yield (
+        "batches",
+        *(
+            [one for one in rows if (one.load.concurrency <= 16) is is_seen]
+            for is_seen in (True, False)
+        ),
+    )
     yield "device", others, rows
 
 
@@ -84,7 +106,10 @@ class Loads:
 
     def __call__(self, one):
         if one.key not in self.known:
-            path = self.cache and self.cache / hashlib.sha256(repr((one.load, *one.key)).encode()).hexdigest()
+            path = (
+                self.cache
+                and self.cache / hashlib.sha256(repr((one.load, *one.key)).encode()).hexdigest()
+            )
             if path and path.exists():
                 kept = pickle.loads(path.read_bytes())  # noqa: S301 -- written by this program
                 self.known[one.key] = replace(kept, published=one)
@@ -97,7 +122,9 @@ class Loads:
 
 def truth(asked):
     def log(values):
-        return np.log(np.array([np.nan if value is None else value for value in values], dtype=float))
+        return np.log(
+            np.array([np.nan if value is None else value for value in values], dtype=float)
+        )
 
     return (
         log([one.published.tpot_s for one in asked]),
@@ -123,7 +150,12 @@ def asked_about(name, data, cache, only):
     print(f"{name}: {len(public.loads)} closed loops; left out: {dict(public.left_out)}")
     groups, load = groups_of(public.loads, name), Loads(cache)
     for key, rows in sorted(groups.items()):
-        others = [one for other, theirs in groups.items() if other[0] == key[0] and other[2:] == key[2:] and other != key for one in theirs]
+        others = [
+            one
+            for other, theirs in groups.items()
+            if other[0] == key[0] and other[2:] == key[2:] and other != key
+            for one in theirs
+        ]
         for question, seen, asked in questions(rows, others):
             if len(seen) < 4 or not asked or only not in {None, question}:
                 continue
@@ -139,17 +171,32 @@ def asked_about(name, data, cache, only):
             bound = np.array(roofline(asked_loads)) - np.array(truth(asked_loads))
             side = "reported" if half(key[2:]) else "learned"
             labels = [one.published.label for one in asked_loads]
-            row = (question, side, key[0], key, len(seen), np.abs(np.expm1(told)), inside, np.abs(np.expm1(bound)), labels)
+            row = (
+                question,
+                side,
+                key[0],
+                key,
+                len(seen),
+                np.abs(np.expm1(told)),
+                inside,
+                np.abs(np.expm1(bound)),
+                labels,
+            )
             yield row
             asked_of = f"{question:11} {side:8} {' '.join(key):55} {len(seen):4} -> {len(asked):4}"
-            line = "  ".join(f"{metric} {words(row[5][k], row[6][k])}" for k, metric in enumerate(METRICS))
+            line = "  ".join(
+                f"{metric} {words(row[5][k], row[6][k])}" for k, metric in enumerate(METRICS)
+            )
             print(f"  {asked_of}  {line}  {time.process_time() - start_s:.1f} s", flush=True)
 
 
 def words(errors, inside):
     if np.all(np.isnan(errors)):
         return "-"
-    return f"{np.nanmedian(errors):.1%} (90th {np.nanpercentile(errors, 90):.1%}, inside {np.nanmean(inside):.0%})"
+    return (
+        f"{np.nanmedian(errors):.1%} (90th {np.nanpercentile(errors, 90):.1%}, inside"
+        f" {np.nanmean(inside):.0%})"
+    )
 
 
 def by_group(rows, metric):
@@ -159,18 +206,35 @@ def by_group(rows, metric):
 
 
 def summary(rows):
-    print("\nquestion, half, table: rows; median error (90th percentile, share inside the 90 % interval) [of a group]; roofline")
+    print(
+        "\nquestion, half, table: rows; median error (90th percentile, share inside the 90 %"
+        " interval) [of a group]; roofline"
+    )
     for side in ("reported", "learned"):
         names = sorted({(row[0], row[2]) for row in rows if row[1] == side})
-        for question, table in [*names, *((name, "all") for name in dict.fromkeys(one[0] for one in names)), ("all", "all")]:
-            mine = [row for row in rows if row[1] == side and question in {row[0], "all"} and table in {row[2], "all"}]
-            errors, inside, bound = (np.concatenate([row[k] for row in mine], axis=1) for k in (5, 6, 7))
+        for question, table in [
+            *names,
+            *((name, "all") for name in dict.fromkeys(one[0] for one in names)),
+            ("all", "all"),
+        ]:
+            mine = [
+                row
+                for row in rows
+                if row[1] == side and question in {row[0], "all"} and table in {row[2], "all"}
+            ]
+            errors, inside, bound = (
+                np.concatenate([row[k] for row in mine], axis=1) for k in (5, 6, 7)
+            )
             told = ", ".join(
-                f"{metric} {words(errors[k], inside[k])} {by_group(mine, k)} roofline {np.nanmedian(bound[k]):.0%}"
+                f"{metric} {words(errors[k], inside[k])} {by_group(mine, k)} roofline"
+                f" {np.nanmedian(bound[k]):.0%}"
                 for k, metric in enumerate(METRICS)
                 if not np.all(np.isnan(errors[k]))
             )
-            print(f"{question:11} {side:8} {table:30} {errors.shape[1]:5} rows of {len({row[3] for row in mine}):2} groups: {told}")
+            print(
+                f"{question:11} {side:8} {table:30} {errors.shape[1]:5} rows of"
+                f" {len({row[3] for row in mine}):2} groups: {told}"
+            )
             if table == "all":
                 log_row(
                     f"published devices: {question}, {side} half",
@@ -181,16 +245,28 @@ def summary(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA))
-    parser.add_argument("--table", action="append", choices=("inferencemax-official-2025-11", "inferencex-silicon"))
-    parser.add_argument("--question", choices=("concurrency", "degree", "lengths", "batches", "device"))
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
+    )
+    parser.add_argument(
+        "--table", action="append", choices=("inferencemax-official-2025-11", "inferencex-silicon")
+    )
+    parser.add_argument(
+        "--question", choices=("concurrency", "degree", "lengths", "batches", "device")
+    )
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
-    parser.add_argument("--keep", type=Path, help="Keep the errors here, to be summed up with another run's.")
+    parser.add_argument(
+        "--keep", type=Path, help="Keep the errors here, to be summed up with another run's."
+    )
     arguments = parser.parse_args()
     if arguments.cache:
         arguments.cache.mkdir(parents=True, exist_ok=True)
     names = arguments.table or ["inferencemax-official-2025-11", "inferencex-silicon"]
-    rows = [row for name in names for row in asked_about(name, Path(arguments.data), arguments.cache, arguments.question)]
+    rows = [
+        row
+        for name in names
+        for row in asked_about(name, Path(arguments.data), arguments.cache, arguments.question)
+    ]
     if arguments.keep:
         arguments.keep.write_bytes(pickle.dumps(rows))
     summary(rows)

@@ -1,8 +1,9 @@
 """How far off is a saved fit of published loads, which has step times alone, and do its intervals hold what they claim?
 
-The questions and halves of ``bench_published_devices.py``. Of each number of devices that is asked about a step-time model is made, as
-``inferometer fit TABLE --out`` saves it, and the loads' steps are timed by it. Its intervals are those of one decode step of so many users
-and of one prefill of such a prompt, as ``inferometer predict --fit`` shows them.
+The questions and halves of ``bench_published_devices.py``. Of each number of devices that is asked
+about a step-time model is made, as ``inferometer fit TABLE --out`` saves it, and the loads' steps
+are timed by it. Its intervals are those of one decode step of so many users and of one prefill of
+such a prompt, as ``inferometer predict --fit`` shows them.
 """
 
 import argparse
@@ -28,8 +29,12 @@ def misses(model, asked):
     found = []
     for one in asked:
         step_s = model.terms(model.work(one.schedule.shapes)).total_s[None]
-        seen = one.schedule.seen(step_s, np.array([model.front_end_s.value]), one.published.statistic)
-        miss = np.log([seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s])
+        seen = one.schedule.seen(
+            step_s, np.array([model.front_end_s.value]), one.published.statistic
+        )
+        miss = np.log(
+            [seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s]
+        )
         shapes = [published_settled.usual_step(one, phase) for phase in PHASES]
         found.append((miss, model.log_half_widths(shapes, model.work(shapes))))
     return np.array(found)
@@ -40,7 +45,12 @@ def asked_about(name, data, cache, wanted):
     published_model.simulated = load
     groups = groups_of(loads, name)
     for key, rows in sorted(groups.items()):
-        others = [one for other, theirs in groups.items() if other[0] == key[0] and other[2:] == key[2:] and other != key for one in theirs]
+        others = [
+            one
+            for other, theirs in groups.items()
+            if other[0] == key[0] and other[2:] == key[2:] and other != key
+            for one in theirs
+        ]
         for question, seen, asked in questions(rows, others):
             if len(seen) < 4 or question not in wanted:
                 continue
@@ -49,7 +59,9 @@ def asked_about(name, data, cache, wanted):
                 by_degree[one.engine.tensor_parallel_size].append(one)
             for degree, mine in by_degree.items():
                 try:
-                    model = published_model.published_step_time(seen, mine[0].hardware, n_tensor=degree)
+                    model = published_model.published_step_time(
+                        seen, mine[0].hardware, n_tensor=degree
+                    )
                     told = misses(model, [load(one) for one in mine])
                 except SpecError as error:
                     print("  not asked:", key, question, error)
@@ -61,12 +73,17 @@ def asked_about(name, data, cache, wanted):
 def words(told, metric):
     miss, half_width = np.abs(told[:, 0, metric]), told[:, 1, metric]
     error = np.expm1(miss)
-    return f"{np.median(error):.1%} (90th {np.percentile(error, 90):.1%}, inside {np.mean(miss <= half_width):.0%})"
+    return (
+        f"{np.median(error):.1%} (90th {np.percentile(error, 90):.1%}, inside"
+        f" {np.mean(miss <= half_width):.0%})"
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA))
+    parser.add_argument(
+        "--data", type=Path, default=os.environ.get("INFEROMETER_PUBLISHED_DATA", DATA)
+    )
     parser.add_argument("--table", action="append", choices=TABLES)
     parser.add_argument("--question", action="append", choices=QUESTIONS)
     parser.add_argument("--cache", type=Path, help="Keep simulated schedules here between runs.")
@@ -76,7 +93,9 @@ def main():
     found = defaultdict(list)
     names = arguments.table or TABLES
     for name in names:
-        for question, side, told in asked_about(name, Path(arguments.data), arguments.cache, arguments.question or QUESTIONS):
+        for question, side, told in asked_about(
+            name, Path(arguments.data), arguments.cache, arguments.question or QUESTIONS
+        ):
             found[question, side].append(told)
     for (question, side), parts in sorted(found.items()):
         told = np.concatenate(parts)

@@ -1,8 +1,11 @@
-"""Do questions that nobody chose come to an end: 40 each for size, capacity, simulate and predict, over the whole catalogue?
+"""Do questions that nobody chose come to an end.
 
-Each question is a real command in a process of its own; models, devices, workloads, rates and SLOs are drawn from a seed. Bars, with a
-warm cache on 2 cores: no command longer than 20 s (size) or 10 s (the others), and none that ends in a traceback. On a machine that others
-use the clock says nothing about the command: there its CPU seconds (with all its processes) over two cores are judged.
+40 each for size, capacity, simulate and predict, over the whole catalogue?
+
+Each question is a real command in a process of its own; models, devices, workloads, rates and SLOs
+are drawn from a seed. Bars, with a warm cache on 2 cores: no command longer than 20 s (size) or 10
+s (the others), and none that ends in a traceback. On a machine that others use the clock says
+nothing about the command: there its CPU seconds (with all its processes) over two cores are judged.
 
     python bench/bench_random_questions.py [VERB ...] [--seed N] [--n N]
 """
@@ -71,14 +74,29 @@ def question(verb, draw):
     model, tp = draw.choice(catalog.load_models()).model_id, draw.choice((1, 1, 2, 4, 8))
     devices = [one.hardware_id for one in catalog.load_hardware() if one.kind == "gpu"]
     load = ["--workload", draw.choice(WORKLOADS), "--rate", f"{draw.choice(RATES):g}"]
-    device, slo = ["--hardware", draw.choice(devices), "--tp", str(tp)], ["--slo", draw.choice(SLOS)]
+    device, slo = (
+        ["--hardware", draw.choice(devices), "--tp", str(tp)],
+        ["--slo", draw.choice(SLOS)],
+    )
     if verb == "size":
-        return ["size", model, *load, *slo, "--gpus", ",".join(draw.sample(devices, draw.choice((1, 2, 3, 5))))]
+        return [
+            "size",
+            model,
+            *load,
+            *slo,
+            "--gpus",
+            ",".join(draw.sample(devices, draw.choice((1, 2, 3, 5)))),
+        ]
     if verb == "capacity":
         return ["capacity", model, *device, *load[:2], *slo]
     if verb == "simulate":
         return ["simulate", model, *device, *load, *draw.choice(([], slo))]
-    lengths = ["--batch", str(draw.choice((1, 8, 64, 512))), "--prompt", str(draw.choice((128, 2048, 30_000)))]
+    lengths = [
+        "--batch",
+        str(draw.choice((1, 8, 64, 512))),
+        "--prompt",
+        str(draw.choice((128, 2048, 30_000))),
+    ]
     return ["predict", model, *device, *lengths, *draw.choice(([], ["--what-if"]))]
 
 
@@ -86,7 +104,9 @@ def asked(words):
     """Run it; all its processes are of one group, which is ended where it takes too long."""
     before, began_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [sys.executable, "-m", "inferometer", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             stdout, stderr = process.communicate(timeout=PATIENCE_S)
             code = process.returncode
@@ -111,17 +131,32 @@ def main():
         for _ in range(chosen.n):
             one = asked(question(verb, draw))
             done.append(one)
-            print(f"{one.wall_s:6.1f} s  {one.cpu_s:6.1f} CPU s  exit {one.code}  {shlex.join(one.words)}", flush=True)
+            print(
+                f"{one.wall_s:6.1f} s  {one.cpu_s:6.1f} CPU s  exit {one.code} "
+                f" {shlex.join(one.words)}",
+                flush=True,
+            )
             text = one.stderr + one.stdout
-            if "Traceback (most recent call last)" in text or one.code is None or min(one.wall_s, one.cpu_s / N_CORES) > LIMITS_S[verb]:
+            if (
+                "Traceback (most recent call last)" in text
+                or one.code is None
+                or min(one.wall_s, one.cpu_s / N_CORES) > LIMITS_S[verb]
+            ):
                 failures.append(one)
                 print(one.stderr[-2000:])
-        codes = ", ".join(f"{n} exit {code}" for code, n in sorted(Counter(str(one.code) for one in done).items()))
+        codes = ", ".join(
+            f"{n} exit {code}" for code, n in sorted(Counter(str(one.code) for one in done).items())
+        )
         cpu_s, wall_s = [one.cpu_s for one in done], [one.wall_s for one in done]
-        result = f"CPU s median {statistics.median(cpu_s):.1f}, worst {max(cpu_s):.1f}; by the clock {statistics.median(wall_s):.1f} and "
+        result = (
+            f"CPU s median {statistics.median(cpu_s):.1f}, worst {max(cpu_s):.1f}; by the clock"
+            f" {statistics.median(wall_s):.1f} and "
+        )
         result += f"{max(wall_s):.1f} s"
         worst = max(done, key=lambda one: one.cpu_s)
-        told = f"{codes}; load average {os.getloadavg()[0]:.0f}; worst: {shlex.join(worst.words)}".replace("|", "/")
+        told = f"{codes}; load average {os.getloadavg()[0]:.0f}; worst: {shlex.join(worst.words)}".replace(
+            "|", "/"
+        )
         log_row(f"random questions, {verb}, {len(done)} with seed {chosen.seed}", result, told)
     assert not failures, [shlex.join(one.words) for one in failures]
 

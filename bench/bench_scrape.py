@@ -1,6 +1,9 @@
-"""What does it cost the load client to have the server's metrics scraped beside it? CPU per page, and how late its event loop becomes.
+"""What does it cost the load client to have the server's metrics scraped beside it?
 
-A recorded page of vLLM is served by a process of its own. Loops with and without the scraper take turns.
+CPU per page, and how late its event loop becomes.
+
+A recorded page of vLLM is served by a process of its own. Loops with and without the scraper take
+turns.
 """
 
 import asyncio
@@ -48,7 +51,9 @@ def measured(every_s):
     if every_s is None:
         lags = asyncio.run(lags_s())
         return time.process_time() - begin_s, lags[int(len(lags) * 0.99)], 0, 0.0
-    with scraping(f"http://127.0.0.1:{PORT}", started_ns=time.monotonic_ns(), every_s=every_s) as scraper:
+    with scraping(
+        f"http://127.0.0.1:{PORT}", started_ns=time.monotonic_ns(), every_s=every_s
+    ) as scraper:
         lags = asyncio.run(lags_s())
     taken_s, begin_s = time.process_time() - begin_s, time.process_time()
     n_pages = int((scraper.table().name == "up").sum())
@@ -68,9 +73,11 @@ def main():
     lag_ms = [statistics.median(one[side][1] for one in rounds) * 1e3 for side in (0, 1)]
     log_row(
         "scrape: a page of vLLM, 425 samples",
-        f"{statistics.median(cost_ms):.2f} [{cost_ms[0]:.2f}, {cost_ms[-1]:.2f}] (n = {N_ROUNDS}) CPU ms a page while the load runs",
-        f"a page every {EVERY_S * 1e3:.0f} ms, twenty times the usual: event loop p99 lag {lag_ms[1]:.2f} ms, without {lag_ms[0]:.2f} ms; "
-        f"reading it afterwards {read_ms:.2f} CPU ms; least and greatest, not an interval",
+        f"{statistics.median(cost_ms):.2f} [{cost_ms[0]:.2f}, {cost_ms[-1]:.2f}] (n = {N_ROUNDS})"
+        " CPU ms a page while the load runs",
+        f"a page every {EVERY_S * 1e3:.0f} ms, twenty times the usual: event loop p99 lag"
+        f" {lag_ms[1]:.2f} ms, without {lag_ms[0]:.2f} ms; reading it afterwards {read_ms:.2f} CPU"
+        " ms; least and greatest, not an interval",
     )
 
 

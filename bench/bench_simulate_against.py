@@ -1,7 +1,10 @@
-"""How much faster than another commit does the simulator run? Both in turn in one run, so that neighbours disturb both alike.
+"""How much faster than another commit does the simulator run?
 
-``git worktree add PLACE COMMIT`` makes the other tree. Each tree runs in a process of its own, with its own compiled code and its own
-``bench_simulate_speed`` for the workloads; a workload's time is the least CPU time of one call of ``simulate`` among all turns.
+Both in turn in one run, so that neighbours disturb both alike.
+
+``git worktree add PLACE COMMIT`` makes the other tree. Each tree runs in a process of its own, with
+its own compiled code and its own ``bench_simulate_speed`` for the workloads; a workload's time is
+the least CPU time of one call of ``simulate`` among all turns.
 """
 
 import argparse
@@ -42,7 +45,14 @@ def worker(tree, cache, mooncake):
     """A process that runs the workload it is told on this tree, and says how long it took."""
     ways = {"PYTHONPATH": f"{tree / 'src'}:{tree / 'bench'}", "NUMBA_CACHE_DIR": cache}
     command = [sys.executable, "-c", WORKER, *([str(mooncake)] if mooncake else [])]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | ways, cwd=cache)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | ways,
+        cwd=cache,
+    )
 
 
 def seconds(process, name):
@@ -52,27 +62,41 @@ def seconds(process, name):
 
 
 def commit_of(tree):
-    return subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("other", type=Path, help="a tree of the other commit")
     parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--mooncake", type=Path, default=os.environ.get("INFEROMETER_MOONCAKE_TRACE"))
+    parser.add_argument(
+        "--mooncake", type=Path, default=os.environ.get("INFEROMETER_MOONCAKE_TRACE")
+    )
     arguments = parser.parse_args()
     other = arguments.other.resolve()
     with tempfile.TemporaryDirectory() as one_cache, tempfile.TemporaryDirectory() as other_cache:
-        processes = [worker(HERE, one_cache, arguments.mooncake), worker(other, other_cache, arguments.mooncake)]
+        processes = [
+            worker(HERE, one_cache, arguments.mooncake),
+            worker(other, other_cache, arguments.mooncake),
+        ]
         names, _ = (process.stdout.readline().strip().split(";") for process in processes)
         for name in names:
-            turns = [[seconds(process, name) for process in processes] for _ in range(arguments.turns)]
+            turns = [
+                [seconds(process, name) for process in processes] for _ in range(arguments.turns)
+            ]
             here_s, there_s = map(min, zip(*turns, strict=True))
             log_row(
                 f"simulate against {commit_of(other)}: {name}",
                 f"{there_s / here_s:.2f} times as fast",
-                f"{here_s * 1e3:.0f} ms, the other {there_s * 1e3:.0f} ms of CPU, least of {arguments.turns} turns; "
-                f"shared machine, other work beside, load average {os.getloadavg()[0]:.0f}",
+                f"{here_s * 1e3:.0f} ms, the other {there_s * 1e3:.0f} ms of CPU, least of"
+                f" {arguments.turns} turns; shared machine, other work beside, load average"
+                f" {os.getloadavg()[0]:.0f}",
             )
         for process in processes:
             process.stdin.close()

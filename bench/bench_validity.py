@@ -1,10 +1,14 @@
-"""Does the verdict on a load test know when the client was the bottleneck? Clean and overloaded runs, against the truth.
+"""Does the verdict on a load test know when the client was the bottleneck?
 
-The server is ``inferometer emulate`` on one core, with its own log of when it wrote each token; the client is ``inferometer load`` on
-the other core. In overloaded runs it shares that with busy processes, or is taken off it altogether (stopped and continued twice a
-second, as a machine does that has no core to spare). What the client added to a request's TTFT is its late sending and
-the time from the server's write to its own read; TTFT without that is what a perfect client had seen. Bars: of runs whose p99 TTFT
-is more than 50 ms off, 95 % are INVALID; of clean runs, 95 % are VALID.
+Clean and overloaded runs, against the truth.
+
+The server is ``inferometer emulate`` on one core, with its own log of when it wrote each token; the
+client is ``inferometer load`` on the other core. In overloaded runs it shares that with busy
+processes, or is taken off it altogether (stopped and continued twice a second, as a machine does
+that has no core to spare). What the client added to a request's TTFT is its late sending and the
+time from the server's write to its own read; TTFT without that is what a perfect client had seen.
+Bars: of runs whose p99 TTFT is more than 50 ms off, 95 % are INVALID; of clean runs, 95 % are
+VALID.
 """
 
 import argparse
@@ -70,7 +74,10 @@ def pinned(core, *command, **options):
 
 @contextmanager
 def busy(n):
-    processes = [subprocess.Popen(["taskset", "-c", str(CLIENT_CORE), sys.executable, "-c", BUSY]) for _ in range(n)]
+    processes = [
+        subprocess.Popen(["taskset", "-c", str(CLIENT_CORE), sys.executable, "-c", BUSY])
+        for _ in range(n)
+    ]
     try:
         yield
     finally:
@@ -83,20 +90,36 @@ def busy(n):
 def client_errors(folder, emissions):
     """Of each request: TTFT as measured, and what the client added to it, in seconds."""
     run = read_run(folder)
-    (session,) = [frame for path in raw_logs(folder) for frame in RawLogReader(path) if isinstance(frame, SessionFrame)]
+    (session,) = [
+        frame
+        for path in raw_logs(folder)
+        for frame in RawLogReader(path)
+        if isinstance(frame, SessionFrame)
+    ]
     numbers = {one.client_id: one.number for one in emissions.requests}
     is_token = emissions.kind == EmissionKind.TOKENS
     first_ns = {}
-    for number, written_ns in zip(emissions.number[is_token].tolist(), emissions.written_ns[is_token].tolist(), strict=True):
+    for number, written_ns in zip(
+        emissions.number[is_token].tolist(), emissions.written_ns[is_token].tolist(), strict=True
+    ):
         first_ns.setdefault(number, written_ns)
     prefix = run.manifest.run_id[-8:]
-    columns = (run.requests.request_index, run.requests.intended_send_ns, run.requests.sent_ns, run.requests.first_token_ns)
+    columns = (
+        run.requests.request_index,
+        run.requests.intended_send_ns,
+        run.requests.sent_ns,
+        run.requests.first_token_ns,
+    )
     found = []
-    for index, intended_ns, sent_ns, arrived_ns in zip(*(column.tolist() for column in columns), strict=True):
+    for index, intended_ns, sent_ns, arrived_ns in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         number = numbers.get(f"{prefix}-{index}")
         if number in first_ns and arrived_ns != ABSENT:
             written_ns = first_ns[number] - session.origin_monotonic_ns
-            found.append((arrived_ns - intended_ns, (sent_ns - intended_ns) + (arrived_ns - written_ns)))
+            found.append(
+                (arrived_ns - intended_ns, (sent_ns - intended_ns) + (arrived_ns - written_ns))
+            )
     return run, np.array(found) / 1e9
 
 
@@ -118,13 +141,39 @@ def one_run(url, log, folder, overload, options, seed):
     n_busy, stopped_s = overload
     workload = folder.with_suffix(".toml")
     workload.write_text(WORKLOAD)
-    command = [INFEROMETER, "load", url, "--model", MODEL, "--rate", str(options.rate), "--for", f"{options.seconds}s"]
-    command += ["--workload", str(workload), "--seed", str(seed), "--out", str(folder), "--drain", "10s"]
-    client = subprocess.Popen(["taskset", "-c", str(CLIENT_CORE), *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [
+        INFEROMETER,
+        "load",
+        url,
+        "--model",
+        MODEL,
+        "--rate",
+        str(options.rate),
+        "--for",
+        f"{options.seconds}s",
+    ]
+    command += [
+        "--workload",
+        str(workload),
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+        "--drain",
+        "10s",
+    ]
+    client = subprocess.Popen(
+        ["taskset", "-c", str(CLIENT_CORE), *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     while not list(folder.glob("raw/*.raw")) and client.poll() is None:
         time.sleep(0.05)
     with busy(n_busy):
-        stop_now_and_then(psutil.Process(client.pid).children(recursive=True), stopped_s, options.seconds)
+        stop_now_and_then(
+            psutil.Process(client.pid).children(recursive=True), stopped_s, options.seconds
+        )
     said, _ = client.communicate(timeout=300)
     if client.returncode not in {0, 3}:
         raise SystemExit(said)
@@ -133,14 +182,38 @@ def one_run(url, log, folder, overload, options, seed):
     measured, error = pairs.T
     verdict = run.manifest.validity
     bad = "; ".join(f"{one.check}: {one.text}" for one in verdict.reasons if one.verdict != "VALID")
-    off_s = float(np.quantile(measured, 0.99, method="inverted_cdf") - np.quantile(measured - error, 0.99, method="inverted_cdf"))
-    return Outcome(n_busy, stopped_s, verdict.verdict, bad, off_s, float(np.quantile(error, 0.99, method="inverted_cdf")))
+    off_s = float(
+        np.quantile(measured, 0.99, method="inverted_cdf")
+        - np.quantile(measured - error, 0.99, method="inverted_cdf")
+    )
+    return Outcome(
+        n_busy,
+        stopped_s,
+        verdict.verdict,
+        bad,
+        off_s,
+        float(np.quantile(error, 0.99, method="inverted_cdf")),
+    )
 
 
 @contextmanager
 def server(log):
-    command = [INFEROMETER, "emulate", MODEL, "--hardware", HARDWARE, "--port", "0", "--emission-log", str(log), "--time-scale", "3"]
-    with pinned(SERVER_CORE, *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    command = [
+        INFEROMETER,
+        "emulate",
+        MODEL,
+        "--hardware",
+        HARDWARE,
+        "--port",
+        "0",
+        "--emission-log",
+        str(log),
+        "--time-scale",
+        "3",
+    ]
+    with pinned(
+        SERVER_CORE, *command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         line = ""
         while not (found := re.search(r"http://[\d.:]+", line)):
             line = process.stdout.readline()
@@ -152,9 +225,16 @@ def server(log):
 def table(outcomes):
     lines = []
     for name, low_s, high_s in CLASSES:
-        mine = [one for one in outcomes if low_s < one.error_s <= high_s or (low_s == 0.0 and one.error_s <= 0)]
+        mine = [
+            one
+            for one in outcomes
+            if low_s < one.error_s <= high_s or (low_s == 0.0 and one.error_s <= 0)
+        ]
         counts = Counter(one.verdict for one in mine)
-        lines.append(f"{name}: {len(mine)} runs, {counts['VALID']} VALID, {counts['SUSPECT']} SUSPECT, {counts['INVALID']} INVALID")
+        lines.append(
+            f"{name}: {len(mine)} runs, {counts['VALID']} VALID, {counts['SUSPECT']} SUSPECT,"
+            f" {counts['INVALID']} INVALID"
+        )
     return "; ".join(lines)
 
 
@@ -173,7 +253,16 @@ def main():
         with server(log) as url:
             for i in range(2 * options.runs):
                 overload = OVERLOADS[i // 2 % len(OVERLOADS)] if i % 2 else (0, 0.0)
-                outcomes.append(one_run(url, log, Path(scratch) / f"run-{i}", overload, options, options.first_seed + i))
+                outcomes.append(
+                    one_run(
+                        url,
+                        log,
+                        Path(scratch) / f"run-{i}",
+                        overload,
+                        options,
+                        options.first_seed + i,
+                    )
+                )
                 print(outcomes[-1], flush=True)
     is_clean = [one.n_busy == 0 and one.stopped_s == 0 for one in outcomes]
     clean = [one for one, is_it in zip(outcomes, is_clean, strict=True) if is_it]
@@ -181,10 +270,14 @@ def main():
     wrong = [one for one in outcomes if one.error_s > LIMIT_S]
     caught = sum(one.verdict == "INVALID" for one in wrong)
     valid = sum(one.verdict == "VALID" for one in clean)
-    sentence = f"clean runs: {valid} of {len(clean)} VALID; overloaded: {dict(Counter(one.verdict for one in loaded))}"
+    sentence = (
+        f"clean runs: {valid} of {len(clean)} VALID; overloaded:"
+        f" {dict(Counter(one.verdict for one in loaded))}"
+    )
     log_row(
         f"the verdict against the truth, {options.rate:g} requests/s for {options.seconds} s",
-        f"{caught} of {len(wrong)} runs whose p99 TTFT was more than 50 ms off are INVALID; {sentence}",
+        f"{caught} of {len(wrong)} runs whose p99 TTFT was more than 50 ms off are INVALID;"
+        f" {sentence}",
         f"By the error that the client put into p99 TTFT: {table(outcomes)}.",
     )
 

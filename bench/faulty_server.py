@@ -1,7 +1,8 @@
 """A server that answers each request in another of many wrong ways: bytes on a socket, no library between.
 
-``python bench/faulty_server.py`` prints its port and serves until its standard input ends. Which way is the number at the end of
-``X-Request-Id``, modulo the number of kinds. Floods are bounded, so that the machine under test is the client and not the kernel.
+``python bench/faulty_server.py`` prints its port and serves until its standard input ends. Which
+way is the number at the end of ``X-Request-Id``, modulo the number of kinds. Floods are bounded, so
+that the machine under test is the client and not the kernel.
 """
 
 import asyncio
@@ -105,7 +106,10 @@ def _reset(first: bytes) -> Answer:
 
 
 def _status(line: bytes, *fields: bytes, body: bytes = b'{"error":{"message":"no"}}') -> Answer:
-    head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % (line, len(body))
+    head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % (
+        line,
+        len(body),
+    )
     return _bytes(head + b"".join(field + b"\r\n" for field in fields) + b"\r\n" + body)
 
 
@@ -144,7 +148,9 @@ FAULTS: Final[dict[str, Answer]] = {
     "a head that drips": _drip(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"),
     "a head, then nothing": _held(_CHUNKED),
     "compressed": _bytes(_HEAD + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd"),
-    "HTML": _bytes(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"),
+    "HTML": _bytes(
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>"
+    ),
     "JSON for a stream": _status(b"200 OK", body=b'{"choices":[{"text":"a"}]}'),
     "429": _status(b"429 Too Many Requests", b"Retry-After: 1"),
     "500": _status(b"500 Internal Server Error", body=b"x" * 200_000),
@@ -155,7 +161,9 @@ FAULTS: Final[dict[str, Answer]] = {
     # framing of the body
     "a negative length": _bytes(_sized(b"-5")),
     "two lengths": _bytes(_HEAD + b"Content-Length: 5\r\nContent-Length: 500\r\n\r\n" + _GOOD),
-    "a length and chunks": _bytes(_HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunk(_GOOD) + _END),
+    "a length and chunks": _bytes(
+        _HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + _chunk(_GOOD) + _END
+    ),
     "a length beyond the body": _bytes(_sized(b"999999"), closes=True),
     "a length beyond the body, held": _held(_sized(b"999999")),
     "a length below the body": _bytes(_sized(b"50")),
@@ -163,7 +171,9 @@ FAULTS: Final[dict[str, Answer]] = {
     "a chunk size of zeros": _flood(_CHUNKED, b"0" * 65536),
     "a chunk size beyond 64 bits": _bytes(_CHUNKED + b"fffffffffffffffff\r\n" + _GOOD),
     "a chunk shorter than it says": _bytes(_CHUNKED + b"ffff\r\n" + _GOOD, closes=True),
-    "trailers without an end": _flood(_CHUNKED + _chunk(_GOOD) + b"0\r\n", b"x-more: and more\r\n" * 500),
+    "trailers without an end": _flood(
+        _CHUNKED + _chunk(_GOOD) + b"0\r\n", b"x-more: and more\r\n" * 500
+    ),
     "more than was asked for": _flood(_CHUNKED, _chunk(_event("word " * 12_000))),
     "reset in the stream": _reset(_CHUNKED + _chunk(_TOKENS[:200])),
     "cut in the stream": _bytes(_CHUNKED + _chunk(_TOKENS[:200]), closes=True),
@@ -172,7 +182,9 @@ FAULTS: Final[dict[str, Answer]] = {
     "byte by byte": _bytewise(_GOOD),
     # the content
     "false usage": _ended(_event(None, **_usage(12_000_000))),
-    "false usage with each event": _stream(b"".join(_event(**_usage(1_000_000 * n)) for n in range(1, N_TOKENS + 1)) + _DONE),
+    "false usage with each event": _stream(
+        b"".join(_event(**_usage(1_000_000 * n)) for n in range(1, N_TOKENS + 1)) + _DONE
+    ),
     "usage past 32 bits": _ended(_event(None, **_usage(2**40))),
     "usage past 64 bits": _ended(_event(None, **_usage(10**30))),
     "negative usage": _ended(_event(None, **_usage(-3))),
@@ -182,12 +194,18 @@ FAULTS: Final[dict[str, Answer]] = {
     "false prompt tokens": _ended(_event(None, **_usage(N_TOKENS, prompt=2**31 - 1))),
     "usage without a choice": _stream(_event(None, **_usage(N_TOKENS)) + _DONE),
     "no choice at all": _stream(_event(None) * N_TOKENS + _DONE),
-    "a million token ids": _stream(b'data: {"choices":[{"text":"a","token_ids":[' + b"1," * 100_000 + b"1]}]}\n\n" + _DONE),
+    "a million token ids": _stream(
+        b'data: {"choices":[{"text":"a","token_ids":[' + b"1," * 100_000 + b"1]}]}\n\n" + _DONE
+    ),
     "no end": _stream(_TOKENS[: _TOKENS.rindex(b"data:")]),
     "an end at once": _stream(_DONE),
-    "an error in the stream": _stream(_TOKENS[:200] + b'data: {"error":{"message":"no","code":500}}\n\n' + _DONE),
+    "an error in the stream": _stream(
+        _TOKENS[:200] + b'data: {"error":{"message":"no","code":500}}\n\n' + _DONE
+    ),
     "no JSON": _stream(b"data: {choices: [}\n\n" + _DONE),
-    "nested JSON": _stream(b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n" + _DONE),
+    "nested JSON": _stream(
+        b'data: {"choices":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n" + _DONE
+    ),
     "no UTF-8": _stream(b'data: {"choices":[{"text":"\xff\xfe"}]}\n\n' + _DONE),
     "NUL bytes": _stream(b"\0" * 5_000 + _GOOD),
     "comments alone": _stream(b": keep-alive\n\n" * 5_000),
@@ -197,7 +215,9 @@ FAULTS: Final[dict[str, Answer]] = {
 
 
 def _kind_of(head: bytes) -> str:
-    number = next((line for line in head.split(b"\r\n") if line.lower().startswith(b"x-request-id:")), b"0").rpartition(b"-")[2]
+    number = next(
+        (line for line in head.split(b"\r\n") if line.lower().startswith(b"x-request-id:")), b"0"
+    ).rpartition(b"-")[2]
     return list(FAULTS)[int(number) % len(FAULTS) if number.isdigit() else 0]
 
 
@@ -205,7 +225,14 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         while not writer.is_closing():
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+            length = next(
+                (
+                    int(line[15:])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length:")
+                ),
+                0,
+            )
             await reader.readexactly(length)
             await FAULTS[_kind_of(head)](writer)
     except (asyncio.IncompleteReadError, OSError):

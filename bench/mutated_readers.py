@@ -1,4 +1,7 @@
-"""Which readers take foreign bytes, and what is a sound example for each? ``bench_mutated_inputs`` changes the examples."""
+"""Which readers take foreign bytes, and what is a sound example for each?
+
+``bench_mutated_inputs`` changes the examples.
+"""
 
 import contextlib
 import gzip
@@ -59,7 +62,10 @@ FIXTURES = ROOT / "tests" / "records" / "fixtures"
 
 
 class Reader(NamedTuple):
-    """``read`` gets a file of this name, in a folder that has the ``beside`` files; ``contents`` are sound examples of it."""
+    """``read`` gets a file of this name, in a folder that has the ``beside`` files.
+
+    ``contents`` are sound examples of it.
+    """
 
     name: str
     file: str
@@ -74,7 +80,9 @@ class Reader(NamedTuple):
 
 CONFIGS = tuple(
     json.dumps(one[0] | {"model_type": name})
-    for name, one in json.loads((ROOT / "tests" / "spec" / "small_configs.json").read_text()).items()
+    for name, one in json.loads(
+        (ROOT / "tests" / "spec" / "small_configs.json").read_text()
+    ).items()
 )
 
 
@@ -83,7 +91,14 @@ def example(name: str) -> bytes:
 
 
 WORKLOADS = tuple(example(f"workload-{kind}.toml") for kind in ("open", "closed", "gamma"))
-SWEEPS = tuple(path.read_bytes() for path in (EXAMPLES / "sweep.csv", FIXTURES / "t1_prompt_axis.csv", FIXTURES / "t1_batch_axis.md"))
+SWEEPS = tuple(
+    path.read_bytes()
+    for path in (
+        EXAMPLES / "sweep.csv",
+        FIXTURES / "t1_prompt_axis.csv",
+        FIXTURES / "t1_batch_axis.md",
+    )
+)
 
 
 def packed_text(text: str) -> bytes:
@@ -100,19 +115,37 @@ def gguf_content() -> bytes:
         "context_length": 512,
     }
     content = packed_text("general.architecture") + struct.pack("<I", 8) + packed_text("llama")
-    content += b"".join(packed_text(f"llama.{name}") + struct.pack("<II", 4, value) for name, value in numbers.items())
-    content += packed_text("llama.list") + struct.pack("<IIQ", 9, 9, 2) + struct.pack("<IQ3I", 4, 3, 1, 2, 3) * 2
+    content += b"".join(
+        packed_text(f"llama.{name}") + struct.pack("<II", 4, value)
+        for name, value in numbers.items()
+    )
+    content += (
+        packed_text("llama.list")
+        + struct.pack("<IIQ", 9, 9, 2)
+        + struct.pack("<IQ3I", 4, 3, 1, 2, 3) * 2
+    )
     tensors = (("token_embd.weight", (64, 1000), 1), ("blk.0.attn_q.weight", (64, 64), 12))
     for name, shape, code in tensors:
-        content += packed_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", code, 0)
+        content += (
+            packed_text(name)
+            + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *shape)
+            + struct.pack("<IQ", code, 0)
+        )
     return b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers) + 2) + content
 
 
 def raw_content() -> bytes:
     reads = [*sse(delta("Hel"), delta("lo", finish="length", usage=2)), *sse(usage(2), b"[DONE]")]
     frames = [SESSION, *(request_frame(reads, request_index=index) for index in range(4))]
-    frames += [raw_log.LagFrame(process_index=0, due_ns=bytes(16), lag_ns=bytes(16), n_in_flight=bytes(8))]
-    frames += [raw_log.EndFrame(process_index=0, ended_ns=10**9, is_interrupted=False, n_unsent=0, cpu_s=0.1)]
+    frames += [
+        raw_log.LagFrame(process_index=0, due_ns=bytes(16), lag_ns=bytes(16), n_in_flight=bytes(8))
+    ]
+    frames += [
+        raw_log.EndFrame(
+            process_index=0, ended_ns=10**9, is_interrupted=False, n_unsent=0, cpu_s=0.1
+        )
+    ]
     return raw_log.MAGIC + b"".join(map(raw_log.encode_frame, frames))
 
 
@@ -127,7 +160,9 @@ def with_true_sums(content: bytes) -> bytes:
     return b"".join(made)
 
 
-LOAD_PLAN = plan.request_plan("here", arrival_ns=np.arange(8), prompt_tokens=np.full(8, 7), output_tokens=np.full(8, 12))
+LOAD_PLAN = plan.request_plan(
+    "here", arrival_ns=np.arange(8), prompt_tokens=np.full(8, 7), output_tokens=np.full(8, 12)
+)
 
 
 def trace(path: Path) -> None:
@@ -136,10 +171,16 @@ def trace(path: Path) -> None:
         found = traces.read_trace(spec.replay)
         with contextlib.suppress(SpecError):
             traces.read_texts(spec.replay)
-        spec = spec if found.has_instants else reading.with_changes(spec, {"arrivals": {"kind": "open"}}, where="--rate")
+        spec = (
+            spec
+            if found.has_instants
+            else reading.with_changes(spec, {"arrivals": {"kind": "open"}}, where="--rate")
+        )
     memory_check.check_before_drawing(spec)
     rate_per_s = spec.arrivals.rate_per_s if isinstance(spec.arrivals, OpenArrivals) else 1
-    if min(spec.n_requests or 1e18, (spec.duration_s or 1e18) * rate_per_s) <= 10_000:  # more is a long answer, not a slow refusal
+    if (
+        min(spec.n_requests or 1e18, (spec.duration_s or 1e18) * rate_per_s) <= 10_000
+    ):  # more is a long answer, not a slow refusal
         drawn = replay.draw_workload(spec)
         drawn.plan.prompt_tokens.sum()
 
@@ -178,7 +219,13 @@ def knobs(path: Path) -> None:
 
 def quantities(path: Path) -> None:
     for line in path.read_bytes().decode("utf-8", "replace").split("\n"):
-        for parse in (parse_duration_s, parse_bytes, parse_bytes_per_s, objectives.parse_objective, objectives.parse_goodput):
+        for parse in (
+            parse_duration_s,
+            parse_bytes,
+            parse_bytes_per_s,
+            objectives.parse_objective,
+            objectives.parse_goodput,
+        ):
             with contextlib.suppress(SpecError):
                 parse(line)
 
@@ -193,7 +240,9 @@ def answers(path: Path) -> None:
     for kind in ("text/event-stream", "application/json"):
         frame = request_frame([content], content_type=kind)
         answer = answer_of(frame)
-        assert answer.output_tokens <= max(len(content), 12), f"{answer.output_tokens} tokens of {len(content)} bytes"
+        assert answer.output_tokens <= max(len(content), 12), (
+            f"{answer.output_tokens} tokens of {len(content)} bytes"
+        )
         error_words(frame, answer.error)
 
 
@@ -211,12 +260,18 @@ def made_files(folder: Path) -> dict[str, bytes]:
     """Examples that our own code writes."""
     model_of().save(folder / "step_time.json")
     write_server(folder)
-    drawn = replay.draw_workload(msgspec.structs.replace(reading.resolve_workload("chat"), n_requests=20))
+    drawn = replay.draw_workload(
+        msgspec.structs.replace(reading.resolve_workload("chat"), n_requests=20)
+    )
     for suffix in ("jsonl", "csv", "parquet"):
         own_trace.write_own_trace(drawn, folder / f"own.{suffix}")
     seal_file.write_seal(folder / "seal", seal())
     ledger.append(folder / "ledger.jsonl", at_utc="2026-11-21T12:00:00Z", add=lambda _: seal())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def run_folder(version: str) -> dict[str, bytes]:
@@ -230,13 +285,33 @@ def run_readers() -> list[Reader]:
         beside = {name: content for name, content in files.items() if name != "SHA256SUMS"}
         for name, content in files.items():
             is_table = name.endswith(".parquet")
-            rest = {key: value for key, value in (files if not is_table else beside).items() if key != name}
-            found.append(Reader(f"{version}/{name}", name, (content,), shown, rest, weight=0.3, is_text=not is_table))
+            rest = {
+                key: value
+                for key, value in (files if not is_table else beside).items()
+                if key != name
+            }
+            found.append(
+                Reader(
+                    f"{version}/{name}",
+                    name,
+                    (content,),
+                    shown,
+                    rest,
+                    weight=0.3,
+                    is_text=not is_table,
+                )
+            )
     return found
 
 
 def kernel_files() -> dict[str, bytes]:
-    names = ("gemm_perf", "generation_attention_perf", "context_attention_perf", "moe_perf", "nccl_perf")
+    names = (
+        "gemm_perf",
+        "generation_attention_perf",
+        "context_attention_perf",
+        "moe_perf",
+        "nccl_perf",
+    )
     return {f"{name}.v.csv.gz": gzip.compress(example(f"{name}.csv"), mtime=0) for name in names}
 
 
@@ -246,7 +321,9 @@ def import_readers() -> list[Reader]:
         for path in sorted(RESULTS.iterdir())
         if path.suffix in {".json", ".jsonl"}
     ]
-    found.append(Reader("import agg.json", "agg_m_1k1k.json", (example("agg_m_1k1k.json"),), imported))
+    found.append(
+        Reader("import agg.json", "agg_m_1k1k.json", (example("agg_m_1k1k.json"),), imported)
+    )
     found.append(Reader("import stages.csv", "stages.csv", (example("stages.csv"),), imported))
     simulated = {
         "meta.json": example("meta.json"),
@@ -259,25 +336,50 @@ def import_readers() -> list[Reader]:
         return read_llmservingsim(path.parent, path.parent / "w.jsonl")
 
     found += [
-        Reader(f"llmservingsim {name}", name, (simulated[name],), serving, simulated) for name in ("meta.json", "requests.csv", "w.jsonl")
+        Reader(f"llmservingsim {name}", name, (simulated[name],), serving, simulated)
+        for name in ("meta.json", "requests.csv", "w.jsonl")
     ]
     kernels = kernel_files()
     found += [
-        Reader(f"kernels {name}", name, (content,), lambda path: read_kernel_tables(path.parent), kernels, is_text=False)
+        Reader(
+            f"kernels {name}",
+            name,
+            (content,),
+            lambda path: read_kernel_tables(path.parent),
+            kernels,
+            is_text=False,
+        )
         for name, content in list(kernels.items())[:2]
     ]
     return found
 
 
 def trace_readers(own: dict[str, bytes]) -> list[Reader]:
-    names = ("azure.csv", "mooncake.jsonl", "serving.jsonl", "sharegpt.json", "batch.jsonl", "answers.jsonl", "prompts.jsonl")
+    names = (
+        "azure.csv",
+        "mooncake.jsonl",
+        "serving.jsonl",
+        "sharegpt.json",
+        "batch.jsonl",
+        "answers.jsonl",
+        "prompts.jsonl",
+    )
     found = [Reader(f"trace {name}", name, (example(name),), trace) for name in names]
     found += [
-        Reader(f"trace {name}.gz", f"{name}.gz", (gzip.compress(example(name), mtime=0),), trace, is_text=False, weight=0.5)
+        Reader(
+            f"trace {name}.gz",
+            f"{name}.gz",
+            (gzip.compress(example(name), mtime=0),),
+            trace,
+            is_text=False,
+            weight=0.5,
+        )
         for name in names
     ]
     found += [
-        Reader(f"trace {name}", name, (own[name],), trace, weight=0.5, is_text=name != "own.parquet")
+        Reader(
+            f"trace {name}", name, (own[name],), trace, weight=0.5, is_text=name != "own.parquet"
+        )
         for name in ("own.jsonl", "own.csv", "own.parquet")
     ]
     found.append(
@@ -314,12 +416,7 @@ def readers(folder: Path) -> tuple[Reader, ...]:
         Reader("gate.toml", "g.toml", (example("gate.toml"),), gate.read_gate),
         Reader("plan.toml", "p.toml", (example("verify.toml"),), verify_plan.read_plan),
         Reader("prices.yaml", "p.yaml", (example("prices.yaml"),), prices.read_prices, weight=0.3),
-        Reader(
-            "sweep table",
-            "s.csv",
-            SWEEPS,
-            sweep,
-        ),
+        Reader("sweep table", "s.csv", SWEEPS, sweep),
         Reader(
             "raw log",
             "raw/session-000-process-00.raw",
@@ -340,7 +437,10 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             "body",
             (
                 b"".join([*sse(delta("Hel"), delta("lo", usage=2)), *sse(usage(2), b"[DONE]")]),
-                b'{"choices":[{"message":{"content":"a b"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}',
+                (
+                    b'{"choices":[{"message":{"content":"a'
+                    b' b"},"finish_reason":"stop"}],"usage":{"completion_tokens":2}}'
+                ),
             ),
             answers,
             weight=2,
@@ -349,12 +449,20 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             "metrics page",
             "metrics",
             (example("metrics.txt"),),
-            lambda path: (sample_table([(0, path.read_bytes()), (10**9, path.read_bytes())]), check_page(path.read_bytes())),
+            lambda path: (
+                sample_table([(0, path.read_bytes()), (10**9, path.read_bytes())]),
+                check_page(path.read_bytes()),
+            ),
             weight=2,
         ),
         Reader("server's log", "server.log", (example("server-log.txt"),), server_log),
         Reader("step times", "step_time.json", (fits["step_time.json"],), load_step_time_model),
-        Reader("server's fit", "server.json", (fits["server.json"],), lambda path: load_server_fit(path) if is_server_fit(path) else None),
+        Reader(
+            "server's fit",
+            "server.json",
+            (fits["server.json"],),
+            lambda path: load_server_fit(path) if is_server_fit(path) else None,
+        ),
         Reader(
             "fleet",
             "plan.json",
@@ -362,19 +470,35 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             lambda path: read_fleet(path.read_text(errors="replace"), where="plan.json"),
             weight=0.5,
         ),
-        Reader("seal", "seal.json", (own["seal/seal.json"],), lambda path: seal_file.read_seal(path.parent), weight=0.5),
+        Reader(
+            "seal",
+            "seal.json",
+            (own["seal/seal.json"],),
+            lambda path: seal_file.read_seal(path.parent),
+            weight=0.5,
+        ),
         Reader("ledger", "ledger.jsonl", (own["ledger.jsonl"],), ledger.read_ledger, weight=0.5),
         Reader(
             "emission log",
             "e.log",
-            (b"inferometer emissions 1\nE" + struct.pack("<Q", 40) + bytes(40) + b"R" + struct.pack("<Q", 1) + b"\x90",),
+            (
+                b"inferometer emissions 1\nE"
+                + struct.pack("<Q", 40)
+                + bytes(40)
+                + b"R"
+                + struct.pack("<Q", 1)
+                + b"\x90",
+            ),
             read_emission_log,
             is_text=False,
         ),
         Reader(
             "request body",
             "body.json",
-            texts('{"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stream": true}'),
+            texts(
+                '{"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5,'
+                ' "stream": true}'
+            ),
             bodies,
         ),
         Reader(
@@ -393,7 +517,10 @@ def readers(folder: Path) -> tuple[Reader, ...]:
         Reader(
             "quantities",
             "q",
-            texts("500ms\n80GiB\n50GB/s\nttft:p95<500ms, tpot:p95<50ms\nttft:500 tpot:50", "1e3s\n2min\n400Gbit/s"),
+            texts(
+                "500ms\n80GiB\n50GB/s\nttft:p95<500ms, tpot:p95<50ms\nttft:500 tpot:50",
+                "1e3s\n2min\n400Gbit/s",
+            ),
             quantities,
         ),
         *trace_readers(own),

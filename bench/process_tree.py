@@ -1,7 +1,9 @@
-"""What did a command cost, with every process that it or its children started? ``python process_tree.py RESULT COMMAND …``
+"""What did a command cost, with every process that it or its children started?
 
-Orphans come home to this process (a Linux subreaper) and are waited for, so none escapes the count. Writes JSON to RESULT: CPU seconds,
-seconds until the command itself ended, its exit code.
+``python process_tree.py RESULT COMMAND …``
+
+Orphans come home to this process (a Linux subreaper) and are waited for, so none escapes the count.
+Writes JSON to RESULT: CPU seconds, seconds until the command itself ended, its exit code.
 """
 
 import ctypes
@@ -36,7 +38,9 @@ def main():
                 signal.setitimer(signal.ITIMER_REAL, _LINGER_S)
     signal.setitimer(signal.ITIMER_REAL, 0)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    Path(sys.argv[1]).write_text(json.dumps({"cpu_s": spent.ru_utime + spent.ru_stime, "wall_s": wall_s, "code": code}))
+    Path(sys.argv[1]).write_text(
+        json.dumps({"cpu_s": spent.ru_utime + spent.ru_stime, "wall_s": wall_s, "code": code})
+    )
 
 
 def end_those_who_linger(*_):

@@ -30,9 +30,16 @@ def log_row(benchmark: str, result: str, sentence: str) -> None:
     facts = host_facts(n_threads=None, uses_device=False)
     machine = f"{facts.cpu_model}, {facts.n_cores} cores, Linux {platform.release().split('-')[0]}"
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+        ["git", "rev-parse", "--short", "HEAD"],
+        cwd=RESULTS.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.strip()
-    row = f"| {datetime.now(UTC):%Y-%m-%d} | {commit} | {machine} | {benchmark} | {result} | {sentence} |\n"
+    row = (
+        f"| {datetime.now(UTC):%Y-%m-%d} | {commit} | {machine} | {benchmark} | {result} |"
+        f" {sentence} |\n"
+    )
     print(row, end="")
     if os.environ.get("INFEROMETER_LOG_BENCH"):
         text = RESULTS.read_text() if RESULTS.exists() else _HEADER
@@ -40,13 +47,19 @@ def log_row(benchmark: str, result: str, sentence: str) -> None:
 
 
 def require_passive_threads() -> None:
-    """Threads that spin at barriers measure the neighbours. The variable is read when torch is loaded: it must come from outside."""
+    """Threads that spin at barriers measure the neighbours.
+
+    The variable is read when torch is loaded: it must come from outside.
+    """
     if os.environ.get("OMP_WAIT_POLICY", "").lower() != "passive":
         raise SystemExit("set OMP_WAIT_POLICY=passive, as `make bench` does")
 
 
 def quiet(measurement: Callable[[], ResultT], n_tries: int = 200) -> ResultT | None:
-    """The measurement, taken again until nobody else computed just before and just after it; None if that never happens."""
+    """The measurement, taken again until nobody else computed just before and just after it.
+
+    None if that never happens.
+    """
     for _ in range(n_tries):
         if psutil.cpu_percent(interval=0.7) < 100 * QUIET_FRACTION:
             result = measurement()
@@ -59,4 +72,6 @@ def words(estimate: Estimate | None) -> str:
     """``1.003 [0.998, 1.006] (n = 40)``."""
     if estimate is None or estimate.low is None:
         return "undecided"
-    return f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}] (n = {estimate.n_samples})"
+    return (
+        f"{estimate.value:.4g} [{estimate.low:.4g}, {estimate.high:.4g}] (n = {estimate.n_samples})"
+    )

@@ -29,7 +29,8 @@ class Peer:
     models: str
     differs: str
     command: Callable[[], list[str]]
-    """What to run: a workload's path is its second argument. Installs first; AbsentError where that fails."""
+    """What to run: a workload's path is its second argument. Installs first; AbsentError where
+    that fails."""
     variables: dict[str, str] = field(default_factory=dict)
     is_ours: bool = False
     is_by_steps: bool = True
@@ -66,38 +67,62 @@ def all_peers(folder: Path, vllm_python: Path, vidur_python: Path | None) -> lis
             name="vLLM 0.32.0 scheduler",
             language="Python",
             models="the real scheduler and engine loop, clock virtual",
-            differs="scheduler, seats, token budget and KV blocks as ours; step time without its context terms",
+            differs=(
+                "scheduler, seats, token budget and KV blocks as ours; step time without its"
+                " context terms"
+            ),
             command=lambda: _existing(vllm_python, "drive_vllm.py", "no vLLM environment"),
-            variables={**both, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+            variables={
+                **both,
+                "OMP_NUM_THREADS": "1",
+                "HF_HUB_OFFLINE": "1",
+                "VLLM_LOGGING_LEVEL": "ERROR",
+            },
         ),
         Peer(
             name="sched-sim 0.2.1",
             language="Python",
             models="chunked prefill step by step, KV blocks",
-            differs="its chunked scheduler knows no seats; step time takes the longer of computing and reading",
+            differs=(
+                "its chunked scheduler knows no seats; step time takes the longer of computing and"
+                " reading"
+            ),
             command=lambda: _from_pypi(folder, "sched-sim==0.2.1", "drive_sched_sim.py"),
         ),
         Peer(
             name="vllm-sr-sim 2026-07-13",
             language="Python",
             models="whole requests in slots, no steps",
-            differs="no batches: a request's whole service is fixed when its slot opens; at most 512 wait; KV for every seat",
-            command=lambda: _from_pypi(folder, "vllm-sr-sim==0.1.0.dev20260713123629", "drive_vllm_sr_sim.py"),
+            differs=(
+                "no batches: a request's whole service is fixed when its slot opens; at most 512"
+                " wait; KV for every seat"
+            ),
+            command=lambda: _from_pypi(
+                folder, "vllm-sr-sim==0.1.0.dev20260713123629", "drive_vllm_sr_sim.py"
+            ),
             is_by_steps=False,
         ),
         Peer(
             name="Vidur 7d47513",
             language="Python",
             models="Sarathi's scheduler step by step, KV blocks",
-            differs="step times by our formula, not its random forest; its metrics are on, its plots and Chrome trace off",
-            command=lambda: _existing(vidur_python, "drive_vidur.py", "no --vidur-python that can import it"),
+            differs=(
+                "step times by our formula, not its random forest; its metrics are on, its plots"
+                " and Chrome trace off"
+            ),
+            command=lambda: _existing(
+                vidur_python, "drive_vidur.py", "no --vidur-python that can import it"
+            ),
         ),
         Peer(
             name="inference-lab 0.2.1",
             language="Rust as WASM, node",
             models="vLLM-like scheduler step by step, KV blocks",
-            differs="draws its own arrivals and lengths, of the same distributions; prefix cache cannot be turned off, nothing hits; "
-            "step time takes the longer of computing and reading; its one call also hands over all latency samples",
+            differs=(
+                "draws its own arrivals and lengths, of the same distributions; prefix cache cannot"
+                " be turned off, nothing hits; step time takes the longer of computing and reading;"
+                " its one call also hands over all latency samples"
+            ),
             command=lambda: _from_npm(folder),
         ),
     ]
@@ -123,7 +148,9 @@ def _from_pypi(folder, requirement, driver):
     python = environment / "bin" / "python"
     if not (environment / "ready").exists():
         _install([sys.executable, "-m", "venv", "--clear", str(environment)])
-        _install([str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", requirement])
+        _install(
+            [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", requirement]
+        )
         (environment / "ready").touch()
     return [str(python), str(DRIVERS / driver), "WORKLOAD"]
 
@@ -134,7 +161,16 @@ def _from_npm(folder):
     if not package.exists():
         environment.mkdir(parents=True, exist_ok=True)
         options = ["--no-audit", "--no-fund", "--ignore-scripts"]
-        _install([_program("npm"), "install", "--prefix", str(environment), *options, f"{INFERENCE_LAB}@0.2.1"])
+        _install(
+            [
+                _program("npm"),
+                "install",
+                "--prefix",
+                str(environment),
+                *options,
+                f"{INFERENCE_LAB}@0.2.1",
+            ]
+        )
     return [_program("node"), str(DRIVERS / "drive_inference_lab.mjs"), "WORKLOAD", str(package)]
 
 
@@ -148,7 +184,9 @@ def _program(name):
 def _install(command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise AbsentError(f"installing failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}")
+        raise AbsentError(
+            f"installing failed: {(done.stderr.strip() or 'no word').splitlines()[-1]}"
+        )
 
 
 __all__ = ["NOT_HERE", "AbsentError", "Peer", "all_peers"]

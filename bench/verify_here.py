@@ -1,11 +1,15 @@
-"""Were we right on this machine? Predictions sealed before they are measured, and entered in the ledger, misses too.
+"""Were we right on this machine?
 
-points: SmolLM2-135M swept at some prompts and batches, a fit of that, its predictions of other prompts and batches sealed, then swept.
-server: the same in vLLM on one core; the fit of that sweep and vLLM's scheduler, simulated, foretell two rates of a real vLLM server that
-has not been started yet. It then gets the very same requests from the other core.
+Predictions sealed before they are measured, and entered in the ledger, misses too.
 
-Each takes about six minutes on two slow cores, of which nobody else may need one; then `inferometer ledger --into README.md`. What is
-measured is kept: the same command goes on. ``--brief`` is for trying it out, into a ledger of its own.
+points: SmolLM2-135M swept at some prompts and batches, a fit of that, its predictions of other
+prompts and batches sealed, then swept. server: the same in vLLM on one core; the fit of that sweep
+and vLLM's scheduler, simulated, foretell two rates of a real vLLM server that has not been started
+yet. It then gets the very same requests from the other core.
+
+Each takes about six minutes on two slow cores, of which nobody else may need one; then `inferometer
+ledger --into README.md`. What is measured is kept: the same command goes on. ``--brief`` is for
+trying it out, into a ledger of its own.
 """
 
 import argparse
@@ -73,7 +77,14 @@ def inferometer(*words, core=None):
 
 
 def sweep(folder, asked, *flags, core=None):
-    points = ("--seq", asked["prompts"], "--batch-sizes", asked["batches"], "--gen-tokens", asked["gen_tokens"])
+    points = (
+        "--seq",
+        asked["prompts"],
+        "--batch-sizes",
+        asked["batches"],
+        "--gen-tokens",
+        asked["gen_tokens"],
+    )
     how = ("--warmup", 1, "--reps", asked["reps"], "--load-format", "dummy", "--dtype", "float32")
     inferometer("sweep", "--model", MODEL, *points, *how, *flags, "--out", folder, core=core)
 
@@ -81,12 +92,21 @@ def sweep(folder, asked, *flags, core=None):
 def prove_points(folder, ledger, brief):
     """Sweep, fit, seal the points that were left out, sweep those, check."""
     gen_tokens, reps = (4, 5) if brief else (16, 7)
-    seen = {"prompts": "16,64" if brief else "32,128,256", "batches": "1,2" if brief else "1,2,8", "gen_tokens": gen_tokens, "reps": reps}
+    seen = {
+        "prompts": "16,64" if brief else "32,128,256",
+        "batches": "1,2" if brief else "1,2,8",
+        "gen_tokens": gen_tokens,
+        "reps": reps,
+    }
     unseen = seen | {"prompts": "32" if brief else "64,192,320", "batches": "1" if brief else "1,4"}
     sweep(folder / "seen", seen)
     inferometer("fit", folder / "seen", "--out", folder / "step_time.json")
     plan = folder / "plan.toml"
-    plan.write_text(POINTS_PLAN.format(model=MODEL, **{key: unseen[key] for key in ("prompts", "batches", "gen_tokens")}))
+    plan.write_text(
+        POINTS_PLAN.format(
+            model=MODEL, **{key: unseen[key] for key in ("prompts", "batches", "gen_tokens")}
+        )
+    )
     proof = ("verify", plan, "--out", folder / "proof", "--ledger", ledger)
     inferometer(*proof, "--seal-only")
     sweep(folder / "unseen", unseen)
@@ -95,13 +115,23 @@ def prove_points(folder, ledger, brief):
 
 def prove_server(folder, ledger, brief):
     """Sweep vLLM in process, fit, seal two rates of a server, start it, send the very same requests."""
-    seen = {"prompts": "32,128" if brief else "32,128,512", "batches": "1,2" if brief else "1,2,4,8", "gen_tokens": 8}
+    seen = {
+        "prompts": "32,128" if brief else "32,128,512",
+        "batches": "1,2" if brief else "1,2,4,8",
+        "gen_tokens": 8,
+    }
     reps = {"reps": 3 if brief else 5}
     sweep(folder / "seen", seen | reps, "--engine", "vllm", "--threads", 1, core=ENGINE_CORE)
     inferometer("fit", folder / "seen", "--out", folder / "step_time.json")
     (folder / "workload.toml").write_text(WORKLOAD)
     plan = folder / "plan.toml"
-    kv_bytes = 2 * find_model(MODEL).n_layers * find_model(MODEL).attention.n_kv_heads * find_model(MODEL).attention.head_dim * 4
+    kv_bytes = (
+        2
+        * find_model(MODEL).n_layers
+        * find_model(MODEL).attention.n_kv_heads
+        * find_model(MODEL).attention.head_dim
+        * 4
+    )
     plan.write_text(
         SERVER_PLAN.format(
             model=MODEL,
@@ -117,7 +147,13 @@ def prove_server(folder, ledger, brief):
     proof = ("verify", plan, "--out", folder / "proof", "--ledger", ledger)
     inferometer(*proof, "--seal-only")
     write_model(folder / "served", find_model(MODEL))
-    flags = ("--served-model-name", MODEL, "--no-enable-prefix-caching", "--max-model-len", MODEL_LEN)
+    flags = (
+        "--served-model-name",
+        MODEL,
+        "--no-enable-prefix-caching",
+        "--max-model-len",
+        MODEL_LEN,
+    )
     flags += ("--max-num-seqs", SEATS, "--max-num-batched-tokens", STEP_TOKENS)
     with vllm_server(folder / "served", *flags, core=ENGINE_CORE) as url:
         inferometer(*proof, "--url", url, core=CLIENT_CORE)
@@ -127,16 +163,26 @@ PARTS = {"points": prove_points, "server": prove_server}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], default=list(PARTS), help="points, server. [both]")
-    parser.add_argument("--folder", type=Path, default=Path("runs") / f"verify-here-{time.strftime('%Y%m%d')}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], default=list(PARTS), help="points, server. [both]"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs") / f"verify-here-{time.strftime('%Y%m%d')}"
+    )
     parser.add_argument("--ledger", type=Path, default=ROOT / "ledger" / "ledger.jsonl")
-    parser.add_argument("--brief", action="store_true", help="Try it out: into the folder's own ledger.")
+    parser.add_argument(
+        "--brief", action="store_true", help="Try it out: into the folder's own ledger."
+    )
     asked = parser.parse_args()
     for name in asked.parts or PARTS:
         began_s, folder = time.monotonic(), asked.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        PARTS[name](folder, asked.folder / "ledger.jsonl" if asked.brief else asked.ledger, asked.brief)
+        PARTS[name](
+            folder, asked.folder / "ledger.jsonl" if asked.brief else asked.ledger, asked.brief
+        )
         print(f"{name}: {time.monotonic() - began_s:.0f} s", flush=True)
 
 

@@ -1,4 +1,6 @@
-"""``vllm bench serve``, loaded once and run as often as a line with arguments comes in: its import takes longer than a short run.
+"""``vllm bench serve``, loaded once and run as often as a line with arguments comes in.
+
+Its import takes longer than a short run.
 
 For an interpreter that has vLLM. A line in is a JSON list of arguments, a line out ``done``.
 """

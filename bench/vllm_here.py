@@ -16,8 +16,17 @@ from inferometer.spec.config_writing import config_from_model
 ROOT = Path(__file__).parents[1]
 KV_GIB = 1
 UP_S, MAX_LIFE_S = 420, 3600
-QUIET = {"OMP_WAIT_POLICY": "passive", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", ENGINES_DIR: str(ROOT)}
-_SERVER = {"VLLM_CPU_KVCACHE_SPACE": str(KV_GIB), "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+QUIET = {
+    "OMP_WAIT_POLICY": "passive",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    ENGINES_DIR: str(ROOT),
+}
+_SERVER = {
+    "VLLM_CPU_KVCACHE_SPACE": str(KV_GIB),
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+}
 
 
 def vllm_python():
@@ -31,24 +40,56 @@ def write_model(folder, model):
     folder.mkdir(parents=True, exist_ok=True)
     words = {f"<{index}>": index for index in range(model.vocab_size)}
     parts = dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder"))
-    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, **parts}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        **parts,
+    }
     tokenizer["model"] = {"type": "WordLevel", "vocab": words, "unk_token": "<0>"}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "<0>", "eos_token": "<1>"}
-    for name, content in (("config", config_from_model(model, dtype="float32")), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": "<0>",
+        "eos_token": "<1>",
+    }
+    for name, content in (
+        ("config", config_from_model(model, dtype="float32")),
+        ("tokenizer", tokenizer),
+        ("tokenizer_config", settings),
+    ):
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
 @contextmanager
 def vllm_server(folder, *flags, core=None):
-    """The URL of a server of the model in ``folder``, up; on one ``core`` where that is said. It ends with the block, or in an hour."""
+    """The URL of a server of the model in ``folder``, up; on one ``core`` where that is said.
+
+    It ends with the block, or in an hour.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    line = [*(["taskset", "-c", core] if core else []), "timeout", str(MAX_LIFE_S), str(vllm_python())]
-    line += ["-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--load-format", "dummy", "--dtype", "float32"]
+    line = [
+        *(["taskset", "-c", core] if core else []),
+        "timeout",
+        str(MAX_LIFE_S),
+        str(vllm_python()),
+    ]
+    line += [
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "float32",
+    ]
     line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port), *map(str, flags)]
     log = folder / f"server-{port}.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(line, stdout=file, stderr=file, env=os.environ | QUIET | _SERVER, start_new_session=True)
+        process = subprocess.Popen(
+            line, stdout=file, stderr=file, env=os.environ | QUIET | _SERVER, start_new_session=True
+        )
     url = f"http://127.0.0.1:{port}"
     try:
         wait_until_up(url, process, log)
@@ -66,7 +107,9 @@ def wait_until_up(url, process, log):
     until_s = time.monotonic() + UP_S
     while not _is_up(url):
         if process.poll() is not None or time.monotonic() > until_s:
-            raise SystemExit(f"the server did not come up\n{log.read_text(errors='replace')[-3000:]}")
+            raise SystemExit(
+                f"the server did not come up\n{log.read_text(errors='replace')[-3000:]}"
+            )
         time.sleep(0.5)
 
 

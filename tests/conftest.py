@@ -1,4 +1,7 @@
-"""A gate must not be a lottery: in CI Hypothesis draws the same examples each time; at a desk it looks for new ones. Ctrl-C interrupts."""
+"""A gate must not be a lottery: in CI Hypothesis draws the same examples each time.
+
+At a desk it looks for new ones. Ctrl-C interrupts.
+"""
 
 import os
 import signal
@@ -18,8 +21,14 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible():
-    """Ctrl-C and a hang-up interrupt, also where the shell that started the tests has them ignored; children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    """Ctrl-C and a hang-up interrupt, also where the shell that started the tests has them ignored.
+
+    Children inherit that.
+    """
+    before = (
+        signal.signal(signal.SIGINT, signal.default_int_handler),
+        signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
     yield
     signal.signal(signal.SIGINT, before[0])
     signal.signal(signal.SIGHUP, before[1])

@@ -1,4 +1,7 @@
-"""Does the command line take what a message suggests? Whatever ``inferometer.suggestions`` builds during the tests is parsed here."""
+"""Does the command line take what a message suggests?
+
+Whatever ``inferometer.suggestions`` builds during the tests is parsed here.
+"""
 
 import functools
 import re
@@ -33,7 +36,9 @@ def commands_of(verb: str) -> list[click.Command]:
 def flags_of(verb: str) -> frozenset[str]:
     """Every flag that a verb takes."""
     parameters = [parameter for command in commands_of(verb) for parameter in command.params]
-    return frozenset({"--help"}).union(*(set(one.opts) | set(one.secondary_opts) for one in parameters))
+    return frozenset({"--help"}).union(
+        *(set(one.opts) | set(one.secondary_opts) for one in parameters)
+    )
 
 
 @functools.cache
@@ -44,18 +49,27 @@ def all_flags() -> frozenset[str]:
 def check_words(words: tuple[str, ...]) -> None:
     """Refuse what a shell or the verb's own parser would: another flag, a value of another type, too many words.
 
-    A suggestion of flags alone is checked against all verbs; ``command_line.run`` checks it against the verb that printed it.
+    A suggestion of flags alone is checked against all verbs; ``command_line.run`` checks it against
+    the verb that printed it.
     """
     assert tuple(shlex.split(shlex.join(words))) == words
     if words[0] != "inferometer":
-        unknown = [word for word in words if word.startswith("--") and word.partition("=")[0] not in all_flags()]
+        unknown = [
+            word
+            for word in words
+            if word.startswith("--") and word.partition("=")[0] not in all_flags()
+        ]
         assert not unknown, f"no verb takes {unknown}"
         return
     verb, *arguments = words[1:]
     if "--help" in arguments:
         assert verb in VERBS
         return
-    problems = [problem for command in commands_of(verb) if (problem := _problem(command, verb, arguments)) is not None]
+    problems = [
+        problem
+        for command in commands_of(verb)
+        if (problem := _problem(command, verb, arguments)) is not None
+    ]
     assert len(problems) < len(commands_of(verb)), f"{shlex.join(words)}: {problems}"
 
 
@@ -79,14 +93,22 @@ def _convert(parameter: click.Parameter, value: object, context: click.Context) 
     """Convert what was given as the verb would; whether a file is there is no matter of the suggestion."""
     given = value if isinstance(value, (list, tuple)) else [value]
     for one in given:
-        if isinstance(one, str) and not PLACEHOLDER.fullmatch(one) and not isinstance(parameter.type, click.Path):
+        if (
+            isinstance(one, str)
+            and not PLACEHOLDER.fullmatch(one)
+            and not isinstance(parameter.type, click.Path)
+        ):
             parameter.type.convert(one, parameter, context)
 
 
 def check_said(verb: str, text: str) -> None:
     """Of help, an error or a page: each flag is the verb's own, or one of a verb that its line names."""
     for line in text.splitlines():
-        own = {*re.findall(r"\b(?:inferometer|with|of) ([a-z]+)\b", line), *re.findall(r"\b([a-z]+) --", line), verb}
+        own = {
+            *re.findall(r"\b(?:inferometer|with|of) ([a-z]+)\b", line),
+            *re.findall(r"\b([a-z]+) --", line),
+            verb,
+        }
         own |= VERBS.keys() if verb in READERS else set()
         known = OF_OTHERS.union(*(flags_of(one) for one in own if one in VERBS))
         unknown = [flag for flag in FLAG.findall(line) if flag not in known]

@@ -8,7 +8,11 @@ import pytest
 from inferometer import errors
 from inferometer.errors import InferometerError
 
-CLASSES = [member for member in vars(errors).values() if inspect.isclass(member) and issubclass(member, InferometerError)]
+CLASSES = [
+    member
+    for member in vars(errors).values()
+    if inspect.isclass(member) and issubclass(member, InferometerError)
+]
 CODES = {
     "InferometerError": 1,
     "SpecError": 2,
@@ -35,8 +39,16 @@ def test_the_drawn_tree_is_the_real_one():
 @pytest.mark.parametrize("owner", CLASSES, ids=lambda owner: owner.__name__)
 def test_the_four_parts_are_told_in_order(owner):
     error = owner("batch = 0", where="--batch-sizes", allowed="1 or more", try_="--batch-sizes 1,2")
-    assert str(error) == "batch = 0\n  from: --batch-sizes\n  allowed: 1 or more\n  try: --batch-sizes 1,2"
-    assert (error.what, error.where, error.allowed, error.try_) == ("batch = 0", "--batch-sizes", "1 or more", "--batch-sizes 1,2")
+    assert (
+        str(error)
+        == "batch = 0\n  from: --batch-sizes\n  allowed: 1 or more\n  try: --batch-sizes 1,2"
+    )
+    assert (error.what, error.where, error.allowed, error.try_) == (
+        "batch = 0",
+        "--batch-sizes",
+        "1 or more",
+        "--batch-sizes 1,2",
+    )
 
 
 def test_parts_that_are_not_known_are_left_out():

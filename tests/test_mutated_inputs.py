@@ -1,4 +1,7 @@
-"""Does each reader answer or refuse what ``bench/bench_mutated_inputs.py`` makes of sound examples? A sample of it."""
+"""Does each reader answer or refuse what ``bench/bench_mutated_inputs.py`` makes of sound examples?
+
+A sample of it.
+"""
 
 import shutil
 import sys

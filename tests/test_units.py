@@ -46,11 +46,17 @@ def test_sizes(text, size_bytes):
     assert isinstance(found, int)
 
 
-@pytest.mark.parametrize("text", ["", "5", "ms", "five ms", "5 parsecs", "5GiB", "-5ms", "5ms 3", "nan s", "inf s"])
+@pytest.mark.parametrize(
+    "text", ["", "5", "ms", "five ms", "5 parsecs", "5GiB", "-5ms", "5ms 3", "nan s", "inf s"]
+)
 def test_what_is_no_duration_is_refused_with_an_example(text):
     with pytest.raises(SpecError) as caught:
         units.parse_duration_s(text, where="--slo")
-    assert (caught.value.where, caught.value.try_, caught.value.exit_code) == ("--slo", "5s" if text == "5" else "500ms", 2)
+    assert (caught.value.where, caught.value.try_, caught.value.exit_code) == (
+        "--slo",
+        "5s" if text == "5" else "500ms",
+        2,
+    )
     assert "ms" in caught.value.allowed
 
 
@@ -78,7 +84,9 @@ def test_exact_below_two_weeks(duration_ns):
 
 @given(st.floats(1e-9, 1e5), st.sampled_from(["ns", "us", "ms", "s", "min", "h"]))
 def test_scaling_a_duration_scales_what_is_parsed(number, unit):
-    assert units.parse_duration_s(f"{number!r}{unit}") == pytest.approx(number * units.parse_duration_s(f"1{unit}"))
+    assert units.parse_duration_s(f"{number!r}{unit}") == pytest.approx(
+        number * units.parse_duration_s(f"1{unit}")
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,14 +110,28 @@ def test_durations_for_people(duration_s, text):
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (36864, "36 KiB"), (3.375 * 2**30, "3.38 GiB"), (5 * 2**40, "5 TiB"), (2**50, "1024 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (36864, "36 KiB"),
+        (3.375 * 2**30, "3.38 GiB"),
+        (5 * 2**40, "5 TiB"),
+        (2**50, "1024 TiB"),
+    ],
 )
 def test_sizes_for_people(size_bytes, text):
     assert units.format_bytes(size_bytes) == text
 
 
 @pytest.mark.parametrize(
-    ("value_per_s", "text"), [(2e12, "2 TB/s"), (20.5e9, "20.5 GB/s"), (999, "999 B/s"), (3e15, "3 PB/s"), (3e18, "3000 PB/s")]
+    ("value_per_s", "text"),
+    [
+        (2e12, "2 TB/s"),
+        (20.5e9, "20.5 GB/s"),
+        (999, "999 B/s"),
+        (3e15, "3 PB/s"),
+        (3e18, "3000 PB/s"),
+    ],
 )
 def test_rates_for_people(value_per_s, text):
     assert units.format_rate(value_per_s, "B/s") == text
@@ -132,7 +154,9 @@ def test_numbers_for_people(value, text):
     assert units.format_number(value) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")]
+)
 def test_what_is_no_number_is_not_dressed_up(value, text):
     assert units.format_number(value) == text
 

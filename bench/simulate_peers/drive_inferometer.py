@@ -17,7 +17,11 @@ def main():
     run = {"kernel": simulate, "reference": simulate_plainly}[sys.argv[2]]
     settings = workload["settings"]
     names = ("num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
-    config = SchedulerConfig(**{name: settings[name] for name in names}, enable_prefix_caching=False, async_scheduling=False)
+    config = SchedulerConfig(
+        **{name: settings[name] for name in names},
+        enable_prefix_caching=False,
+        async_scheduling=False,
+    )
     costs = ("launch_s", "per_row_s", "per_context_token_s", "per_prefill_pair_s")
     cost = linear_cost(**{name: settings[name] for name in costs})
     columns = [workload[name] for name in ("arrival_ns", "prompt_tokens", "output_tokens")]
@@ -27,7 +31,16 @@ def main():
     simulation = run(requests, config, cost)
     cpu_s = time.process_time() - start_s
     done = simulation.requests.finished_ns
-    print(json.dumps({"cpu_s": cpu_s, "n_done": len(done), "n_steps": len(simulation.steps.start_ns), "ended_s": int(done.max()) / 1e9}))
+    print(
+        json.dumps(
+            {
+                "cpu_s": cpu_s,
+                "n_done": len(done),
+                "n_steps": len(simulation.steps.start_ns),
+                "ended_s": int(done.max()) / 1e9,
+            }
+        )
+    )
 
 
 main()

@@ -1,4 +1,7 @@
-"""Run sched-sim 0.2.1 over a workload: its chunked scheduler, driven as its own examples do. Runs in its environment."""
+"""Run sched-sim 0.2.1 over a workload: its chunked scheduler, driven as its own examples do.
+
+Runs in its environment.
+"""
 
 import json
 import sys
@@ -37,11 +40,18 @@ def main():
     settings = workload["settings"]
     profile = hardware(settings)
     scheduler = create_scheduler(
-        "chunked", profile, token_budget=settings["max_num_batched_tokens"], max_batch_size=settings["max_num_seqs"]
+        "chunked",
+        profile,
+        token_budget=settings["max_num_batched_tokens"],
+        max_batch_size=settings["max_num_seqs"],
     )
-    columns = zip(workload["arrival_ns"], workload["prompt_tokens"], workload["output_tokens"], strict=True)
+    columns = zip(
+        workload["arrival_ns"], workload["prompt_tokens"], workload["output_tokens"], strict=True
+    )
     requests = [
-        Request(request_id=str(i), arrived_at=arrival / 1e9, prompt_tokens=prompt, output_tokens=output)
+        Request(
+            request_id=str(i), arrived_at=arrival / 1e9, prompt_tokens=prompt, output_tokens=output
+        )
         for i, (arrival, prompt, output) in enumerate(columns)
     ]
     simulator = Simulator(profile, scheduler)
@@ -50,7 +60,16 @@ def main():
     metrics = simulator.run()
     cpu_s = time.process_time() - start_s
     ended_s = metrics.simulation_duration_s
-    print(json.dumps({"cpu_s": cpu_s, "n_done": metrics.completed_requests, "n_steps": metrics.total_iterations, "ended_s": ended_s}))
+    print(
+        json.dumps(
+            {
+                "cpu_s": cpu_s,
+                "n_done": metrics.completed_requests,
+                "n_steps": metrics.total_iterations,
+                "ended_s": ended_s,
+            }
+        )
+    )
 
 
 main()

@@ -1,4 +1,8 @@
-"""Run Vidur over a workload: its Sarathi scheduler and its metrics, step times by formula, not by its random forest. Runs where it is."""
+"""Run Vidur over a workload.
+
+Its Sarathi scheduler and its metrics, step times by formula, not by its random forest. Runs where
+it is.
+"""
 
 import csv
 import json
@@ -26,7 +30,11 @@ class AsOurs:
         settings = self._settings
         self.n_steps += 1
         context = sum(request.num_processed_tokens for request in batch.requests)
-        seconds = settings["launch_s"] + settings["per_row_s"] * batch.total_num_tokens + settings["per_context_token_s"] * context
+        seconds = (
+            settings["launch_s"]
+            + settings["per_row_s"] * batch.total_num_tokens
+            + settings["per_context_token_s"] * context
+        )
         return ExecutionTime(1, 1e3 * seconds, *[0] * 18)
 
 
@@ -39,7 +47,9 @@ def main():
         writer = csv.writer(trace)
         writer.writerow(["arrived_at", "num_prefill_tokens", "num_decode_tokens"])
         arrivals = (when / 1e9 for when in workload["arrival_ns"])
-        writer.writerows(zip(arrivals, workload["prompt_tokens"], workload["output_tokens"], strict=True))
+        writer.writerows(
+            zip(arrivals, workload["prompt_tokens"], workload["output_tokens"], strict=True)
+        )
     step_times = AsOurs(settings)
     ExecutionTimePredictorRegistry.get = classmethod(lambda *_, **__: step_times)
     scheduler = SarathiSchedulerConfig(
@@ -53,7 +63,9 @@ def main():
         SimulationConfig(
             log_level="warning",
             cluster_config=ClusterConfig(replica_scheduler_config=scheduler),
-            request_generator_config=TraceRequestGeneratorConfig(trace_file="trace.csv", max_tokens=settings["max_model_len"]),
+            request_generator_config=TraceRequestGeneratorConfig(
+                trace_file="trace.csv", max_tokens=settings["max_model_len"]
+            ),
             metrics_config=MetricsConfig(enable_chrome_trace=False, store_plots=False),
         )
     )
@@ -63,7 +75,12 @@ def main():
     cpu_s = time.process_time() - start_s
     n_done = sum(request.completed for request in requests)
     ended_s = float(max(request.completed_at for request in requests))
-    print(json.dumps({"cpu_s": cpu_s, "n_done": n_done, "n_steps": step_times.n_steps, "ended_s": ended_s}), flush=True)
+    print(
+        json.dumps(
+            {"cpu_s": cpu_s, "n_done": n_done, "n_steps": step_times.n_steps, "ended_s": ended_s}
+        ),
+        flush=True,
+    )
     os._exit(0)  # no plots
 
 

@@ -1,4 +1,7 @@
-"""Run vllm-sr-sim over a workload: a fleet of one GPU with a directly specified profile. Runs in its environment."""
+"""Run vllm-sr-sim over a workload: a fleet of one GPU with a directly specified profile.
+
+Runs in its environment.
+"""
 
 import json
 import math
@@ -31,18 +34,29 @@ def profile(workload):
 
 def main():
     workload = json.loads(Path(sys.argv[1]).read_text())
-    columns = zip(workload["arrival_ns"], workload["prompt_tokens"], workload["output_tokens"], strict=True)
+    columns = zip(
+        workload["arrival_ns"], workload["prompt_tokens"], workload["output_tokens"], strict=True
+    )
     requests = [
         (arrival / 1e9, Request(req_id=i, arrival_time=arrival / 1e9, l_in=prompt, l_out=output))
         for i, (arrival, prompt, output) in enumerate(columns)
     ]
-    pool = PoolConfig(pool_id="one", gpu=profile(workload), n_gpus=1, max_ctx=workload["settings"]["max_model_len"])
+    pool = PoolConfig(
+        pool_id="one",
+        gpu=profile(workload),
+        n_gpus=1,
+        max_ctx=workload["settings"]["max_model_len"],
+    )
     fleet = Fleet(FleetConfig(pools=[pool]))
     start_s = time.process_time()
     result = fleet.run(requests)
     cpu_s = time.process_time() - start_s
     ended_s = max(request.end_time for request in result.completed)
-    print(json.dumps({"cpu_s": cpu_s, "n_done": len(result.completed), "n_steps": None, "ended_s": ended_s}))
+    print(
+        json.dumps(
+            {"cpu_s": cpu_s, "n_done": len(result.completed), "n_steps": None, "ended_s": ended_s}
+        )
+    )
 
 
 main()

@@ -4,5 +4,3 @@ from inferometer.cli.main import main
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["main"]

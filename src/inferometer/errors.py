@@ -12,8 +12,9 @@ The tree (exit code behind each class)::
     │   └── OutOfRangeError         5   the question lies outside the model's valid box
     └── SizingError                 6   no decision is possible
 
-Verdicts are not errors: an objective that is missed exits 10, one that is undecided exits 11.
-A message has four parts: what is wrong with the value, where it came from, what is allowed, what to try.
+Verdicts are not errors: an objective that is missed exits 10, one that is undecided exits 11. A
+message has four parts: what is wrong with the value, where it came from, what is allowed, what to
+try.
 """
 
 from typing import ClassVar
@@ -31,7 +32,14 @@ class InferometerError(Exception):
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, what: str, *, where: str | None = None, allowed: str | None = None, try_: str | None = None) -> None:
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        allowed: str | None = None,
+        try_: str | None = None,
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where
@@ -43,7 +51,9 @@ class InferometerError(Exception):
         parts += [f"  from: {self.where}"] if self.where else []
         parts += [f"  allowed: {self.allowed}"] if self.allowed else []
         parts += [f"  try: {self.try_}"] if self.try_ else []
-        return "\n".join(part.replace("\n", "\n    ") for part in parts)  # no server's text can pass for a part of ours
+        return "\n".join(
+            part.replace("\n", "\n    ") for part in parts
+        )  # no server's text can pass for a part of ours
 
 
 class SpecError(InferometerError):
@@ -88,20 +98,3 @@ class SizingError(InferometerError):
     """No decision is possible from what was given."""
 
     exit_code: ClassVar[int] = 6
-
-
-__all__ = [
-    "COMMAND",
-    "EXIT_ANSWERED",
-    "EXIT_SLO_MISSED",
-    "EXIT_UNDECIDED",
-    "EngineError",
-    "InferometerError",
-    "MeasureError",
-    "ModelError",
-    "OutOfRangeError",
-    "RecordError",
-    "SizingError",
-    "SpecError",
-    "TooLargeError",
-]

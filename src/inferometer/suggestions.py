@@ -1,7 +1,10 @@
-"""Which command does a message suggest? It is built from words, so that a shell takes what is printed as it stands.
+"""Which command does a message suggest?
 
-Names that a server or a file chose are quoted here and nowhere else. ``tests/suggested.py`` parses whatever this file builds with the
-command line itself: a suggestion that a verb refuses fails the test in which it was made.
+It is built from words, so that a shell takes what is printed as it stands.
+
+Names that a server or a file chose are quoted here and nowhere else. ``tests/suggested.py`` parses
+whatever this file builds with the command line itself: a suggestion that a verb refuses fails the
+test in which it was made.
 """
 
 import shlex
@@ -27,6 +30,3 @@ def flags(*words: object) -> str:
 
 def _written(*words: str) -> str:
     return shlex.join(words)
-
-
-__all__ = ["command", "flags"]

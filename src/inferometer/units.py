@@ -1,7 +1,8 @@
 """Which units exist, and how is text turned into them and back?
 
-The only conversions in the code live here. Inside, durations are seconds (float) or nanoseconds (int64), sizes are
-exact bytes, shares are fractions from 0 to 1. Milliseconds, GiB and percent exist only in text.
+The only conversions in the code live here. Inside, durations are seconds (float) or nanoseconds
+(int64), sizes are exact bytes, shares are fractions from 0 to 1. Milliseconds, GiB and percent
+exist only in text.
 """
 
 import math
@@ -37,7 +38,8 @@ SUFFIXES: Final = (
     "_usd",
     "_s",
 )
-"""Endings that a public float's name may have, longest first. A load is requests per second or users: what it is stands beside it."""
+"""Endings that a public float's name may have, longest first. A load is requests per second or
+users: what it is stands beside it."""
 
 NS_PER_S: Final = 1_000_000_000
 MOST_S: Final = 1e9
@@ -58,7 +60,16 @@ _MOST_LETTERS: Final = 64
 """Of a quantity: the time to match one grows with its square."""
 _MOST_OTHERWISE: Final = 1e15
 
-_DURATION_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
+_DURATION_S: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
 _BYTES: Final = {
     "B": 1,
     "kB": 10**3,
@@ -90,10 +101,25 @@ def check_number(value: float, name: str, *, where: str | None) -> None:
     >>> check_number(8, "num_blocks", where="--set")
     """
     otherwise = MOST_COUNT if isinstance(value, int) else _MOST_OTHERWISE
-    most = next((most for ending, most in _MOST_BY_NAME.items() if name.rstrip("[0123456789]").endswith(ending)), otherwise)
+    most = next(
+        (
+            most
+            for ending, most in _MOST_BY_NAME.items()
+            if name.rstrip("[0123456789]").endswith(ending)
+        ),
+        otherwise,
+    )
     if not -most <= value <= most:
-        shown = f"{value:.6g}" if isinstance(value, float) else str(value) if abs(value) < 10**40 else "a number of more than 40 digits"
-        raise SpecError(f"{name} = {shown}", where=where, allowed=f"a finite number up to {format_limit(most)}")
+        shown = (
+            f"{value:.6g}"
+            if isinstance(value, float)
+            else str(value)
+            if abs(value) < 10**40
+            else "a number of more than 40 digits"
+        )
+        raise SpecError(
+            f"{name} = {shown}", where=where, allowed=f"a finite number up to {format_limit(most)}"
+        )
 
 
 def format_limit(most: float) -> str:
@@ -121,12 +147,16 @@ def ns_from_s(duration_s: float) -> int:
         They do not fit into int64.
     """
     if not abs(duration_s) < 2**62 / NS_PER_S:
-        raise SpecError(f"{duration_s:g} s", allowed=f"a finite time up to {2**62 / NS_PER_S:.2g} s")
+        raise SpecError(
+            f"{duration_s:g} s", allowed=f"a finite time up to {2**62 / NS_PER_S:.2g} s"
+        )
     return round(duration_s * NS_PER_S)
 
 
 def parse_duration_s(text: str, *, where: str | None = None) -> float:
-    """How many seconds does text such as ``500ms`` or ``2min`` say? A bare number is refused: its unit is a guess.
+    """How many seconds does text such as ``500ms`` or ``2min`` say?
+
+    A bare number is refused: its unit is a guess.
 
     Raises
     ------
@@ -172,7 +202,12 @@ def parse_bytes_per_s(text: str, *, where: str | None = None) -> float:
     """
     amount, per, unit = text.strip().rpartition("/")
     if not per or unit != "s":
-        raise SpecError(f"{text!r} is not a speed", where=where, allowed="a size per second, such as GB/s or Gbit/s", try_="50GB/s")
+        raise SpecError(
+            f"{text!r} is not a speed",
+            where=where,
+            allowed="a size per second, such as GB/s or Gbit/s",
+            try_="50GB/s",
+        )
     return _parse_quantity(amount, {**_BYTES, **_BITS}, kind="speed", example="50GB/s", where=where)
 
 
@@ -186,7 +221,12 @@ def format_duration(duration_s: float) -> str:
     """
     if duration_s < 0:
         return "-" + format_duration(-duration_s)
-    for limit_s, factor_ratio, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (10.0, 1e3, "ms"), (120.0, 1.0, "s")):
+    for limit_s, factor_ratio, unit in (
+        (1e-6, 1e9, "ns"),
+        (1e-3, 1e6, "µs"),
+        (10.0, 1e3, "ms"),
+        (120.0, 1.0, "s"),
+    ):
         if duration_s < limit_s:
             return f"{format_number(duration_s * factor_ratio)} {unit}"
     minutes = round(duration_s / 60)
@@ -265,40 +305,39 @@ def format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _parse_quantity(text: str, factors: dict[str, float] | dict[str, int], *, kind: str, example: str, where: str | None) -> float:
+def _parse_quantity(
+    text: str,
+    factors: dict[str, float] | dict[str, int],
+    *,
+    kind: str,
+    example: str,
+    where: str | None,
+) -> float:
     match = _QUANTITY.fullmatch(text) if len(text) <= _MOST_LETTERS else None
     if match is None:
         raise SpecError(
-            f"{text[:_MOST_LETTERS]!r} is not a {kind}", where=where, allowed=f"a number and a unit of {', '.join(factors)}", try_=example
+            f"{text[:_MOST_LETTERS]!r} is not a {kind}",
+            where=where,
+            allowed=f"a number and a unit of {', '.join(factors)}",
+            try_=example,
         )
     number, unit = match.groups()
     if unit not in factors:
         problem = f"unit {unit!r} of {text!r} is unknown" if unit else f"{text!r} has no unit"
         likely = f"{number}{'s' if 's' in factors else example.lstrip('0123456789.')}"
-        raise SpecError(problem, where=where, allowed=f"one of {', '.join(factors)}", try_=example if unit else likely)
+        raise SpecError(
+            problem,
+            where=where,
+            allowed=f"one of {', '.join(factors)}",
+            try_=example if unit else likely,
+        )
     value = float(number) * factors[unit]
     most = _MOST_OF_KIND[kind]
     if not value <= most:
-        raise SpecError(f"{text!r} is too much", where=where, allowed=f"up to {format_limit(most)} {_UNIT_OF_KIND[kind]}", try_=example)
+        raise SpecError(
+            f"{text!r} is too much",
+            where=where,
+            allowed=f"up to {format_limit(most)} {_UNIT_OF_KIND[kind]}",
+            try_=example,
+        )
     return value
-
-
-__all__ = [
-    "MOST_COUNT",
-    "MOST_S",
-    "NS_PER_S",
-    "SUFFIXES",
-    "check_number",
-    "format_bytes",
-    "format_count",
-    "format_duration",
-    "format_fraction",
-    "format_limit",
-    "format_number",
-    "format_rate",
-    "ns_from_s",
-    "parse_bytes",
-    "parse_bytes_per_s",
-    "parse_duration_s",
-    "s_from_ns",
-]

@@ -13,7 +13,10 @@ from inferometer.cli.main import VERBS, main
 
 
 def run(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command, run in a folder. An exception that is none of ours goes through: in a shell it would be a traceback."""
+    """The command, run in a folder.
+
+    An exception that is none of ours goes through: in a shell it would be a traceback.
+    """
     words = ["inferometer", *(str(argument) for argument in arguments)]
     stdout, stderr, exit_code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patched, contextlib.chdir(folder):
@@ -32,7 +35,11 @@ def _check_advice(arguments: tuple[object, ...], said: str) -> None:
     """Every flag in what is suggested is one that the verb takes."""
     verb = str(arguments[0]) if arguments else ""
     if verb in VERBS and "--json" not in arguments:
-        advice = [line for line in said.splitlines() if line.lstrip().startswith(("try: ", "NEXT", "THEN", "CAUTION"))]
+        advice = [
+            line
+            for line in said.splitlines()
+            if line.lstrip().startswith(("try: ", "NEXT", "THEN", "CAUTION"))
+        ]
         suggested.check_said(verb, "\n".join(advice))
 
 
@@ -40,7 +47,9 @@ def check_refused(outcome: subprocess.CompletedProcess[str], exit_code: int, *wo
     assert outcome.returncode == exit_code, outcome.stderr
     assert outcome.stdout == ""
     assert "Traceback" not in outcome.stderr
-    n_errors = sum(line.startswith(("inferometer: ", "Error: ")) for line in outcome.stderr.splitlines())
+    n_errors = sum(
+        line.startswith(("inferometer: ", "Error: ")) for line in outcome.stderr.splitlines()
+    )
     assert n_errors == 1, outcome.stderr
     assert "\n  from: " in outcome.stderr, outcome.stderr
     assert "\n  allowed: " in outcome.stderr or "\n  try: " in outcome.stderr, outcome.stderr

@@ -14,14 +14,28 @@ from inferometer.stats.estimate import Estimate
 
 VALUES = (2e-3, 8e-3, 4e-5, 1e-7, 6e-9, 3e-5, 2.0, 50e-3)
 LIMITS = {"max_num_seqs": 24, "max_num_batched_tokens": 1024, "n_kv_blocks": 2000}
-SWITCHES = {"enable_chunked_prefill": True, "enable_prefix_caching": False, "async_scheduling": True}
+SWITCHES = {
+    "enable_chunked_prefill": True,
+    "enable_prefix_caching": False,
+    "async_scheduling": True,
+}
 FRONT_END_S = VALUES[-1]
 
 
 def server_fit() -> ServerFit:
     pace = FirstPace(base_s=0.01, sequence_s=0.0, context_token_s=0.0, prompt_token_s=0.0)
     base = step_belief(pace, np.ones(3), None, EngineSpec(), None).base
-    estimates = [Estimate(value=v, low=0.9 * v, high=1.1 * v, confidence_fraction=0.9, n_samples=500, method="made") for v in VALUES]
+    estimates = [
+        Estimate(
+            value=v,
+            low=0.9 * v,
+            high=1.1 * v,
+            confidence_fraction=0.9,
+            n_samples=500,
+            method="made",
+        )
+        for v in VALUES
+    ]
     names = (*STEP_NAMES, "front_end_s")
     plain = {"low": None, "high": None, "told_by": "load", "said": "made by hand", "probe": None}
     return ServerFit(
@@ -31,8 +45,13 @@ def server_fit() -> ServerFit:
         engine=EngineSpec(engine="vllm"),
         block_tokens=16,
         max_model_len=4000,
-        knobs=tuple(KnobFit(name=name, value=value, **plain) for name, value in (LIMITS | SWITCHES).items()),
-        parameters=tuple(FittedParameter(name=n, estimate=e, told_by="data") for n, e in zip(names, estimates, strict=True)),
+        knobs=tuple(
+            KnobFit(name=name, value=value, **plain) for name, value in (LIMITS | SWITCHES).items()
+        ),
+        parameters=tuple(
+            FittedParameter(name=n, estimate=e, told_by="data")
+            for n, e in zip(names, estimates, strict=True)
+        ),
         covariance=tuple(tuple(row) for row in (0.02**2 * np.eye(len(names))).tolist()),
         base=plain_base(base),
         seen=SeenLoad(

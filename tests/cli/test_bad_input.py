@@ -1,6 +1,7 @@
 """Does every bad input end in one clear error: the right exit code, nothing on stdout, no traceback, nothing lost?
 
-The whole command line, in this process: what is refused is refused before an engine is started, so these tests are fast.
+The whole command line, in this process: what is refused is refused before an engine is started, so
+these tests are fast.
 """
 
 import json
@@ -45,7 +46,11 @@ def test_impossible_predictions(flags, words, tmp_path):
     ],
 )
 def test_impossible_sweeps(flags, words, tmp_path):
-    check_refused(run("sweep", "--model", "smollm2-135m", *DUMMY, *flags, "--out", "run", folder=tmp_path), 2, *words)
+    check_refused(
+        run("sweep", "--model", "smollm2-135m", *DUMMY, *flags, "--out", "run", folder=tmp_path),
+        2,
+        *words,
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -86,11 +91,15 @@ def test_the_configuration_that_the_others_spoil_is_good(tmp_path):
 
 @pytest.mark.parametrize("budget", ["abc", "5", "0s", "-5s"])
 def test_impossible_budgets(budget, tmp_path):
-    check_refused(run("quick", "smollm2-135m", *DUMMY, "--budget", budget, folder=tmp_path), 2, "--budget")
+    check_refused(
+        run("quick", "smollm2-135m", *DUMMY, "--budget", budget, folder=tmp_path), 2, "--budget"
+    )
 
 
 def test_a_catalogue_model_without_weights_says_how_to_go_on(tmp_path):
-    check_refused(run("sweep", "--model", "smollm2-135m", folder=tmp_path), 2, "--load-format dummy")
+    check_refused(
+        run("sweep", "--model", "smollm2-135m", folder=tmp_path), 2, "--load-format dummy"
+    )
 
 
 @pytest.fixture
@@ -149,7 +158,18 @@ def test_a_table_of_an_unknown_model_cannot_be_fitted_but_shown(tmp_path):
 def fitted(tmp_path: Path) -> Path:
     """A fit of somebody's table of a float16 GPU sweep."""
     shutil.copy(RECORDS / "t1_prompt_axis.csv", tmp_path / "table.csv")
-    facts = ("--model", "qwen2.5-3b", "--dtype", "float16", "--hardware", "a100_80gb_sxm", "--batch", 1, "--gen-tokens", 32)
+    facts = (
+        "--model",
+        "qwen2.5-3b",
+        "--dtype",
+        "float16",
+        "--hardware",
+        "a100_80gb_sxm",
+        "--batch",
+        1,
+        "--gen-tokens",
+        32,
+    )
     outcome = run("fit", "table.csv", *facts, folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     return tmp_path / "step_time.json"
@@ -157,16 +177,25 @@ def fitted(tmp_path: Path) -> Path:
 
 def test_a_fit_answers_only_for_what_was_fitted(fitted, tmp_path):
     asked = ("--fit", fitted, "--dtype", "float16")
-    check_refused(run("predict", "smollm2-135m", "--hardware", "a100_80gb_sxm", *asked, folder=tmp_path), 2, "--fit", "qwen2.5-3b")
+    check_refused(
+        run("predict", "smollm2-135m", "--hardware", "a100_80gb_sxm", *asked, folder=tmp_path),
+        2,
+        "--fit",
+        "qwen2.5-3b",
+    )
     folder = run("predict", "qwen2.5-3b", "--fit", tmp_path, folder=tmp_path)
     assert folder.returncode == 0, folder.stderr
     assert "float16 on NVIDIA A100 80GB" in folder.stdout
-    assert "TRUST  the fit does not state its engine" in folder.stdout, "a table of which nobody said what ran it"
+    assert "TRUST  the fit does not state its engine" in folder.stdout, (
+        "a table of which nobody said what ran it"
+    )
     assert "MBU of decode" not in folder.stdout
 
 
 def test_what_is_no_fit(tmp_path):
-    check_refused(run(*PREDICT, "--fit", "nothing.json", folder=tmp_path), 5, "nothing.json", "No such file")
+    check_refused(
+        run(*PREDICT, "--fit", "nothing.json", folder=tmp_path), 5, "nothing.json", "No such file"
+    )
     (tmp_path / "other.json").write_text("{}")
     check_refused(run(*PREDICT, "--fit", "other.json", folder=tmp_path), 5, "other.json")
 

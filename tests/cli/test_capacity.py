@@ -30,7 +30,8 @@ def capacity(*flags):
 
 def test_replicas_behind_a_router_carry_together_what_pooling_gives_them():
     one, dealt, pooled = (
-        json.loads(capacity("--json", *flags)) for flags in ((), ("--replicas", "3", "--router", "random"), ("--replicas", "3"))
+        json.loads(capacity("--json", *flags))
+        for flags in ((), ("--replicas", "3", "--router", "random"), ("--replicas", "3"))
     )
     assert (one["n_replicas"], one["router"]) == (1, None)
     assert (pooled["n_replicas"], pooled["router"]) == (3, "least-loaded")
@@ -47,21 +48,45 @@ def test_the_terminal_says_what_each_carries():
 
 def test_the_capacity_is_located_and_noise_is_an_interval_around_it():
     """The old search left a third between the loads that it showed, and called that undecided."""
-    found = json.loads(capacity("--json", "--resolution", "0.03", "--seed", "7", "--requests", "16000"))["levels"][0]["capacity"]
+    found = json.loads(
+        capacity("--json", "--resolution", "0.03", "--seed", "7", "--requests", "16000")
+    )["levels"][0]["capacity"]
     assert found["is_located"]
     assert found["kept_load"] <= found["located_load"] <= found["broken_load"]
     assert found["broken_load"] < 1.2 * found["kept_load"]
 
 
 def test_prompts_that_the_model_does_not_take_are_the_first_reason():
-    done = CliRunner().invoke(app, ["capacity", "phi-3-mini-4k", "--hardware", "mi300x", "--workload", "batch", "--slo", "ttft:p95<5s"])
+    done = CliRunner().invoke(
+        app,
+        [
+            "capacity",
+            "phi-3-mini-4k",
+            "--hardware",
+            "mi300x",
+            "--workload",
+            "batch",
+            "--slo",
+            "ttft:p95<5s",
+        ],
+    )
     assert isinstance(done.exception, SpecError)
     assert "prompts are too long for every replica" in done.exception.what
 
 
 def test_an_slo_that_a_lone_request_misses_is_missed_at_once_with_what_would_meet_it():
     done = CliRunner().invoke(
-        app, ["capacity", "phi-4-mini", "--hardware", "l40s", "--workload", "long-context", "--slo", "ttft:p95<500ms"]
+        app,
+        [
+            "capacity",
+            "phi-4-mini",
+            "--hardware",
+            "l40s",
+            "--workload",
+            "long-context",
+            "--slo",
+            "ttft:p95<500ms",
+        ],
     )
     text = " ".join(done.stdout.split())
     assert done.exit_code == 10
@@ -71,7 +96,9 @@ def test_an_slo_that_a_lone_request_misses_is_missed_at_once_with_what_would_mee
 
 
 def test_a_model_that_does_not_fit_names_the_smallest_tp_that_fits():
-    done = CliRunner().invoke(app, ["capacity", "llama-3.1-70b", "--hardware", "h100_sxm", "--slo", "ttft:p95<1s"])
+    done = CliRunner().invoke(
+        app, ["capacity", "llama-3.1-70b", "--hardware", "h100_sxm", "--slo", "ttft:p95<1s"]
+    )
     assert isinstance(done.exception, TooLargeError)
     assert (done.exception.exit_code, done.exception.try_) == (6, "--tp 2, the smallest that fits")
     predicted = CliRunner().invoke(app, ["predict", "llama-3.1-70b", "--hardware", "h100_sxm"])

@@ -1,4 +1,7 @@
-"""inferometer capacity URL against an emulated server: does it find what the simulator says, go on, and outlive the server's death?"""
+"""inferometer capacity URL against an emulated server.
+
+Does it find what the simulator says, go on, and outlive the server's death?
+"""
 
 import json
 import shutil
@@ -28,8 +31,15 @@ RESOLUTION = 0.6
 NEAR_RATIO = 1.6
 """Users are whole, and the emulator's clock is a busy machine's."""
 SOME_ANSWERS_BYTES = 20_000
-CONFIG = SchedulerConfig(num_blocks=2000, max_model_len=512, max_num_seqs=4, enable_prefix_caching=False)
-PLAN = EmulatorPlan(model_name="m", config=CONFIG, cost=step_cost.linear_cost(launch_s=6e-3), mean_output_tokens=None)
+CONFIG = SchedulerConfig(
+    num_blocks=2000, max_model_len=512, max_num_seqs=4, enable_prefix_caching=False
+)
+PLAN = EmulatorPlan(
+    model_name="m",
+    config=CONFIG,
+    cost=step_cost.linear_cost(launch_s=6e-3),
+    mean_output_tokens=None,
+)
 WORKLOAD = """
 n_requests = 400
 [arrivals]
@@ -55,7 +65,18 @@ class Searched(NamedTuple):
 
 
 def asked(url, folder):
-    flags = ("--workload", "short.toml", "--concurrency", "4", "--slo", SLO, "--probe-for", "1s", "--resolution", f"{RESOLUTION}")
+    flags = (
+        "--workload",
+        "short.toml",
+        "--concurrency",
+        "4",
+        "--slo",
+        SLO,
+        "--probe-for",
+        "1s",
+        "--resolution",
+        f"{RESOLUTION}",
+    )
     return run("capacity", url, "--model", "m", *flags, "--out", "found", "--json", folder=folder)
 
 
@@ -80,19 +101,32 @@ def simulated(folder):
 
     def probe(load, effort):
         plan = replay.draw_workload(at_load(spec, load, 200 * 2**effort)).plan
-        said = one_engine.simulate(workload_demand.demand_of(plan, CONFIG.block_size, has_contents=False), CONFIG, PLAN.cost)
-        made = simulated_run.simulated_run(said, CONFIG, run_id="", created_utc="", command=(), tool_version="")
+        said = one_engine.simulate(
+            workload_demand.demand_of(plan, CONFIG.block_size, has_contents=False),
+            CONFIG,
+            PLAN.cost,
+        )
+        made = simulated_run.simulated_run(
+            said, CONFIG, run_id="", created_utc="", command=(), tool_version=""
+        )
         return reading_of(made, judge_objective(made, objective))
 
     ends = {"start_load": 4.0, "lowest_load": 1.0, "highest_load": 256.0}
-    return find_capacity(probe, CapacityQuestion(kind="users", **ends, resolution_ratio=RESOLUTION, proof_effort=1))
+    return find_capacity(
+        probe, CapacityQuestion(kind="users", **ends, resolution_ratio=RESOLUTION, proof_effort=1)
+    )
 
 
 def test_the_bracket_is_around_what_the_simulator_says(searched):
     found, said = searched.capacity, simulated(searched.folder)
     assert said.is_resolved
     assert searched.outcome.returncode == (0 if found["is_resolved"] else 11)
-    assert said.kept_load / NEAR_RATIO <= found["kept_load"] < found["broken_load"] <= said.broken_load * NEAR_RATIO
+    assert (
+        said.kept_load / NEAR_RATIO
+        <= found["kept_load"]
+        < found["broken_load"]
+        <= said.broken_load * NEAR_RATIO
+    )
 
 
 def test_the_same_command_asks_nothing_again(searched):
@@ -100,7 +134,11 @@ def test_the_same_command_asks_nothing_again(searched):
     written_ns = [path.stat().st_mtime_ns for path in manifests]
     again = asked(searched.emulator.url, searched.folder)
     assert again.stdout == searched.outcome.stdout
-    assert again.stderr.count("had been made before") == len(searched.capacity["probes"]) == len(manifests)
+    assert (
+        again.stderr.count("had been made before")
+        == len(searched.capacity["probes"])
+        == len(manifests)
+    )
     assert [path.stat().st_mtime_ns for path in manifests] == written_ns
 
 
@@ -112,7 +150,9 @@ def test_a_server_that_dies_leaves_the_bracket_so_far(searched):
     is_over = threading.Event()
 
     def die():
-        while sum(log.stat().st_size for log in last.glob("raw/*")) < SOME_ANSWERS_BYTES and not is_over.wait(0.02):
+        while sum(
+            log.stat().st_size for log in last.glob("raw/*")
+        ) < SOME_ANSWERS_BYTES and not is_over.wait(0.02):
             pass
         searched.emulator.stop()
 
@@ -127,7 +167,10 @@ def test_a_server_that_dies_leaves_the_bracket_so_far(searched):
     assert outcome.returncode == 11, outcome.stderr
     assert found["why"].startswith("a probe failed: the load test is INVALID: ")
     assert found["probes"] == probes[:-1]
-    loads = {verdict: [one["offered_load"] for one in probes[:-1] if one["verdict"] == verdict] for verdict in ("met", "missed")}
+    loads = {
+        verdict: [one["offered_load"] for one in probes[:-1] if one["verdict"] == verdict]
+        for verdict in ("met", "missed")
+    }
     assert found["kept_load"] == max(loads["met"], default=None)
     assert found["broken_load"] == min(loads["missed"], default=None)
     assert not found["is_resolved"]

@@ -18,26 +18,59 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost
 
-CONFIG = SchedulerConfig(num_blocks=2000, max_model_len=2048, max_num_seqs=16, enable_prefix_caching=False)
+CONFIG = SchedulerConfig(
+    num_blocks=2000, max_model_len=2048, max_num_seqs=16, enable_prefix_caching=False
+)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """``runs/before`` and ``runs/after``, five runs each, the latter with steps a fifth longer; ``runs/a`` and ``runs/b``, one each."""
+    """``runs/before`` and ``runs/after``, five runs each, the latter with steps a fifth longer.
+
+    ``runs/a`` and ``runs/b``, one each.
+    """
     folder = tmp_path_factory.mktemp("compared")
-    for name, seeds, launch_s in (("before", range(5), 8e-3), ("after", range(5, 10), 9.6e-3), ("a", [20], 8e-3), ("b", [21], 8e-3)):
+    for name, seeds, launch_s in (
+        ("before", range(5), 8e-3),
+        ("after", range(5, 10), 9.6e-3),
+        ("a", [20], 8e-3),
+        ("b", [21], 8e-3),
+    ):
         for seed in seeds:
             rng = np.random.default_rng(seed)
             arrival_ns = np.cumsum(rng.exponential(0.2e9, 400)).astype(np.int64)
             requests = demand(arrival_ns, rng.integers(20, 200, 400), rng.integers(2, 100, 400))
-            cost = linear_cost(launch_s=launch_s, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6)
-            made = simulated_run(simulate(requests, CONFIG, cost), CONFIG, run_id=str(seed), created_utc="", command=(), tool_version="0")
-            write_run(folder / "runs" / name if name in {"a", "b"} else folder / "runs" / name / str(seed), made)
+            cost = linear_cost(
+                launch_s=launch_s, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6
+            )
+            made = simulated_run(
+                simulate(requests, CONFIG, cost),
+                CONFIG,
+                run_id=str(seed),
+                created_utc="",
+                command=(),
+                tool_version="0",
+            )
+            write_run(
+                folder / "runs" / name
+                if name in {"a", "b"}
+                else folder / "runs" / name / str(seed),
+                made,
+            )
     return folder
 
 
 def test_folders_of_runs_are_decided(runs):
-    outcome = run("compare", "runs/before", "runs/after", "--metric", "tpot_p50_s", "--margin", "0.05", folder=runs)
+    outcome = run(
+        "compare",
+        "runs/before",
+        "runs/after",
+        "--metric",
+        "tpot_p50_s",
+        "--margin",
+        "0.05",
+        folder=runs,
+    )
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith("ANSWER B is worse: tpot_p50_s B / A = 1.")
     assert "5 against 5 runs" in outcome.stdout
@@ -78,19 +111,31 @@ def loaded(tmp_path_factory):
         made = load_run(**how)
         judged = validity_of(made)
         assert (judged.verdict == "INVALID") == (name == "bad")
-        write_run(folder / name, replace(made, manifest=replace(made.manifest, run_id=name, validity=judged)))
+        write_run(
+            folder / name,
+            replace(made, manifest=replace(made.manifest, run_id=name, validity=judged)),
+        )
     return folder
 
 
 @pytest.mark.parametrize("words", [("good", "bad"), ("bad", "good")])
 def test_an_invalid_load_test_is_not_compared(words, loaded):
-    check_refused(run("compare", *words, folder=loaded), 3, "the load test is INVALID", "bad", "VALID or SUSPECT")
+    check_refused(
+        run("compare", *words, folder=loaded),
+        3,
+        "the load test is INVALID",
+        "bad",
+        "VALID or SUSPECT",
+    )
 
 
 def test_an_invalid_load_test_is_compared_by_force_and_named(loaded):
     outcome = run("compare", "good", "bad", "--force", folder=loaded)
     assert outcome.returncode in {0, 11}, outcome.stderr
-    assert "CAUTION INVALID load tests are compared, whose numbers are not the server's: bad" in outcome.stdout
+    assert (
+        "CAUTION INVALID load tests are compared, whose numbers are not the server's: bad"
+        in outcome.stdout
+    )
     assert "INVALID" not in run("compare", "good", "good", folder=loaded).stdout
 
 
@@ -98,7 +143,11 @@ def test_show_and_export_state_that_a_load_test_is_invalid(loaded, tmp_path):
     shown = run("show", "bad", folder=loaded)
     assert shown.returncode == 0, shown.stderr
     assert "INVALID" in shown.stdout
-    exported = run("export", "bad", "--format", "llm-d", "--out", tmp_path / "report.json", folder=loaded)
+    exported = run(
+        "export", "bad", "--format", "llm-d", "--out", tmp_path / "report.json", folder=loaded
+    )
     assert exported.returncode == 0, exported.stderr
-    said = json.loads((tmp_path / "report.json").read_text())["results"]["profiling"]["inferometer"]["validity"]
+    said = json.loads((tmp_path / "report.json").read_text())["results"]["profiling"][
+        "inferometer"
+    ]["validity"]
     assert said["verdict"] == read_run(loaded / "bad").manifest.validity.verdict == "INVALID"

@@ -1,4 +1,7 @@
-"""inferometer compare --ab against emulated servers: drawn order, the same requests for both, verdicts as often wrong as said."""
+"""inferometer compare --ab against emulated servers.
+
+Drawn order, the same requests for both, verdicts as often wrong as said.
+"""
 
 import json
 import os
@@ -47,8 +50,21 @@ name = "short"
 prompt_tokens = { kind = "uniform", low = 5, high = 40 }
 output_tokens = { kind = "uniform", low = 12, high = 20 }
 """
-# On a busy machine the client itself is late, and says so: the verdict asked for here is of servers 10 % apart.
-ASKED = ("--model", "m", "--workload", "short.toml", "--requests", "80", "--metric", "tpot_p50_s", "--force", "--out", "ab")
+# On a busy machine the client itself is late, and says so: the verdict asked for here is of servers
+# 10 % apart.
+ASKED = (
+    "--model",
+    "m",
+    "--workload",
+    "short.toml",
+    "--requests",
+    "80",
+    "--metric",
+    "tpot_p50_s",
+    "--force",
+    "--out",
+    "ab",
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,22 +81,57 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_a_server_that_is_a_tenth_slower_is_worse(urls, folder):
-    outcome = run("compare", "--ab", urls[0], urls[2], *ASKED, "--margin", "0.03", "--slo", "tpot:p50<1us", "--json", folder=folder)
+    outcome = run(
+        "compare",
+        "--ab",
+        urls[0],
+        urls[2],
+        *ASKED,
+        "--margin",
+        "0.03",
+        "--slo",
+        "tpot:p50<1us",
+        "--json",
+        folder=folder,
+    )
     assert outcome.returncode == 0, outcome.stderr
     answer = json.loads(outcome.stdout)
-    jsonschema.validate(answer, json.loads(run("schema", "compare", "--json", folder=folder).stdout)["schema"])
+    jsonschema.validate(
+        answer, json.loads(run("schema", "compare", "--json", folder=folder).stdout)["schema"]
+    )
     said = answer["comparison"]
-    assert (said["answer"]["verdict"], said["is_paired"], said["n_old"], said["n_new"]) == ("worse", True, 6, 6)
+    assert (said["answer"]["verdict"], said["is_paired"], said["n_old"], said["n_new"]) == (
+        "worse",
+        True,
+        6,
+        6,
+    )
     assert said["answer"]["ratio"]["value"] == pytest.approx(1.1, abs=0.05)
     assert [(one["side"], one["n_missed"]) for one in answer["promises"]] == [("A", 6), ("B", 6)]
     check_pairs(folder, outcome.stderr)
-    again = run("compare", "ab/a", "ab/b", "--paired", "--metric", "tpot_p50_s", "--margin", "0.03", "--force", "--json", folder=folder)
+    again = run(
+        "compare",
+        "ab/a",
+        "ab/b",
+        "--paired",
+        "--metric",
+        "tpot_p50_s",
+        "--margin",
+        "0.03",
+        "--force",
+        "--json",
+        folder=folder,
+    )
     assert json.loads(again.stdout)["comparison"] == said
 
 
 def check_pairs(folder, stderr):
     """Both sides of a pair got the same requests and words, each pair others, in the order that was announced."""
-    plans = {(side, pair): read_run(folder / "ab" / side / f"pair-{pair:02d}") for side in "ab" for pair in range(6)}
+    plans = {
+        (side, pair): read_run(folder / "ab" / side / f"pair-{pair:02d}")
+        for side in "ab"
+        for pair in range(6)
+    }
     seeds = [[plans[side, pair].manifest.load.workload.seed for pair in range(6)] for side in "ab"]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 6
@@ -90,30 +141,51 @@ def check_pairs(folder, stderr):
             assert (getattr(one.requests, column) == getattr(other.requests, column)).all()
         assert one.manifest.load.text_seed is None
         assert one.manifest.load.repeats_prompts
-    announced = next(line for line in stderr.splitlines() if "in the order" in line).split("in the order ")[1].split(";")[0].split()
-    begun = sorted(plans, key=lambda key: plans[key].manifest.created_utc + plans[key].manifest.ended_utc)
+    announced = (
+        next(line for line in stderr.splitlines() if "in the order" in line)
+        .split("in the order ")[1]
+        .split(";")[0]
+        .split()
+    )
+    begun = sorted(
+        plans, key=lambda key: plans[key].manifest.created_utc + plans[key].manifest.ended_utc
+    )
     assert "".join(announced).lower() == "".join(side for side, _ in begun)
     assert sorted(announced) == ["AB"] * 3 + ["BA"] * 3
 
 
 @pytest.mark.slow
 def test_the_same_server_twice_is_not_called_different(urls, folder):
-    outcome = run("compare", "--ab", urls[0], urls[1], *ASKED, "--margin", "0.1", "--json", folder=folder)
+    outcome = run(
+        "compare", "--ab", urls[0], urls[1], *ASKED, "--margin", "0.1", "--json", folder=folder
+    )
     assert outcome.returncode in {0, 11}, outcome.stderr
-    assert json.loads(outcome.stdout)["comparison"]["answer"]["verdict"] in {"equivalent", "undecided"}
+    assert json.loads(outcome.stdout)["comparison"]["answer"]["verdict"] in {
+        "equivalent",
+        "undecided",
+    }
 
 
 def request(url, seed=3):
     workload = msgspec.structs.replace(resolve_workload("chat"), seed=seed)
     load = LoadPlan(url=url, served_model="m", endpoint="chat", workload=workload)
-    return LoadRequest(load=load, secrets=Secrets(), metrics=source_of(load, Secrets()), limits=ClientLimits())
+    return LoadRequest(
+        load=load, secrets=Secrets(), metrics=source_of(load, Secrets()), limits=ClientLimits()
+    )
 
 
 def test_one_server_asked_in_two_ways_gets_other_words_in_the_same_rhythm(tmp_path):
-    pairs = Pairs(requests=(request("http://a"), request("http://a")), n_pairs=4, folder=tmp_path, objective=None)
+    pairs = Pairs(
+        requests=(request("http://a"), request("http://a")),
+        n_pairs=4,
+        folder=tmp_path,
+        objective=None,
+    )
     loads = [pairs.request(side, pair).load for pair in range(4) for side in range(2)]
     assert len({load.text_seed for load in loads}) == 8
-    assert [load.workload.seed for load in loads[::2]] == [load.workload.seed for load in loads[1::2]]
+    assert [load.workload.seed for load in loads[::2]] == [
+        load.workload.seed for load in loads[1::2]
+    ]
 
 
 @pytest.mark.parametrize("n_pairs", [6, 7, 12])
@@ -121,7 +193,9 @@ def test_each_side_comes_first_in_half_of_the_pairs(n_pairs, tmp_path):
     orders = set()
     for seed in range(20):
         one = request("http://a", seed)
-        order = Pairs(requests=(one, request("http://b")), n_pairs=n_pairs, folder=tmp_path, objective=None).first_sides
+        order = Pairs(
+            requests=(one, request("http://b")), n_pairs=n_pairs, folder=tmp_path, objective=None
+        ).first_sides
         assert sum(order) in {n_pairs // 2, n_pairs - n_pairs // 2}
         orders.add(order)
     assert len(orders) > 5, "drawn, not fixed"
@@ -150,10 +224,18 @@ def median_stay_s(rng, slow_ratio):
 def test_after_a_kill_the_same_command_goes_on_and_makes_the_half_pair_again(urls, folder):
     words = ["compare", "--ab", urls[0], urls[1], *ASKED, "--margin", "0.1"]
     child = subprocess.Popen(
-        [Path(sys.executable).parent / "inferometer", *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [Path(sys.executable).parent / "inferometer", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     try:
-        wait_for(lambda: (folder / "ab" / "a" / "pair-01" / "raw").exists() and (folder / "ab" / "b" / "pair-01" / "raw").exists())
+        wait_for(
+            lambda: (
+                (folder / "ab" / "a" / "pair-01" / "raw").exists()
+                and (folder / "ab" / "b" / "pair-01" / "raw").exists()
+            )
+        )
         os.kill(child.pid, signal.SIGKILL)
     finally:
         child.communicate(timeout=60)
@@ -185,15 +267,25 @@ def wait_for(is_there):
     ],
 )
 def test_impossible_questions(flags, exit_code, said, folder):
-    check_refused(run("compare", "--ab", "http://127.0.0.1:9", *ASKED, *flags, folder=folder), exit_code, said)
+    check_refused(
+        run("compare", "--ab", "http://127.0.0.1:9", *ASKED, *flags, folder=folder), exit_code, said
+    )
 
 
 def test_a_server_that_is_not_there(folder):
-    check_refused(run("compare", "--ab", "http://127.0.0.1:9", "http://127.0.0.1:9", *ASKED, folder=folder), 3, "nobody answers")
+    check_refused(
+        run("compare", "--ab", "http://127.0.0.1:9", "http://127.0.0.1:9", *ASKED, folder=folder),
+        3,
+        "nobody answers",
+    )
 
 
 def test_examples(folder):
-    lines = [line.strip() for line in command.epilog.splitlines() if line.strip().startswith("inferometer ")]
+    lines = [
+        line.strip()
+        for line in command.epilog.splitlines()
+        if line.strip().startswith("inferometer ")
+    ]
     assert len(lines) == 3
     for line in lines:
         outcome = run(*shlex.split(line)[1:], "--dry-run", folder=folder)
@@ -202,12 +294,41 @@ def test_examples(folder):
 
 
 def test_b_alone_has_its_own_body_model_and_headers(folder):
-    flags = ("--body", "top_k=1", "--body", "top_p=1", "--b-body", "top_k=2", "--header", "X-A: hush", "--b-header", "x-a: quiet")
+    flags = (
+        "--body",
+        "top_k=1",
+        "--body",
+        "top_p=1",
+        "--b-body",
+        "top_k=2",
+        "--header",
+        "X-A: hush",
+        "--b-header",
+        "x-a: quiet",
+    )
     with start(PLAN) as one:
-        outcome = run("compare", "--ab", one.url, *ASKED, "--requests", 10, "--repeats", 2, "--confidence", 0.5, *flags, folder=folder)
+        outcome = run(
+            "compare",
+            "--ab",
+            one.url,
+            *ASKED,
+            "--requests",
+            10,
+            "--repeats",
+            2,
+            "--confidence",
+            0.5,
+            *flags,
+            folder=folder,
+        )
     assert outcome.returncode in {0, 11}, outcome.stderr
     stored = [read_run(folder / "ab" / side / "pair-00").manifest for side in "ab"]
-    assert [one.load.extra_body for one in stored] == [(("top_k", "1"), ("top_p", "1")), (("top_k", "2"), ("top_p", "1"))]
+    assert [one.load.extra_body for one in stored] == [
+        (("top_k", "1"), ("top_p", "1")),
+        (("top_k", "2"), ("top_p", "1")),
+    ]
     assert [one.load.header_names for one in stored] == [("X-A",), ("x-a",)]
     for path in (folder / "ab").rglob("*"):
-        assert path.is_dir() or (b"hush" not in path.read_bytes() and b"quiet" not in path.read_bytes()), path
+        assert path.is_dir() or (
+            b"hush" not in path.read_bytes() and b"quiet" not in path.read_bytes()
+        ), path

@@ -8,7 +8,10 @@ import pytest
 from command_line import check_refused, run
 from test_examples import SCHEMAS, examples
 
-SIZE = shlex.split("size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus l40s --tp 1 --max-num-seqs 64 --max-num-batched-tokens 2048")
+SIZE = shlex.split(
+    "size llama-3.1-8b --rate 2 --slo 'ttft:p95<2s' --gpus l40s --tp 1 --max-num-seqs 64"
+    " --max-num-batched-tokens 2048"
+)
 FEW = ["--probe-requests", "100", "--jobs", "1"]
 
 
@@ -24,7 +27,14 @@ def sized(tmp_path_factory):
 
 def test_a_sizing_is_written_whole(sized):
     files = {path.name for path in (sized / "plan").iterdir()}
-    assert {"README.md", "plan.json", "vllm-serve.sh", "kubernetes.yaml", "prometheus-rules.yaml", "grafana-dashboard.json"} <= files
+    assert {
+        "README.md",
+        "plan.json",
+        "vllm-serve.sh",
+        "kubernetes.yaml",
+        "prometheus-rules.yaml",
+        "grafana-dashboard.json",
+    } <= files
     assert not [name for name in files if name.endswith(".tmp")]
     assert not (sized / "plan.tmp").exists()
     assert (sized / "plan" / "vllm-serve.sh").stat().st_mode & 0o111
@@ -34,8 +44,14 @@ def test_a_sizing_is_written_whole(sized):
 def test_what_is_there_is_kept_unless_asked(sized):
     before = (sized / "plan" / "README.md").read_bytes()
     check_refused(run(*SIZE, *FEW, "--out", "plan", folder=sized), 2, "not empty", "--force")
-    check_refused(run("deploy", "plan/plan.json", "--out", "plan/plan.json", folder=sized), 2, "this is a file")
-    check_refused(run("deploy", "plan/plan.json", "--out", "plan", folder=sized), 2, "not empty", "--force")
+    check_refused(
+        run("deploy", "plan/plan.json", "--out", "plan/plan.json", folder=sized),
+        2,
+        "this is a file",
+    )
+    check_refused(
+        run("deploy", "plan/plan.json", "--out", "plan", folder=sized), 2, "not empty", "--force"
+    )
     assert (sized / "plan" / "README.md").read_bytes() == before
 
 
@@ -47,7 +63,16 @@ def test_deploy_writes_the_same_folder_from_the_plan(sized):
 
 
 def test_the_prediction_can_be_sealed(sized):
-    outcome = run("verify", "plan/verify.toml", "--seal-only", "--out", "proof", "--ledger", "ledger.jsonl", folder=sized)
+    outcome = run(
+        "verify",
+        "plan/verify.toml",
+        "--seal-only",
+        "--out",
+        "proof",
+        "--ledger",
+        "ledger.jsonl",
+        folder=sized,
+    )
     assert outcome.returncode in {0, 11}, outcome.stderr
     assert (sized / "proof" / "seal.json").exists()
     assert (sized / "ledger.jsonl").read_text().count("\n") == 1
@@ -55,11 +80,21 @@ def test_the_prediction_can_be_sealed(sized):
 
 def test_wishes_are_in_the_files(sized):
     wishes = "--namespace llm --spare 1 --most 4 --surge 1 --model-claim weights "
-    wishes += "--node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
+    wishes += (
+        "--node-label pool=l40s --port 9000 --image mine:1 --served-name chat --model-source here"
+    )
     outcome = run("deploy", "plan/plan.json", "--out", "wishes", *shlex.split(wishes), folder=sized)
     assert outcome.returncode == 0, outcome.stderr
     objects = (sized / "wishes" / "kubernetes.yaml").read_text()
-    for said in ("namespace: llm", "pool: l40s", "image: mine:1", "minReplicas: 2", "maxUnavailable: 0", "claimName: weights", "'9000'"):
+    for said in (
+        "namespace: llm",
+        "pool: l40s",
+        "image: mine:1",
+        "minReplicas: 2",
+        "maxUnavailable: 0",
+        "claimName: weights",
+        "'9000'",
+    ):
         assert said in objects
     assert "exec vllm serve here" in (sized / "wishes" / "vllm-serve.sh").read_text()
     assert 'model_name="chat"' in (sized / "wishes" / "prometheus-rules.yaml").read_text()

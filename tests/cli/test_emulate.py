@@ -21,11 +21,17 @@ DEPLOYMENT = ("emulate", "smollm2-135m", "--hardware", "l4", "--port", "0")
 
 def test_it_serves_until_it_is_stopped(tmp_path):
     flags = ("--json", "--emission-log", str(tmp_path / "log"), "--served-model-name", "small")
-    with subprocess.Popen([BIN, *DEPLOYMENT, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [BIN, *DEPLOYMENT, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         said = process.stderr.readline()
         assert "answers as small on vLLM" in said
-        with closing(http.client.HTTPConnection(said.split()[0].removeprefix("http://"), timeout=20)) as line:
-            body = json.dumps({"model": "small", "prompt": "one", "max_tokens": 7, "ignore_eos": True})
+        with closing(
+            http.client.HTTPConnection(said.split()[0].removeprefix("http://"), timeout=20)
+        ) as line:
+            body = json.dumps(
+                {"model": "small", "prompt": "one", "max_tokens": 7, "ignore_eos": True}
+            )
             line.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
             assert json.loads(line.getresponse().read())["usage"]["completion_tokens"] == 7
         process.send_signal(signal.SIGINT)
@@ -35,7 +41,9 @@ def test_it_serves_until_it_is_stopped(tmp_path):
     assert set(answer) == set(ANSWER.__dataclass_fields__)
     assert (answer["n_requests"], answer["n_output_tokens"]) == (1, 7)
     assert answer["lateness_p50_s"] > 0
-    assert [request.output_tokens for request in read_emission_log(tmp_path / "log").requests] == [7]
+    assert [request.output_tokens for request in read_emission_log(tmp_path / "log").requests] == [
+        7
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Does every example in --help run, and does every --json answer obey its schema?
 
-The examples are the documentation: one that does not run is a bug. Those that measure or read what was measured run in
-the slow suite, in the order in which a newcomer would type them.
+The examples are the documentation: one that does not run is a bug. Those that measure or read what
+was measured run in the slow suite, in the order in which a newcomer would type them.
 """
 
 import json
@@ -30,7 +30,8 @@ NEEDS_A_PLAN = ("deploy",)
 NEEDS_A_SERVER = ("load", "verify")
 """Their examples are run by ``test_load.py`` and ``test_verify.py``, against emulated servers."""
 COMPARES_RUNS = ("compare",)
-"""Its examples name runs that ``test_compare.py`` makes, and are decided or not: exit codes 0 and 11."""
+"""Its examples name runs that ``test_compare.py`` makes, and are decided or not: exit codes 0
+and 11."""
 
 
 def examples(verb: str) -> list[str]:
@@ -44,7 +45,13 @@ def examples(verb: str) -> list[str]:
 def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(line)
     return subprocess.run(
-        [str(BIN / program), *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=600, env=dict(os.environ)
+        [str(BIN / program), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env=dict(os.environ),
     )
 
 
@@ -65,7 +72,8 @@ SMALLER = {
     "size": ("--executor", "inline", "--probe-requests", "200", "--time-limit", "3s"),
     "capacity": ("--probe-requests", "200", "--requests", "2000"),
 }
-"""In this process, of searches: fewer requests in a probe, and no processes of their own (``test_executor_options.py`` has those)."""
+"""In this process, of searches: fewer requests in a probe, and no processes of their own
+(``test_executor_options.py`` has those)."""
 
 
 def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -74,7 +82,10 @@ def run_here(line: str, *more: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def run_one_of_each(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The last example of a verb is a command of its own, as a newcomer types it; for the others its modules are imported here."""
+    """The last example of a verb is a command of its own, as a newcomer types it.
+
+    For the others its modules are imported here.
+    """
     is_last = line == examples(line.split()[1])[-1]
     return run(line, folder) if is_last else run_here(line, folder=folder)
 
@@ -87,7 +98,12 @@ def check_json(line: str, folder: Path) -> None:
     jsonschema.validate(json.loads(machine.stdout), schema)
 
 
-MEASURE_NOTHING = [verb for verb in VERBS if verb not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER + NEEDS_A_PLAN + IN_AND_OUT]
+MEASURE_NOTHING = [
+    verb
+    for verb in VERBS
+    if verb
+    not in MEASURES + READS_RUNS + COMPARES_RUNS + NEEDS_A_SERVER + NEEDS_A_PLAN + IN_AND_OUT
+]
 
 
 @pytest.mark.parametrize("line", [line for verb in MEASURE_NOTHING for line in examples(verb)])
@@ -128,13 +144,19 @@ PAGES = (README, *sorted(README.parent.glob("docs/*.md")))
 def documented() -> list[str]:
     """The whole commands of the documentation, those that stand for something in capitals apart."""
     lines = [
-        line for page in PAGES for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S) for line in block.splitlines()
+        line
+        for page in PAGES
+        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S)
+        for line in block.splitlines()
     ]
     words = [shlex.split(line, comments=True) for line in lines if line.startswith("inferometer ")]
     whole = [
         one
         for one in words
-        if one[1] in PURE and not any(re.fullmatch(r"[A-Z]+|…|.*\.(toml|json|jsonl|csv)|runs/.*", word) for word in one)
+        if one[1] in PURE
+        and not any(
+            re.fullmatch(r"[A-Z]+|…|.*\.(toml|json|jsonl|csv)|runs/.*", word) for word in one
+        )
     ]
     return [shlex.join(one) for one in whole]
 

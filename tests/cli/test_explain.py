@@ -14,7 +14,9 @@ SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 
 
 def explained(prompt_tokens, batch_size, seconds, *, phase="decode", label="a"):
-    parts = tuple(TimePart(name=name, duration_s=duration_s) for name, duration_s in seconds.items())
+    parts = tuple(
+        TimePart(name=name, duration_s=duration_s) for name, duration_s in seconds.items()
+    )
     measured = exact(sum(seconds.values()), method="a test")
     return Explained(
         run_label=label,
@@ -33,10 +35,17 @@ def test_the_largest_part_of_the_smallest_and_of_the_largest_point_is_the_answer
         explained(32, 1, {"launch": 0.03, "kv": 0.01}),
         explained(64, 1, {"launch": 0.02, "kv": 0.02}),
     ]
-    assert headline(rows) == "decode is mostly launch (75 % of 40 ms) at 32×1, kv (75 % of 40 ms) at 64×8"
+    assert (
+        headline(rows)
+        == "decode is mostly launch (75 % of 40 ms) at 32×1, kv (75 % of 40 ms) at 64×8"
+    )
     assert headline(rows[:1]) == "decode is mostly kv (75 % of 40 ms) at 64×8"
     two = [*rows[:1], replace(rows[1], run_label="b")]
-    assert headline(two) == "a: decode is mostly kv (75 % of 40 ms) at 64×8; b: decode is mostly launch (75 % of 40 ms) at 32×1"
+    assert (
+        headline(two)
+        == "a: decode is mostly kv (75 % of 40 ms) at 64×8; b: decode is mostly launch (75 % of 40"
+        " ms) at 32×1"
+    )
 
 
 def test_the_answer_stands_first():

@@ -15,7 +15,14 @@ from inferometer.records.imports.inferencex import read_inferencex
 
 
 def row(hardware, concurrency, ttft_s=1.0, tpot_s=1.0):
-    told = {"hw": hardware, "model": "meta-llama/Llama-3.1-8B", "framework": "vllm", "precision": "bf16", "tp": 1, "conc": concurrency}
+    told = {
+        "hw": hardware,
+        "model": "meta-llama/Llama-3.1-8B",
+        "framework": "vllm",
+        "precision": "bf16",
+        "tp": 1,
+        "conc": concurrency,
+    }
     rates = dict.fromkeys(("tput_per_gpu", "output_tput_per_gpu", "input_tput_per_gpu"), 100.0)
     return told | rates | {"isl": 300, "osl": 50, "median_ttft": ttft_s, "median_tpot": tpot_s}
 
@@ -24,13 +31,30 @@ def row(hardware, concurrency, ttft_s=1.0, tpot_s=1.0):
 def table(tmp_path):
     """Four loads on each of two devices, as their datasheets let expect."""
     path = tmp_path / "agg_made.json"
-    path.write_text(json.dumps([row(hardware, concurrency) for hardware in ("h100", "h200") for concurrency in (1, 4, 16, 64)]))
+    path.write_text(
+        json.dumps(
+            [
+                row(hardware, concurrency)
+                for hardware in ("h100", "h200")
+                for concurrency in (1, 4, 16, 64)
+            ]
+        )
+    )
     rows = []
     for load in published_loads(read_inferencex(path)).loads:
         steps = simulated(load)
         model = datasheet_step_time(load.model, load.engine, load.hardware, LIKELY)
-        seen = steps.schedule.seen(model.terms(steps.work).total_s[None], np.full(1, 5e-3), "median")
-        rows.append(row(load.hardware.hardware_id, load.load.concurrency, float(seen.ttft_s[0]), float(seen.tpot_s[0])))
+        seen = steps.schedule.seen(
+            model.terms(steps.work).total_s[None], np.full(1, 5e-3), "median"
+        )
+        rows.append(
+            row(
+                load.hardware.hardware_id,
+                load.load.concurrency,
+                float(seen.ttft_s[0]),
+                float(seen.tpot_s[0]),
+            )
+        )
     path.write_text(json.dumps(rows))
     return path
 
@@ -44,13 +68,36 @@ def test_its_rows_become_a_model_that_is_simulated_with(table, tmp_path):
     assert {error.n_points for error in model.held_out} == {4}
     assert model.front_end_s is not None
     said = " ".join(outcome.stdout.split())
-    assert said.startswith("ANSWER llama-3.1-8b on NVIDIA H200 SXM 141GB (vllm): a prefill of 301 tokens ")
+    assert said.startswith(
+        "ANSWER llama-3.1-8b on NVIDIA H200 SXM 141GB (vllm): a prefill of 301 tokens "
+    )
     assert "; error on points held out: " in said
     assert "NEXT" in outcome.stdout
-    asked = ("--fit", "made.json", "--hardware", "h200_sxm", "--concurrency", 16, "--requests", 100, "--json")
+    asked = (
+        "--fit",
+        "made.json",
+        "--hardware",
+        "h200_sxm",
+        "--concurrency",
+        16,
+        "--requests",
+        100,
+        "--json",
+    )
     simulated_run = run("simulate", "llama-3.1-8b", *asked, folder=tmp_path)
     assert simulated_run.returncode == 0, simulated_run.stderr
-    other = run("fit", table, "--hardware", "h200_sxm", "--tp", 2, "--out", "two.json", "--json", folder=tmp_path)
+    other = run(
+        "fit",
+        table,
+        "--hardware",
+        "h200_sxm",
+        "--tp",
+        2,
+        "--out",
+        "two.json",
+        "--json",
+        folder=tmp_path,
+    )
     assert json.loads(other.stdout)["model"]["engine"]["tensor_parallel_size"] == 2
 
 
@@ -58,7 +105,10 @@ def test_a_device_without_rows_is_told_by_others(table, tmp_path):
     outcome = run("fit", table, "--hardware", "b200_sxm", "--out", "other.json", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
     model = load_step_time_model(tmp_path / "other.json")
-    assert model.trained_on.hardware == "NVIDIA B200 SXM (HGX/DGX) (vllm, told by NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
+    assert (
+        model.trained_on.hardware
+        == "NVIDIA B200 SXM (HGX/DGX) (vllm, told by NVIDIA H100 SXM5 80GB, NVIDIA H200 SXM 141GB)"
+    )
 
 
 def test_the_same_points_as_lines(table, tmp_path):
@@ -66,27 +116,60 @@ def test_the_same_points_as_lines(table, tmp_path):
     lines = [",".join(rows[0]), *(",".join(str(value) for value in one.values()) for one in rows)]
     (tmp_path / "points.csv").write_text("\n".join(lines))
     asked = ("--model", "llama-3.1-8b", "--hardware", "h200_sxm", "--json")
-    of_lines, of_objects = (json.loads(run("fit", name, *asked, folder=tmp_path).stdout) for name in ("points.csv", table))
+    of_lines, of_objects = (
+        json.loads(run("fit", name, *asked, folder=tmp_path).stdout)
+        for name in ("points.csv", table)
+    )
     assert of_lines["model"]["parameters"] == of_objects["model"]["parameters"]
 
 
 def test_several_kinds_of_rows_are_named(table, tmp_path):
-    check_refused(run("fit", table, folder=tmp_path), 2, "several kinds", "--hardware h100_sxm", "--hardware h200_sxm", "(4 rows)")
-    check_refused(run("fit", table, "--framework", "sglang", folder=tmp_path), 2, "no such rows", "--framework vllm")
-    check_refused(run("fit", table, "--model", "qwen3-32b", folder=tmp_path), 2, "no such rows", "--model llama-3.1-8b")
+    check_refused(
+        run("fit", table, folder=tmp_path),
+        2,
+        "several kinds",
+        "--hardware h100_sxm",
+        "--hardware h200_sxm",
+        "(4 rows)",
+    )
+    check_refused(
+        run("fit", table, "--framework", "sglang", folder=tmp_path),
+        2,
+        "no such rows",
+        "--framework vllm",
+    )
+    check_refused(
+        run("fit", table, "--model", "qwen3-32b", folder=tmp_path),
+        2,
+        "no such rows",
+        "--model llama-3.1-8b",
+    )
 
 
 def test_rows_that_cannot_be_simulated_are_counted(table, tmp_path):
     rows = json.loads(table.read_text())
     failed = [one | {"median_tpot": None} for one in rows[:2]]
     (tmp_path / "failed.json").write_text(json.dumps([*failed, rows[2] | {"disagg": True}]))
-    check_refused(run("fit", "failed.json", folder=tmp_path), 2, "no row can be simulated", "2 no latencies", "1 prefill and decode apart")
+    check_refused(
+        run("fit", "failed.json", folder=tmp_path),
+        2,
+        "no row can be simulated",
+        "2 no latencies",
+        "1 prefill and decode apart",
+    )
     (tmp_path / "few.json").write_text(json.dumps([*failed, *rows[2:4]]))
     check_refused(run("fit", "few.json", folder=tmp_path), 5, "2 loads")
-    (tmp_path / "lacking.json").write_text(json.dumps([{name: value for name, value in rows[0].items() if name != "conc"}]))
+    (tmp_path / "lacking.json").write_text(
+        json.dumps([{name: value for name, value in rows[0].items() if name != "conc"}])
+    )
     check_refused(run("fit", "lacking.json", folder=tmp_path), 4, "conc")
     (tmp_path / "lacking.csv").write_text("backend,model_path,system\nvllm,some,h100_sxm\n")
-    check_refused(run("fit", "lacking.csv", "--model", "llama-3.1-8b", folder=tmp_path), 4, "concurrency", "tpot_ms")
+    check_refused(
+        run("fit", "lacking.csv", "--model", "llama-3.1-8b", folder=tmp_path),
+        4,
+        "concurrency",
+        "tpot_ms",
+    )
 
 
 def test_a_file_without_points_is_refused(tmp_path):

@@ -18,14 +18,20 @@ KNOWN = f"{LIMITS},enable_prefix_caching=on,enable_chunked_prefill=on,async_sche
 
 @pytest.fixture
 def folder(tmp_path):
-    """A real run, and the same with answers that stall for no reason that a server has; neither holds its server's configuration."""
+    """A real run, and the same with answers that stall for no reason that a server has.
+
+    Neither holds its server's configuration.
+    """
     real = read_llmservingsim(REAL).run
     bare = replace(real, manifest=replace(real.manifest, engine=None))
     write_run(tmp_path / "real", real)
     table, rng = real.requests, np.random.default_rng(3)
     stall_ns = (rng.random(300) ** 3 * 200e9).astype(np.int64)
     first_ns = table.sent_ns + (rng.random(300) * 30e9).astype(np.int64)
-    stalled = table._replace(first_token_ns=first_ns, finished_ns=first_ns + (table.finished_ns - table.first_token_ns) + stall_ns)
+    stalled = table._replace(
+        first_token_ns=first_ns,
+        finished_ns=first_ns + (table.finished_ns - table.first_token_ns) + stall_ns,
+    )
     write_run(tmp_path / "stalled", replace(bare, requests=stalled))
     return tmp_path
 
@@ -38,7 +44,17 @@ def test_a_fit_far_from_the_requests_is_undecided_and_not_written(folder):
     assert "ANSWER UNDECIDED" in found.stdout
     assert "times what is expected" in found.stdout
     assert "--workload FILE" in found.stdout
-    as_json = run("fit", "--load", "stalled", "--known", KNOWN, "--out", "server.json", "--json", folder=folder)
+    as_json = run(
+        "fit",
+        "--load",
+        "stalled",
+        "--known",
+        KNOWN,
+        "--out",
+        "server.json",
+        "--json",
+        folder=folder,
+    )
     answer = json.loads(as_json.stdout)
     assert (as_json.returncode, answer["model_file"], answer["server"]) == (11, None, None)
     assert answer["refusal"]["scatter_ratio"] > 5
@@ -50,11 +66,30 @@ def test_a_fit_reports_its_residual_and_takes_the_configuration(folder):
     assert found.returncode == 0, found.stderr
     assert "TRUST  simulated again, the mean TPOT of like requests is off by" in found.stdout
     assert "256 concurrent sequences, 2,587 KV blocks, 2,048 tokens per step" in found.stdout
-    assert "CAUTION the residual is large: prompts that begin alike (--workload FILE)" in found.stdout
+    assert (
+        "CAUTION the residual is large: prompts that begin alike (--workload FILE)" in found.stdout
+    )
 
 
 def test_what_contradicts_the_record_is_refused(folder):
-    check_refused(run("fit", "--load", "real", "--known", "num_gpu_blocks=100", folder=folder), 2, "num_gpu_blocks = 100", "2588")
-    check_refused(run("fit", "--load", "real", "--workload", "512x16", folder=folder), 2, "the prompts of 512x16 are not those of")
-    check_refused(run("fit", "real", "--known", "max_num_seqs=4", folder=folder), 2, "--known without load tests")
-    check_refused(run("fit", "--load", "stalled", "--known", "max_num_seqs=8", folder=folder), 5, "max_num_seqs = 8 cannot be")
+    check_refused(
+        run("fit", "--load", "real", "--known", "num_gpu_blocks=100", folder=folder),
+        2,
+        "num_gpu_blocks = 100",
+        "2588",
+    )
+    check_refused(
+        run("fit", "--load", "real", "--workload", "512x16", folder=folder),
+        2,
+        "the prompts of 512x16 are not those of",
+    )
+    check_refused(
+        run("fit", "real", "--known", "max_num_seqs=4", folder=folder),
+        2,
+        "--known without load tests",
+    )
+    check_refused(
+        run("fit", "--load", "stalled", "--known", "max_num_seqs=8", folder=folder),
+        5,
+        "max_num_seqs = 8 cannot be",
+    )

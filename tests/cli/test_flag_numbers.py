@@ -20,7 +20,11 @@ def numeric_flags():
     with click.Context(app) as context:
         for verb in VERBS:
             command = app.get_command(context, verb)
-            yield from ((verb, max(one.opts, key=len)) for one in command.params if isinstance(one.type, NUMBERS))
+            yield from (
+                (verb, max(one.opts, key=len))
+                for one in command.params
+                if isinstance(one.type, NUMBERS)
+            )
 
 
 @pytest.mark.parametrize(("verb", "flag"), [*numeric_flags()])
@@ -40,10 +44,22 @@ SHARED = {"num_blocks": 1000, "max_model_len": 4096}
     ("engine", "own", "name"),
     [
         ("vllm", {"swap_bytes_per_s": "nan"}, "swap_bytes_per_s"),
-        ("vllm", {"preemption_mode": "swap", "kv_block_bytes": "1000", "swap_bytes_per_s": "nan"}, "swap_bytes_per_s"),
+        (
+            "vllm",
+            {"preemption_mode": "swap", "kv_block_bytes": "1000", "swap_bytes_per_s": "nan"},
+            "swap_bytes_per_s",
+        ),
         ("vllm", {"watermark_fraction": "nan"}, "watermark_fraction"),
-        ("vllm", {"num_speculative_tokens": "100000", "acceptance_fraction": "1"}, "num_speculative_tokens"),
-        ("vllm", {"num_speculative_tokens": "2000000000", "max_num_batched_tokens": "2100000000"}, "num_speculative_tokens"),
+        (
+            "vllm",
+            {"num_speculative_tokens": "100000", "acceptance_fraction": "1"},
+            "num_speculative_tokens",
+        ),
+        (
+            "vllm",
+            {"num_speculative_tokens": "2000000000", "max_num_batched_tokens": "2100000000"},
+            "num_speculative_tokens",
+        ),
         ("vllm", {"num_blocks": "99999999999"}, "num_blocks"),
         ("static", {"max_wait_ns": "9999999999999999999"}, "max_wait_ns"),
         ("sglang", {"schedule_conservativeness_ratio": "nan"}, "schedule_conservativeness_ratio"),
@@ -60,15 +76,23 @@ def test_numbers_of_knobs(engine, own, name):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"arrivals": {"rate_per_s": 1e-9}, "seed": 1}, ("only 0 of 2000 requests ever come", "a higher rate_per_s")),
-        ({"arrivals": {"rate_per_s": 1e-9}, "seed": 0}, ("only 1 of 2000 requests ever come", "n_requests = 1")),
+        (
+            {"arrivals": {"rate_per_s": 1e-9}, "seed": 1},
+            ("only 0 of 2000 requests ever come", "a higher rate_per_s"),
+        ),
+        (
+            {"arrivals": {"rate_per_s": 1e-9}, "seed": 0},
+            ("only 1 of 2000 requests ever come", "n_requests = 1"),
+        ),
         ({"arrivals": {"rate_per_s": 1e-300}}, ("arrivals.rate_per_s", "from 1e-09")),
         ({"arrivals": {"rate_per_s": 5e-324}}, ("arrivals.rate_per_s", "from 1e-09")),
     ],
 )
 def test_tiny_rates(changes, words):
     with pytest.raises(SpecError) as caught:
-        draw_workload(with_changes(resolve_workload("chat"), changes | {"n_requests": 2000}, where="--rate"))
+        draw_workload(
+            with_changes(resolve_workload("chat"), changes | {"n_requests": 2000}, where="--rate")
+        )
     assert all(word in str(caught.value) for word in words), caught.value
 
 
@@ -76,7 +100,9 @@ def test_speeding_up_a_trace_beyond_reason(tmp_path):
     path = tmp_path / "trace.jsonl"
     path.write_text('{"timestamp": 27, "input_length": 10, "output_length": 5}\n')
     with pytest.raises(SpecError, match="speed_up_ratio"):
-        with_changes(resolve_workload(str(path)), {"replay": {"speed_up_ratio": 1e-300}}, where="--speed-up")
+        with_changes(
+            resolve_workload(str(path)), {"replay": {"speed_up_ratio": 1e-300}}, where="--speed-up"
+        )
 
 
 @pytest.mark.parametrize("arrivals", [None, {"kind": "trace"}])

@@ -8,7 +8,7 @@ import pytest
 from command_line import check_refused, run
 from test_examples import check, check_json, examples, run_one_of_each
 
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 
 RESULTS = Path(__file__).parents[1] / "records" / "imports" / "results"
 
@@ -18,7 +18,9 @@ def folder(tmp_path):
     """The files and the run that the examples name."""
     shutil.copy(RESULTS / "vllm-bench-detailed.json", tmp_path / "bench-result.json")
     shutil.copy(RESULTS / "aiperf-requests.jsonl", tmp_path / "profile_export.jsonl")
-    assert run("import", "bench-result.json", "--out", "runs/example", folder=tmp_path).returncode == 0
+    assert (
+        run("import", "bench-result.json", "--out", "runs/example", folder=tmp_path).returncode == 0
+    )
     return tmp_path
 
 
@@ -32,7 +34,10 @@ def test_examples(line, folder):
 
 
 def test_several_files_at_once_go_into_folders_of_their_own(tmp_path):
-    files = [RESULTS / name for name in ("vllm-bench-detailed.json", "guidellm.json", "inference-perf-requests.json")]
+    files = [
+        RESULTS / name
+        for name in ("vllm-bench-detailed.json", "guidellm.json", "inference-perf-requests.json")
+    ]
     outcome = run("import", *files, "--out", "runs", "--json", folder=tmp_path)
     answer = json.loads(outcome.stdout)
     folders = [tmp_path / one["folder"] for file in answer["files"] for one in file["runs"]]
@@ -43,12 +48,25 @@ def test_several_files_at_once_go_into_folders_of_their_own(tmp_path):
 def test_text_says_what_the_tool_means(tmp_path):
     outcome = run("import", RESULTS / "guidellm.json", folder=tmp_path)
     assert outcome.returncode == 0
-    for word in ("guidellm", "time_per_output_token_ms", "normalized_tpot", "12 requests", "concurrency 3", "--out"):
+    for word in (
+        "guidellm",
+        "time_per_output_token_ms",
+        "normalized_tpot",
+        "12 requests",
+        "concurrency 3",
+        "--out",
+    ):
         assert word in outcome.stdout.replace("\n", " "), outcome.stdout
 
 
 def test_a_published_table_is_counted(tmp_path):
-    data = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11" / "agg_dsr1_1k1k.json"
+    data = (
+        Path(__file__).parents[3]
+        / "shared"
+        / "data"
+        / "inferencemax-official-2025-11"
+        / "agg_dsr1_1k1k.json"
+    )
     if not data.exists():
         pytest.skip("the published data is not here")
     answer = json.loads(run("import", data, "--json", folder=tmp_path).stdout)
@@ -57,27 +75,78 @@ def test_a_published_table_is_counted(tmp_path):
 
 def test_what_cannot_be_imported_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
-    check_refused(run("import", "other.json", folder=tmp_path), 4, "no format that is known", "other.json", "AIPerf")
+    check_refused(
+        run("import", "other.json", folder=tmp_path),
+        4,
+        "no format that is known",
+        "other.json",
+        "AIPerf",
+    )
     check_refused(run("import", "absent.json", folder=tmp_path), 4, "cannot be read", "absent.json")
     summary = RESULTS / "aiperf-summary.json"
-    check_refused(run("import", summary, "--out", "x", folder=tmp_path), 4, "no run to write", "profile_export.jsonl")
+    check_refused(
+        run("import", summary, "--out", "x", folder=tmp_path),
+        4,
+        "no run to write",
+        "profile_export.jsonl",
+    )
     detailed = RESULTS / "vllm-bench-detailed.json"
-    check_refused(run("import", detailed, detailed, "--out", "x", folder=tmp_path), 4, "the same run")
+    check_refused(
+        run("import", detailed, detailed, "--out", "x", folder=tmp_path), 4, "the same run"
+    )
     check_refused(run("import", folder=tmp_path), 2, "FILE")
 
 
 def test_what_cannot_be_exported_is_refused(folder):
     (folder / "there.json").write_text("mine")
-    check_refused(run("export", "runs/example", "--format", "llm-d", "--out", "there.json", folder=folder), 4, "there already")
+    check_refused(
+        run("export", "runs/example", "--format", "llm-d", "--out", "there.json", folder=folder),
+        4,
+        "there already",
+    )
     assert (folder / "there.json").read_text() == "mine"
-    check_refused(run("export", "runs/none", "--format", "csv", "--out", "x.csv", folder=folder), 4, "runs/none")
-    check_refused(run("export", "runs/example", "--format", "xml", "--out", "x", folder=folder), 2, "xml")
-    check_refused(run("export", "runs/example", "--format", "csv", "--out", "no/such/x.csv", folder=folder), 4, "no/such")
-    check_refused(run("export", "runs/example", "--format", "llm-d", "--out", "x", "--slo", "ttft:p95<5", folder=folder), 2, "has no unit")
+    check_refused(
+        run("export", "runs/none", "--format", "csv", "--out", "x.csv", folder=folder),
+        4,
+        "runs/none",
+    )
+    check_refused(
+        run("export", "runs/example", "--format", "xml", "--out", "x", folder=folder), 2, "xml"
+    )
+    check_refused(
+        run("export", "runs/example", "--format", "csv", "--out", "no/such/x.csv", folder=folder),
+        4,
+        "no/such",
+    )
+    check_refused(
+        run(
+            "export",
+            "runs/example",
+            "--format",
+            "llm-d",
+            "--out",
+            "x",
+            "--slo",
+            "ttft:p95<5",
+            folder=folder,
+        ),
+        2,
+        "has no unit",
+    )
 
 
 def test_goodput_goes_along(folder):
-    arguments = ("export", "runs/example", "--format", "vllm-bench", "--out", "out.json", "--slo", "ttft:p95<12ms, tpot:p95<50ms", "--json")
+    arguments = (
+        "export",
+        "runs/example",
+        "--format",
+        "vllm-bench",
+        "--out",
+        "out.json",
+        "--slo",
+        "ttft:p95<12ms, tpot:p95<50ms",
+        "--json",
+    )
     answer = json.loads(run(*arguments, folder=folder).stdout)
     written = json.loads((folder / "out.json").read_text())
     assert 0 < answer["n_good"] < answer["n_requests"] == 24

@@ -1,4 +1,7 @@
-"""Is every process of a command gone seconds after the command was killed? ``bench/bench_kills.py`` asks the same at more moments."""
+"""Is every process of a command gone seconds after the command was killed?
+
+``bench/bench_kills.py`` asks the same at more moments.
+"""
 
 import sys
 from pathlib import Path
@@ -8,7 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 from bench_kills import VERBS, outcomes
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not Path("/proc/self/environ").exists(), reason="processes are found by /proc"
+    ),
+]
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -8,8 +8,15 @@ from inferometer.fit.server_knobs import ToldByServer
 
 
 def test_names_are_those_of_vllm():
-    known = known_facts("num_gpu_blocks=2588, max_num_seqs=256,max_num_batched_tokens=2_048,block_size=32,max_model_len=4096")
-    assert known.limits == {"n_kv_blocks": 2587, "max_num_seqs": 256, "max_num_batched_tokens": 2048}
+    known = known_facts(
+        "num_gpu_blocks=2588,"
+        " max_num_seqs=256,max_num_batched_tokens=2_048,block_size=32,max_model_len=4096"
+    )
+    assert known.limits == {
+        "n_kv_blocks": 2587,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
+    }
     assert (known.block_tokens, known.max_model_len) == (32, 4096)
     assert known_facts("enable_prefix_caching=off,async_scheduling=True").switches == {
         "enable_prefix_caching": False,

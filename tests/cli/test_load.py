@@ -1,4 +1,7 @@
-"""inferometer load against an emulated server: the whole way from flags to a judged run, its exit codes, its seams, its secrets."""
+"""inferometer load against an emulated server.
+
+The whole way from flags to a judged run, its exit codes, its seams, its secrets.
+"""
 
 import contextlib
 import json
@@ -58,7 +61,19 @@ def folder(tmp_path):
 
 
 def load(url, *flags, folder):
-    return run("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", "--no-report", *flags, folder=folder)
+    return run(
+        "load",
+        url,
+        "--model",
+        "m",
+        "--workload",
+        "short.toml",
+        "--out",
+        "run",
+        "--no-report",
+        *flags,
+        folder=folder,
+    )
 
 
 def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
@@ -68,7 +83,10 @@ def test_a_page_is_written_the_model_found_and_the_rate_shown(url, folder):
     assert "no rate was given: 100 requests/s, the workload's own" in outcome.stderr
     answer = json.loads(outcome.stdout)
     assert answer["report"] == "run/report.html"
-    assert f"m · {url.partition('//')[2]} · short · 100 requests/s" in (folder / "run" / "report.html").read_text()
+    assert (
+        f"m · {url.partition('//')[2]} · short · 100 requests/s"
+        in (folder / "run" / "report.html").read_text()
+    )
     assert answer["requests"]["title"].endswith("100 requests/s")
 
 
@@ -78,31 +96,53 @@ def test_a_cap_beside_a_rate_and_alone(url, folder):
     assert beside.returncode in {0, 3}, beside.stderr
     stored = read_run(folder / "run")
     ended = np.maximum(stored.requests.finished_ns, stored.exchanges.last_byte_ns)
-    in_flight = [(np.count_nonzero(stored.requests.sent_ns <= at) - np.count_nonzero(ended < at)) for at in stored.requests.sent_ns]
+    in_flight = [
+        (np.count_nonzero(stored.requests.sent_ns <= at) - np.count_nonzero(ended < at))
+        for at in stored.requests.sent_ns
+    ]
     assert max(in_flight) == 2
     assert "at 400 requests/s, at most 2 in flight" in beside.stderr
-    assert next(one for one in stored.manifest.validity.reasons if one.check == "rate").verdict == "VALID"
-    alone = run("load", url, "--model", "m", "--workload", "short.toml", "--dry-run", *flags, folder=folder)
+    assert (
+        next(one for one in stored.manifest.validity.reasons if one.check == "rate").verdict
+        == "VALID"
+    )
+    alone = run(
+        "load", url, "--model", "m", "--workload", "short.toml", "--dry-run", *flags, folder=folder
+    )
     assert alone.returncode == 0, alone.stderr
     assert "at concurrency 2" in alone.stderr, "as vllm bench serve, whose default rate is endless"
     check_refused(load(url, "--concurrency", 2, *flags, folder=folder), 2, "--max-concurrency")
 
 
 def test_the_texts_of_a_file_are_sent(url, folder):
-    said = [{"from": who, "value": what} for who, what in (("human", "one two"), ("gpt", "three"), ("human", "four"), ("gpt", "five"))]
+    said = [
+        {"from": who, "value": what}
+        for who, what in (
+            ("human", "one two"),
+            ("gpt", "three"),
+            ("human", "four"),
+            ("gpt", "five"),
+        )
+    ]
     (folder / "talks.json").write_text(json.dumps([{"conversations": said}] * 3))
-    outcome = load(url, "--workload", "talks.json", "--rate", 20, "--prompts", "trace", folder=folder)
+    outcome = load(
+        url, "--workload", "talks.json", "--rate", 20, "--prompts", "trace", folder=folder
+    )
     assert outcome.returncode in {0, 3}, outcome.stderr
     assert "prompts as trace" in outcome.stderr
     assert (read_run(folder / "run").requests.status == RequestStatus.LENGTH).sum() == 6
-    check_refused(load(url, "--prompts", "trace", "--out", "other", folder=folder), 2, "no trace is replayed")
+    check_refused(
+        load(url, "--prompts", "trace", "--out", "other", folder=folder), 2, "no trace is replayed"
+    )
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 @pytest.mark.parametrize("stream", ["--stream", "--no-stream"])
 def test_a_run_of_each_kind(endpoint, stream, url, folder):
     outcome = load(url, "--endpoint", endpoint, stream, "--json", folder=folder)
-    assert outcome.returncode in {0, 3}, outcome.stderr  # a busy machine makes an INVALID run, and says so
+    assert outcome.returncode in {0, 3}, (
+        outcome.stderr
+    )  # a busy machine makes an INVALID run, and says so
     answer = json.loads(outcome.stdout)
     schema = json.loads(run("schema", "load", "--json", folder=folder).stdout)["schema"]
     jsonschema.validate(answer, schema)
@@ -181,20 +221,43 @@ def test_kinds_of_arrivals(flags, n_requests, url, folder):
     requests = read_run(folder / "run").requests
     assert n_requests[0] <= len(requests.sent_ns) <= n_requests[1]
     if "--trace" in flags:
-        assert requests.intended_send_ns.tolist() == [0, 125_000_000 if "--speed-up" in flags else 250_000_000]
+        assert requests.intended_send_ns.tolist() == [
+            0,
+            125_000_000 if "--speed-up" in flags else 250_000_000,
+        ]
 
 
 def test_a_wrong_model_is_found_before_the_run(url, folder):
     other = ("load", url, "--model", "other", "--workload", "short.toml", "--out", "run")
-    check_refused(run(*other, folder=folder), 3, "The model `other` does not exist", "the server offers m", "--model m")
+    check_refused(
+        run(*other, folder=folder),
+        3,
+        "The model `other` does not exist",
+        "the server offers m",
+        "--model m",
+    )
     assert not (folder / "run").exists()
 
 
 def test_what_the_server_says_of_a_wrong_model_is_shown(url, folder):
-    other = ("load", url, "--model", "other", "--workload", "short.toml", "--requests", 3, "--no-preflight", "--out", "run")
+    other = (
+        "load",
+        url,
+        "--model",
+        "other",
+        "--workload",
+        "short.toml",
+        "--requests",
+        3,
+        "--no-preflight",
+        "--out",
+        "run",
+    )
     outcome = run(*other, folder=folder)
     assert outcome.returncode == 3
-    (caution,) = [one for one in read_run(folder / "run").manifest.cautions if one.code == "ERROR_SAID"]
+    (caution,) = [
+        one for one in read_run(folder / "run").manifest.cautions if one.code == "ERROR_SAID"
+    ]
     assert "other" in caution.text
     assert "http_error" in caution.text
     assert "--model" in caution.remedy
@@ -207,7 +270,10 @@ def test_a_second_run_is_not_served_from_the_prefix_cache_of_the_first(folder):
             load(emulator.url, "--out", name, folder=folder)
         for name in ("third", "fourth"):
             load(emulator.url, "--out", name, "--seed", 1, folder=folder)
-    cached = {name: int(read_run(folder / name).exchanges.usage_cached_tokens.sum()) for name in ("first", "second", "third", "fourth")}
+    cached = {
+        name: int(read_run(folder / name).exchanges.usage_cached_tokens.sum())
+        for name in ("first", "second", "third", "fourth")
+    }
     assert cached["first"] == cached["second"] == cached["third"] == 0
     assert cached["fourth"] > 0, "the same seed, the same words"
 
@@ -228,7 +294,14 @@ def test_secrets_are_nowhere_in_the_record(url, folder, monkeypatch):
 
 def test_texts_of_a_body_and_a_token_for_the_metrics_are_nowhere(url, folder):
     metrics = url.replace("://", "://me:hush-password@") + "/metrics?token=hush-query"
-    flags = ("--body", 'user="hush-body-token"', "--body", "temperature=0.5", "--metrics-url", metrics)
+    flags = (
+        "--body",
+        'user="hush-body-token"',
+        "--body",
+        "temperature=0.5",
+        "--metrics-url",
+        metrics,
+    )
     outcome = load(url, *flags, folder=folder)
     assert "hush" not in outcome.stdout + outcome.stderr
     for path in (folder / "run").rglob("*"):
@@ -240,7 +313,12 @@ def test_texts_of_a_body_and_a_token_for_the_metrics_are_nowhere(url, folder):
     assert load(url, *flags, folder=folder).returncode in {0, 3}, "the same question"
     other = load(url, "--body", 'user="other"', *flags[2:], folder=folder)
     check_refused(other, 4, "another run")
-    check_refused(load(url, "--body", "user=hush-bare", folder=folder), 2, "from: --body user", "in double quotes")
+    check_refused(
+        load(url, "--body", "user=hush-bare", folder=folder),
+        2,
+        "from: --body user",
+        "in double quotes",
+    )
     assert "hush" not in load(url, "--body", "user=hush-bare", folder=folder).stderr
 
 
@@ -293,8 +371,14 @@ def test_a_dry_run_sends_nothing(folder):
 
 
 def test_examples(url, folder):
-    (folder / "trace.jsonl").write_text('{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": [0]}\n')
-    lines = [line.strip() for line in command.epilog.splitlines() if line.strip().startswith("inferometer ")]
+    (folder / "trace.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 6, "output_length": 2, "hash_ids": [0]}\n'
+    )
+    lines = [
+        line.strip()
+        for line in command.epilog.splitlines()
+        if line.strip().startswith("inferometer ")
+    ]
     assert len(lines) == 3
     for line in lines:
         outcome = run(*shlex.split(line)[1:], "--dry-run", folder=folder)
@@ -302,8 +386,25 @@ def test_examples(url, folder):
 
 
 def started(url, folder, *flags):
-    line = [Path(sys.executable).parent / "inferometer", "load", url, "--model", "m", "--workload", "short.toml", "--out", "run", *flags]
-    return subprocess.Popen([str(word) for word in line], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = [
+        Path(sys.executable).parent / "inferometer",
+        "load",
+        url,
+        "--model",
+        "m",
+        "--workload",
+        "short.toml",
+        "--out",
+        "run",
+        *flags,
+    ]
+    return subprocess.Popen(
+        [str(word) for word in line],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_for_log(folder):
@@ -332,7 +433,9 @@ def test_ctrl_c_keeps_what_ended_and_the_same_command_goes_on(url, folder):
     shown = run("show", "run", folder=folder).stdout
     assert "PARTIAL: the load test is not over" in shown
     assert f"the same command goes on: inferometer load {url} --model m" in shown
-    check_refused(run("fit", "--load", "run", folder=folder), 4, "is not over", "try: inferometer show run")
+    check_refused(
+        run("fit", "--load", "run", folder=folder), 4, "is not over", "try: inferometer show run"
+    )
     again = load(url, *LONG, folder=folder)
     assert again.returncode in {0, 3}, again.stderr
     assert "going on" in again.stderr
@@ -403,7 +506,18 @@ def test_words_of_other_tools_are_known(flags, word, folder):
 
 
 def test_a_run_is_written_for_other_tools_too(url, folder):
-    flags = ("--requests", 5, "--slo", "ttft:p50<20s", "--export", "llm-d", "--export", "vllm-bench", "--export", "csv")
+    flags = (
+        "--requests",
+        5,
+        "--slo",
+        "ttft:p50<20s",
+        "--export",
+        "llm-d",
+        "--export",
+        "vllm-bench",
+        "--export",
+        "csv",
+    )
     outcome = load(url, *flags, folder=folder)
     assert outcome.returncode in {0, 3, 11}, outcome.stderr
     assert json.loads((folder / "run" / "vllm-bench.json").read_text())["completed"] == 5

@@ -69,32 +69,76 @@ def test_every_fault_is_named_here():
 
 def test_all_faults_at_once(tmp_path):
     kinds = [kind for kind in EXPECTED if kind != "tokens-per-chunk"]
-    options = {"stall": "(for=4s)", "huge-chunk": "(bytes=4MiB)", "endless-headers": "(bytes=4MiB)", "gzip-bomb": "(bytes=4MiB)"}
+    options = {
+        "stall": "(for=4s)",
+        "huge-chunk": "(bytes=4MiB)",
+        "endless-headers": "(bytes=4MiB)",
+        "gzip-bomb": "(bytes=4MiB)",
+    }
     # At most one strikes, the first that hits: each gets an equal share of all.
     shares = [1 / (len(kinds) + 1 - index) for index in range(len(kinds))]
-    text = ", ".join(f"{kind}:{share:.4f}{options.get(kind, '')}" for kind, share in zip(kinds, shares, strict=True))
+    text = ", ".join(
+        f"{kind}:{share:.4f}{options.get(kind, '')}"
+        for kind, share in zip(kinds, shares, strict=True)
+    )
     log = tmp_path / "emissions.bin"
     (tmp_path / "short.toml").write_text(WORKLOAD)
-    flags = ("--workload", "short.toml", "--requests", N_REQUESTS, "--head-timeout", "1.5s", "--read-timeout", "1.5s", "--max-body", "1MiB")
+    flags = (
+        "--workload",
+        "short.toml",
+        "--requests",
+        N_REQUESTS,
+        "--head-timeout",
+        "1.5s",
+        "--read-timeout",
+        "1.5s",
+        "--max-body",
+        "1MiB",
+    )
     with start(replace(PLAN, faults=parse_faults(text), emission_log=log)) as emulator:
         started_s = time.monotonic()
-        outcome = run("load", emulator.url, "--model", "m", *flags, "--timeout", "20s", "--no-preflight", "--out", "run", folder=tmp_path)
+        outcome = run(
+            "load",
+            emulator.url,
+            "--model",
+            "m",
+            *flags,
+            "--timeout",
+            "20s",
+            "--no-preflight",
+            "--out",
+            "run",
+            folder=tmp_path,
+        )
         assert time.monotonic() - started_s < 90
         emulator.stop()
     assert outcome.returncode in {0, 3}, outcome.stderr
     loaded = read_run(tmp_path / "run")
     assert sorted(loaded.requests.request_index.tolist()) == list(range(N_REQUESTS)), "none is lost"
-    by_number = {one.client_id.rpartition("-")[2]: one.fault for one in read_emission_log(log).requests}
+    by_number = {
+        one.client_id.rpartition("-")[2]: one.fault for one in read_emission_log(log).requests
+    }
     struck = Counter()
-    for row, error in zip(loaded.exchanges.request_index.tolist(), loaded.exchanges.error.tolist(), strict=True):
+    for row, error in zip(
+        loaded.exchanges.request_index.tolist(), loaded.exchanges.error.tolist(), strict=True
+    ):
         fault = by_number.get(str(row))
         struck[fault] += 1
-        assert error in EXPECTED[fault] if fault is not None else error in {"", *EXCHANGE_ERRORS}, (row, fault, error)
+        assert error in EXPECTED[fault] if fault is not None else error in {"", *EXCHANGE_ERRORS}, (
+            row,
+            fault,
+            error,
+        )
     assert len(struck) > 12, struck
     finished = loaded.requests.finished_ns - loaded.requests.sent_ns
     assert (finished < 21e9).all()
     good = loaded.exchanges.error == ""
-    is_miscounted = np.array([by_number.get(str(row)) == "wrong-usage" for row in loaded.exchanges.request_index.tolist()])
+    is_miscounted = np.array(
+        [
+            by_number.get(str(row)) == "wrong-usage"
+            for row in loaded.exchanges.request_index.tolist()
+        ]
+    )
     assert (loaded.requests.output_tokens[good & ~is_miscounted] == 12).all()
     assert np.count_nonzero(good) > 10
 
@@ -103,7 +147,12 @@ def test_all_faults_at_once(tmp_path):
 def test_sixty_kinds_of_raw_answers_end_in_little_memory():
     """The benchmark with four requests of each kind; its own assertions judge."""
     bench = Path(__file__).parents[2] / "bench" / "bench_faults.py"
-    ended = subprocess.run([sys.executable, bench, "--requests", "256", "--rate", "30"], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, bench, "--requests", "256", "--rate", "30"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-2000:]
 
 
@@ -111,7 +160,19 @@ def test_sixty_kinds_of_raw_answers_end_in_little_memory():
 def test_tokens_are_counted_whatever_a_chunk_carries(tokens, tmp_path):
     (tmp_path / "short.toml").write_text(WORKLOAD)
     with start(replace(PLAN, faults=parse_faults(f"tokens-per-chunk={tokens}"))) as emulator:
-        run("load", emulator.url, "--model", "m", "--workload", "short.toml", "--requests", 20, "--out", "run", folder=tmp_path)
+        run(
+            "load",
+            emulator.url,
+            "--model",
+            "m",
+            "--workload",
+            "short.toml",
+            "--requests",
+            20,
+            "--out",
+            "run",
+            folder=tmp_path,
+        )
     loaded = read_run(tmp_path / "run")
     assert loaded.requests.output_tokens.tolist() == [12] * 20
     assert (loaded.exchanges.n_chunks == 12 // tokens).all()

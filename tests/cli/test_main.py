@@ -24,7 +24,14 @@ BIN = Path(sys.executable).parent / "inferometer"
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BIN), *arguments], capture_output=True, text=True, check=False, env={**os.environ, **variables}, timeout=120)
+    return subprocess.run(
+        [str(BIN), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **variables},
+        timeout=120,
+    )
 
 
 def test_help_is_fast_and_lists_every_verb():
@@ -39,16 +46,29 @@ def test_help_is_fast_and_lists_every_verb():
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys; sys.argv=['inferometer','--help']\nfrom inferometer.cli.main import main\ntry:\n main()\nexcept SystemExit: pass\n"
-    code += "heavy={'numpy','duckdb','altair','torch','scipy','numba','rich'} & set(sys.modules); print('HEAVY', sorted(heavy))"
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import sys; sys.argv=['inferometer','--help']\nfrom inferometer.cli.main import"
+        " main\ntry:\n main()\nexcept SystemExit: pass\n"
+    )
+    code += (
+        "heavy={'numpy','duckdb','altair','torch','scipy','numba','rich'} & set(sys.modules);"
+        " print('HEAVY', sorted(heavy))"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert outcome.stdout.splitlines()[-1] == "HEAVY []"
 
 
 def test_a_load_test_is_sent_before_what_its_answer_needs_is_imported():
     code = "import sys, inferometer.cli.load\n"
-    code += "late={'scipy','numba','altair','inferometer.stats','inferometer.report'} & set(sys.modules); print('LATE', sorted(late))"
-    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code += (
+        "late={'scipy','numba','altair','inferometer.stats','inferometer.report'} &"
+        " set(sys.modules); print('LATE', sorted(late))"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert outcome.stdout.splitlines()[-1] == "LATE []"
     assert VERBS["load"].second_half == "inferometer.cli.load_answer"
 
@@ -81,17 +101,35 @@ def test_an_unknown_verb_is_a_bad_question():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("size", "llama-3.1-8b", "--rate", "1", "--gpus", "l4"), ("--slo is missing", "from: --slo", "try: inferometer size --help")),
-        (("predict", "llama-3.1-8b", "--batch", "0"), ("0 is not", "from: --batch", "allowed: a whole number of at least 1")),
+        (
+            ("size", "llama-3.1-8b", "--rate", "1", "--gpus", "l4"),
+            ("--slo is missing", "from: --slo", "try: inferometer size --help"),
+        ),
+        (
+            ("predict", "llama-3.1-8b", "--batch", "0"),
+            ("0 is not", "from: --batch", "allowed: a whole number of at least 1"),
+        ),
         (
             ("emulate", "llama-3.1-8b", "--port", "a"),
             ("'a' is not", "from: --port", "allowed: a whole number of at least 0 and up to 65535"),
         ),
-        (("predict", "llama-3.1-8b", "--prefix-hit", "x"), ("'x' is not", "from: --prefix-hit", "allowed: a number")),
-        (("predict", "llama-3.1-8b", "--hardwar", "l4"), ("there is no --hardwar", "try: --hardware")),
-        (("simulate", "llama-3.1-8b", "--router", "fast"), ("'fast' is not", "from: --router", "allowed: random, ")),
+        (
+            ("predict", "llama-3.1-8b", "--prefix-hit", "x"),
+            ("'x' is not", "from: --prefix-hit", "allowed: a number"),
+        ),
+        (
+            ("predict", "llama-3.1-8b", "--hardwar", "l4"),
+            ("there is no --hardwar", "try: --hardware"),
+        ),
+        (
+            ("simulate", "llama-3.1-8b", "--router", "fast"),
+            ("'fast' is not", "from: --router", "allowed: random, "),
+        ),
         (("show",), ("RUN... is missing", "try: inferometer show --help")),
-        (("emulate", "--model", "llama-3.1-8b"), ("there is no --model", "try: MODEL, without a flag before it")),
+        (
+            ("emulate", "--model", "llama-3.1-8b"),
+            ("there is no --model", "try: MODEL, without a flag before it"),
+        ),
         (("show", "--nosuch"), ("there is no --nosuch", "from: inferometer show")),
     ],
 )
@@ -103,13 +141,20 @@ def test_a_refused_flag_says_what_where_what_is_allowed_and_what_to_try(words, s
 
 
 def test_the_package_can_be_run_as_a_module():
-    outcome = subprocess.run([sys.executable, "-m", "inferometer", "--version"], capture_output=True, text=True, check=False)
+    outcome = subprocess.run(
+        [sys.executable, "-m", "inferometer", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (outcome.returncode, outcome.stdout[:12]) == (0, "inferometer,")
 
 
 def test_ids_are_whole_at_80_columns():
     listed = run("catalog", "hardware", COLUMNS="80").stdout.splitlines()[1:]
-    assert {device.hardware_id for device in load_hardware()} == {line.split()[0] for line in listed if not line.startswith(" ")}
+    assert {device.hardware_id for device in load_hardware()} == {
+        line.split()[0] for line in listed if not line.startswith(" ")
+    }
 
 
 def test_nothing_is_cut_on_a_narrow_terminal():
@@ -120,13 +165,19 @@ def test_nothing_is_cut_on_a_narrow_terminal():
     console.print(whole_words(Group(Padding(table), Text("the end"))))
     shown = console.export_text()
     assert "…" not in shown
-    cells = [line[1:-1].partition("│")[2].strip() for line in shown.splitlines() if line.startswith("│")]
+    cells = [
+        line[1:-1].partition("│")[2].strip() for line in shown.splitlines() if line.startswith("│")
+    ]
     assert "".join(cells) == path
 
 
 def test_what_does_not_fit_is_the_answer():
     first = run("predict", "deepseek-r1", "--hardware", "l4", COLUMNS="200").stdout.splitlines()[0]
-    assert first == "ANSWER deepseek-r1 float8 weights, else bfloat16 on NVIDIA L4 does not fit: 629 GiB are needed, 24 GiB are there"
+    assert (
+        first
+        == "ANSWER deepseek-r1 float8 weights, else bfloat16 on NVIDIA L4 does not fit: 629 GiB are"
+        " needed, 24 GiB are there"
+    )
 
 
 def test_an_unknown_model_is_a_bad_question_with_a_way_out():

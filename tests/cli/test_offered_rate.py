@@ -8,13 +8,17 @@ from inferometer.spec.workload import reading, replay
 
 def drawn_at(workload, rate_per_s, n_requests=300):
     changes = {"arrivals": {"kind": "open", "rate_per_s": rate_per_s}, "n_requests": n_requests}
-    return replay.draw_workload(reading.with_changes(reading.resolve_workload(workload), changes, where="a test"))
+    return replay.draw_workload(
+        reading.with_changes(reading.resolve_workload(workload), changes, where="a test")
+    )
 
 
 def test_sessions_that_hold_the_rate_are_named():
     drawn = drawn_at("long-context", 1.0)
     (caution,) = held_back(drawn, 0.107)
-    assert caution.text.startswith("0.107 requests/s were offered of 1 asked for: 95 of 300 requests are later turns")
+    assert caution.text.startswith(
+        "0.107 requests/s were offered of 1 asked for: 95 of 300 requests are later turns"
+    )
     assert "all took 47 min" in caution.text
     assert "--requests" in caution.remedy
 

@@ -7,7 +7,19 @@ from click.testing import CliRunner
 
 from inferometer.cli.predict import command
 
-WORDS = ("llama-2-70b", "--hardware", "h100_sxm", "--quantization", "float8", "--batch", "32", "--prompt", "128", "--output", "128")
+WORDS = (
+    "llama-2-70b",
+    "--hardware",
+    "h100_sxm",
+    "--quantization",
+    "float8",
+    "--batch",
+    "32",
+    "--prompt",
+    "128",
+    "--output",
+    "128",
+)
 
 
 def predicted(*words):
@@ -17,7 +29,10 @@ def predicted(*words):
 
 
 def test_the_json_holds_the_gain_over_dense_weights():
-    sparse, dense = json.loads(predicted("--sparsity", "--json")), json.loads(predicted("--what-if", "--json"))
+    sparse, dense = (
+        json.loads(predicted("--sparsity", "--json")),
+        json.loads(predicted("--what-if", "--json")),
+    )
     assert dense["sparsity"] is None
     row = sparse["sparsity"]
     assert row == next(one for one in dense["what_ifs"] if one["name"] == "2:4 sparsity")

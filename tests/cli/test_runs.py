@@ -29,11 +29,19 @@ def request_of(*words: object) -> RunRequest:
 
 
 def test_a_table_becomes_a_run_of_what_was_named():
-    (analysis,) = analyses_of(request_of(PROMPTS, "--model", "qwen2.5-3b", "--dtype", "float16", "--hardware", "a100_80gb_sxm"))
+    (analysis,) = analyses_of(
+        request_of(
+            PROMPTS, "--model", "qwen2.5-3b", "--dtype", "float16", "--hardware", "a100_80gb_sxm"
+        )
+    )
     manifest = analysis.run.manifest
     assert manifest.model is not None
     assert manifest.plan is not None
-    assert (manifest.model.model_id, manifest.plan.engine.dtype, manifest.plan.engine.device) == ("qwen2.5-3b", "float16", "cuda")
+    assert (manifest.model.model_id, manifest.plan.engine.dtype, manifest.plan.engine.device) == (
+        "qwen2.5-3b",
+        "float16",
+        "cuda",
+    )
     assert analysis.model is not None, analysis.why_no_model
     assert [summary.point.prompt_tokens for summary in analysis.points] == [128, 512, 2048, 4096]
 
@@ -49,7 +57,9 @@ def test_a_table_of_nothing_named_is_shown_without_a_model():
 def test_tables_side_by_side_are_called_by_their_files():
     analyses = analyses_of(request_of(PROMPTS, BATCHES, "--prompt", 128))
     assert [analysis.label for analysis in analyses] == [PROMPTS.name, BATCHES.name]
-    assert {summary.point.prompt_tokens for summary in analyses[1].points} == {128}, "where no column has it"
+    assert {summary.point.prompt_tokens for summary in analyses[1].points} == {128}, (
+        "where no column has it"
+    )
 
 
 def test_what_no_column_has_must_be_said():

@@ -1,6 +1,7 @@
 """Do the five lines say what the rows carry, and no more?
 
-The rows are those of a published sweep (its four prompt lengths at batch 1), changed where a case needs it.
+The rows are those of a published sweep (its four prompt lengths at batch 1), changed where a case
+needs it.
 """
 
 import shlex
@@ -30,15 +31,21 @@ TABLE = Path(__file__).parents[1] / "records" / "fixtures" / "t1_prompt_axis.csv
 def analysis() -> Analysis:
     model = resolve_model("qwen2.5-3b", load_format="dummy").spec
     facts = TableFacts(model=model, engine=EngineSpec(dtype="float16", device="cuda"))
-    return analyse(read_sweep_csv(TABLE, facts), TABLE, label="t1", hardware=find_hardware("a100_80gb_sxm"))
+    return analyse(
+        read_sweep_csv(TABLE, facts), TABLE, label="t1", hardware=find_hardware("a100_80gb_sxm")
+    )
 
 
 def about(value: float, margin: float | None = None) -> Estimate:
     low, high = (None, None) if margin is None else (value - margin, value + margin)
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="median")
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="median"
+    )
 
 
-def row_of(analysis: Analysis, batch_size: int, tokens_per_s: float | None, **changes: object) -> PointRow:
+def row_of(
+    analysis: Analysis, batch_size: int, tokens_per_s: float | None, **changes: object
+) -> PointRow:
     speed = None if tokens_per_s is None else about(tokens_per_s, 0.5)
     known: dict[str, object] = {"batch_size": batch_size, "decode_tokens_per_s": speed} | changes
     return replace(point_rows(analysis)[0], **known)  # type: ignore[arg-type]
@@ -75,20 +82,44 @@ def test_no_throughput_no_useful_load(analysis):
 def test_the_answer_carries_units_and_doubt(analysis):
     rows = [row_of(analysis, 1, 38.0, ttft_s=about(0.0348, 0.001)), row_of(analysis, 4, 140.0)]
     answer = lines_of(analysis, rows).answer
-    assert answer.startswith("1 user: first token after 34.8 ms ± 1 ms (128-token prompt), then 38 ± 0.5 tok/s.\n")
-    assert "Best useful load: 4 at once, 140 ± 0.5 tok/s of output in total, 35 tok/s each" in answer
+    assert answer.startswith(
+        "1 user: first token after 34.8 ms ± 1 ms (128-token prompt), then 38 ± 0.5 tok/s.\n"
+    )
+    assert (
+        "Best useful load: 4 at once, 140 ± 0.5 tok/s of output in total, 35 tok/s each" in answer
+    )
 
 
 def test_the_answer_without_some_times(analysis):
-    assert lines_of(analysis, [row_of(analysis, 1, None, ttft_s=None)]).answer == "1 user: no time was measured."
-    assert lines_of(analysis, [row_of(analysis, 1, 38.0, ttft_s=None)]).answer == "1 user: 38 ± 0.5 tok/s."
-    assert lines_of(analysis, [row_of(analysis, 2, 38.0, status="out_of_memory")]).answer == "No point could be measured."
+    assert (
+        lines_of(analysis, [row_of(analysis, 1, None, ttft_s=None)]).answer
+        == "1 user: no time was measured."
+    )
+    assert (
+        lines_of(analysis, [row_of(analysis, 1, 38.0, ttft_s=None)]).answer
+        == "1 user: 38 ± 0.5 tok/s."
+    )
+    assert (
+        lines_of(analysis, [row_of(analysis, 2, 38.0, status="out_of_memory")]).answer
+        == "No point could be measured."
+    )
 
 
 def test_a_decided_limit_is_said_plainly(analysis):
-    rows = [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth", prefill_limited_by="compute", mbu_fraction=about(0.7))]
+    rows = [
+        row_of(
+            analysis,
+            1,
+            38.0,
+            decode_limited_by="weight bandwidth",
+            prefill_limited_by="compute",
+            mbu_fraction=about(0.7),
+        )
+    ]
     limit = lines_of(analysis, rows).limit
-    assert limit.startswith("In decode at batch 1 the limit is weight bandwidth (MBU 70 % of the measured bandwidth).")
+    assert limit.startswith(
+        "In decode at batch 1 the limit is weight bandwidth (MBU 70 % of the measured bandwidth)."
+    )
     assert "In prefill of 1 x 128 tokens the limit is compute" in limit
     assert "undecided" not in limit
 
@@ -99,14 +130,18 @@ def test_an_undecided_limit_shows_how_close_it_is(analysis):
         row_of(analysis, 4, 99.0, decode_limited_by="KV bandwidth"),
     ]
     limit = lines_of(analysis, rows).limit
-    assert limit.startswith("In decode at batch 1 the limit is undecided, no cause is clearly ahead: ")
+    assert limit.startswith(
+        "In decode at batch 1 the limit is undecided, no cause is clearly ahead: "
+    )
     assert limit.split(":")[1].count(" %") == 2, "the two largest parts"
     assert "At batch 4 the limit is KV bandwidth." in limit
 
 
 def test_without_a_model_the_limit_says_why(analysis):
     bare = replace(analysis, model=None, why_no_model="too few points")
-    said = lines_of(bare, [row_of(analysis, 1, 38.0, decode_limited_by=None, prefill_limited_by=None)])
+    said = lines_of(
+        bare, [row_of(analysis, 1, 38.0, decode_limited_by=None, prefill_limited_by=None)]
+    )
     assert said.limit == "Undecided: too few points."
     assert "more batch sizes" in said.next
     assert "no model: too few points" in said.trust
@@ -123,12 +158,17 @@ def test_without_a_model_the_limit_says_why(analysis):
     ],
 )
 def test_next_follows_from_the_limit(analysis, rows, said):
-    made = [row_of(analysis, batch_size, speed, decode_limited_by=limit) for batch_size, speed, limit in rows]
+    made = [
+        row_of(analysis, batch_size, speed, decode_limited_by=limit)
+        for batch_size, speed, limit in rows
+    ]
     assert said in lines_of(analysis, made).next
 
 
 def test_half_the_weights_gain_less_than_two(analysis):
-    said = lines_of(analysis, [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")]).next
+    said = lines_of(
+        analysis, [row_of(analysis, 1, 38.0, decode_limited_by="weight bandwidth")]
+    ).next
     assert 1.0 < float(said.partition("(")[2].partition("x")[0]) < 2.0
 
 
@@ -138,15 +178,25 @@ SWEEP = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
 @pytest.mark.parametrize(
     ("typed", "again"),
     [
-        (("quick", "smollm2-135m", "--budget", "30s", "--out", "runs/a b"), "--budget 60s --out 'runs/a b-longer'"),
-        (("quick", "smollm2-135m", "--budget=1min", "--out=elsewhere"), "--budget 120s --out 'runs/a b-longer'"),
+        (
+            ("quick", "smollm2-135m", "--budget", "30s", "--out", "runs/a b"),
+            "--budget 60s --out 'runs/a b-longer'",
+        ),
+        (
+            ("quick", "smollm2-135m", "--budget=1min", "--out=elsewhere"),
+            "--budget 120s --out 'runs/a b-longer'",
+        ),
         (("quick", "smollm2-135m"), "--budget 240s --out 'runs/a b-longer'"),
     ],
 )
 def test_a_budget_that_was_over_has_one_advice_which_runs(typed, again):
     run = read_run(Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32")
-    some = replace(run, sweep=select(run.sweep, run.sweep.point_index < run.sweep.point_index.max()))
-    over = Caution(code="TIME_OVER", text="1 of 27 points were left out: the time was over", remedy="")
+    some = replace(
+        run, sweep=select(run.sweep, run.sweep.point_index < run.sweep.point_index.max())
+    )
+    over = Caution(
+        code="TIME_OVER", text="1 of 27 points were left out: the time was over", remedy=""
+    )
     manifest = replace(run.manifest, cautions=(over,), command=("inferometer", *typed))
     analysis = analyse(replace(some, manifest=manifest), Path("runs/a b"), label="x")
     said = five_lines(analysis, point_rows(analysis), (), files="").next

@@ -27,7 +27,10 @@ def simulated(folder, *flags):
 
 def test_its_limits_and_switches_are_simulated(folder):
     deployment = simulated(folder)["deployment"]
-    limits = {"max_num_seqs": LIMITS["max_num_seqs"], "max_num_batched_tokens": LIMITS["max_num_batched_tokens"]}
+    limits = {
+        "max_num_seqs": LIMITS["max_num_seqs"],
+        "max_num_batched_tokens": LIMITS["max_num_batched_tokens"],
+    }
     for name, value in (limits | SWITCHES).items():
         assert deployment["knobs"][name] == value, name
     assert deployment["n_kv_blocks"] == LIMITS["n_kv_blocks"]
@@ -36,8 +39,14 @@ def test_its_limits_and_switches_are_simulated(folder):
 
 
 def test_flags_win(folder):
-    knobs = simulated(folder, "--max-num-seqs", "4", "--set", "enable_prefix_caching=true", "--num-blocks", "900")["deployment"]["knobs"]
-    assert (knobs["max_num_seqs"], knobs["enable_prefix_caching"], knobs["num_blocks"]) == (4, True, 900)
+    knobs = simulated(
+        folder, "--max-num-seqs", "4", "--set", "enable_prefix_caching=true", "--num-blocks", "900"
+    )["deployment"]["knobs"]
+    assert (knobs["max_num_seqs"], knobs["enable_prefix_caching"], knobs["num_blocks"]) == (
+        4,
+        True,
+        900,
+    )
     lower = simulated(folder, "--max-num-batched-tokens", "16")["deployment"]["knobs"]
     assert (lower["max_num_seqs"], lower["max_num_batched_tokens"]) == (16, 16)
 
@@ -45,22 +54,39 @@ def test_flags_win(folder):
 def test_the_front_end_is_in_the_first_token(folder):
     levels = {level["step_times"]: level["summary"] for level in simulated(folder)["levels"]}
     medians = {pace: median_ttft_s(summary) for pace, summary in levels.items()}
-    assert FRONT_END_S + 8e-3 < medians["fast"] < medians["likely"] < medians["slow"] < FRONT_END_S + 0.2
+    assert (
+        FRONT_END_S + 8e-3
+        < medians["fast"]
+        < medians["likely"]
+        < medians["slow"]
+        < FRONT_END_S + 0.2
+    )
 
 
 def drawn_server(*seats):
     """The same step times with other seats in each draw."""
     fit = server_fit()
     parameters = tuple(parameter.estimate.value for parameter in fit.parameters)
-    return replace(fit, draws=tuple(ServerDraw(knobs=LIMITS | SWITCHES | {"max_num_seqs": n}, parameters=parameters) for n in seats))
+    return replace(
+        fit,
+        draws=tuple(
+            ServerDraw(knobs=LIMITS | SWITCHES | {"max_num_seqs": n}, parameters=parameters)
+            for n in seats
+        ),
+    )
 
 
 def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
-    """Steps without doubt, seats between 2 and 24: what a request waits is not known, unless somebody says how many there are."""
+    """Steps without doubt, seats between 2 and 24.
+
+    What a request waits is not known, unless somebody says how many there are.
+    """
     drawn_server(24, 2, 12).save(folder / "doubted.json")
     busy = ("--fit", "doubted.json", "--rate", "4", "--slo", "ttft:p50<200ms")
     asked = ("simulate", "hidden", *TRAFFIC, *busy)
-    doubted, known = (run(*asked, *flags, folder=folder) for flags in ((), ("--max-num-seqs", "24")))
+    doubted, known = (
+        run(*asked, *flags, folder=folder) for flags in ((), ("--max-num-seqs", "24"))
+    )
     assert (doubted.returncode, known.returncode) == (11, 0)
     levels = json.loads(doubted.stdout)["levels"]
     assert [level["step_times"] for level in levels] == ["likely", "draw", "draw", "draw"]
@@ -73,21 +99,37 @@ def test_doubt_of_limits_is_in_the_doubt_of_latencies(folder):
 
 def test_a_capacity_is_looked_for_in_every_draw(folder):
     drawn_server(24, 2).save(folder / "doubted.json")
-    outcome = run("capacity", "hidden", "--fit", "doubted.json", "--rate", "2", "--slo", "ttft:p95<2s", folder=folder)
+    outcome = run(
+        "capacity",
+        "hidden",
+        "--fit",
+        "doubted.json",
+        "--rate",
+        "2",
+        "--slo",
+        "ttft:p95<2s",
+        folder=folder,
+    )
     assert outcome.returncode in {0, 11}, outcome.stderr
     assert "in 2 draws requests/s" in outcome.stdout
 
 
 def median_ttft_s(summary):
-    return next(one for one in summary["latencies"] if one["latency"] == "ttft")["percentiles"][0]["seconds"]["value"]
+    return next(one for one in summary["latencies"] if one["latency"] == "ttft")["percentiles"][0][
+        "seconds"
+    ]["value"]
 
 
 def test_a_budget_below_the_longest_prompt_settles_an_open_chunking(folder):
     """In some draws prompts would not be cut: vLLM does not start like that."""
     fit = drawn_server(24)
-    draws = [replace(draw, knobs=draw.knobs | {"enable_chunked_prefill": False}) for draw in fit.draws]
+    draws = [
+        replace(draw, knobs=draw.knobs | {"enable_chunked_prefill": False}) for draw in fit.draws
+    ]
     replace(fit, draws=tuple(draws)).save(folder / "open.json")
-    knobs = simulated(folder, "--fit", "open.json", "--max-num-batched-tokens", "64")["deployment"]["knobs"]
+    knobs = simulated(folder, "--fit", "open.json", "--max-num-batched-tokens", "64")["deployment"][
+        "knobs"
+    ]
     assert (knobs["max_num_batched_tokens"], knobs["enable_chunked_prefill"]) == (64, True)
 
 
@@ -98,13 +140,25 @@ def test_a_batch_is_predicted(folder):
     fitted = json.loads(outcome.stdout)["fitted"]
     assert fitted["ttft_s"]["low"] < fitted["ttft_s"]["value"] < fitted["ttft_s"]["high"]
     assert fitted["ttft_s"]["value"] > FRONT_END_S
-    check_refused(run("predict", "smollm2-135m", *flags[:2], "--batch", "64", *flags[4:], folder=folder), 2, "64 sequences", "24 seats")
+    check_refused(
+        run("predict", "smollm2-135m", *flags[:2], "--batch", "64", *flags[4:], folder=folder),
+        2,
+        "64 sequences",
+        "24 seats",
+    )
 
 
 def test_what_it_refuses(folder):
     check_refused(
-        run("simulate", "hidden", "--fit", "server.json", "--dtype", "float16", folder=folder), 2, "--dtype float16", "fitted as it is"
+        run("simulate", "hidden", "--fit", "server.json", "--dtype", "float16", folder=folder),
+        2,
+        "--dtype float16",
+        "fitted as it is",
     )
     (folder / "newer.json").write_text('{"kind": "server", "schema_version": 99}')
-    check_refused(run("simulate", "hidden", "--fit", "newer.json", folder=folder), 5, "schema version 99")
-    check_refused(run("fit", "--server-log", "newer.json", "run", folder=folder), 2, "--server-log", "--load")
+    check_refused(
+        run("simulate", "hidden", "--fit", "newer.json", folder=folder), 5, "schema version 99"
+    )
+    check_refused(
+        run("fit", "--server-log", "newer.json", "run", folder=folder), 2, "--server-log", "--load"
+    )

@@ -9,7 +9,7 @@ from command_line import check_refused, run
 from inferometer.fit.sweep_fit import fit_step_time
 from inferometer.perfmodel import memory
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
@@ -26,7 +26,11 @@ def answered(*arguments, folder, exit_code=0):
 
 def p95_s(answer, latency, level=0, fraction=0.95):
     latencies = {one["latency"]: one for one in answer["levels"][level]["summary"]["latencies"]}
-    return next(one["seconds"]["value"] for one in latencies[latency]["percentiles"] if one["percentile_fraction"] == fraction)
+    return next(
+        one["seconds"]["value"]
+        for one in latencies[latency]["percentiles"]
+        if one["percentile_fraction"] == fraction
+    )
 
 
 def test_the_answer_has_both_ends_and_says_what_it_rests_on(tmp_path):
@@ -54,7 +58,11 @@ def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
     words = ("--tp", 2, "--set", "pipeline_parallel_size=2", "--rate", 0.5, "--requests", 20)
     model = ("simulate", "llama-3.1-70b", "--hardware", "h100_sxm")
     answer = answered(*model, *words, folder=tmp_path)["deployment"]
-    assert (answer["tensor_parallel_size"], answer["n_devices"], answer["parallelism"]) == (2, 4, "TP2 PP2")
+    assert (answer["tensor_parallel_size"], answer["n_devices"], answer["parallelism"]) == (
+        2,
+        4,
+        "TP2 PP2",
+    )
     assert "on 4 x NVIDIA H100 SXM5 80GB (TP2 PP2)" in run(*model, *words, folder=tmp_path).stdout
     question = memory.MemoryQuestion(
         model=find_model("llama-3.1-70b"),
@@ -66,7 +74,9 @@ def test_pipeline_stages_count_as_devices_once_everywhere(tmp_path):
         plan=ParallelPlan(n_tensor=2, n_pipeline=2),
         block_tokens=16,
     )
-    of_four_devices = memory.n_kv_blocks_that_fit(question, max_num_seqs=answer["knobs"]["max_num_seqs"])
+    of_four_devices = memory.n_kv_blocks_that_fit(
+        question, max_num_seqs=answer["knobs"]["max_num_seqs"]
+    )
     assert answer["knobs"]["num_blocks"] == of_four_devices
 
 
@@ -77,7 +87,11 @@ def test_the_same_question_has_the_same_answer(tmp_path):
 
 @pytest.mark.parametrize(
     ("slo", "exit_code", "verdict"),
-    [("ttft:p50<60s", 0, "met"), ("ttft:p50<1ms", 10, "missed"), ("tpot:p95<12ms", 11, "undecided")],
+    [
+        ("ttft:p50<60s", 0, "met"),
+        ("ttft:p50<1ms", 10, "missed"),
+        ("tpot:p95<12ms", 11, "undecided"),
+    ],
 )
 def test_the_exit_code_is_the_verdict(slo, exit_code, verdict, tmp_path):
     answer = answered(*LLAMA, "--rate", 5, "--slo", slo, folder=tmp_path, exit_code=exit_code)
@@ -88,17 +102,30 @@ def test_speculation_confesses_what_it_rests_on(tmp_path):
     plain = answered(*LLAMA, "--rate", 2, folder=tmp_path)
     drafts = ("--set", "num_speculative_tokens=3", "--set", "acceptance_fraction=0.7")
     answer = answered(*LLAMA, "--rate", 2, *drafts, folder=tmp_path)
-    assert 1.5 < p95_s(plain, "tpot") / p95_s(answer, "tpot") < 2.6  # 2.533 tokens a step, which takes a little longer
+    assert (
+        1.5 < p95_s(plain, "tpot") / p95_s(answer, "tpot") < 2.6
+    )  # 2.533 tokens a step, which takes a little longer
     assert answer["deployment"]["engine"] == "vLLM 0.32.0, 3 drafted tokens"
     caution = next(one for one in answer["cautions"] if one["code"] == "assumed acceptance")
     assert "0.7" in caution["text"]
     assert "measured" not in caution["text"]
-    check_refused(run(*LLAMA, *drafts[:2], folder=tmp_path), 2, "acceptance_fraction = None", "0 to 1")
+    check_refused(
+        run(*LLAMA, *drafts[:2], folder=tmp_path), 2, "acceptance_fraction = None", "0 to 1"
+    )
 
 
 def test_swapping_takes_its_speed_from_the_devices_host_link(tmp_path):
     answer = answered(
-        *LLAMA, "--rate", 20, "--num-blocks", 2000, "--max-model-len", 16384, "--set", "preemption_mode=swap", folder=tmp_path
+        *LLAMA,
+        "--rate",
+        20,
+        "--num-blocks",
+        2000,
+        "--max-model-len",
+        16384,
+        "--set",
+        "preemption_mode=swap",
+        folder=tmp_path,
     )
     knobs = answer["deployment"]["knobs"]
     assert knobs["kv_block_bytes"] == 2 * 32 * 8 * 128 * 2 * 16
@@ -113,7 +140,10 @@ def test_overload_is_named(tmp_path):
 
 def test_users_who_wait_ask_no_faster_than_they_are_answered(tmp_path):
     few, many = (answered(*LLAMA, "--concurrency", n, folder=tmp_path) for n in (4, 32))
-    rates = [answer["levels"][0]["summary"]["completed_requests_per_s"]["value"] for answer in (few, many)]
+    rates = [
+        answer["levels"][0]["summary"]["completed_requests_per_s"]["value"]
+        for answer in (few, many)
+    ]
     assert rates[0] < rates[1]
     assert p95_s(few, "tpot") < p95_s(many, "tpot")
 
@@ -123,10 +153,15 @@ def test_the_likely_run_is_stored_and_reads_back(tmp_path):
     assert answer["record"] == "run"
     stored = read_run(tmp_path / "run")
     assert stored.manifest.origin == "simulated"
-    assert all(word in stored.manifest.source.where for word in ("vLLM 0.32.0", "the datasheet of", "KV blocks, reckoned"))
+    assert all(
+        word in stored.manifest.source.where
+        for word in ("vLLM 0.32.0", "the datasheet of", "KV blocks, reckoned")
+    )
     assert len(stored.requests.status) == 300
     assert stored.parts.n_delivered_tokens.sum() == stored.requests.output_tokens.sum()
-    assert {caution.code for caution in stored.manifest.cautions} == {caution["code"] for caution in answer["cautions"]}
+    assert {caution.code for caution in stored.manifest.cautions} == {
+        caution["code"] for caution in answer["cautions"]
+    }
     check_refused(run(*LLAMA, "--out", "run", folder=tmp_path), 4, "holds a run already", "--out")
 
 
@@ -140,7 +175,18 @@ def test_requests_that_are_not_done_are_counted(tmp_path):
 
 def test_step_times_of_a_fit(tmp_path):
     fit_step_time([read_run(SMOLLM2)]).save(tmp_path / "fit.json")
-    question = ("simulate", "smollm2-135m", "--fit", "fit.json", "--num-blocks", 2000, "--max-num-seqs", 8, "--requests", 100)
+    question = (
+        "simulate",
+        "smollm2-135m",
+        "--fit",
+        "fit.json",
+        "--num-blocks",
+        2000,
+        "--max-num-seqs",
+        8,
+        "--requests",
+        100,
+    )
     answer = answered(*question, "--rate", 0.2, folder=tmp_path)
     assert answer["deployment"]["step_times_basis"] == "fitted"
     assert 0.03 < p95_s(answer, "tpot") < 0.5, "the recorded steps took 30 to 100 ms"
@@ -170,7 +216,12 @@ def test_impossible_questions(flags, words, tmp_path):
 
 def test_a_model_without_room_names_the_smallest_tp_that_has_it(tmp_path):
     """Exit 6: the question was good, and the answer is that it does not fit."""
-    check_refused(run(*LLAMA, "--gpu-memory-utilization", 0.1, folder=tmp_path), 6, "KV cache", "try: --tp 4, the smallest that fits")
+    check_refused(
+        run(*LLAMA, "--gpu-memory-utilization", 0.1, folder=tmp_path),
+        6,
+        "KV cache",
+        "try: --tp 4, the smallest that fits",
+    )
 
 
 def test_noise_leaves_no_verdict_open(tmp_path):
@@ -190,22 +241,45 @@ def test_a_missed_slo_says_what_would_meet_it(tmp_path):
         for rate, slo in ((100, "ttft:p50<1s"), (1, "ttft:p50<1ms"))
     )
     assert (busy.returncode, hopeless.returncode) == (10, 10)
-    assert "NEXT   fewer requests for each replica; the highest load that meets it: inferometer capacity llama-3.1-8b" in busy.stdout
+    assert (
+        "NEXT   fewer requests for each replica; the highest load that meets it: inferometer"
+        " capacity llama-3.1-8b" in busy.stdout
+    )
     assert "NEXT   limits at least" in hopeless.stdout
 
 
 def test_servegens_clients_come_as_their_statistics_say(tmp_path):
     """Sent or simulated: the rates file is a workload, a tenth of it too, and another rate or length is refused."""
-    columns = "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2"
+    columns = (
+        "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2"
+    )
     (tmp_path / "x_client_rates.csv").write_text(f"{columns}\n7,0,2.5,1,Gamma,1,1\n")
-    (tmp_path / "x_length_pdfs.jsonl").write_text('{"client": 7, "window_start_s": 0, "input_tokens": {"9": 1}, "output_tokens": {"5": 1}}')
-    asked = ("load", "http://127.0.0.1:9", "--model", "x", "--dry-run", "--workload", "x_client_rates.csv")
-    for flags, said in (((), "sending 1,500 requests"), (("--speed-up", 0.1), "sending 150 requests")):
+    (tmp_path / "x_length_pdfs.jsonl").write_text(
+        '{"client": 7, "window_start_s": 0, "input_tokens": {"9": 1}, "output_tokens": {"5": 1}}'
+    )
+    asked = (
+        "load",
+        "http://127.0.0.1:9",
+        "--model",
+        "x",
+        "--dry-run",
+        "--workload",
+        "x_client_rates.csv",
+    )
+    for flags, said in (
+        ((), "sending 1,500 requests"),
+        (("--speed-up", 0.1), "sending 150 requests"),
+    ):
         outcome = run(*asked, *flags, folder=tmp_path)
         assert outcome.returncode == 0, outcome.stderr
         assert said in outcome.stdout + outcome.stderr
     for flags in (("--rate", 5), ("--burstiness", 1), ("--output-tokens", 5)):
-        check_refused(run(*LLAMA, "--workload", "x_client_rates.csv", *flags, folder=tmp_path), 2, flags[0], "--speed-up")
+        check_refused(
+            run(*LLAMA, "--workload", "x_client_rates.csv", *flags, folder=tmp_path),
+            2,
+            flags[0],
+            "--speed-up",
+        )
 
 
 @pytest.mark.parametrize(
@@ -217,15 +291,20 @@ def test_servegens_clients_come_as_their_statistics_say(tmp_path):
     ],
 )
 def test_a_broken_line_of_a_trace_is_named_by_its_number(line, words, tmp_path):
-    (tmp_path / "trace.csv").write_text(f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n{line}\n")
+    (tmp_path / "trace.csv").write_text(
+        f"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n{line}\n"
+    )
     check_refused(run(*LLAMA[:4], "--workload", "trace.csv", folder=tmp_path), 2, *words)
 
 
 def test_a_prompt_longer_than_the_model_remembers_is_the_engines_refusal(tmp_path):
     (tmp_path / "trace.csv").write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,9000,109\n"
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16"
+        " 18:15:50.9951690,9000,109\n"
     )
-    answer = answered(*LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path)
+    answer = answered(
+        *LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 8192, folder=tmp_path
+    )
     assert dict(answer["levels"][0]["summary"]["n_by_status"]) == {"length": 1, "rejected": 1}
     assert "rejected" in {caution["code"] for caution in answer["cautions"]}
 
@@ -250,8 +329,22 @@ def test_more_requests_than_memory_are_refused_before_anything_is_drawn(tmp_path
 
 
 def test_a_cluster_says_what_each_replica_got_and_records_it(tmp_path):
-    answer = answered(*LLAMA, "--rate", 40, "--replicas", 4, "--router", "power-of-two", "--out", "run", folder=tmp_path)
-    assert (answer["deployment"]["n_replicas"], answer["deployment"]["router"]) == (4, "power-of-two")
+    answer = answered(
+        *LLAMA,
+        "--rate",
+        40,
+        "--replicas",
+        4,
+        "--router",
+        "power-of-two",
+        "--out",
+        "run",
+        folder=tmp_path,
+    )
+    assert (answer["deployment"]["n_replicas"], answer["deployment"]["router"]) == (
+        4,
+        "power-of-two",
+    )
     assert sum(one["n_requests"] for one in answer["replicas"]) == 300
     assert all(0 < one["busy_fraction"] <= 1 for one in answer["replicas"])
     stored = read_run(tmp_path / "run")
@@ -291,15 +384,33 @@ def test_replicas_that_share_experts(tmp_path):
 def test_what_no_device_holds_alone_is_held_by_replicas_that_share_it(tmp_path):
     asked = ("simulate", "deepseek-v3", "--hardware", "h200_sxm", "--requests", 50, "--rate", 2)
     assert run(*asked, folder=tmp_path).returncode == 6
-    assert answered(*asked, "--data-parallel-size", 8, folder=tmp_path)["deployment"]["quantization"] == "float8"
+    assert (
+        answered(*asked, "--data-parallel-size", 8, folder=tmp_path)["deployment"]["quantization"]
+        == "float8"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ((*LLAMA, "--data-parallel-size", 2), ("is dense", "--replicas 2")),
-        (("simulate", "qwen3-30b-a3b", "--hardware", "h100_sxm", "--tp", 2, "--data-parallel-size", 2), ("share experts", "--tp 1")),
-        ((*LLAMA, "--replicas", 2, "--data-parallel-size", 2), ("2 groups of 2 replicas", "one of them")),
+        (
+            (
+                "simulate",
+                "qwen3-30b-a3b",
+                "--hardware",
+                "h100_sxm",
+                "--tp",
+                2,
+                "--data-parallel-size",
+                2,
+            ),
+            ("share experts", "--tp 1"),
+        ),
+        (
+            (*LLAMA, "--replicas", 2, "--data-parallel-size", 2),
+            ("2 groups of 2 replicas", "one of them"),
+        ),
     ],
 )
 def test_experts_that_nobody_can_share_are_refused(arguments, words, tmp_path):
@@ -307,12 +418,22 @@ def test_experts_that_nobody_can_share_are_refused(arguments, words, tmp_path):
 
 
 def test_a_router_that_has_nothing_to_go_by_is_refused(tmp_path):
-    arguments = (*LLAMA, "--set", "enable_prefix_caching=false", "--replicas", 2, "--router", "prefix-affine")
+    arguments = (
+        *LLAMA,
+        "--set",
+        "enable_prefix_caching=false",
+        "--replicas",
+        2,
+        "--router",
+        "prefix-affine",
+    )
     check_refused(run(*arguments, folder=tmp_path), 2, "without a prefix cache", "least-loaded")
 
 
 def test_the_text_says_verdict_interval_and_goodput(tmp_path):
-    text = " ".join(run(*LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", folder=tmp_path).stdout.split())
+    text = " ".join(
+        run(*LLAMA, "--rate", 5, "--slo", "ttft:p50<60s", folder=tmp_path).stdout.split()
+    )
     assert text.startswith("ANSWER llama-3.1-8b bfloat16 on NVIDIA H100 SXM5 80GB, chat: ")
     assert "SLO met" in text
     assert "Goodput is" in text
@@ -326,7 +447,13 @@ def cautions(answer):
 
 def test_a_time_before_the_first_arrival_is_refused_and_what_was_not_sent_is_counted(tmp_path):
     asked = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 5, "--requests", 2000)
-    check_refused(run(*asked, "--until", "1ms", folder=tmp_path), 2, "no request comes by 1 ms", "--until", "the first arrival")
+    check_refused(
+        run(*asked, "--until", "1ms", folder=tmp_path),
+        2,
+        "no request comes by 1 ms",
+        "--until",
+        "the first arrival",
+    )
     answer = answered(*asked, "--until", "2s", folder=tmp_path)
     n_sent = answer["levels"][0]["summary"]["n_requests"]
     assert 0 < n_sent < 100
@@ -336,11 +463,17 @@ def test_a_time_before_the_first_arrival_is_refused_and_what_was_not_sent_is_cou
 
 def test_answers_that_the_longest_sequence_cuts_are_counted(tmp_path):
     (tmp_path / "trace.csv").write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,400,44\n2023-11-16 18:15:50.9951690,900,400\n"
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,400,44\n2023-11-16"
+        " 18:15:50.9951690,900,400\n"
     )
-    answer = answered(*LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 1024, folder=tmp_path)
+    answer = answered(
+        *LLAMA[:4], "--workload", "trace.csv", "--max-model-len", 1024, folder=tmp_path
+    )
     caution = cautions(answer)["cut"]
-    assert "1 answers were cut: prompt and answer together reach max_model_len = 1024" in caution["text"]
+    assert (
+        "1 answers were cut: prompt and answer together reach max_model_len = 1024"
+        in caution["text"]
+    )
     assert caution["text"].endswith("they got 124 of 400 tokens")
     assert "--max-model-len" in caution["remedy"]
 
@@ -349,29 +482,53 @@ def test_tensorrt_llm_runs_with_its_defaults_on_a_model_with_a_long_context(tmp_
     """Its server starts, reuses blocks of earlier prompts, and refuses only prompts that no step holds."""
     mix = "n_requests = 60\narrivals = { kind = 'open', rate_per_s = 4 }\n"
     for name, tokens in (("short", 500), ("long", 9000)):
-        lengths = f"prompt_tokens = {{ kind = 'constant', value = {tokens} }}\noutput_tokens = {{ kind = 'constant', value = 20 }}\n"
+        lengths = (
+            f"prompt_tokens = {{ kind = 'constant', value = {tokens} }}\noutput_tokens = {{ kind ="
+            " 'constant', value = 20 }\n"
+        )
         mix += f"[[classes]]\nname = '{name}'\n{lengths}"
-    mix += "system_prompts = { n_prompts = 2, popularity_exponent = 1.0, tokens = { kind = 'constant', value = 320 } }\n"
+    mix += (
+        "system_prompts = { n_prompts = 2, popularity_exponent = 1.0, tokens = { kind = 'constant',"
+        " value = 320 } }\n"
+    )
     (tmp_path / "mix.toml").write_text(mix)
     asked = (*LLAMA[:4], "--policy", "trtllm", "--workload", "mix.toml")
     answer = answered(*asked, folder=tmp_path)
     counts = dict(answer["levels"][0]["summary"]["n_by_status"])
     assert min(counts["length"], counts["rejected"]) > 10
-    assert "their prompts have more than max_num_tokens = 8192 tokens" in cautions(answer)["rejected"]["text"]
+    assert (
+        "their prompts have more than max_num_tokens = 8192 tokens"
+        in cautions(answer)["rejected"]["text"]
+    )
     remedies = cautions(answer)["rejected"]["remedy"].split(", or ")
     for number, remedy in enumerate(remedies):
         repaired = answered(*asked, *remedy.split(), "--out", f"repaired-{number}", folder=tmp_path)
         assert "rejected" not in cautions(repaired), remedy
-        assert set(read_run(tmp_path / f"repaired-{number}").requests.cached_tokens.tolist()) == {0, 320}
+        assert set(read_run(tmp_path / f"repaired-{number}").requests.cached_tokens.tolist()) == {
+            0,
+            320,
+        }
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--policy", "none", "--max-num-seqs", 8), ("none has no max_num_seqs", "from: --max-num-seqs", "num_blocks")),
-        (("--policy", "trtllm", "--num-blocks", 2, "--max-model-len", 4096), ("num_blocks = 2", "from: --num-blocks")),
-        (("--max-num-batched-tokens", 8, "--max-num-seqs", 16), ("max_num_batched_tokens = 8", "from: --max-num-batched-tokens")),
-        (("--policy", "sglang", "--set", "schedule_policy=fifo"), ("schedule_policy = fifo", "from: --set", "dfs-weight, lof, random")),
+        (
+            ("--policy", "none", "--max-num-seqs", 8),
+            ("none has no max_num_seqs", "from: --max-num-seqs", "num_blocks"),
+        ),
+        (
+            ("--policy", "trtllm", "--num-blocks", 2, "--max-model-len", 4096),
+            ("num_blocks = 2", "from: --num-blocks"),
+        ),
+        (
+            ("--max-num-batched-tokens", 8, "--max-num-seqs", 16),
+            ("max_num_batched_tokens = 8", "from: --max-num-batched-tokens"),
+        ),
+        (
+            ("--policy", "sglang", "--set", "schedule_policy=fifo"),
+            ("schedule_policy = fifo", "from: --set", "dfs-weight, lof, random"),
+        ),
     ],
 )
 def test_what_the_engine_refuses_is_named_as_it_was_typed(flags, words, tmp_path):
@@ -381,15 +538,35 @@ def test_what_the_engine_refuses_is_named_as_it_was_typed(flags, words, tmp_path
 def test_an_order_acts_where_the_engine_lacks_memory_or_says_that_it_did_not(tmp_path):
     """At the default max_num_seqs an H100 never runs out of places: memory is what requests wait for."""
     (tmp_path / "mix.toml").write_text(MIX_OF_LENGTHS)
-    asked = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--num-blocks", 3000, "--max-model-len", 8192, "--workload", "mix.toml")
-    plain, ordered = answered(*asked, folder=tmp_path), answered(*asked, "--order", "shortest-remaining", folder=tmp_path)
+    asked = (
+        "simulate",
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+        "--num-blocks",
+        3000,
+        "--max-model-len",
+        8192,
+        "--workload",
+        "mix.toml",
+    )
+    plain, ordered = (
+        answered(*asked, folder=tmp_path),
+        answered(*asked, "--order", "shortest-remaining", folder=tmp_path),
+    )
     assert p95_s(ordered, "ttft", fraction=0.5) < 0.5 * p95_s(plain, "ttft", fraction=0.5)
     assert "order unused" not in cautions(ordered)
     idle = answered(*LLAMA, "--rate", 1, "--order", "shortest-remaining", folder=tmp_path)
     assert "changed nothing" in cautions(idle)["order unused"]["text"]
     assert "--set policy=srpt" in cautions(idle)["order unused"]["remedy"]
-    for order, why in (("fair", "all requests are of one tenant"), ("priority", "all requests have the same priority")):
-        assert why in cautions(answered(*asked, "--order", order, folder=tmp_path))["order unused"]["text"]
+    for order, why in (
+        ("fair", "all requests are of one tenant"),
+        ("priority", "all requests have the same priority"),
+    ):
+        assert (
+            why
+            in cautions(answered(*asked, "--order", order, folder=tmp_path))["order unused"]["text"]
+        )
 
 
 MIX_OF_LENGTHS = """

@@ -5,10 +5,19 @@ import json
 import pytest
 from command_line import check_refused, run
 
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.types import RequestStatus
 
-LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--max-num-seqs", 16, "--requests", 1500)
+LLAMA = (
+    "simulate",
+    "llama-3.1-8b",
+    "--hardware",
+    "h100_sxm",
+    "--max-num-seqs",
+    16,
+    "--requests",
+    1500,
+)
 MIX = """
 arrivals = { kind = "open", rate_per_s = 40 }
 [[classes]]
@@ -52,7 +61,9 @@ def kept(answer):
 
 def test_an_order_keeps_what_first_come_first_served_breaks(folder):
     """More than the server takes: both classes wait alike, or the one that can wait does."""
-    plain, ordered = (answered(*flags, folder=folder) for flags in ((), ("--order", "earliest-deadline")))
+    plain, ordered = (
+        answered(*flags, folder=folder) for flags in ((), ("--order", "earliest-deadline"))
+    )
     assert plain["gate"] is None
     assert kept(plain)["chat"] < 0.1
     assert kept(plain)["report"] == 1
@@ -82,6 +93,15 @@ def test_a_gate_file_limits_and_the_answer_says_whom(folder):
 def test_what_a_gate_cannot_be_is_refused(folder):
     (folder / "typo.toml").write_text("[[classes]]\nname = 'chatt'\n")
     arguments = (*LLAMA, "--workload", "mix.toml", "--gate")
-    check_refused(run(*arguments, "typo.toml", folder=folder), 2, "no class 'chatt'", "chat, report")
-    check_refused(run(*arguments, "nowhere.toml", folder=folder), 2, "cannot be read", "a .toml file")
-    check_refused(run(*LLAMA, "--order", "least-slack", folder=folder), 2, "no class has a deadline", "ttft_limit_s")
+    check_refused(
+        run(*arguments, "typo.toml", folder=folder), 2, "no class 'chatt'", "chat, report"
+    )
+    check_refused(
+        run(*arguments, "nowhere.toml", folder=folder), 2, "cannot be read", "a .toml file"
+    )
+    check_refused(
+        run(*LLAMA, "--order", "least-slack", folder=folder),
+        2,
+        "no class has a deadline",
+        "ttft_limit_s",
+    )

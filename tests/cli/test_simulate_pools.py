@@ -5,7 +5,7 @@ import json
 import pytest
 from command_line import check_refused, run
 
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 
 LLAMA = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--requests", 200, "--rate", 10)
 POOLS = ("--prefill-replicas", 1, "--replicas", 2)
@@ -18,7 +18,17 @@ def answered(*arguments, folder, exit_code=0):
 
 
 def test_who_did_what_and_what_the_transfers_waited_for(tmp_path):
-    answer = answered(*LLAMA, *POOLS, "--kv-link", "400Gbit/s", "--kv-link-latency", "20us", "--out", "run", folder=tmp_path)
+    answer = answered(
+        *LLAMA,
+        *POOLS,
+        "--kv-link",
+        "400Gbit/s",
+        "--kv-link-latency",
+        "20us",
+        "--out",
+        "run",
+        folder=tmp_path,
+    )
     said = answer["disaggregation"]
     assert (said["link_bytes_per_s"], said["kv_block_bytes"]) == (50e9, 16 * 131072)
     assert said["link_latency_s"] == pytest.approx(20e-6)
@@ -37,7 +47,15 @@ def test_who_did_what_and_what_the_transfers_waited_for(tmp_path):
 
 
 def test_the_link_is_that_of_the_catalogue_and_the_pools_may_differ(tmp_path):
-    answer = answered(*LLAMA, *POOLS, "--prefill-tp", 2, "--prefill-set", "max_num_batched_tokens=8192", folder=tmp_path)
+    answer = answered(
+        *LLAMA,
+        *POOLS,
+        "--prefill-tp",
+        2,
+        "--prefill-set",
+        "max_num_batched_tokens=8192",
+        folder=tmp_path,
+    )
     said = answer["disaggregation"]
     assert said["link_from"].startswith("the scale-up links of 1 x ")
     assert said["prefill"]["tensor_parallel_size"] == 2
@@ -49,7 +67,11 @@ def test_the_link_is_that_of_the_catalogue_and_the_pools_may_differ(tmp_path):
 def test_the_terminal_says_it_in_words(tmp_path):
     outcome = run(*LLAMA, *POOLS, "--first-token-from", "prefill", folder=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
-    for words in ("1 replicas for prompts and 2 for answers", "MOVED 200 of 200 KV caches", "token given by prefill"):
+    for words in (
+        "1 replicas for prompts and 2 for answers",
+        "MOVED 200 of 200 KV caches",
+        "token given by prefill",
+    ):
         assert words in " ".join(outcome.stdout.split())
 
 
@@ -59,9 +81,15 @@ def test_the_terminal_says_it_in_words(tmp_path):
         (("--prefill-tp", 2), "no replicas that compute prompts alone"),
         ((*POOLS, "--policy", "sglang"), "vLLM's rules"),
         ((*POOLS, "--kv-link", "50"), "'50' is not a speed"),
-        ((*POOLS, "--set", "kv_allocation=contiguous", "--set", "enable_prefix_caching=false"), "paged KV cache"),
+        (
+            (*POOLS, "--set", "kv_allocation=contiguous", "--set", "enable_prefix_caching=false"),
+            "paged KV cache",
+        ),
         (("--class-replicas", "chat=0"), "class-aware"),
-        (("--router", "class-aware", "--replicas", 2, "--class-replicas", "nobody=0"), "each class of the workload once"),
+        (
+            ("--router", "class-aware", "--replicas", 2, "--class-replicas", "nobody=0"),
+            "each class of the workload once",
+        ),
         (("--router", "class-aware", "--class-replicas", "chat"), "CLASS=N,..."),
     ],
 )
@@ -74,7 +102,16 @@ def test_a_router_has_its_thresholds(tmp_path):
     shares = []
     for threshold in (0, 10_000):
         answer = answered(
-            *LLAMA, "--workload", "chat", "--replicas", 3, "--router", "prefix-affine", "--balance-abs", threshold, folder=tmp_path
+            *LLAMA,
+            "--workload",
+            "chat",
+            "--replicas",
+            3,
+            "--router",
+            "prefix-affine",
+            "--balance-abs",
+            threshold,
+            folder=tmp_path,
         )
         shares.append([one["n_requests"] for one in answer["replicas"]])
     assert shares[0] != shares[1]
@@ -83,7 +120,9 @@ def test_a_router_has_its_thresholds(tmp_path):
 def test_paged_and_contiguous_memory_can_be_compared(tmp_path):
     knobs = ("--num-blocks", 1500, "--max-model-len", 8192, "--set", "enable_prefix_caching=false")
     paged, whole = (
-        answered(*LLAMA, *knobs, "--set", f"kv_allocation={kind}", *recorded, folder=tmp_path)["memory"]
+        answered(*LLAMA, *knobs, "--set", f"kv_allocation={kind}", *recorded, folder=tmp_path)[
+            "memory"
+        ]
         for kind, recorded in (("paged", ()), ("contiguous", ("--out", "run")))
     )
     assert paged["mean_fragmented_fraction"] is None

@@ -17,13 +17,24 @@ from inferometer.perfmodel.steptime_box import BoxRange
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
 from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.steptime_limits import PhaseDoubt
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.whole_run import write_run
 from inferometer.spec import catalog
 from inferometer.spec.types import EngineSpec
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
-SMALL = ("--tp", "1", "--max-num-seqs", "256", "--max-num-batched-tokens", "2048", "--probe-requests", "200", "--jobs", "1")
+SMALL = (
+    "--tp",
+    "1",
+    "--max-num-seqs",
+    "256",
+    "--max-num-batched-tokens",
+    "2048",
+    "--probe-requests",
+    "200",
+    "--jobs",
+    "1",
+)
 EASY = "ttft:p95<4s, tpot:p95<200ms"
 
 
@@ -39,9 +50,16 @@ def size(*flags, slo=EASY, model="llama-3.1-8b"):
 def fit(tmp_path):
     """A fit with 2 % of doubt about steps: otherwise the datasheet's, as a file."""
     engine, path = EngineSpec(dtype="bfloat16", device="cuda"), tmp_path / "step_time.json"
-    model = datasheet_step_time(catalog.find_model("llama-3.1-8b"), engine, catalog.find_hardware("l40s"))
-    doubts = tuple(PhaseDoubt(phase=phase, spread_ratio=0.01, interval_ratio=2.0) for phase in ("prefill", "decode"))
-    replace(model, doubts=doubts, trained_on=replace(model.trained_on, n_observations=20)).save(path)
+    model = datasheet_step_time(
+        catalog.find_model("llama-3.1-8b"), engine, catalog.find_hardware("l40s")
+    )
+    doubts = tuple(
+        PhaseDoubt(phase=phase, spread_ratio=0.01, interval_ratio=2.0)
+        for phase in ("prefill", "decode")
+    )
+    replace(model, doubts=doubts, trained_on=replace(model.trained_on, n_observations=20)).save(
+        path
+    )
     return path
 
 
@@ -57,7 +75,9 @@ def test_a_promise_that_nothing_keeps_names_the_nearest_and_the_term():
 
 def test_a_kind_that_misses_when_idle_is_out_before_replicas_are_counted():
     """Once, replicas were raised by half again and again: 1,530 of them were simulated."""
-    code, said = size("--rate", "20", "--gpus", "l40s", slo="ttft:p95<1s, tpot:p95<5ms", model="llama-3.1-70b")
+    code, said = size(
+        "--rate", "20", "--gpus", "l40s", slo="ttft:p95<1s, tpot:p95<5ms", model="llama-3.1-70b"
+    )
     assert code in {6, 10}
     code, said = size("--rate", "200", "--gpus", "l4", slo="ttft:p95<100ms")
     assert code == 10
@@ -69,12 +89,16 @@ def test_what_the_time_limit_leaves_out_is_counted():
     _, said = size(*flags)
     assert said["n_unexamined"] == 2
     words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL, *flags]
-    assert "2 not examined within the time limit (--time-limit)" in " ".join(CliRunner().invoke(app, words).stdout.split())
+    assert "2 not examined within the time limit (--time-limit)" in " ".join(
+        CliRunner().invoke(app, words).stdout.split()
+    )
 
 
 @pytest.mark.slow
 def test_i_have_two_gpus():
-    code, said = size("--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min")
+    code, said = size(
+        "--total-gpus", "2", "--gpus", "h100_sxm", "--tp", "1,2", "--time-limit", "5min"
+    )
     rows = said["best_use"]["rows"]
     assert code == 0
     assert rows[0]["needs_quality_check"] is False
@@ -82,7 +106,17 @@ def test_i_have_two_gpus():
     assert {row["weights_dtype"] for row in rows} == {"bfloat16", "float8", "int4"}
     assert all(row["needs_quality_check"] for row in rows if row["weights_dtype"] != "bfloat16")
     assert rows[0]["kept_requests_per_s"] <= rows[0]["located_requests_per_s"] == said["rate_per_s"]
-    words = ["size", "llama-3.1-8b", "--slo", EASY, *SMALL[2:], "--total-gpus", "2", "--gpus", "h100_sxm"]
+    words = [
+        "size",
+        "llama-3.1-8b",
+        "--slo",
+        EASY,
+        *SMALL[2:],
+        "--total-gpus",
+        "2",
+        "--gpus",
+        "h100_sxm",
+    ]
     text = " ".join(CliRunner().invoke(app, words).stdout.split())
     assert "OFFER TP" in text
     assert "needs a quality check" in text
@@ -90,13 +124,28 @@ def test_i_have_two_gpus():
 
 
 def test_a_model_that_fits_nowhere():
-    with pytest.raises(InferometerError, match=r"nothing that is on offer can serve 'llama-3\.1-405b'") as caught:
+    with pytest.raises(
+        InferometerError, match=r"nothing that is on offer can serve 'llama-3\.1-405b'"
+    ) as caught:
         size("--rate", "1", "--gpus", "l4", model="llama-3.1-405b")
     assert caught.value.exit_code == 6
 
 
 def test_what_is_nearest_is_said_with_how_far_it_is_and_what_to_ask_instead():
-    done = CliRunner().invoke(app, ["size", "llama-3.1-8b", "--slo", "tpot:p50<1ms", *SMALL, "--rate", "5", "--gpus", "h100_sxm,t4"])
+    done = CliRunner().invoke(
+        app,
+        [
+            "size",
+            "llama-3.1-8b",
+            "--slo",
+            "tpot:p50<1ms",
+            *SMALL,
+            "--rate",
+            "5",
+            "--gpus",
+            "h100_sxm,t4",
+        ],
+    )
     text = " ".join(done.stdout.split())
     assert "nearest: NVIDIA H100 SXM5 80GB, TP1 bfloat16, 256 seats, at " in text
     assert " times its limit" in text
@@ -110,30 +159,57 @@ def test_what_cannot_be_for_one_reason_is_said_once():
     done = CliRunner().invoke(app, ["size", "smollm2-135m", "--slo", EASY, *SMALL[2:], *flags])
     text = " ".join(done.stdout.split())
     assert "serve 1 request/s of chat" in text
-    assert "NOT bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not divide its 9 heads" in text
+    assert (
+        "NOT bfloat16 on 2 x NVIDIA L4, bfloat16 on 4 x NVIDIA L4: tensor parallelism does not"
+        " divide its 9 heads" in text
+    )
     assert "bfloat16 on 1 x NVIDIA T4: NVIDIA T4 has no known rate in bfloat16" in text
 
 
 def test_weights_lie_as_published_and_devices_go_by_short_names():
     flags = ("--rate", "1", "--gpus", "h200", "--tp", "8", "--quantization", "int4,none")
-    said = " ".join(CliRunner().invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags]).stdout.split())
-    assert re.search(r"ANSWER 8 x NVIDIA H200 SXM 141GB \(1 replica, TP8 (float8|int4) weights", said), said
+    said = " ".join(
+        CliRunner()
+        .invoke(app, ["size", "deepseek-r1", "--slo", EASY, *SMALL[2:], *flags])
+        .stdout.split()
+    )
+    assert re.search(
+        r"ANSWER 8 x NVIDIA H200 SXM 141GB \(1 replica, TP8 (float8|int4) weights", said
+    ), said
     assert "TRIED 3 kinds of replica" in said, "published, int4, and two stages for bfloat16"
 
 
 def test_prompts_that_no_replica_takes_are_refused_before_the_search():
-    with pytest.raises(SpecError, match=r"prompts are too long for every replica: up to [\d,]+ tokens") as caught:
+    with pytest.raises(
+        SpecError, match=r"prompts are too long for every replica: up to [\d,]+ tokens"
+    ) as caught:
         size("--rate", "1", "--gpus", "l4", "--workload", "long-context", model="smollm2-135m")
     assert "fewer than 8,192" in caught.value.allowed
 
 
 def test_what_a_death_costs_is_said():
-    words = ["size", "llama-3.1-8b", "--slo", "ttft:p95<2s, tpot:p95<100ms", "--rate", "30", "--gpus", "h100_sxm", *SMALL]
+    words = [
+        "size",
+        "llama-3.1-8b",
+        "--slo",
+        "ttft:p95<2s, tpot:p95<100ms",
+        "--rate",
+        "30",
+        "--gpus",
+        "h100_sxm",
+        *SMALL,
+    ]
     said = " ".join(CliRunner().invoke(app, words).stdout.split())
-    told = re.search(r"FAILS one dies: (\d+) requests are cut off and come again; of ([\d,]+) until another answers \(3 min\)", said)
+    told = re.search(
+        r"FAILS one dies: (\d+) requests are cut off and come again; of ([\d,]+) until another"
+        r" answers \(3 min\)",
+        said,
+    )
     assert told, said
     assert int(told[1]) > 0
-    assert float(told[2].replace(",", "")) == pytest.approx(30 * 180, rel=0.1), "those who came meanwhile"
+    assert float(told[2].replace(",", "")) == pytest.approx(30 * 180, rel=0.1), (
+        "those who came meanwhile"
+    )
 
 
 def test_rents_of_one_kind_are_compared_and_others_are_doubted():
@@ -146,8 +222,12 @@ def test_rents_of_one_kind_are_compared_and_others_are_doubted():
 
 
 def test_a_device_without_a_price_is_ranked_last(tmp_path):
-    (tmp_path / "prices.yaml").write_text("source: us\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 3}\n")
-    _, said = size("--rate", "2", "--gpus", "l40s,h100_sxm", "--prices", str(tmp_path / "prices.yaml"))
+    (tmp_path / "prices.yaml").write_text(
+        "source: us\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 3}\n"
+    )
+    _, said = size(
+        "--rate", "2", "--gpus", "l40s,h100_sxm", "--prices", str(tmp_path / "prices.yaml")
+    )
     assert [kind["hardware_id"] for kind in said["kinds"]] == ["h100_sxm", "l40s"]
     unpriced = said["kinds"][1]
     assert unpriced["usd_per_hour"] is None
@@ -162,7 +242,11 @@ def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
     assert pick["step_times_from"].startswith("fitted to")
     assert "DATASHEET" not in {caution["code"] for caution in said["cautions"]}
     stated = {name: pick[name] for name in ("model_id", "weights_dtype", "tensor_parallel_size")}
-    assert stated == {"model_id": "llama-3.1-8b", "weights_dtype": "bfloat16", "tensor_parallel_size": 1}
+    assert stated == {
+        "model_id": "llama-3.1-8b",
+        "weights_dtype": "bfloat16",
+        "tensor_parallel_size": 1,
+    }
     assert 0 < pick["in_flight_load"] < 256
     assert pick["n_replicas_if_one_fails"] == pick["n_replicas"] + 1
     assert pick["without_one"] is None or pick["without_one"]["verdict"] != "met"
@@ -173,8 +257,12 @@ def test_sized_for_the_slow_end_of_a_fit_it_is_decided(fit):
 
 def test_lengths_that_a_fit_was_not_checked_on_are_named(fit, tmp_path):
     narrow, path = load_step_time_model(fit), tmp_path / "narrow.json"
-    replace(narrow, box=(BoxRange(quantity="prompt tokens per request", low=32, high=256),)).save(path)
-    (said, narrowly) = (size("--rate", "2", "--gpus", "l40s", "--fit", str(one))[1] for one in (fit, path))
+    replace(narrow, box=(BoxRange(quantity="prompt tokens per request", low=32, high=256),)).save(
+        path
+    )
+    said, narrowly = (
+        size("--rate", "2", "--gpus", "l40s", "--fit", str(one))[1] for one in (fit, path)
+    )
     assert "FIT_BOX" not in {caution["code"] for caution in said["cautions"]}
     texts = {caution["code"]: caution["text"] for caution in narrowly["cautions"]}
     assert "outside 32 to 256" in texts["FIT_BOX"]
@@ -200,19 +288,30 @@ def test_power_that_was_measured_beside_the_fit_is_what_counts(fit, tmp_path):
     write_run(tmp_path / "run", replace(run, sweep=run.sweep._replace(power_watt=watt)))
     (tmp_path / "run" / "step_time.json").write_bytes(fit.read_bytes())
     model = catalog.find_model("llama-3.1-8b")
-    beside, alone = (offers_of("l40s", None, [Fit(None, path)], model)[0] for path in (tmp_path / "run", fit))
+    beside, alone = (
+        offers_of("l40s", None, [Fit(None, path)], model)[0] for path in (tmp_path / "run", fit)
+    )
     assert (beside.power.value, beside.power.source.kind) == (250.0, "measured")
     assert alone.power is None
 
 
 def test_bought_rented_and_elsewhere(tmp_path):
     (tmp_path / "prices.yaml").write_text(
-        "source: us\ndate_utc: 2026-11\nusd_per_hour: {l40s: 1.5}\nowned: {l40s: {price_usd: 17532, n_years: 4}}\n"
-        "power: {usd_per_kwh: 0.2, pue_ratio: 1.25}\nused_fraction: 0.5\n"
-        "api: {one: {input_usd_per_million_tokens: 0.1, output_usd_per_million_tokens: 0.4}}\n"
+        "source: us\ndate_utc: 2026-11\nusd_per_hour: {l40s: 1.5}\nowned: {l40s: {price_usd: 17532,"
+        " n_years: 4}}\npower: {usd_per_kwh: 0.2, pue_ratio: 1.25}\nused_fraction: 0.5\napi: {one:"
+        " {input_usd_per_million_tokens: 0.1, output_usd_per_million_tokens: 0.4}}\n"
     )
     page = tmp_path / "page.html"
-    _, said = size("--rate", "2", "--gpus", "l40s", "--prices", str(tmp_path / "prices.yaml"), "--report", str(page))
+    _, said = size(
+        "--rate",
+        "2",
+        "--gpus",
+        "l40s",
+        "--prices",
+        str(tmp_path / "prices.yaml"),
+        "--report",
+        str(page),
+    )
     pick = said["pick"]
     owned_usd_per_hour = 17532 / (4 * 8766) / 0.5 + 0.35 * 1.25 * 0.2
     assert pick["usd_per_hour"] == pytest.approx(owned_usd_per_hour * pick["n_devices"])
@@ -220,7 +319,9 @@ def test_bought_rented_and_elsewhere(tmp_path):
     (api,) = pick["costs"]["apis"]
     assert api["price"]["name"] == "one"
     drawn = page.read_text(encoding="utf-8")
-    assert all(f'<figure id="{name}"' in drawn for name in ("pareto", "cost-vs-slo", "goodput-vs-rate"))
+    assert all(
+        f'<figure id="{name}"' in drawn for name in ("pareto", "cost-vs-slo", "goodput-vs-rate")
+    )
 
 
 def test_a_workload_without_a_rate():
@@ -231,10 +332,26 @@ def test_a_workload_without_a_rate():
 def test_a_trace_is_sized_for_its_busiest_window_and_followed(fit, tmp_path):
     """Ten minutes at 2 requests/s, ten at 8, ten at 2, in Azure's format."""
     gaps_s = np.concatenate([np.full(1200, 0.5), np.full(4800, 0.125), np.full(1200, 0.5)])
-    at = [datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=float(s)) for s in np.cumsum(gaps_s)]
-    rows = [f"{when:%Y-%m-%d %H:%M:%S.%f},{600 + 37 * i % 900},{50 + 13 * i % 200}" for i, when in enumerate(at)]
-    (tmp_path / "trace.csv").write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
-    code, said = size("--workload", str(tmp_path / "trace.csv"), "--window", "1min", "--gpus", "l40s", "--fit", str(fit))
+    at = [
+        datetime(2026, 11, 21, tzinfo=UTC) + timedelta(seconds=float(s)) for s in np.cumsum(gaps_s)
+    ]
+    rows = [
+        f"{when:%Y-%m-%d %H:%M:%S.%f},{600 + 37 * i % 900},{50 + 13 * i % 200}"
+        for i, when in enumerate(at)
+    ]
+    (tmp_path / "trace.csv").write_text(
+        "\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows])
+    )
+    code, said = size(
+        "--workload",
+        str(tmp_path / "trace.csv"),
+        "--window",
+        "1min",
+        "--gpus",
+        "l40s",
+        "--fit",
+        str(fit),
+    )
     over = said["over_time"]
     assert code in {0, 11}
     assert said["rate_per_s"] == max(over["rates_per_s"]) == pytest.approx(8, rel=0.02)
@@ -243,5 +360,9 @@ def test_a_trace_is_sized_for_its_busiest_window_and_followed(fit, tmp_path):
     assert costs == sorted(costs)
     by_name = {row["name"]: row for row in over["policies"]}
     assert set(by_name) == {"static peak", "scheduled", "target utilisation", "target in flight"}
-    assert by_name["scheduled"]["n_replicas"][0] < max(by_name["scheduled"]["n_replicas"]) == by_name["static peak"]["n_replicas"][0]
+    assert (
+        by_name["scheduled"]["n_replicas"][0]
+        < max(by_name["scheduled"]["n_replicas"])
+        == by_name["static peak"]["n_replicas"][0]
+    )
     assert by_name["static peak"]["kept_fraction"] == 1.0

@@ -13,7 +13,15 @@ from rich.console import Console
 from inferometer.cli.analysis import analyse
 from inferometer.cli.measured import measured_answer, places_of, show_measured
 from inferometer.records import tables
-from inferometer.records.types import Origin, Phase, PointStatus, Run, RunManifest, StepTable, SweepTable
+from inferometer.records.types import (
+    Origin,
+    Phase,
+    PointStatus,
+    Run,
+    RunManifest,
+    StepTable,
+    SweepTable,
+)
 from inferometer.report.tables import definitions, points_table
 from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
 from inferometer.units import format_number
@@ -66,7 +74,9 @@ def stalling_run():
                 }
                 for step, took in enumerate(took_ms)
             ]
-    plan = SweepPlan(model="m", engine=EngineSpec(), points=tuple(POINTS), n_warmup=0, n_reps=N_REPS, seed=0)
+    plan = SweepPlan(
+        model="m", engine=EngineSpec(), points=tuple(POINTS), n_warmup=0, n_reps=N_REPS, seed=0
+    )
     manifest = RunManifest(
         run_id="r1", origin=ORIGIN, created_utc="2026-11-21T09:00:00Z", command=("inferometer", "sweep"), tool_version="0.1.0",
         plan=plan, model=None, engine=None, host=None, source=None,
@@ -87,7 +97,9 @@ def answer(tmp_path_factory):
 
 def by_hand(point):
     """(TPOT, median step, output tok/s), from the steps themselves."""
-    steps_ms = np.array([[step_ms(point, rep, step) for step in range(N_STEPS)] for rep in range(N_REPS)])
+    steps_ms = np.array(
+        [[step_ms(point, rep, step) for step in range(N_STEPS)] for rep in range(N_REPS)]
+    )
     tpot_ms = float(np.median(steps_ms.mean(axis=1)))
     return tpot_ms, float(np.median(np.median(steps_ms, axis=1))), point.batch_size / tpot_ms * 1e3
 
@@ -101,16 +113,28 @@ def test_csv_json_page_and_terminal_give_the_same_numbers(answer):
     Console(file=out, width=200).print(show_measured(answer))
     for point, line, row, cells in zip(POINTS, lines, rows, page.rows, strict=True):
         tpot_ms, median_ms, tokens_per_s = by_hand(point)
-        assert float(line["decode_p50_ms_per_tok"]) == float(line["tpot_ms"]) == pytest.approx(tpot_ms, rel=1e-5)
+        assert (
+            float(line["decode_p50_ms_per_tok"])
+            == float(line["tpot_ms"])
+            == pytest.approx(tpot_ms, rel=1e-5)
+        )
         assert float(line["median_step_ms"]) == pytest.approx(median_ms, rel=1e-5)
         assert float(line["decode_tok_s"]) == pytest.approx(tokens_per_s, rel=1e-5)
         assert int(line["decode_steps"]) == N_STEPS
-        assert (row["tpot_s"]["value"] * 1e3, row["decode_tokens_per_s"]["value"]) == pytest.approx((tpot_ms, tokens_per_s))
+        assert (row["tpot_s"]["value"] * 1e3, row["decode_tokens_per_s"]["value"]) == pytest.approx(
+            (tpot_ms, tokens_per_s)
+        )
         assert row["decode_step_s"]["value"] * 1e3 == pytest.approx(median_ms)
         named = dict(zip(page.header, cells, strict=True))
         names = ("TPOT ms", "median step ms", "output tok/s")
-        assert [named[name].split(" ")[0] for name in names] == [format_number(v) for v in (tpot_ms, median_ms, tokens_per_s)]
-        (shown,) = [text for text in out.getvalue().splitlines() if text.split()[:2] == [str(point.prompt_tokens), str(point.batch_size)]]
+        assert [named[name].split(" ")[0] for name in names] == [
+            format_number(v) for v in (tpot_ms, median_ms, tokens_per_s)
+        ]
+        (shown,) = [
+            text
+            for text in out.getvalue().splitlines()
+            if text.split()[:2] == [str(point.prompt_tokens), str(point.batch_size)]
+        ]
         assert f" {format_number(tpot_ms)} ±" in shown
         assert f" {format_number(tokens_per_s)} ±" in shown
         assert f" {format_number(median_ms)} " in shown

@@ -13,9 +13,23 @@ from inferometer.cli.answer import json_schema
 from inferometer.cli.measured import places_of
 from inferometer.errors import InferometerError, RecordError, SpecError
 
-WORDS = ("--model", "smollm2-135m", "--load-format", "dummy", "--seq", "32,64", "--batch-sizes", "1,2,4", "--gen-tokens", "8", "--dry-run")
+WORDS = (
+    "--model",
+    "smollm2-135m",
+    "--load-format",
+    "dummy",
+    "--seq",
+    "32,64",
+    "--batch-sizes",
+    "1,2,4",
+    "--gen-tokens",
+    "8",
+    "--dry-run",
+)
 RECORDED = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"
-REQUESTS = Path(__file__).parents[1] / "records" / "imports" / "results" / "vllm-bench-detailed.json"
+REQUESTS = (
+    Path(__file__).parents[1] / "records" / "imports" / "results" / "vllm-bench-detailed.json"
+)
 
 
 def run(command, *words):
@@ -31,7 +45,10 @@ def test_a_dry_run_lists_the_points_in_text_and_json(tmp_path):
     planned = json.loads(run(sweep.command, *WORDS, "--out", tmp_path / "x.csv", "--json"))
     jsonschema.validate(planned, json_schema(sweep.ANSWER))
     assert len(planned["points"]) == 6
-    lines = [[str(one["prompt_tokens"]), str(one["batch_size"]), str(one["gen_tokens"])] for one in planned["points"]]
+    lines = [
+        [str(one["prompt_tokens"]), str(one["batch_size"]), str(one["gen_tokens"])]
+        for one in planned["points"]
+    ]
     assert [line.split() for line in text.splitlines()[-6:]] == lines
     assert (planned["csv"], planned["run"]) == (str(tmp_path / "x.csv"), str(tmp_path / "x"))
     assert not any(tmp_path.iterdir()), "nothing is measured, nothing written"
@@ -54,13 +71,19 @@ def test_a_table_of_something_else_is_not_overwritten(tmp_path):
 
 
 def test_a_sweep_is_exported_as_its_table(tmp_path):
-    answer = json.loads(run(export_run.command, RECORDED, "--format", "csv", "--out", tmp_path / "x.csv", "--json"))
+    answer = json.loads(
+        run(export_run.command, RECORDED, "--format", "csv", "--out", tmp_path / "x.csv", "--json")
+    )
     jsonschema.validate(answer, json_schema(export_run.ANSWER))
     with (tmp_path / "x.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == answer["n_points"] > 10
     assert answer["n_requests"] is None
-    assert all(float(row["decode_tok_s"]) == pytest.approx(int(row["batch"]) * 1e3 / float(row["tpot_ms"]), rel=1e-4) for row in rows)
+    assert all(
+        float(row["decode_tok_s"])
+        == pytest.approx(int(row["batch"]) * 1e3 / float(row["tpot_ms"]), rel=1e-4)
+        for row in rows
+    )
     with pytest.raises(RecordError, match="a format of requests"):
         run(export_run.command, RECORDED, "--format", "llm-d", "--out", tmp_path / "x.json")
     with pytest.raises(SpecError, match="no format"):

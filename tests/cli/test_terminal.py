@@ -1,4 +1,7 @@
-"""Does text reach the terminal whole: pasteable on a narrow one, plain in a pipe, and without harm where nobody reads it?"""
+"""Does text reach the terminal whole.
+
+Pasteable on a narrow one, plain in a pipe, and without harm where nobody reads it?
+"""
 
 import errno
 import io
@@ -17,8 +20,13 @@ from inferometer.cli.main import _end_of_the_system
 from inferometer.report.terminal import five_lines_text
 from inferometer.report.views import FiveLines
 
-COMMAND = "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026 a' --budget 10min"
-LINES = FiveLines(answer="word " * 30, limit="memory", next=f"more points: {COMMAND}", trust="good", report="none")
+COMMAND = (
+    "inferometer sweep /a/folder/whose/name/is/longer/than/any/line/of/a/terminal --out 'runs/2026"
+    " a' --budget 10min"
+)
+LINES = FiveLines(
+    answer="word " * 30, limit="memory", next=f"more points: {COMMAND}", trust="good", report="none"
+)
 
 
 def on_a_terminal(shown, width):
@@ -40,17 +48,24 @@ def test_in_a_pipe_nothing_is_wrapped_and_no_line_ends_in_blanks(monkeypatch):
     table = Table("what", "where", box=None)
     table.add_row("a", "words " * 60)
     table.add_row("b", "")
-    drawn = answer.drawn(Group(Padding(table, (0, 0, 1, 0)), Text("word " * 100), five_lines_text(LINES)))
+    drawn = answer.drawn(
+        Group(Padding(table, (0, 0, 1, 0)), Text("word " * 100), five_lines_text(LINES))
+    )
     assert "words " * 59 in drawn
     assert "word " * 99 in drawn
     assert all(line == line.rstrip() for line in drawn.split("\n"))
 
 
 def test_a_reader_of_stderr_that_goes_away_ends_nothing():
-    code = "from inferometer.cli.terminal import talk\nfor n in range(9):\n talk('x' * 99_999)\nprint('measured')"
+    code = (
+        "from inferometer.cli.terminal import talk\nfor n in range(9):\n talk('x' *"
+        " 99_999)\nprint('measured')"
+    )
     reading, writing = os.pipe()
     os.close(reading)
-    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, text=True, check=False
+    )
     os.close(writing)
     assert (ended.stdout, ended.returncode) == ("measured\n", 0)
 

@@ -29,7 +29,17 @@ def test_a_static_batch_cell_by_cell(tmp_path):
 
 
 def test_ways_of_batching_are_compared_on_one_load(tmp_path):
-    answer = answered("timeline", "--load", "batch:200", "--ticks", 400, "--deviation", 2, "--compare", folder=tmp_path)
+    answer = answered(
+        "timeline",
+        "--load",
+        "batch:200",
+        "--ticks",
+        400,
+        "--deviation",
+        2,
+        "--compare",
+        folder=tmp_path,
+    )
     rates = [report["requests_per_1000_ticks"] for _, report in answer["compared"]]
     assert len(rates) == 4
     assert rates[0] == min(rates)
@@ -43,14 +53,20 @@ def test_the_comparison_names_the_best_and_has_each_way_once(tmp_path):
         "static", "in-flight", "in-flight (context in 2 chunks)", "one prefill at a time (in 2 chunks)",
     ]  # fmt: skip
     reports = dict(answer["compared"])
-    assert reports["in-flight"] == answer["ticks"], "the requested way is one of those that are compared"
+    assert reports["in-flight"] == answer["ticks"], (
+        "the requested way is one of those that are compared"
+    )
     by = {one["by"]: one for one in answer["best"]}
     rate, ttft = by["requests_per_1000_ticks"], by["ttft_ticks"]
     rates = {name: report["requests_per_1000_ticks"] for name, report in reports.items()}
-    assert rate["batching"] == [name for name, value in rates.items() if value > max(rates.values()) / 1.005]
+    assert rate["batching"] == [
+        name for name, value in rates.items() if value > max(rates.values()) / 1.005
+    ]
     assert (rate["worst"], rate["requested"]) == ("static", "in-flight")
     assert rate["gain_over_worst_ratio"] == pytest.approx(max(rates.values()) / rates["static"])
-    assert rate["gain_over_requested_ratio"] == pytest.approx(max(rates.values()) / rates["in-flight"])
+    assert rate["gain_over_requested_ratio"] == pytest.approx(
+        max(rates.values()) / rates["in-flight"]
+    )
     assert ttft["gain_over_requested_ratio"] == pytest.approx(
         reports["in-flight"]["ttft_ticks"] / min(one["ttft_ticks"] for one in reports.values())
     )
@@ -58,7 +74,9 @@ def test_the_comparison_names_the_best_and_has_each_way_once(tmp_path):
     first = next(line for line in shown.splitlines() if line.startswith("ANSWER"))
     assert "most requests: in-flight (context in 2 chunks)" in first
     assert f"of static ({rate['gain_over_worst_ratio']:.2f}x)" in first
-    page = re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL)
+    page = re.sub(
+        r"<(style|script).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL
+    )
     assert len(re.findall(r"<figure", page)) == 4
     assert "most requests: in-flight (context in 2 chunks)" in page
 
@@ -66,15 +84,36 @@ def test_the_comparison_names_the_best_and_has_each_way_once(tmp_path):
 def test_games_of_others_are_played_by_their_rules(tmp_path):
     words = ("timeline", "--load", "rate:460", "--ticks", 100, "--deviation", 2, "--seed", 7)
     ours = answered(*words, folder=tmp_path)["ticks"]
-    theirs = answered(*words, "--rng", "numpy-legacy", "--count", "started", "--horizon", "inclusive", folder=tmp_path)["ticks"]
+    theirs = answered(
+        *words,
+        "--rng",
+        "numpy-legacy",
+        "--count",
+        "started",
+        "--horizon",
+        "inclusive",
+        folder=tmp_path,
+    )["ticks"]
     assert theirs["ttft_ticks"] != ours["ttft_ticks"]
     check_refused(run(*words[:-1], -1, "--rng", "numpy-legacy", folder=tmp_path), 2, "seed = -1")
 
 
 def test_the_page_of_the_tick_model_counts_in_ticks(tmp_path):
-    outcome = run(*STATIC, "--compare", "--chunks", 4, "--prefill-ticks", 4, "--report", "page.html", folder=tmp_path)
+    outcome = run(
+        *STATIC,
+        "--compare",
+        "--chunks",
+        4,
+        "--prefill-ticks",
+        4,
+        "--report",
+        "page.html",
+        folder=tmp_path,
+    )
     assert outcome.returncode == 0, outcome.stderr
-    page = re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL)
+    page = re.sub(
+        r"<(style|script).*?</\1>", "", (tmp_path / "page.html").read_text(), flags=re.DOTALL
+    )
     for way in (
         "static (context in 4 chunks)",
         "static",

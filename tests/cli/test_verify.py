@@ -36,7 +36,10 @@ N_DISTURBED = 2
 """Of eight numbers: the emulator shares its cores with whatever else runs there."""
 SOME_ANSWERS_BYTES = 20_000
 SERVER = "[server]\nmodel = 'smollm2-135m'\nfit = 'fit.json'\n"
-POINTS = f"name = 'points'\n{SERVER}[points]\nprompt_tokens = [64, 256]\nbatch_sizes = [1, 4]\ngen_tokens = 13\n"
+POINTS = (
+    f"name = 'points'\n{SERVER}[points]\nprompt_tokens = [64, 256]\nbatch_sizes = [1,"
+    " 4]\ngen_tokens = 13\n"
+)
 LOADS = f"""name = 'loads'
 {SERVER}
 num_blocks = 500
@@ -54,7 +57,9 @@ name = 'short'
 prompt_tokens = { kind = 'constant', value = 40 }
 output_tokens = { kind = 'constant', value = 6 }
 """
-CONFIG = SchedulerConfig(num_blocks=500, max_model_len=512, max_num_seqs=3, enable_prefix_caching=False)
+CONFIG = SchedulerConfig(
+    num_blocks=500, max_model_len=512, max_num_seqs=3, enable_prefix_caching=False
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +72,9 @@ def fits(tmp_path_factory):
         model,
         box=tuple(replace(entry, low=1, high=10**6) for entry in model.box),
         covariance=tuple((0.0,) * len(model.free) for _ in model.free),
-        doubts=tuple(replace(doubt, spread_ratio=0.02, interval_ratio=1.645) for doubt in model.doubts),
+        doubts=tuple(
+            replace(doubt, spread_ratio=0.02, interval_ratio=1.645) for doubt in model.doubts
+        ),
     )
     sure.save(folder / "sure.json")
     return folder
@@ -86,7 +93,13 @@ def emulator(folder, *, time_scale_ratio=1.0, faults="", port=0):
     cost = fitted_levels(load_step_time_model(folder / "fit.json")).likely
     rules = parse_faults(faults) if faults else ()
     plan = EmulatorPlan(
-        model_name=MODEL, config=CONFIG, cost=cost, mean_output_tokens=None, time_scale_ratio=time_scale_ratio, faults=rules, port=port
+        model_name=MODEL,
+        config=CONFIG,
+        cost=cost,
+        mean_output_tokens=None,
+        time_scale_ratio=time_scale_ratio,
+        faults=rules,
+        port=port,
     )
     return start(plan)
 
@@ -94,7 +107,10 @@ def emulator(folder, *, time_scale_ratio=1.0, faults="", port=0):
 def skip_where_others_compute():
     n_cores, n_wanted = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     if n_wanted > n_cores:
-        pytest.skip(f"{n_wanted:.0f} processes want {n_cores} cores: the emulated server is slower than it says")
+        pytest.skip(
+            f"{n_wanted:.0f} processes want {n_cores} cores: the emulated server is slower than it"
+            " says"
+        )
 
 
 def verify(*words, folder):
@@ -102,12 +118,18 @@ def verify(*words, folder):
 
 
 def check_valid(url, folder):
-    """The check of a server, tried again where the measurement itself was no good: a machine that stands still is no one's error."""
+    """The check of a server, tried again where the measurement itself was no good.
+
+    A machine that stands still is no one's error.
+    """
     for _ in range(N_TRIES):
         outcome = verify("loads.toml", "--url", url, folder=folder)
         if answer_of(outcome)["verdict"] != "INVALID":
             return outcome
-    pytest.skip(f"{N_TRIES} load tests on this machine were INVALID: {answer_of(outcome)['experiment']['measured']}")
+    pytest.skip(
+        f"{N_TRIES} load tests on this machine were INVALID:"
+        f" {answer_of(outcome)['experiment']['measured']}"
+    )
 
 
 def answer_of(outcome):
@@ -152,10 +174,16 @@ def test_points_are_sealed_then_checked(folder, fits):
 
 def test_the_plans_of_the_page_are_plans(folder):
     blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "verify.md").read_text(), re.DOTALL)
-    assert [plan_from_text(block, where="docs/verify.md").kind for block in blocks] == ["load", "sweep"]
+    assert [plan_from_text(block, where="docs/verify.md").kind for block in blocks] == [
+        "load",
+        "sweep",
+    ]
     (folder / "plan.toml").write_text(blocks[0])
     said = answer_of(verify("plan.toml", "--seal-only", folder=folder))
-    assert [question["at"] for question in said["experiment"]["seal"]["questions"]] == ["1 requests/s", "2 requests/s"]
+    assert [question["at"] for question in said["experiment"]["seal"]["questions"]] == [
+        "1 requests/s",
+        "2 requests/s",
+    ]
     assert said["experiment"]["seal"]["belief"]["subject"].startswith("llama-3.1-8b on ")
 
 
@@ -163,9 +191,16 @@ def test_the_plans_of_the_page_are_plans(folder):
 def test_the_examples_run(folder, fits):
     """Those of --help, each against what it names; exit codes are answers too."""
     (folder / "loads.toml").rename(folder / "plan.toml")
-    sealed, replayed, checked = [line.split()[1:] for line in (command.epilog or "").splitlines() if line.strip().startswith("inferometer")]
+    sealed, replayed, checked = [
+        line.split()[1:]
+        for line in (command.epilog or "").splitlines()
+        if line.strip().startswith("inferometer")
+    ]
     with emulator(folder) as believed:
-        for words in (sealed, [believed.url if word.startswith("http") else word for word in replayed]):
+        for words in (
+            sealed,
+            [believed.url if word.startswith("http") else word for word in replayed],
+        ):
             outcome = run(*words, folder=folder)
             assert outcome.returncode in {0, 3, 10, 11}, outcome.stderr
             assert "ANSWER" in outcome.stdout
@@ -181,21 +216,43 @@ def test_the_examples_run(folder, fits):
 
 def test_what_was_measured_before_the_seal_is_refused(folder, fits):
     shutil.copy(fits / "recorded.json", folder / "fit.json")
-    check_refused(verify("points.toml", "--check", SWEEP, folder=folder), 4, "nothing was sealed here")
+    check_refused(
+        verify("points.toml", "--check", SWEEP, folder=folder), 4, "nothing was sealed here"
+    )
     verify("points.toml", "--seal-only", folder=folder)
-    check_refused(verify("points.toml", "--check", SWEEP, folder=folder), 4, "before its prediction was sealed")
+    check_refused(
+        verify("points.toml", "--check", SWEEP, folder=folder),
+        4,
+        "before its prediction was sealed",
+    )
     assert len(entries(folder)) == 1
 
 
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
-        ("out/seal.json", lambda text: text.replace('"low": 0.', '"low": 0.0'), "the seal was edited"),
+        (
+            "out/seal.json",
+            lambda text: text.replace('"low": 0.', '"low": 0.0'),
+            "the seal was edited",
+        ),
         ("out/seal.json", lambda _: "{", "is damaged"),
         ("points.toml", lambda text: text.replace("[1, 4]", "[1, 2]"), "changed since"),
-        ("points.toml", lambda text: text.replace("gen_tokens = 13", "gen_tokens = 14"), "changed since"),
-        ("fit.json", lambda text: text + " ", "the fit, or the model and its device, changed since"),
-        ("l.jsonl", lambda text: text.replace("points", "pointz"), "line 1 of the ledger cannot be trusted"),
+        (
+            "points.toml",
+            lambda text: text.replace("gen_tokens = 13", "gen_tokens = 14"),
+            "changed since",
+        ),
+        (
+            "fit.json",
+            lambda text: text + " ",
+            "the fit, or the model and its device, changed since",
+        ),
+        (
+            "l.jsonl",
+            lambda text: text.replace("points", "pointz"),
+            "line 1 of the ledger cannot be trusted",
+        ),
     ],
 )
 def test_tampering_is_refused(folder, name, change, words):
@@ -210,7 +267,11 @@ def test_tampering_is_refused(folder, name, change, words):
 def test_another_workload_is_refused(folder):
     verify("loads.toml", "--seal-only", folder=folder)
     (folder / "short.toml").write_text(SHORT.replace("40", "41"))
-    check_refused(verify("loads.toml", "--seal-only", folder=folder), 4, "the workload, or its points changed since")
+    check_refused(
+        verify("loads.toml", "--seal-only", folder=folder),
+        4,
+        "the workload, or its points changed since",
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,7 +298,9 @@ def test_a_server_that_is_not_there_leaves_the_seal_open(folder):
     outcome = verify("loads.toml", "--url", "http://127.0.0.1:9", folder=folder)
     assert outcome.returncode == 3
     assert [entry["check"] for entry in entries(folder)] == [None, None]
-    assert entries(folder)[1]["attempt"]["at"] == "4 users", "what is about to be measured is in the ledger before it begins"
+    assert entries(folder)[1]["attempt"]["at"] == "4 users", (
+        "what is about to be measured is in the ledger before it begins"
+    )
     shown = run("ledger", "l.jsonl", "--json", folder=folder)
     assert json.loads(shown.stdout)["verdicts"] == ["open"]
 
@@ -249,14 +312,18 @@ def test_what_size_writes_is_sealed(folder):
     )  # fmt: skip
     said = answer_of(verify("fleet/verify.toml", "--seal-only", folder=folder))
     assert said["experiment"]["seal"]["belief"]["basis"] == "datasheet"
-    assert [promise["claim"]["objective"] for promise in said["experiment"]["promises"]] == ["ttft:p95<5000ms"]
+    assert [promise["claim"]["objective"] for promise in said["experiment"]["promises"]] == [
+        "ttft:p95<5000ms"
+    ]
 
 
 def with_new_sums(made, **changes):
     """A run's manifest edited by its owner, who writes the sums anew."""
     manifest = json.loads((made / "manifest.json").read_text())
     content = json.dumps(manifest | changes).encode()
-    durability.write_sums(made, tuple(path.name for path in made.glob("*.parquet")), {"manifest.json": content})
+    durability.write_sums(
+        made, tuple(path.name for path in made.glob("*.parquet")), {"manifest.json": content}
+    )
     (made / "manifest.json").write_bytes(content)
 
 
@@ -270,7 +337,11 @@ def test_a_simulated_run_is_never_a_measured_one(folder):
     check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "it was simulated")
     manifest = json.loads((folder / "made" / "manifest.json").read_text())
     (folder / "made" / "manifest.json").write_text(json.dumps(manifest | {"origin": "measured"}))
-    check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "manifest.json differs from its checksum")
+    check_refused(
+        verify("loads.toml", "--check", "made", folder=folder),
+        4,
+        "manifest.json differs from its checksum",
+    )
     with_new_sums(folder / "made", origin="measured")
     check_refused(verify("loads.toml", "--check", "made", folder=folder), 4, "it has no raw log")
     assert all(entry["check"] is None for entry in entries(folder))
@@ -280,9 +351,14 @@ def test_an_anchor_is_printed_and_expected(folder):
     verify("points.toml", "--seal-only", folder=folder)
     anchor = run("ledger", "l.jsonl", "--anchor", folder=folder).stdout.strip()
     assert re.fullmatch(r"1:[0-9a-f]{64}", anchor)
-    assert f"still holds {anchor}" in run("ledger", "l.jsonl", "--expect", anchor, folder=folder).stdout
+    assert (
+        f"still holds {anchor}"
+        in run("ledger", "l.jsonl", "--expect", anchor, folder=folder).stdout
+    )
     (folder / "l.jsonl").write_bytes(b"")
-    check_refused(run("ledger", "l.jsonl", "--expect", anchor, folder=folder), 4, "its end was cut off")
+    check_refused(
+        run("ledger", "l.jsonl", "--expect", anchor, folder=folder), 4, "its end was cut off"
+    )
     check_refused(run("ledger", "l.jsonl", "--expect", "head", folder=folder), 2, "is no anchor")
     empty = run("ledger", "l.jsonl", "--anchor", folder=folder).stdout.strip()
     assert empty == f"0:{'0' * 64}"
@@ -307,7 +383,11 @@ def test_a_slower_server_is_found_out_and_the_ledger_says_so(folder):
         missed = check_valid(slower.url, folder)
     said = answer_of(missed)
     assert (said["verdict"], missed.returncode) == ("wrong", 10)
-    wrong = [state["claim"]["metric"] for state in said["experiment"]["claims"] if state["outcome"]["verdict"] == "wrong"]
+    wrong = [
+        state["claim"]["metric"]
+        for state in said["experiment"]["claims"]
+        if state["outcome"]["verdict"] == "wrong"
+    ]
     assert {"ttft_p50_s", "tpot_p50_s", "e2e_p50_s"} <= set(wrong)
     assert not any(outcome["is_inside"] for outcome in outcomes(said))
     ledger = json.loads(run("ledger", "l.jsonl", "--json", folder=folder).stdout)
@@ -331,10 +411,28 @@ def test_an_invalid_run_proves_nothing_and_is_tried_again(folder):
 
 def begun(url, folder):
     """The check of a server, as a process of its own that has some answers already."""
-    words = [str(Path(sys.executable).parent / "inferometer"), "verify", "loads.toml", "--out", "out", "--ledger", "l.jsonl", "--json"]
-    process = subprocess.Popen([*words, "--url", url], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    words = [
+        str(Path(sys.executable).parent / "inferometer"),
+        "verify",
+        "loads.toml",
+        "--out",
+        "out",
+        "--ledger",
+        "l.jsonl",
+        "--json",
+    ]
+    process = subprocess.Popen(
+        [*words, "--url", url],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     until_s = time.monotonic() + 120
-    while sum(log.stat().st_size for log in (folder / "out" / "load-00" / "raw").glob("*")) < SOME_ANSWERS_BYTES:
+    while (
+        sum(log.stat().st_size for log in (folder / "out" / "load-00" / "raw").glob("*"))
+        < SOME_ANSWERS_BYTES
+    ):
         assert time.monotonic() < until_s
         assert process.poll() is None
         time.sleep(0.05)
@@ -371,24 +469,92 @@ def test_a_server_that_dies_is_recorded_as_invalid(folder):
 @pytest.mark.slow
 def test_a_load_test_made_elsewhere_is_checked_by_its_requests(folder):
     verify("loads.toml", "--seal-only", folder=folder)
-    run("verify", "loads.toml", "--seal-only", "--out", "tool", "--ledger", "tool.jsonl", folder=folder)
+    run(
+        "verify",
+        "loads.toml",
+        "--seal-only",
+        "--out",
+        "tool",
+        "--ledger",
+        "tool.jsonl",
+        folder=folder,
+    )
     (folder / "other.toml").write_text(SHORT.replace("40", "50"))
-    flags = ("--model", MODEL, "--endpoint", "completions", "--concurrency", "4", "--requests", "90")
+    flags = (
+        "--model",
+        MODEL,
+        "--endpoint",
+        "completions",
+        "--concurrency",
+        "4",
+        "--requests",
+        "90",
+    )
     with emulator(folder) as believed:
-        run("load", believed.url, *flags, "--workload", "other.toml", "--out", "other", folder=folder)
-        run("load", believed.url, *flags, "--workload", "short.toml", "--out", "same", folder=folder)
-    check_refused(verify("loads.toml", "--check", "other", folder=folder), 4, "its requests are not those that were sealed")
+        run(
+            "load",
+            believed.url,
+            *flags,
+            "--workload",
+            "other.toml",
+            "--out",
+            "other",
+            folder=folder,
+        )
+        run(
+            "load", believed.url, *flags, "--workload", "short.toml", "--out", "same", folder=folder
+        )
+    check_refused(
+        verify("loads.toml", "--check", "other", folder=folder),
+        4,
+        "its requests are not those that were sealed",
+    )
     said = answer_of(verify("loads.toml", "--check", "same", folder=folder))
     assert said["experiment"]["measured"][0]["asked_as"] == "the very requests"
-    assert said["verdict"] == "INVALID" or {outcome["metric"] for outcome in outcomes(said)} >= {"ttft_p95_s", "output_tokens_per_s"}
-    run("verify", "loads.toml", "--seal-only", "--out", "late", "--ledger", "late.jsonl", folder=folder)
+    assert said["verdict"] == "INVALID" or {outcome["metric"] for outcome in outcomes(said)} >= {
+        "ttft_p95_s",
+        "output_tokens_per_s",
+    }
+    run(
+        "verify",
+        "loads.toml",
+        "--seal-only",
+        "--out",
+        "late",
+        "--ledger",
+        "late.jsonl",
+        folder=folder,
+    )
     shutil.copytree(folder / "same", folder / "later")
     with_new_sums(folder / "later", created_utc=now_utc())
-    late = run("verify", "loads.toml", "--check", "later", "--out", "late", "--ledger", "late.jsonl", folder=folder)
+    late = run(
+        "verify",
+        "loads.toml",
+        "--check",
+        "later",
+        "--out",
+        "late",
+        "--ledger",
+        "late.jsonl",
+        folder=folder,
+    )
     check_refused(late, 4, "before its prediction was sealed")
     run("export", "same", "--format", "vllm-bench", "--out", "bench.json", folder=folder)
     told = answer_of(
-        run("verify", "loads.toml", "--check", "bench.json", "--out", "tool", "--ledger", "tool.jsonl", "--json", folder=folder)
+        run(
+            "verify",
+            "loads.toml",
+            "--check",
+            "bench.json",
+            "--out",
+            "tool",
+            "--ledger",
+            "tool.jsonl",
+            "--json",
+            folder=folder,
+        )
     )
-    assert told["experiment"]["measured"][0]["asked_as"].startswith("as many requests of the same mean lengths")
+    assert told["experiment"]["measured"][0]["asked_as"].startswith(
+        "as many requests of the same mean lengths"
+    )
     assert len([outcome for outcome in outcomes(told) if outcome is not None]) >= 6

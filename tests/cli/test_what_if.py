@@ -8,7 +8,17 @@ from command_line import run
 
 BASES = (
     ("llama-2-70b", "--hardware", "a100_80gb_sxm", "--tp", "4", "--batch", "8"),
-    ("llama-3.1-8b", "--hardware", "h100_sxm", "--batch", "32", "--prompt", "1024", "--output", "256"),
+    (
+        "llama-3.1-8b",
+        "--hardware",
+        "h100_sxm",
+        "--batch",
+        "32",
+        "--prompt",
+        "1024",
+        "--output",
+        "256",
+    ),
 )
 
 
@@ -21,9 +31,13 @@ def test_flags_of_a_row_give_the_row(base, tmp_path):
 
     plain = predict("--what-if")
     rows = [row for row in plain["what_ifs"] if row["name"].startswith("--")]
-    assert {"--kv-cache-dtype", "--quantization", "--tp", "--prefix-hit"} <= {row["name"].split()[0] for row in rows} | {"--kv-cache-dtype"}
+    assert {"--kv-cache-dtype", "--quantization", "--tp", "--prefix-hit"} <= {
+        row["name"].split()[0] for row in rows
+    } | {"--kv-cache-dtype"}
     for row in rows:
         changed = predict(*shlex.split(row["name"]))
         for name in ("ttft", "tpot"):
-            before, after = (answer["datasheet"]["speeds"][f"{name}_s"]["value"] for answer in (plain, changed))
+            before, after = (
+                answer["datasheet"]["speeds"][f"{name}_s"]["value"] for answer in (plain, changed)
+            )
             assert row[f"{name}_gain_ratio"]["value"] == pytest.approx(before / after)

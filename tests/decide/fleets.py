@@ -27,24 +27,38 @@ def operating_point(step_times="likely", **changes):
     return OperatingPoint(**(usual | changes))
 
 
-def fleet(model="llama-3.1-8b", device="h100_sxm", engine=None, scheduler=None, slo=PROMISE, **changes):
+def fleet(
+    model="llama-3.1-8b", device="h100_sxm", engine=None, scheduler=None, slo=PROMISE, **changes
+):
     objective = parse_objective(slo)
-    engine = EngineSpec(**({"dtype": "bfloat16", "device": "cuda", "tensor_parallel_size": 2} | (engine or {})))
+    engine = EngineSpec(
+        **({"dtype": "bfloat16", "device": "cuda", "tensor_parallel_size": 2} | (engine or {}))
+    )
     usual = {
         "model": catalog.find_model(model),
         "hardware": catalog.find_hardware(device),
         "engine": engine,
-        "scheduler": SchedulerConfig(**({"num_blocks": 10_001, "max_model_len": 8192, "max_num_seqs": 64} | (scheduler or {}))),
+        "scheduler": SchedulerConfig(
+            **(
+                {"num_blocks": 10_001, "max_model_len": 8192, "max_num_seqs": 64}
+                | (scheduler or {})
+            )
+        ),
         "utilization_fraction": 0.9,
         "n_replicas": 2,
         "n_replicas_if_one_fails": 3,
-        "workload": with_changes(resolve_workload("chat"), {"arrivals": {"rate_per_s": 8.0}}, where="a test"),
+        "workload": with_changes(
+            resolve_workload("chat"), {"arrivals": {"rate_per_s": 8.0}}, where="a test"
+        ),
         "rate_per_s": 8.0,
         "objective": objective,
         "router": "least-loaded",
         "sized_for": "likely",
         "verdict": "undecided",
-        "promises": tuple(Promise(text=one.text, verdict="met", seen_s=0.04, low_s=0.03, high_s=0.05) for one in objective.thresholds),
+        "promises": tuple(
+            Promise(text=one.text, verdict="met", seen_s=0.04, low_s=0.03, high_s=0.05)
+            for one in objective.thresholds
+        ),
         "weakest": f"{objective.thresholds[0].text}: 40 ms [30 ms, 50 ms]",
         "breaks_first": None,
         "prompt_mean_tokens": 1000.0,
@@ -57,7 +71,9 @@ def fleet(model="llama-3.1-8b", device="h100_sxm", engine=None, scheduler=None, 
             operating_point("fast", tpot_mean_s=0.018),
             operating_point("slow", tpot_mean_s=0.03, ttft_mean_s=0.2),
         ),
-        "fullest": operating_point(requests_per_s=5.0, in_flight_load=30.5, n_waiting_high=6, kv_used_high_fraction=0.8),
+        "fullest": operating_point(
+            requests_per_s=5.0, in_flight_load=30.5, n_waiting_high=6, kv_used_high_fraction=0.8
+        ),
         "step_times_basis": "datasheet",
         "step_times_from": "a test",
         "kv_origin": "given",

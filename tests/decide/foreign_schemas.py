@@ -1,7 +1,10 @@
-"""What do LeaderWorkerSet's API and the prometheus-adapter take, as JSON schemas? Pod templates are Kubernetes' own.
+"""What do LeaderWorkerSet's API and the prometheus-adapter take, as JSON schemas?
 
-Source: kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1: the fields, their enumerations and bounds, written anew; so are those of
-kubernetes-sigs/prometheus-adapter@01919d0e, pkg/config/config.go, whose loader refuses every other field.
+Pod templates are Kubernetes' own.
+
+Source: kubernetes-sigs/lws v0.9.0, api/leaderworkerset/v1: the fields, their enumerations and
+bounds, written anew; so are those of kubernetes-sigs/prometheus-adapter@01919d0e,
+pkg/config/config.go, whose loader refuses every other field.
 """
 
 _COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
@@ -9,7 +12,12 @@ _SHARE = {"anyOf": [_COUNT, {"type": "string", "pattern": r"^\d+%$"}]}
 
 
 def _closed(required=(), **fields):
-    return {"type": "object", "properties": fields, "required": list(required), "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": fields,
+        "required": list(required),
+        "additionalProperties": False,
+    }
 
 
 LEADER_WORKER_SET = _closed(
@@ -24,13 +32,19 @@ LEADER_WORKER_SET = _closed(
         rolloutStrategy=_closed(
             ("type",),
             type={"enum": ["RollingUpdate"]},
-            rollingUpdateConfiguration=_closed(partition=_COUNT, maxUnavailable=_SHARE, maxSurge=_SHARE),
+            rollingUpdateConfiguration=_closed(
+                partition=_COUNT, maxUnavailable=_SHARE, maxSurge=_SHARE
+            ),
         ),
-        networkConfig=_closed(("subdomainPolicy",), subdomainPolicy={"enum": ["Shared", "UniquePerReplica"]}),
+        networkConfig=_closed(
+            ("subdomainPolicy",), subdomainPolicy={"enum": ["Shared", "UniquePerReplica"]}
+        ),
         leaderWorkerTemplate=_closed(
             ("workerTemplate",),
             size=_COUNT | {"minimum": 1},
-            restartPolicy={"enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
+            restartPolicy={
+                "enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]
+            },
             leaderTemplate={"type": "object"},
             workerTemplate={"type": "object"},
             subGroupPolicy={"type": "object"},
@@ -47,7 +61,10 @@ _RULE = _closed(
     seriesFilters={"type": "array", "items": _closed(**{"is": _TEXT, "isNot": _TEXT})},
     resources=_closed(
         template=_TEXT,
-        overrides={"type": "object", "additionalProperties": _closed(("resource",), group=_TEXT, resource=_TEXT)},
+        overrides={
+            "type": "object",
+            "additionalProperties": _closed(("resource",), group=_TEXT, resource=_TEXT),
+        },
         namespaced={"type": "boolean"},
     ),
     name=_closed(**{"matches": _TEXT, "as": _TEXT}),
@@ -55,5 +72,7 @@ _RULE = _closed(
     labelValueReplacements={"type": "array", "items": _closed(find=_TEXT, replace=_TEXT)},
 )
 PROMETHEUS_ADAPTER = _closed(
-    rules={"type": "array", "items": _RULE}, resourceRules={"type": "object"}, externalRules={"type": "array", "items": _RULE}
+    rules={"type": "array", "items": _RULE},
+    resourceRules={"type": "object"},
+    externalRules={"type": "array", "items": _RULE},
 )

@@ -1,4 +1,7 @@
-"""Prometheus, promtool and HAProxy as they are installed here: started on loopback, bounded in time, ended by their starter."""
+"""Prometheus, promtool and HAProxy as they are installed here.
+
+Started on loopback, bounded in time, ended by their starter.
+"""
 
 import http.client
 import json
@@ -20,9 +23,13 @@ MAX_LIFE_S = 600
 
 
 def program(name, package):
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get(PEERS_DIR, ""), os.environ["PATH"], "/usr/sbin"]))
+    found = shutil.which(
+        name, path=os.pathsep.join([os.environ.get(PEERS_DIR, ""), os.environ["PATH"], "/usr/sbin"])
+    )
     if found is None:
-        pytest.skip(f"{name} is neither on the PATH nor in {PEERS_DIR} (Debian: apt-get install {package})")
+        pytest.skip(
+            f"{name} is neither on the PATH nor in {PEERS_DIR} (Debian: apt-get install {package})"
+        )
     return found
 
 
@@ -33,7 +40,14 @@ def free_port():
 
 
 def promtool(*words, folder):
-    done = subprocess.run([program("promtool", "prometheus"), *words], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        [program("promtool", "prometheus"), *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -42,7 +56,9 @@ def promtool(*words, folder):
 def running(command, folder, is_up):
     """A process that is up, and is ended."""
     with (folder / "peer.log").open("wb") as log:
-        process = subprocess.Popen(["timeout", str(MAX_LIFE_S), *command], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            ["timeout", str(MAX_LIFE_S), *command], cwd=folder, stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         until_s = time.monotonic() + 30
         while not is_up():
@@ -81,7 +97,11 @@ class Prometheus:
         return [(row["metric"], float(row["value"][1])) for row in said["data"]["result"]]
 
     def rules(self):
-        return [rule for group in json.loads(self.get("/api/v1/rules")[1])["data"]["groups"] for rule in group["rules"]]
+        return [
+            rule
+            for group in json.loads(self.get("/api/v1/rules")[1])["data"]["groups"]
+            for rule in group["rules"]
+        ]
 
 
 @contextmanager
@@ -91,11 +111,20 @@ def prometheus(folder: Path):
     for name in ("prometheus.yml", "prometheus-rules.yaml"):
         text = (folder / name).read_text().replace("scrape_interval: 15s", "scrape_interval: 1s")
         (folder / name).write_text(
-            text.replace("evaluation_interval: 15s", "evaluation_interval: 1s").replace("interval: 15s", "interval: 1s")
+            text.replace("evaluation_interval: 15s", "evaluation_interval: 1s").replace(
+                "interval: 15s", "interval: 1s"
+            )
         )
-    assert yaml.safe_load((folder / "prometheus.yml").read_text())["global"]["scrape_interval"] == "1s"
+    assert (
+        yaml.safe_load((folder / "prometheus.yml").read_text())["global"]["scrape_interval"] == "1s"
+    )
     server = Prometheus(free_port())
-    command = [path, "--config.file=prometheus.yml", "--storage.tsdb.path=data", f"--web.listen-address=127.0.0.1:{server.port}"]
+    command = [
+        path,
+        "--config.file=prometheus.yml",
+        "--storage.tsdb.path=data",
+        f"--web.listen-address=127.0.0.1:{server.port}",
+    ]
     with running(command, folder, server.is_up):
         yield server
 
@@ -103,7 +132,9 @@ def prometheus(folder: Path):
 def haproxy(folder: Path, config: str):
     """HAProxy with this configuration on loopback ports of its own: (port, a context in which it runs)."""
     path, port, status_port = program("haproxy", "haproxy"), free_port(), free_port()
-    text = config.replace("bind :8080", f"bind 127.0.0.1:{port}").replace("bind :8404", f"bind 127.0.0.1:{status_port}")
+    text = config.replace("bind :8080", f"bind 127.0.0.1:{port}").replace(
+        "bind :8404", f"bind 127.0.0.1:{status_port}"
+    )
     assert text != config
     (folder / "local.cfg").write_text(text)
 

@@ -17,7 +17,15 @@ import pytest
 import yaml
 from fleets import fleet, operating_point
 
-from inferometer.decide.artefacts import alerts, dashboard, kubernetes, promql, router, vllm_command, words
+from inferometer.decide.artefacts import (
+    alerts,
+    dashboard,
+    kubernetes,
+    promql,
+    router,
+    vllm_command,
+    words,
+)
 from inferometer.decide.artefacts.folder import files_of, plan_text, read_plan
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.decide.artefacts.planning import fleet_of
@@ -37,13 +45,19 @@ HELD_STILL = sorted({"README.md"} | set(words.FILES) - {"plan.json", "workload.j
 
 
 def of_kind(objects, kind, suffix=""):
-    return next(one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(suffix))
+    return next(
+        one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(suffix)
+    )
 
 
 def flags_of(text):
     words = shlex.split(text.replace("\\\n", " "), comments=True)
     words = words[words.index("serve") + 2 :]
-    return {word: following for word, following in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+    return {
+        word: following
+        for word, following in zip(words, [*words[1:], ""], strict=True)
+        if word.startswith("--")
+    }
 
 
 @pytest.mark.parametrize("name", HELD_STILL)
@@ -66,28 +80,58 @@ def test_a_plan_comes_back_as_it_went():
     assert read_plan(plan_text(made), where="here") == made
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", plan_text(fleet()).replace('"n_replicas": 2', '"n_replicas": "two"')])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[1]", plan_text(fleet()).replace('"n_replicas": 2', '"n_replicas": "two"')]
+)
 def test_what_is_no_plan_is_refused(text):
     with pytest.raises(SpecError, match="the plan is damaged"):
         read_plan(text, where="here")
 
 
 def test_the_workload_file_is_one(tmp_path):
-    (tmp_path / "workload.json").write_text(files_of(fleet(), packaging_of(fleet()))["workload.json"])
+    (tmp_path / "workload.json").write_text(
+        files_of(fleet(), packaging_of(fleet()))["workload.json"]
+    )
     assert read_workload(tmp_path / "workload.json") == fleet().workload
 
 
 @pytest.mark.parametrize(
     ("changes", "flags"),
     [
-        ({}, {"--dtype": "bfloat16", "--kv-cache-dtype": "auto", "--tensor-parallel-size": "2", "--gpu-memory-utilization": "0.9"}),
-        ({"engine": {"quantization": "float8", "kv_cache_dtype": "float8"}}, {"--quantization": "fp8", "--kv-cache-dtype": "fp8"}),
+        (
+            {},
+            {
+                "--dtype": "bfloat16",
+                "--kv-cache-dtype": "auto",
+                "--tensor-parallel-size": "2",
+                "--gpu-memory-utilization": "0.9",
+            },
+        ),
+        (
+            {"engine": {"quantization": "float8", "kv_cache_dtype": "float8"}},
+            {"--quantization": "fp8", "--kv-cache-dtype": "fp8"},
+        ),
         ({"engine": {"quantization": "int8"}}, {"--quantization": "int8_per_channel_weight_only"}),
-        ({"scheduler": {"max_num_batched_tokens": 512, "block_size": 32}}, {"--max-num-batched-tokens": "512", "--block-size": "32"}),
-        ({"scheduler": {"policy": "priority", "watermark_fraction": 0.01}}, {"--scheduling-policy": "priority", "--watermark": "0.01"}),
-        ({"scheduler": {"long_prefill_token_threshold": 256}}, {"--long-prefill-token-threshold": "256"}),
-        ({"scheduler": {"pipeline_parallel_size": 4}}, {"--pipeline-parallel-size": "4", "--tensor-parallel-size": "2"}),
-        ({"scheduler": {"max_num_active_seqs": 32}}, {"--max-num-active-seqs": "32", "--max-num-seqs": "64"}),
+        (
+            {"scheduler": {"max_num_batched_tokens": 512, "block_size": 32}},
+            {"--max-num-batched-tokens": "512", "--block-size": "32"},
+        ),
+        (
+            {"scheduler": {"policy": "priority", "watermark_fraction": 0.01}},
+            {"--scheduling-policy": "priority", "--watermark": "0.01"},
+        ),
+        (
+            {"scheduler": {"long_prefill_token_threshold": 256}},
+            {"--long-prefill-token-threshold": "256"},
+        ),
+        (
+            {"scheduler": {"pipeline_parallel_size": 4}},
+            {"--pipeline-parallel-size": "4", "--tensor-parallel-size": "2"},
+        ),
+        (
+            {"scheduler": {"max_num_active_seqs": 32}},
+            {"--max-num-active-seqs": "32", "--max-num-seqs": "64"},
+        ),
     ],
 )
 def test_the_command_says_what_was_decided(changes, flags):
@@ -114,7 +158,9 @@ def test_weights_in_a_format_that_vllm_cannot_make_are_the_checkpoints():
     assert vllm_command.checkpoint_note(fleet(engine={"quantization": "float8"})) is None
 
 
-@pytest.mark.parametrize(("wanted", "note"), [("float8", None), (None, "bfloat16"), ("int8", "int8")])
+@pytest.mark.parametrize(
+    ("wanted", "note"), [("float8", None), (None, "bfloat16"), ("int8", "int8")]
+)
 def test_weights_that_were_published_in_fewer_bits_are_not_made_of_others(wanted, note):
     made = fleet(model="deepseek-r1", engine={"quantization": wanted, "tensor_parallel_size": 8})
     assert "--quantization" not in flags_of(vllm_command.serve_script(made, packaging_of(made)))
@@ -139,36 +185,59 @@ def test_what_vllm_cannot_do_is_not_deployed(scheduler):
 
 @pytest.mark.parametrize("device", ["h100_sxm", "mi300x", "xeon_8480p"])
 @pytest.mark.parametrize(
-    "wishes", [Wishes(), Wishes(n_most=4), Wishes(n_spare=1, node_labels=(("pool", "gpus"),), namespace="llm", port=9000)]
+    "wishes",
+    [
+        Wishes(),
+        Wishes(n_most=4),
+        Wishes(n_spare=1, node_labels=(("pool", "gpus"),), namespace="llm", port=9000),
+    ],
 )
 def test_kubernetes_takes_the_objects(device, wishes):
-    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup").validate
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed: make setup"
+    ).validate
     made = fleet(device=device)
-    objects = list(yaml.safe_load_all(files_of(made, packaging_of(made, wishes))["kubernetes.yaml"]))
+    objects = list(
+        yaml.safe_load_all(files_of(made, packaging_of(made, wishes))["kubernetes.yaml"])
+    )
     kinds = [one["kind"] for one in objects]
     claims = {"PersistentVolumeClaim", "Job"}
     scaled = {"HorizontalPodAutoscaler"} if wishes.n_most else set()
-    assert {"Deployment", "Service", "PodDisruptionBudget", "ConfigMap"} | claims | scaled == set(kinds)
+    assert {"Deployment", "Service", "PodDisruptionBudget", "ConfigMap"} | claims | scaled == set(
+        kinds
+    )
     for one in objects:
         validate(one, KUBERNETES_VERSION, strict=True)
         assert one["metadata"]["namespace"] == wishes.namespace
 
 
 def test_the_schemas_of_kubernetes_refuse_what_is_wrong():
-    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup")
-    scaler = of_kind(kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(n_most=4))), "HorizontalPodAutoscaler")
+    kubernetes_validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed: make setup"
+    )
+    scaler = of_kind(
+        kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(n_most=4))),
+        "HorizontalPodAutoscaler",
+    )
     scaler["spec"]["minReplica"] = 2
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(scaler, KUBERNETES_VERSION, strict=True)
 
 
-@pytest.mark.parametrize(("device", "resource"), [("h100_sxm", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu")])
+@pytest.mark.parametrize(
+    ("device", "resource"), [("h100_sxm", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu")]
+)
 def test_pods_ask_for_as_many_devices_as_a_replica_has(device, resource):
     made = fleet(device=device)
-    pod = of_kind(kubernetes.manifests(made, packaging_of(made)), "Deployment")["spec"]["template"]["spec"]
+    pod = of_kind(kubernetes.manifests(made, packaging_of(made)), "Deployment")["spec"]["template"][
+        "spec"
+    ]
     (container,) = pod["containers"]
     assert container["resources"]["limits"] == {resource: "2"} == container["resources"]["requests"]
-    assert [container["command"], *container["args"]] == [["vllm", "serve"], *vllm_command.serve_arguments(made, packaging_of(made))]
+    assert [container["command"], *container["args"]] == [
+        ["vllm", "serve"],
+        *vllm_command.serve_arguments(made, packaging_of(made)),
+    ]
     assert pod["tolerations"][0]["key"] == resource
 
 
@@ -185,7 +254,10 @@ def test_spare_replicas_run_and_may_be_taken_away():
 
 def test_services_router_and_prometheus_find_the_replicas():
     packaging = packaging_of(fleet())
-    objects = [*kubernetes.manifests(fleet(), packaging), *router.router_manifests(fleet(), packaging)]
+    objects = [
+        *kubernetes.manifests(fleet(), packaging),
+        *router.router_manifests(fleet(), packaging),
+    ]
     replicas = of_kind(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
     headless = of_kind(objects, "Service", "-replicas")
     assert headless["spec"]["clusterIP"] == "None"
@@ -194,12 +266,15 @@ def test_services_router_and_prometheus_find_the_replicas():
     files = files_of(fleet(), packaging)
     assert f"{host}:8000" in files["haproxy.cfg"]
     assert f"server-template replica {packaging.n_most} " in files["haproxy.cfg"]
-    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["dns_sd_configs"][0]["names"] == [host]
+    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["dns_sd_configs"][0][
+        "names"
+    ] == [host]
     assert of_kind(objects, "ConfigMap")["data"] == {"haproxy.cfg": files["haproxy.cfg"]}
 
 
 @pytest.mark.parametrize(
-    ("rule", "balance"), [("least-loaded", "leastconn"), ("power-of-two", "random(2)"), ("prefix-affine", "leastconn")]
+    ("rule", "balance"),
+    [("least-loaded", "leastconn"), ("power-of-two", "random(2)"), ("prefix-affine", "leastconn")],
 )
 def test_the_router_does_what_was_simulated_or_the_readme_says_so(rule, balance):
     made = fleet(router=rule)
@@ -213,7 +288,9 @@ def test_outside_kubernetes_replicas_are_named():
     files = files_of(fleet(), packaging)
     assert "server replica0 a:1" in files["haproxy.cfg"]
     assert "resolvers" not in files["haproxy.cfg"]
-    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["static_configs"] == [{"targets": ["a:1", "b:2"]}]
+    assert yaml.safe_load(files["prometheus.yml"])["scrape_configs"][0]["static_configs"] == [
+        {"targets": ["a:1", "b:2"]}
+    ]
 
 
 def test_a_full_fleet_has_no_autoscaler_and_rolls_out_without_devices_that_nobody_has():
@@ -227,7 +304,9 @@ def test_a_full_fleet_has_no_autoscaler_and_rolls_out_without_devices_that_nobod
     assert "There is no autoscaler: 2 replicas run." in readme
     assert "1 of 2 replicas answer" in readme
     packaging = packaging_of(fleet(), Wishes(n_surge=1))
-    free = of_kind(kubernetes.manifests(fleet(), packaging), "Deployment")["spec"]["strategy"]["rollingUpdate"]
+    free = of_kind(kubernetes.manifests(fleet(), packaging), "Deployment")["spec"]["strategy"][
+        "rollingUpdate"
+    ]
     assert free == {"maxSurge": 1, "maxUnavailable": 0}
     assert "server-template replica 3 " in files_of(fleet(), packaging)["haproxy.cfg"]
 
@@ -249,34 +328,53 @@ def test_weights_lie_once_on_a_volume_that_every_replica_reads():
     there = kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(model_claim="models")))
     assert not {"PersistentVolumeClaim", "Job"} & {one["kind"] for one in there}
     assert {"claimName": "models"} in [
-        one.get("persistentVolumeClaim") for one in of_kind(there, "Deployment")["spec"]["template"]["spec"]["volumes"]
+        one.get("persistentVolumeClaim")
+        for one in of_kind(there, "Deployment")["spec"]["template"]["spec"]["volumes"]
     ]
-    folder = kubernetes.manifests(fleet(), packaging_of(fleet(), Wishes(model_source="/model-cache/llama")))
-    assert "Job" not in {one["kind"] for one in folder}, "nothing is fetched where a folder is named"
+    folder = kubernetes.manifests(
+        fleet(), packaging_of(fleet(), Wishes(model_source="/model-cache/llama"))
+    )
+    assert "Job" not in {one["kind"] for one in folder}, (
+        "nothing is fetched where a folder is named"
+    )
 
 
 def test_the_autoscaler_reads_what_the_adapter_offers():
     packaging = packaging_of(fleet(), Wishes(n_most=4))
-    metric = of_kind(kubernetes.manifests(fleet(), packaging), "HorizontalPodAutoscaler")["spec"]["metrics"][0]["external"]
+    metric = of_kind(kubernetes.manifests(fleet(), packaging), "HorizontalPodAutoscaler")["spec"][
+        "metrics"
+    ][0]["external"]
     offered = yaml.safe_load(files_of(fleet(), packaging)["prometheus-adapter.yaml"])
     jsonschema.validate(offered, foreign_schemas.PROMETHEUS_ADAPTER)
     (rule,) = offered["externalRules"]
     assert metric["metric"]["name"] == rule["name"]["as"]
-    assert metric["target"] == {"type": "AverageValue", "averageValue": "30"}  # whole ones of the 30.5 in flight at capacity
+    assert metric["target"] == {
+        "type": "AverageValue",
+        "averageValue": "30",
+    }  # whole ones of the 30.5 in flight at capacity
 
 
 def test_groups_of_pods_are_what_leader_worker_set_takes():
     """2 x 8 devices: two machines of eight; of 4 x 3 none cuts a group of four."""
-    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed: make setup").validate
+    validate = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed: make setup"
+    ).validate
     for tp, n_stages, n_nodes in ((8, 2, 2), (4, 3, 3), (16, 1, 2)):
-        made = fleet(engine={"tensor_parallel_size": tp}, scheduler={"pipeline_parallel_size": n_stages})
+        made = fleet(
+            engine={"tensor_parallel_size": tp}, scheduler={"pipeline_parallel_size": n_stages}
+        )
         objects = list(yaml.safe_load_all(files_of(made, packaging_of(made))["kubernetes.yaml"]))
         groups = of_kind(objects, "LeaderWorkerSet")
         jsonschema.validate(groups, foreign_schemas.LEADER_WORKER_SET)
         template = groups["spec"]["leaderWorkerTemplate"]
         assert template["size"] == n_nodes
         for name in ("leaderTemplate", "workerTemplate"):
-            pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": groups["metadata"], "template": template[name]}
+            pod = {
+                "apiVersion": "v1",
+                "kind": "PodTemplate",
+                "metadata": groups["metadata"],
+                "template": template[name],
+            }
             validate(pod, KUBERNETES_VERSION, strict=True)
         for one in objects:
             if one is not groups:
@@ -289,7 +387,9 @@ def test_a_replica_of_several_nodes_answers_at_its_leader_and_goes_whole():
     objects = kubernetes.manifests(made, packaging)
     groups = of_kind(objects, "LeaderWorkerSet")
     template = groups["spec"]["leaderWorkerTemplate"]
-    leader, worker = (template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate"))
+    leader, worker = (
+        template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate")
+    )
     assert groups["spec"]["replicas"] == packaging.n_least
     assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
     assert leader["resources"]["limits"] == {"nvidia.com/gpu": "8"} == worker["resources"]["limits"]
@@ -297,13 +397,22 @@ def test_a_replica_of_several_nodes_answers_at_its_leader_and_goes_whole():
     assert "readinessProbe" in leader
     assert not {"readinessProbe", "livenessProbe", "startupProbe", "ports"} & set(worker)
     scaled = of_kind(objects, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
-    assert scaled == {"apiVersion": groups["apiVersion"], "kind": groups["kind"], "name": groups["metadata"]["name"]}
+    assert scaled == {
+        "apiVersion": groups["apiVersion"],
+        "kind": groups["kind"],
+        "name": groups["metadata"]["name"],
+    }
     services = [one for one in objects if one["kind"] == "Service"]
-    pods = {name: template[name]["metadata"]["labels"].items() for name in ("leaderTemplate", "workerTemplate")}
+    pods = {
+        name: template[name]["metadata"]["labels"].items()
+        for name in ("leaderTemplate", "workerTemplate")
+    }
     for service in services:
         assert service["spec"]["selector"].items() <= pods["leaderTemplate"]
         assert not service["spec"]["selector"].items() <= pods["workerTemplate"]
-        assert service["metadata"]["name"] != groups["metadata"]["name"]  # LeaderWorkerSet makes one of that name
+        assert (
+            service["metadata"]["name"] != groups["metadata"]["name"]
+        )  # LeaderWorkerSet makes one of that name
     budget = of_kind(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"].items()
     assert all(budget <= named for named in pods.values())
     readme = files_of(made, packaging)["README.md"]
@@ -333,7 +442,10 @@ def test_limits_lie_between_their_edges(metric):
 
 
 def test_a_promise_between_edges_can_be_in_doubt_and_one_at_an_edge_cannot():
-    found = [(alert.name, dict(alert.labels).get("promise")) for alert in alerts.alerts_of(fleet(), packaging_of(fleet()))]
+    found = [
+        (alert.name, dict(alert.labels).get("promise"))
+        for alert in alerts.alerts_of(fleet(), packaging_of(fleet()))
+    ]
     assert ("LlmPromiseBroken", "ttft:p95<500ms") in found
     assert ("LlmPromiseInDoubt", "ttft:p95<500ms") not in found
     assert ("LlmPromiseBroken", "tpot:p90<60ms") in found
@@ -350,37 +462,67 @@ def test_windows_hold_enough_requests():
 def test_only_metrics_that_vllm_has_are_read():
     vllm = next(server for server in SERVERS if server.kind == "vllm")
     known = known_families(vllm) | {"vllm_request_prompt_tokens", "vllm_request_generation_tokens"}
-    text = json.dumps([alerts.rules(fleet(), packaging_of(fleet())), dashboard.dashboard(fleet(), packaging_of(fleet()))])
+    text = json.dumps(
+        [
+            alerts.rules(fleet(), packaging_of(fleet())),
+            dashboard.dashboard(fleet(), packaging_of(fleet())),
+        ]
+    )
     read = {word for part in text.split("vllm:")[1:] for word in [part.split("{")[0]]}
     assert read
-    assert {plain(f"vllm:{name}").removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") for name in read} <= known
+    assert {
+        plain(f"vllm:{name}").removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+        for name in read
+    } <= known
 
 
 def test_panels_stand_beside_one_another_and_read_what_is_recorded():
     packaging = packaging_of(fleet())
     shown = dashboard.dashboard(fleet(), packaging)["panels"]
     drawn = list(dashboard.every_panel(shown))
-    assert [panel["type"] for panel in shown[:7]] == ["stat"] * 6 + ["row"], "first the state of the service, in one row of numbers"
+    assert [panel["type"] for panel in shown[:7]] == ["stat"] * 6 + ["row"], (
+        "first the state of the service, in one row of numbers"
+    )
     assert sum(panel["gridPos"]["w"] for panel in shown[:6]) == 24
-    assert [panel["title"] for panel in shown if panel["type"] == "row"] == ["SLO", "Load", "KV cache", "Measured against the plan"]
+    assert [panel["title"] for panel in shown if panel["type"] == "row"] == [
+        "SLO",
+        "Load",
+        "KV cache",
+        "Measured against the plan",
+    ]
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in drawn]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in drawn})
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in drawn)
     recorded = {one.name for one in promql.recorded(fleet(), packaging)}
     used = {
-        name for panel in drawn for target in panel.get("targets", ()) for name in re.findall(r"(?<!v)llm:\w+(?::\w+)*", target["expr"])
+        name
+        for panel in drawn
+        for target in panel.get("targets", ())
+        for name in re.findall(r"(?<!v)llm:\w+(?::\w+)*", target["expr"])
     }
     assert used <= recorded
     assert used
 
 
 def test_what_is_verified_is_what_was_decided(tmp_path):
-    made = fleet(scheduler={"policy": "priority", "watermark_fraction": 0.01}, engine={"kv_cache_dtype": "float8"})
+    made = fleet(
+        scheduler={"policy": "priority", "watermark_fraction": 0.01},
+        engine={"kv_cache_dtype": "float8"},
+    )
     for name, text in files_of(made, packaging_of(made)).items():
         (tmp_path / name).write_text(text)
     plan = verify_plan.read_plan(tmp_path / "verify.toml")
-    assert (plan.server.model, plan.server.hardware, plan.server.tp, plan.server.replicas) == ("llama-3.1-8b", "h100_sxm", 2, 2)
-    assert (plan.server.num_blocks, plan.server.max_num_seqs, plan.server.kv_dtype) == (10_001, 64, "float8")
+    assert (plan.server.model, plan.server.hardware, plan.server.tp, plan.server.replicas) == (
+        "llama-3.1-8b",
+        "h100_sxm",
+        2,
+        2,
+    )
+    assert (plan.server.num_blocks, plan.server.max_num_seqs, plan.server.kv_dtype) == (
+        10_001,
+        64,
+        "float8",
+    )
     assert plan.server.own == {"policy": "priority", "watermark_fraction": 0.01}
     assert plan.traffic.rates_per_s == (8.0,)
     assert plan.traffic.slo == made.objective.text
@@ -404,24 +546,43 @@ def test_the_readme_names_every_file_and_the_assumptions():
     assert set(words.FILES) == set(files) - {"README.md"}
     for name in words.FILES:
         assert f"`{name}`" in files["README.md"]
-    for said in ("8 requests/s", "10,000 blocks", "Numbers are made up", "ttft:p95<500ms", "undecided", "$10.00"):
+    for said in (
+        "8 requests/s",
+        "10,000 blocks",
+        "Numbers are made up",
+        "ttft:p95<500ms",
+        "undecided",
+        "$10.00",
+    ):
         assert said in files["README.md"], said
 
 
 def test_the_fleet_of_a_sizing_is_what_was_simulated():
     model = catalog.find_model("llama-3.1-8b")
     offer = Offer(hardware=catalog.find_hardware("l40s"), price=None)
-    tried = candidates_of(model, [offer], Grid(tensor_parallel_sizes=(1,), max_num_seqs=(64,), max_num_batched_tokens=(2048,)))
+    tried = candidates_of(
+        model,
+        [offer],
+        Grid(tensor_parallel_sizes=(1,), max_num_seqs=(64,), max_num_batched_tokens=(2048,)),
+    )
     asked = SizingQuestion(
-        spec=resolve_workload("chat"), rate_per_s=6.0, objective=parse_objective("ttft:p95<1s, tpot:p95<100ms"), n_requests=300
+        spec=resolve_workload("chat"),
+        rate_per_s=6.0,
+        objective=parse_objective("ttft:p95<1s, tpot:p95<100ms"),
+        n_requests=300,
     )
     best = size_device(Task(asked, tried.possible)).best
     made = fleet_of(asked, best, utilization_fraction=0.9, cautions=(), tool_version="0")
     assert (made.n_replicas, made.verdict) == (best.n_replicas, best.verdict)
     assert made.likely.requests_per_s == pytest.approx(6.0 / best.n_replicas)
-    assert made.likely.in_flight_load == pytest.approx(best.sized_at.served.in_flight_load, rel=0.2)  # another number of requests
+    assert made.likely.in_flight_load == pytest.approx(
+        best.sized_at.served.in_flight_load, rel=0.2
+    )  # another number of requests
     assert made.fullest.in_flight_load >= made.likely.in_flight_load * 0.99
-    slow, fast = (next(point for point in made.planned if point.step_times == name) for name in ("slow", "fast"))
+    slow, fast = (
+        next(point for point in made.planned if point.step_times == name)
+        for name in ("slow", "fast")
+    )
     assert fast.tpot_mean_s < made.likely.tpot_mean_s < slow.tpot_mean_s
     assert 0 < made.likely.kv_used_mean_fraction <= made.likely.kv_used_high_fraction <= 1
     assert read_plan(plan_text(made), where="here") == made
@@ -429,11 +590,17 @@ def test_the_fleet_of_a_sizing_is_what_was_simulated():
 
 
 def test_a_full_cache_at_capacity_does_not_alarm_by_itself():
-    full = replace(fleet(), fullest=operating_point(kv_used_high_fraction=0.99, preemptions_per_request_ratio=0.2))
+    full = replace(
+        fleet(),
+        fullest=operating_point(kv_used_high_fraction=0.99, preemptions_per_request_ratio=0.2),
+    )
     said = {alert.name: alert.expression for alert in alerts.alerts_of(full, packaging_of(full))}
     assert said["LlmKvCacheNearFull"].endswith("> 0.995")
     assert said["LlmPreemptions"].endswith("> 0.4")
 
 
 def test_everything_is_plain_json():
-    assert msgspec.json.decode(files_of(fleet(), packaging_of(fleet()))["plan.json"])["n_replicas"] == 2
+    assert (
+        msgspec.json.decode(files_of(fleet(), packaging_of(fleet()))["plan.json"])["n_replicas"]
+        == 2
+    )

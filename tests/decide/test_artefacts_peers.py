@@ -1,6 +1,7 @@
 """Do vLLM, Prometheus, promtool and HAProxy themselves take the files of a deployment, and does every query find its data?
 
-INFEROMETER_VLLM_PYTHON names an interpreter that has vLLM; the others are skipped where they are not installed.
+INFEROMETER_VLLM_PYTHON names an interpreter that has vLLM; the others are skipped where they are
+not installed.
 """
 
 import http.client
@@ -21,7 +22,14 @@ import yaml
 from fleets import fleet, operating_point
 from peers import free_port, haproxy, program, prometheus, promtool
 
-from inferometer.decide.artefacts import dashboard, leader_worker_set, promql, router, scraping, vllm_command
+from inferometer.decide.artefacts import (
+    dashboard,
+    leader_worker_set,
+    promql,
+    router,
+    scraping,
+    vllm_command,
+)
 from inferometer.decide.artefacts.folder import files_of
 from inferometer.decide.artefacts.packaging import Wishes, packaging_of
 from inferometer.serve.emulator_plan import EmulatorPlan
@@ -49,7 +57,12 @@ def write(folder, made, wishes):
 
 
 def ask(address, n_tokens=20, endpoint="/v1/completions"):
-    body = {"model": MODEL, "prompt": "one two three four five six", "max_tokens": n_tokens, "ignore_eos": True}
+    body = {
+        "model": MODEL,
+        "prompt": "one two three four five six",
+        "max_tokens": n_tokens,
+        "ignore_eos": True,
+    }
     with closing(http.client.HTTPConnection(address, timeout=60)) as line:
         line.request("POST", endpoint, json.dumps(body), {"Content-Type": "application/json"})
         answer = line.getresponse()
@@ -89,9 +102,28 @@ LINES = [
     {"engine": {"dtype": "float16", "kv_cache_dtype": "int4", "quantization": "int4"}},
     {"engine": {"kv_cache_dtype": "float4", "tensor_parallel_size": 8}},
     {"scheduler": {"pipeline_parallel_size": 2}},
-    {"scheduler": {"enable_prefix_caching": False, "async_scheduling": False, "scheduler_reserve_full_isl": False}},
-    {"scheduler": {"policy": "priority", "watermark_fraction": 0.01, "max_num_active_seqs": 32, "block_size": 32}},
-    {"scheduler": {"long_prefill_token_threshold": 256, "long_prefill_token_threshold_adaptive": True, "max_num_batched_tokens": 8192}},
+    {
+        "scheduler": {
+            "enable_prefix_caching": False,
+            "async_scheduling": False,
+            "scheduler_reserve_full_isl": False,
+        }
+    },
+    {
+        "scheduler": {
+            "policy": "priority",
+            "watermark_fraction": 0.01,
+            "max_num_active_seqs": 32,
+            "block_size": 32,
+        }
+    },
+    {
+        "scheduler": {
+            "long_prefill_token_threshold": 256,
+            "long_prefill_token_threshold_adaptive": True,
+            "max_num_batched_tokens": 8192,
+        }
+    },
     {"scheduler": {"enable_chunked_prefill": False, "max_num_batched_tokens": 8192}},
     {"scheduler": {"num_speculative_tokens": 3, "acceptance_fraction": 0.6}},
 ]
@@ -104,37 +136,78 @@ def words_of_group():
     template = leader_worker_set.groups(made, packaging_of(made))["spec"]["leaderWorkerTemplate"]
     for index, name in enumerate(("leaderTemplate", "workerTemplate")):
         variables = {"$(LWS_LEADER_ADDRESS)": "group-0.group", "$(LWS_WORKER_INDEX)": str(index)}
-        yield [variables.get(word, word) for word in template[name]["spec"]["containers"][0]["args"]]
+        yield [
+            variables.get(word, word) for word in template[name]["spec"]["containers"][0]["args"]
+        ]
 
 
 def test_vllm_understands_what_was_decided():
     made = [fleet(**changes) for changes in LINES]
-    words = [*(vllm_command.serve_arguments(one, packaging_of(one)) for one in made), *words_of_group()]
+    words = [
+        *(vllm_command.serve_arguments(one, packaging_of(one)) for one in made),
+        *words_of_group(),
+    ]
     done = subprocess.run(
-        [python_with_vllm(), HERE / "vllm_flags.py", json.dumps(words)], capture_output=True, text=True, timeout=500, check=False
+        [python_with_vllm(), HERE / "vllm_flags.py", json.dumps(words)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     *said, leader, worker = json.loads(done.stdout.splitlines()[-1])
     for flags, node_rank in ((leader, 0), (worker, 1)):
-        assert (flags["nnodes"], flags["node_rank"], flags["master_addr"]) == (2, node_rank, "group-0.group")
-        assert (flags["tensor_parallel_size"], flags["pipeline_parallel_size"], flags["headless"]) == (8, 2, node_rank == 1)
+        assert (flags["nnodes"], flags["node_rank"], flags["master_addr"]) == (
+            2,
+            node_rank,
+            "group-0.group",
+        )
+        assert (
+            flags["tensor_parallel_size"],
+            flags["pipeline_parallel_size"],
+            flags["headless"],
+        ) == (8, 2, node_rank == 1)
     for one, flags in zip(made, said, strict=True):
         engine, scheduler = one.engine, one.scheduler
         assert flags["model_tag"] == one.model.hf_id
-        assert (flags["dtype"], flags["tensor_parallel_size"]) == (engine.dtype, engine.tensor_parallel_size)
+        assert (flags["dtype"], flags["tensor_parallel_size"]) == (
+            engine.dtype,
+            engine.tensor_parallel_size,
+        )
         assert flags["gpu_memory_utilization"] == one.utilization_fraction
         assert flags["scheduling_policy"] == scheduler.policy
         assert (flags["watermark"] or 0.0) == scheduler.watermark_fraction
-        same = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_num_active_seqs", "block_size", "enable_prefix_caching")
+        same = (
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "max_num_active_seqs",
+            "block_size",
+            "enable_prefix_caching",
+        )
         more = ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling")
         long = ("long_prefill_token_threshold", "long_prefill_token_threshold_adaptive")
-        assert {name: flags[name] for name in same + more + long} == {name: getattr(scheduler, name) for name in same + more + long}
-    assert [flags["quantization"] for flags in said[:4]] == [None, "fp8", "int8_per_channel_weight_only", None]
-    assert [flags["kv_cache_dtype"] for flags in said[:5]] == ["auto", "fp8", "int8_per_token_head", "int4_per_token_head", "nvfp4"]
+        assert {name: flags[name] for name in same + more + long} == {
+            name: getattr(scheduler, name) for name in same + more + long
+        }
+    assert [flags["quantization"] for flags in said[:4]] == [
+        None,
+        "fp8",
+        "int8_per_channel_weight_only",
+        None,
+    ]
+    assert [flags["kv_cache_dtype"] for flags in said[:5]] == [
+        "auto",
+        "fp8",
+        "int8_per_token_head",
+        "int4_per_token_head",
+        "nvfp4",
+    ]
     assert said[-1]["speculative_config"] == {"method": "ngram", "num_speculative_tokens": 3}
 
 
-# --- promtool ---------------------------------------------------------------------------------------------------------------------------
+# --- promtool
+# ---------------------------------------------------------------------------------------------------------------------------
 
 STEP_S = 15
 """Between samples of the unit tests."""
@@ -174,15 +247,31 @@ SCENARIOS = {
     "a replica is gone": ({}, 1, {"LlmReplicasTooFew"}),
     "all are gone": ({}, 0, {"LlmReplicasTooFew"}),
     "twice the traffic": (
-        {name: f"0+{float(value[2:-4]) * 2}x480" for name, value in USUAL.items() if value.startswith("0+")},
+        {
+            name: f"0+{float(value[2:-4]) * 2}x480"
+            for name, value in USUAL.items()
+            if value.startswith("0+")
+        },
         2,
         {"LlmBeyondCapacity"},
     ),
     "the queue grows": ({"num_requests_waiting": "0+1x480"}, 2, {"LlmQueueGrows"}),
     "the cache is full": ({"kv_cache_usage_perc": "0.97x480"}, 2, {"LlmKvCacheNearFull"}),
-    "requests are preempted": ({"num_preemptions_total": f"0+{PER_STEP * 0.05}x480"}, 2, {"LlmPreemptions"}),
-    "prompts are longer": ({"request_prompt_tokens_sum": f"0+{PER_STEP * 2000}x480"}, 2, {"LlmTrafficDiffers"}),
-    "answers are shorter": ({"request_generation_tokens_sum": f"0+{PER_STEP * 100}x480"}, 2, {"LlmTrafficDiffers"}),
+    "requests are preempted": (
+        {"num_preemptions_total": f"0+{PER_STEP * 0.05}x480"},
+        2,
+        {"LlmPreemptions"},
+    ),
+    "prompts are longer": (
+        {"request_prompt_tokens_sum": f"0+{PER_STEP * 2000}x480"},
+        2,
+        {"LlmTrafficDiffers"},
+    ),
+    "answers are shorter": (
+        {"request_generation_tokens_sum": f"0+{PER_STEP * 100}x480"},
+        2,
+        {"LlmTrafficDiffers"},
+    ),
     "steps are slower": (
         {"request_time_per_output_token_seconds_sum": f"0+{PER_STEP * 0.045}x480"},
         2,
@@ -194,7 +283,8 @@ SCENARIOS = {
         {"LlmPredictionDrift"},
     ),
     "nobody asks": (
-        {name: "0x480" for name, value in USUAL.items() if value.startswith("0+")} | {"num_requests_running": "0x480"},
+        {name: "0x480" for name, value in USUAL.items() if value.startswith("0+")}
+        | {"num_requests_running": "0x480"},
         2,
         set(),
     ),
@@ -206,7 +296,10 @@ def series(changes, n_replicas):
         for name, values in (USUAL | changes).items():
             family, _, labels = name.partition("{")
             own = f'model_name="{fleet().model.hf_id}",engine="0",instance="r{replica}"'
-            yield {"series": f"vllm:{family}{{{own}{',' + labels if labels else '}'}", "values": values}
+            yield {
+                "series": f"vllm:{family}{{{own}{',' + labels if labels else '}'}",
+                "values": values,
+            }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -221,24 +314,35 @@ def test_each_alert_fires_when_it_should_and_no_other(name, tmp_path):
             {
                 "expr": f"{firing} > bool 0",
                 "eval_time": "90m",
-                "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(expected)],
+                "exp_samples": [
+                    {"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in sorted(expected)
+                ],
             }
         ],
     }
-    cases = {"rule_files": ["prometheus-rules.yaml"], "evaluation_interval": f"{STEP_S}s", "tests": [test]}
+    cases = {
+        "rule_files": ["prometheus-rules.yaml"],
+        "evaluation_interval": f"{STEP_S}s",
+        "tests": [test],
+    }
     (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
     assert "SUCCESS" in promtool("test", "rules", "cases.yaml", folder=tmp_path)
 
 
-@pytest.mark.parametrize("wishes", [Wishes(), Wishes(backends=("127.0.0.1:1",)), Wishes(served_name='a"b')])
-@pytest.mark.parametrize("slo", ["ttft:p95<500ms", "ttft:p99<1ms, tpot:p50<5ms, e2e:p90<9000s, queue:p95<1s"])
+@pytest.mark.parametrize(
+    "wishes", [Wishes(), Wishes(backends=("127.0.0.1:1",)), Wishes(served_name='a"b')]
+)
+@pytest.mark.parametrize(
+    "slo", ["ttft:p95<500ms", "ttft:p99<1ms, tpot:p50<5ms, e2e:p90<9000s, queue:p95<1s"]
+)
 def test_promtool_takes_rules_and_configuration(wishes, slo, tmp_path):
     write(tmp_path, fleet(slo=slo), wishes)
     assert "SUCCESS" in promtool("check", "rules", "prometheus-rules.yaml", folder=tmp_path)
     assert "is valid" in promtool("check", "config", "prometheus.yml", folder=tmp_path)
 
 
-# --- Prometheus -------------------------------------------------------------------------------------------------------------------------
+# --- Prometheus
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 def check_queries(server, made, packaging):
@@ -247,9 +351,13 @@ def check_queries(server, made, packaging):
         for query in panel.queries:
             found = server.values(query.expression.replace("$__rate_interval", "1m"))
             assert found, f"{panel.title}: nothing for {query.expression}"
-            assert all(math.isfinite(value) for _, value in found), f"{panel.title}: {found} for {query.expression}"
+            assert all(math.isfinite(value) for _, value in found), (
+                f"{panel.title}: {found} for {query.expression}"
+            )
     for one in promql.recorded(made, packaging):
-        assert server.values(f"{one.name}{{{promql.selector(packaging, **dict(one.labels))}}}"), one.name
+        assert server.values(f"{one.name}{{{promql.selector(packaging, **dict(one.labels))}}}"), (
+            one.name
+        )
     (rule,) = scraping.adapter_config(packaging)["externalRules"]
     assert server.values(rule["seriesQuery"])
     assert math.isfinite(server.values(rule["metricsQuery"])[0][1])
@@ -262,9 +370,15 @@ def test_every_query_finds_its_data_on_emulated_replicas(tmp_path):
         addresses = [one.url.removeprefix("http://") for one in (first, second)]
         made = replace(
             fleet(slo="ttft:p95<500ms, tpot:p90<60ms, e2e:p99<5s"),
-            planned=(operating_point(requests_per_s=8.0), operating_point("fast"), operating_point("slow")),
+            planned=(
+                operating_point(requests_per_s=8.0),
+                operating_point("fast"),
+                operating_point("slow"),
+            ),
         )
-        packaging = write(tmp_path, made, Wishes(served_name=MODEL, backends=tuple(addresses), n_most=4))
+        packaging = write(
+            tmp_path, made, Wishes(served_name=MODEL, backends=tuple(addresses), n_most=4)
+        )
         with prometheus(tmp_path) as server, traffic(addresses * 3):
             time.sleep(25)
             check_queries(server, made, packaging)
@@ -287,7 +401,9 @@ def served_by_vllm(folder, made, packaging):
     """``vllm-serve.sh`` itself, with a vLLM for CPUs and random weights."""
     command = folder / "bin" / "vllm"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {python_with_vllm()} {HERE / "vllm_command_shim.py"} "$@"\n')
+    command.write_text(
+        f'#!/bin/sh\nexec {python_with_vllm()} {HERE / "vllm_command_shim.py"} "$@"\n'
+    )
     command.chmod(0o755)
     settings = {
         "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
@@ -297,14 +413,30 @@ def served_by_vllm(folder, made, packaging):
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    words = ["timeout", "800", "sh", str(folder / "vllm-serve.sh"), "--load-format", "dummy", "--enforce-eager", "--host", "127.0.0.1"]
+    words = [
+        "timeout",
+        "800",
+        "sh",
+        str(folder / "vllm-serve.sh"),
+        "--load-format",
+        "dummy",
+        "--enforce-eager",
+        "--host",
+        "127.0.0.1",
+    ]
     with (folder / "server.log").open("wb") as log:
-        process = subprocess.Popen(words, env=os.environ | settings, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+        process = subprocess.Popen(
+            words, env=os.environ | settings, stdout=log, stderr=subprocess.STDOUT, cwd=folder
+        )
     try:
         until_s = time.monotonic() + 400
         while not is_healthy(packaging.port):
-            assert process.poll() is None, (folder / "server.log").read_text(errors="replace")[-3000:]
-            assert time.monotonic() < until_s, (folder / "server.log").read_text(errors="replace")[-3000:]
+            assert process.poll() is None, (folder / "server.log").read_text(errors="replace")[
+                -3000:
+            ]
+            assert time.monotonic() < until_s, (folder / "server.log").read_text(errors="replace")[
+                -3000:
+            ]
             time.sleep(0.5)
         yield f"127.0.0.1:{packaging.port}"
     finally:
@@ -313,7 +445,10 @@ def served_by_vllm(folder, made, packaging):
 
 
 def is_healthy(port):
-    with suppress(OSError, http.client.HTTPException), closing(http.client.HTTPConnection("127.0.0.1", port, timeout=2)) as line:
+    with (
+        suppress(OSError, http.client.HTTPException),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=2)) as line,
+    ):
         line.request("GET", "/health")
         return line.getresponse().status == http.client.OK
     return False
@@ -330,13 +465,28 @@ def test_vllm_starts_from_the_script_and_every_query_finds_its_data(tmp_path):
         "smollm2-135m",
         "xeon_8480p",
         engine={"dtype": "float32", "device": "cpu", "tensor_parallel_size": 1},
-        scheduler={"num_blocks": 2000, "max_model_len": 512, "max_num_seqs": 4, "max_num_batched_tokens": 256, "block_size": 32},
+        scheduler={
+            "num_blocks": 2000,
+            "max_model_len": 512,
+            "max_num_seqs": 4,
+            "max_num_batched_tokens": 256,
+            "block_size": 32,
+        },
         n_replicas=1,
     )
     port = free_port()
-    wishes = Wishes(served_name=MODEL, model_source=str(tmp_path / "model"), port=port, backends=(f"127.0.0.1:{port}",))
+    wishes = Wishes(
+        served_name=MODEL,
+        model_source=str(tmp_path / "model"),
+        port=port,
+        backends=(f"127.0.0.1:{port}",),
+    )
     packaging = write(tmp_path, made, wishes)
-    with served_by_vllm(tmp_path, made, packaging) as address, prometheus(tmp_path) as server, traffic([address] * 2):
+    with (
+        served_by_vllm(tmp_path, made, packaging) as address,
+        prometheus(tmp_path) as server,
+        traffic([address] * 2),
+    ):
         time.sleep(25)
         check_queries(server, made, packaging)
         (labels,) = [labels for labels, _ in server.values("vllm:cache_config_info")]
@@ -344,14 +494,19 @@ def test_vllm_starts_from_the_script_and_every_query_finds_its_data(tmp_path):
         assert labels["enable_prefix_caching"] == "True"
 
 
-# --- HAProxy ----------------------------------------------------------------------------------------------------------------------------
+# --- HAProxy
+# ----------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wishes", [Wishes(), Wishes(backends=("127.0.0.1:1", "127.0.0.1:2"))])
 def test_haproxy_takes_its_configuration(wishes, tmp_path):
     write(tmp_path, fleet(), wishes)
     checked = subprocess.run(
-        [program("haproxy", "haproxy"), "-c", "-f", tmp_path / "haproxy.cfg"], capture_output=True, text=True, check=False, timeout=30
+        [program("haproxy", "haproxy"), "-c", "-f", tmp_path / "haproxy.cfg"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
     )
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
@@ -363,11 +518,15 @@ def test_haproxy_streams_balances_by_load_and_outlives_a_replica(tmp_path):
     with start(slow) as first, start(slow) as second:
         backends = tuple(one.url.removeprefix("http://") for one in (first, second))
         made = fleet()
-        port, running = haproxy(tmp_path, router.haproxy_config(made, packaging_of(made, Wishes(backends=backends))))
+        port, running = haproxy(
+            tmp_path, router.haproxy_config(made, packaging_of(made, Wishes(backends=backends)))
+        )
         with running:
             time.sleep(3)  # its health checks
             with ThreadPoolExecutor(8) as pool:
-                assert {status for status, _ in pool.map(lambda _: ask(f"127.0.0.1:{port}"), range(40))} == {http.client.OK}
+                assert {
+                    status for status, _ in pool.map(lambda _: ask(f"127.0.0.1:{port}"), range(40))
+                } == {http.client.OK}
             counts = [n_ended(address) for address in backends]
             assert sum(counts) == 40
             assert max(counts) - min(counts) <= 8
@@ -381,14 +540,28 @@ def n_ended(address):
     with closing(http.client.HTTPConnection(address, timeout=10)) as line:
         line.request("GET", "/metrics")
         rows = line.getresponse().read().decode().splitlines()
-    return round(sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith("vllm:request_success_total{")))
+    return round(
+        sum(
+            float(row.rpartition(" ")[2])
+            for row in rows
+            if row.startswith("vllm:request_success_total{")
+        )
+    )
 
 
 def spread_of_a_stream(port):
     """Seconds between the first and the last piece of an answer."""
-    body = {"model": MODEL, "prompt": "one two", "max_tokens": 20, "ignore_eos": True, "stream": True}
+    body = {
+        "model": MODEL,
+        "prompt": "one two",
+        "max_tokens": 20,
+        "ignore_eos": True,
+        "stream": True,
+    }
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as line:
-        line.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        line.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         answer = line.getresponse()
         instants_s = [time.perf_counter() for _ in iter(lambda: answer.read1(65536), b"")]
     return instants_s[-1] - instants_s[0]

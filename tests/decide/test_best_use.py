@@ -18,11 +18,19 @@ GRID = Grid(tensor_parallel_sizes=(1, 2, 4), max_num_seqs=(256,), max_num_batche
 
 
 def question(slo):
-    return SizingQuestion(spec=resolve_workload("chat"), rate_per_s=1.0, objective=parse_objective(slo), n_requests=150, requests_cap=1200)
+    return SizingQuestion(
+        spec=resolve_workload("chat"),
+        rate_per_s=1.0,
+        objective=parse_objective(slo),
+        n_requests=150,
+        requests_cap=1200,
+    )
 
 
 def found(slo, n_total, grid=GRID):
-    possible = candidates_of(MODEL, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], grid).possible
+    possible = candidates_of(
+        MODEL, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], grid
+    ).possible
     return best_use(UseTask(question(slo), possible, n_total))
 
 
@@ -34,7 +42,9 @@ def test_a_lax_slo_takes_small_replicas_and_a_strict_one_large_ones():
 
 
 def test_no_layout_takes_more_devices_than_there_are():
-    n_devices = [use.n_replicas * use.candidate.n_devices for use in found("tpot:p95<100ms", 3).uses]
+    n_devices = [
+        use.n_replicas * use.candidate.n_devices for use in found("tpot:p95<100ms", 3).uses
+    ]
     assert n_devices[0] == max(n_devices) == 3
 
 
@@ -55,9 +65,14 @@ def test_where_a_lone_request_misses_no_layout_is_simulated():
 
 def test_two_pools_carry_less_prompt_work_than_replicas_that_do_both():
     """With one replica for prompts and one for answers neither takes all of the traffic that two together take."""
-    candidate = candidates_of(MODEL, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], GRID).possible[0]
+    candidate = candidates_of(
+        MODEL, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], GRID
+    ).possible[0]
     asked = question("ttft:p95<1s")
-    both, split = probe_of(asked, candidate, "likely", 2), PoolProbe(question=asked, candidate=candidate, n_prefill=1, n_decode=1)
+    both, split = (
+        probe_of(asked, candidate, "likely", 2),
+        PoolProbe(question=asked, candidate=candidate, n_prefill=1, n_decode=1),
+    )
     assert split(1.0, 0).verdict == both(1.0, 0).verdict == "met"
     assert split(20.0, 0).margin_ratio > both(20.0, 0).margin_ratio
 
@@ -66,5 +81,7 @@ def test_two_pools_carry_less_prompt_work_than_replicas_that_do_both():
 def test_a_model_that_needs_more_devices_has_no_layout(n_total):
     big = catalog.find_model("llama-3.1-405b")
     grid = replace(GRID, tensor_parallel_sizes=(8,), pipeline_parallel_sizes=(2,))
-    possible = candidates_of(big, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], grid).possible
+    possible = candidates_of(
+        big, [Offer(hardware=catalog.find_hardware("h100_sxm"), price=None)], grid
+    ).possible
     assert best_use(UseTask(question("tpot:p95<1s"), possible, n_total)).uses == ()

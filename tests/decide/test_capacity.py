@@ -11,7 +11,12 @@ from inferometer.errors import MeasureError, SpecError
 
 
 def question(**changes):
-    return CapacityQuestion(**({"kind": "requests_per_s", "start_load": 1.0, "lowest_load": 1e-4, "highest_load": 1e4} | changes))
+    return CapacityQuestion(
+        **(
+            {"kind": "requests_per_s", "start_load": 1.0, "lowest_load": 1e-4, "highest_load": 1e4}
+            | changes
+        )
+    )
 
 
 def told(capacity, *, steepness=3.0, took_s=60.0):
@@ -19,13 +24,18 @@ def told(capacity, *, steepness=3.0, took_s=60.0):
 
     def probe(load, effort):
         margin = (load / capacity) ** steepness
-        return Reading("met" if margin <= 1 else "missed", margin, f"at {load:g}", 1000, took_s * 4**effort)
+        return Reading(
+            "met" if margin <= 1 else "missed", margin, f"at {load:g}", 1000, took_s * 4**effort
+        )
 
     return probe
 
 
 def mm1(capacity_per_s, limit_s, *, seed=0):
-    """A queue whose 95th percentile of the sojourn is known: ln(20) / (mu - lambda); simulated, so that probes are noisy."""
+    """A queue whose 95th percentile of the sojourn is known: ln(20) / (mu - lambda).
+
+    Simulated, so that probes are noisy.
+    """
 
     def probe(load, effort):
         n = 1000 * 16**effort
@@ -37,16 +47,32 @@ def mm1(capacity_per_s, limit_s, *, seed=0):
         batches = (waits + services).reshape(20, -1)
         p95 = float(np.quantile(batches, 0.95))
         spread = 2.1 * float(np.quantile(batches, 0.95, axis=1).std(ddof=1)) / math.sqrt(20)
-        verdict = "met" if p95 + spread <= limit_s else "missed" if p95 - spread > limit_s else "undecided"
+        verdict = (
+            "met"
+            if p95 + spread <= limit_s
+            else "missed"
+            if p95 - spread > limit_s
+            else "undecided"
+        )
         return Reading(verdict, p95 / limit_s, "p95", n, n / load)
 
     return probe
 
 
-@given(capacity=st.floats(1e-3, 1e3), start=st.floats(1e-3, 1e3), steepness=st.floats(0.2, 20), resolution=st.floats(0.01, 0.3))
+@given(
+    capacity=st.floats(1e-3, 1e3),
+    start=st.floats(1e-3, 1e3),
+    steepness=st.floats(0.2, 20),
+    resolution=st.floats(0.01, 0.3),
+)
 @settings(max_examples=300, deadline=None)
-def test_the_bracket_holds_the_truth_and_is_as_narrow_as_asked(capacity, start, steepness, resolution):
-    found = find_capacity(told(capacity, steepness=steepness), question(start_load=start, resolution_ratio=resolution, max_probes=100))
+def test_the_bracket_holds_the_truth_and_is_as_narrow_as_asked(
+    capacity, start, steepness, resolution
+):
+    found = find_capacity(
+        told(capacity, steepness=steepness),
+        question(start_load=start, resolution_ratio=resolution, max_probes=100),
+    )
     assert found.is_resolved, found.why
     assert found.kept_load <= capacity * (1 + 1e-9)
     assert found.broken_load >= capacity * (1 - 1e-9)
@@ -56,14 +82,20 @@ def test_the_bracket_holds_the_truth_and_is_as_narrow_as_asked(capacity, start, 
 @given(capacity=st.integers(1, 500), start=st.integers(1, 500))
 @settings(max_examples=200, deadline=None)
 def test_users_are_whole(capacity, start):
-    found = find_capacity(told(capacity + 0.5), question(kind="users", start_load=float(start), lowest_load=1.0, resolution_ratio=1e-6))
+    found = find_capacity(
+        told(capacity + 0.5),
+        question(kind="users", start_load=float(start), lowest_load=1.0, resolution_ratio=1e-6),
+    )
     assert (found.kept_load, found.broken_load) == (capacity, capacity + 1)
 
 
 def test_three_times_fewer_probe_seconds_than_a_linear_sweep_of_the_same_precision():
     """A sweep that knows as much: from half to twice the capacity in steps of 5 %."""
     capacity, resolution = 7.3, 0.05
-    found = find_capacity(told(capacity), question(start_load=capacity / 3, resolution_ratio=resolution, proof_effort=0))
+    found = find_capacity(
+        told(capacity),
+        question(start_load=capacity / 3, resolution_ratio=resolution, proof_effort=0),
+    )
     loads = np.arange(capacity / 2, 2 * capacity, resolution * capacity)
     sweep_s = 60.0 * len(loads)
     assert found.is_resolved
@@ -72,7 +104,10 @@ def test_three_times_fewer_probe_seconds_than_a_linear_sweep_of_the_same_precisi
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_noisy_queue_is_bracketed_round_its_formula(seed):
-    """P95 of the sojourn in M/M/1 is ln(20) / (mu - lambda): with mu = 10 and a limit of 1 s the capacity is 10 - ln(20) = 7.004."""
+    """P95 of the sojourn in M/M/1 is ln(20) / (mu - lambda).
+
+    With mu = 10 and a limit of 1 s the capacity is 10 - ln(20) = 7.004.
+    """
     found = find_capacity(mm1(10.0, 1.0, seed=seed), question(start_load=2.0, proof_effort=1))
     truth = 10 - math.log(20)
     assert found.kept_load < truth < found.broken_load
@@ -135,7 +170,10 @@ def test_probes_that_get_no_longer_are_not_repeated():
 
 def test_the_time_limit_ends_the_search_with_what_is_known():
     left_s = iter(range(16, -1000, -1))
-    found = find_capacity(noisy(7.0, 0.6), question(resolution_ratio=0.01, most_effort=9, time_left_s=lambda: float(next(left_s))))
+    found = find_capacity(
+        noisy(7.0, 0.6),
+        question(resolution_ratio=0.01, most_effort=9, time_left_s=lambda: float(next(left_s))),
+    )
     assert found.why == "the time limit"
     assert 3 <= len(found.probes) <= 10
     assert not found.is_resolved
@@ -177,7 +215,9 @@ def test_a_server_that_dies_leaves_the_bracket_so_far():
     assert found.why == "a probe failed: the server is gone"
     assert len(found.probes) == 4
     assert not found.is_resolved
-    assert found.kept_load == pytest.approx(4.76837158203125)  # 1, 1.25, 1.953, 4.768: all met, by short probes
+    assert found.kept_load == pytest.approx(
+        4.76837158203125
+    )  # 1, 1.25, 1.953, 4.768: all met, by short probes
     assert found.broken_load is None
 
 
@@ -198,7 +238,15 @@ def test_the_number_of_probes_is_bounded():
     assert isinstance(found, Capacity)
 
 
-@pytest.mark.parametrize("changes", [{"start_load": 0.0}, {"lowest_load": 2.0}, {"highest_load": math.inf}, {"resolution_ratio": 0.0}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start_load": 0.0},
+        {"lowest_load": 2.0},
+        {"highest_load": math.inf},
+        {"resolution_ratio": 0.0},
+    ],
+)
 def test_impossible_questions(changes):
     with pytest.raises(SpecError):
         question(**changes)

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from inferometer.decide.candidates import Grid, Offer, candidates_of
-from inferometer.decide.course import Scaling, Schedule, course_of, scheduled, static_peak, target_in_flight, target_utilization
+from inferometer.decide.course import (
+    Scaling,
+    Schedule,
+    course_of,
+    scheduled,
+    static_peak,
+    target_in_flight,
+    target_utilization,
+)
 from inferometer.decide.elastic import Elastic, capacities_of
 from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.sizing import size_device
@@ -18,23 +26,37 @@ from inferometer.spec.objectives import parse_objective
 from inferometer.spec.workload.reading import resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
 
-POINTS = {"kind": "points", "at_s": [0, 300, 600], "ratios": [0.2, 1.0, 0.2], "interpolation": "steps"}
+POINTS = {
+    "kind": "points",
+    "at_s": [0, 300, 600],
+    "ratios": [0.2, 1.0, 0.2],
+    "interpolation": "steps",
+}
 SPEC = with_changes(
     resolve_workload("chat"),
-    {"arrivals": {"kind": "open", "rate_per_s": 10.0, "process": "poisson", "profile": POINTS}, "duration_s": 900.0},
+    {
+        "arrivals": {"kind": "open", "rate_per_s": 10.0, "process": "poisson", "profile": POINTS},
+        "duration_s": 900.0,
+    },
     where="a test",
 )
-SCALING = Scaling(capacities_per_s=(2.0, 4.0, 6.0, 8.0), target_fraction=0.5, start_up_s=90.0, window_s=60.0)
+SCALING = Scaling(
+    capacities_per_s=(2.0, 4.0, 6.0, 8.0), target_fraction=0.5, start_up_s=90.0, window_s=60.0
+)
 
 
 @pytest.fixture(scope="module")
 def elastic():
-    offers = [Offer(hardware=catalog.find_hardware("l40s"), price=catalog.find_hardware("l40s").prices[0])]
+    offers = [
+        Offer(hardware=catalog.find_hardware("l40s"), price=catalog.find_hardware("l40s").prices[0])
+    ]
     grid = Grid(tensor_parallel_sizes=(1,), max_num_seqs=(256,), max_num_batched_tokens=(2048,))
     possible = candidates_of(catalog.find_model("llama-3.1-8b"), offers, grid).possible
     course = course_of(draw_workload(SPEC).plan, 60.0)
     objective = parse_objective("ttft:p95<1s, tpot:p95<100ms")
-    question = SizingQuestion(spec=steady(SPEC), rate_per_s=max(course.rates_per_s), objective=objective, n_requests=300)
+    question = SizingQuestion(
+        spec=steady(SPEC), rate_per_s=max(course.rates_per_s), objective=objective, n_requests=300
+    )
     kind = size_device(Task(question, possible)).best
     capacities = capacities_of(question, kind, question.rate_per_s / 0.7)
     scaling = Scaling(capacities_per_s=capacities, start_up_s=120.0, window_s=60.0)
@@ -57,14 +79,20 @@ def test_replicas_are_held_for_five_minutes():
 def test_what_is_known_beforehand_is_ready_in_time():
     rates = [1.0, 1.0, 1.0, 7.0, 3.0, 1.0, 1.0]
     known = scheduled(rates, SCALING)
-    assert all(ready >= SCALING.needed(rate) for ready, rate in zip(known.ready, rates, strict=True))
+    assert all(
+        ready >= SCALING.needed(rate) for ready, rate in zip(known.ready, rates, strict=True)
+    )
     assert known.paid == (1, 4, 4, 4, 2, 1, 1)
     assert static_peak(rates, SCALING).paid == (4,) * 7
 
 
 def test_what_is_in_flight_is_spread():
     """Ten a replica at most, half of them wanted: 12 in flight ask for 3."""
-    assert target_in_flight([4.0, 12.0, 4.0], 10.0, replace(SCALING, start_up_s=0.0)).ready == (1, 1, 3)
+    assert target_in_flight([4.0, 12.0, 4.0], 10.0, replace(SCALING, start_up_s=0.0)).ready == (
+        1,
+        1,
+        3,
+    )
 
 
 def test_more_than_there_is_takes_all_there_is():
@@ -83,7 +111,10 @@ def test_replicas_that_stay_are_the_cluster(elastic):
         objective=elastic.question.objective,
         n_replicas=3,
     )
-    plain, windowed = probe.run_plan(plan).requests, elastic.run(Schedule((3,) * n_windows, (3,) * n_windows)).requests
+    plain, windowed = (
+        probe.run_plan(plan).requests,
+        elastic.run(Schedule((3,) * n_windows, (3,) * n_windows)).requests,
+    )
     assert (plain.first_token_ns == windowed.first_token_ns).all()
     assert (plain.finished_ns == windowed.finished_ns).all()
 
@@ -106,11 +137,15 @@ def test_each_policy_pays_for_what_it_starts(elastic):
     static, known = said["static peak"], said["scheduled"]
     n_static = static.schedule.ready[0]
     assert static.replica_s == pytest.approx(n_static * elastic.course.span_s, rel=0.02)
-    assert static.usd == pytest.approx(static.replica_s / 3600 * elastic.kind.candidate.usd_per_hour)
+    assert static.usd == pytest.approx(
+        static.replica_s / 3600 * elastic.kind.candidate.usd_per_hour
+    )
     assert known.replica_s < static.replica_s
     assert all(outcome.replica_s >= sum(outcome.schedule.paid) * 60.0 for outcome in said.values())
     assert static.kept_fraction >= said["target utilisation"].kept_fraction
-    assert said["target utilisation"].kept_fraction < 1, "a step is not seen before it comes, and a start takes two windows"
+    assert said["target utilisation"].kept_fraction < 1, (
+        "a step is not seen before it comes, and a start takes two windows"
+    )
 
 
 def test_a_policy_that_looks_back_saw_what_came_of_it(elastic):

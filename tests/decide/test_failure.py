@@ -25,7 +25,9 @@ _TALK = {
 @pytest.fixture(scope="module")
 def question():
     objective = parse_objective("ttft:p95<1s, tpot:p95<100ms")
-    return SizingQuestion(spec=resolve_workload("chat"), rate_per_s=12.0, objective=objective, n_requests=300)
+    return SizingQuestion(
+        spec=resolve_workload("chat"), rate_per_s=12.0, objective=objective, n_requests=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,11 @@ def kind(question):
     return size_device(
         Task(
             question,
-            candidates_of(catalog.find_model("llama-3.1-8b"), [Offer(hardware=catalog.find_hardware("l40s"), price=None)], grid).possible,
+            candidates_of(
+                catalog.find_model("llama-3.1-8b"),
+                [Offer(hardware=catalog.find_hardware("l40s"), price=None)],
+                grid,
+            ).possible,
         )
     ).best
 
@@ -50,10 +56,15 @@ def test_as_few_as_will_do_miss_the_promise_when_one_dies(question, kind):
 
 
 def test_the_more_are_left_the_less_it_is_felt(question, kind):
-    few, more, many = (failure_of(question, replace(kind, n_replicas=kind.n_replicas + n), START_UP_S) for n in (0, 1, 6))
+    few, more, many = (
+        failure_of(question, replace(kind, n_replicas=kind.n_replicas + n), START_UP_S)
+        for n in (0, 1, 6)
+    )
     assert few.good.value < more.good.value < many.good.value
     assert many.kept_again_s <= many.window_s, "who is cut off alone is late"
-    assert many.good_otherwise.value - many.good.value == pytest.approx(many.n_cut_off / many.n_until_started, abs=0.01)
+    assert many.good_otherwise.value - many.good.value == pytest.approx(
+        many.n_cut_off / many.n_until_started, abs=0.01
+    )
 
 
 def test_what_cannot_be_told_is_not(question, kind):

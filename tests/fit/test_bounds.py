@@ -37,11 +37,24 @@ def table(published_run):
     def made(truth, mode):
         rng, rows = np.random.default_rng(1), list[PublishedRow]()
         for prompt, batch in POINTS:
-            shapes = [prefill_shape(batch_size=batch, prompt_tokens=prompt), decode_shape(batch_size=batch, context_tokens=prompt + 16)]
+            shapes = [
+                prefill_shape(batch_size=batch, prompt_tokens=prompt),
+                decode_shape(batch_size=batch, context_tokens=prompt + 16),
+            ]
             work = work_columns(find_model("qwen2.5-3b"), COMPILED, shapes, kv_traffic_ratio=1.0)
-            took = term_columns(truth.vector(), NO_STAIRCASE, work).total_s * np.exp(0.01 * rng.standard_normal(2)) * 1e3
+            took = (
+                term_columns(truth.vector(), NO_STAIRCASE, work).total_s
+                * np.exp(0.01 * rng.standard_normal(2))
+                * 1e3
+            )
             rows.append(
-                PublishedRow(prompt_tokens=prompt, batch_size=batch, prefill_ms=float(took[0]), step_ms=float(took[1]), reserved_mib=6000)
+                PublishedRow(
+                    prompt_tokens=prompt,
+                    batch_size=batch,
+                    prefill_ms=float(took[0]),
+                    step_ms=float(took[1]),
+                    reserved_mib=6000,
+                )
             )
         run = published_run(rows)
         plan = replace(run.manifest.plan, engine=replace(COMPILED, mode=mode))
@@ -61,19 +74,28 @@ def test_no_rate_is_above_the_peak_of_the_named_device(table):
     found, bandwidth = estimates(model), CARD.memory_bytes_per_s.value
     assert found["kv_bytes_per_s"].estimate.high == pytest.approx(bandwidth, rel=1e-3)
     assert found["weight_bytes_per_s"].estimate.high <= bandwidth * 1.001
-    assert found["matmul_flop_per_s"].estimate.high == pytest.approx(CARD.peak_flop_per_s("float16").value, rel=1e-3)
+    assert found["matmul_flop_per_s"].estimate.high == pytest.approx(
+        CARD.peak_flop_per_s("float16").value, rel=1e-3
+    )
     bound = {name for name, entry in found.items() if entry.told_by == "bound"}
     assert bound == {"kv_bytes_per_s", "matmul_flop_per_s"}
     assert {name for one in at_bounds(model) for name in one.parameters} == bound
     assert (np.diag(model.covariance) > 0).all()
-    assert estimates(fit_step_time([run]))["kv_bytes_per_s"].estimate.value > 2e12, "without a device nothing bounds it"
+    assert estimates(fit_step_time([run]))["kv_bytes_per_s"].estimate.value > 2e12, (
+        "without a device nothing bounds it"
+    )
 
 
 def test_traffic_that_no_bandwidth_carries_is_not_assumed(table):
-    """Eager attention's copies would need 13 TB/s of the card: it was no eager attention, and then nothing is at a bound."""
+    """Eager attention's copies would need 13 TB/s of the card.
+
+    It was no eager attention, and then nothing is at a bound.
+    """
     model = fit_step_time([table(TRUTH, "eager")], hardware=CARD)
     kv = estimates(model)["kv_bytes_per_s"]
     assert model.kv_traffic_ratio == 1
     assert kv.estimate.low < 0.7e12 < kv.estimate.high < CARD.memory_bytes_per_s.value
-    assert [one.why.partition(",")[0] for one in at_bounds(model)] == ["19 bytes for each byte of KV cache"]
+    assert [one.why.partition(",")[0] for one in at_bounds(model)] == [
+        "19 bytes for each byte of KV cache"
+    ]
     assert not at_bounds(fit_step_time([table(TRUTH, "compiled")], hardware=CARD))

@@ -13,22 +13,39 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
-LOAD = ClosedLoad(concurrency=12, prompt_tokens=300, output_tokens=60, least_share_ratio=0.8, n_rounds=5)
-CONFIG = SchedulerConfig(num_blocks=4000, max_model_len=512, max_num_seqs=16, max_num_batched_tokens=512, enable_prefix_caching=False)
+LOAD = ClosedLoad(
+    concurrency=12, prompt_tokens=300, output_tokens=60, least_share_ratio=0.8, n_rounds=5
+)
+CONFIG = SchedulerConfig(
+    num_blocks=4000,
+    max_model_len=512,
+    max_num_seqs=16,
+    max_num_batched_tokens=512,
+    enable_prefix_caching=False,
+)
 
 
 @pytest.mark.parametrize("efficiency", [BEST, WORST])
 @pytest.mark.parametrize("statistic", ["mean", "median"])
 def test_sums_of_steps_are_what_the_simulator_sees_with_these_step_times(efficiency, statistic):
-    model = datasheet_step_time(find_model("llama-3.1-8b"), EngineSpec(dtype="bfloat16"), find_hardware("h100_sxm"), efficiency)
+    model = datasheet_step_time(
+        find_model("llama-3.1-8b"),
+        EngineSpec(dtype="bfloat16"),
+        find_hardware("h100_sxm"),
+        efficiency,
+    )
     done = simulate(loop_demand(LOAD, pause_ns=1), CONFIG, arrays_of(model))
     seen = latencies(done.requests, done.requests)
     middle = getattr(np, statistic)
     schedule = loop_schedule(LOAD, CONFIG)
-    summed = schedule.seen(model.terms(model.work(schedule.shapes)).total_s[None], np.zeros(1), statistic)
+    summed = schedule.seen(
+        model.terms(model.work(schedule.shapes)).total_s[None], np.zeros(1), statistic
+    )
     assert summed.tpot_s[0] == pytest.approx(middle(seen.tpot_s), rel=0.01)
     assert summed.ttft_s[0] == pytest.approx(middle(seen.ttft_s), rel=0.02)
-    assert summed.output_tokens_per_s[0] == pytest.approx(done.requests.output_tokens.sum() / done.end_ns * 1e9, rel=0.01)
+    assert summed.output_tokens_per_s[0] == pytest.approx(
+        done.requests.output_tokens.sum() / done.end_ns * 1e9, rel=0.01
+    )
 
 
 def test_every_user_sends_again_when_its_answer_has_ended():

@@ -12,7 +12,13 @@ FP4 = EngineSpec(dtype="bfloat16", quantization="float4", tensor_parallel_size=8
 
 
 def believed(name, model, engine, device):
-    return float(np.exp(device_belief(find_model(model), engine, find_hardware(device)).centre[UNKNOWNS.index(name)]))
+    return float(
+        np.exp(
+            device_belief(find_model(model), engine, find_hardware(device)).centre[
+                UNKNOWNS.index(name)
+            ]
+        )
+    )
 
 
 def ratio(name, model, engine, device, than):
@@ -21,13 +27,22 @@ def ratio(name, model, engine, device, than):
 
 def test_memory_that_kernels_do_not_reach_is_not_expected():
     """H200 has 43 % more bandwidth than H100; what unpacks 4-bit experts is no faster for it, what reads 8-bit ones is."""
-    assert ratio("weight_bytes_per_s", "gpt-oss-120b", FP4, "h200_sxm", "h100_sxm") == pytest.approx(1.0, abs=0.05)
-    assert ratio("weight_bytes_per_s", "deepseek-v3", FP8, "h200_sxm", "h100_sxm") == pytest.approx(4.8 / 3.35, rel=0.05)
+    assert ratio(
+        "weight_bytes_per_s", "gpt-oss-120b", FP4, "h200_sxm", "h100_sxm"
+    ) == pytest.approx(1.0, abs=0.05)
+    assert ratio("weight_bytes_per_s", "deepseek-v3", FP8, "h200_sxm", "h100_sxm") == pytest.approx(
+        4.8 / 3.35, rel=0.05
+    )
 
 
 def test_small_messages_are_not_faster_on_a_faster_link():
-    assert find_hardware("b200_sxm").link_bytes_per_s.value == 2 * find_hardware("h200_sxm").link_bytes_per_s.value
-    assert ratio("message_s", "deepseek-v3", FP8, "b200_sxm", "h200_sxm") == pytest.approx(1.5, rel=0.05)
+    assert (
+        find_hardware("b200_sxm").link_bytes_per_s.value
+        == 2 * find_hardware("h200_sxm").link_bytes_per_s.value
+    )
+    assert ratio("message_s", "deepseek-v3", FP8, "b200_sxm", "h200_sxm") == pytest.approx(
+        1.5, rel=0.05
+    )
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "llama-3.1-70b"])
@@ -42,10 +57,19 @@ def test_a_device_without_kernels_is_believed_by_its_best_product(model):
 def test_a_device_of_which_only_the_datasheet_is_known_has_a_belief():
     l4 = find_hardware("l4")
     assert l4.kernels.message_s is None
-    assert 0.3 * l4.memory_bytes_per_s.value < believed("weight_bytes_per_s", "llama-3.1-8b", FP8, "l4") < l4.memory_bytes_per_s.value
-    assert believed("matmul_flop_per_s", "llama-3.1-8b", FP8, "l4") < l4.peak_flop_per_s("float8").value
+    assert (
+        0.3 * l4.memory_bytes_per_s.value
+        < believed("weight_bytes_per_s", "llama-3.1-8b", FP8, "l4")
+        < l4.memory_bytes_per_s.value
+    )
+    assert (
+        believed("matmul_flop_per_s", "llama-3.1-8b", FP8, "l4")
+        < l4.peak_flop_per_s("float8").value
+    )
 
 
 def test_blackwell_multiplies_four_bit_weights_as_they_are():
     assert ratio("matmul_flop_per_s", "deepseek-v3", FP4, "b200_sxm", "h200_sxm") > 4
-    assert ratio("matmul_flop_per_s", "deepseek-v3", FP4, "mi355x", "b200_sxm") == pytest.approx(1.0, rel=0.3)
+    assert ratio("matmul_flop_per_s", "deepseek-v3", FP4, "mi355x", "b200_sxm") == pytest.approx(
+        1.0, rel=0.3
+    )

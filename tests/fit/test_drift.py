@@ -7,7 +7,9 @@ from inferometer.fit.drift import MachineState, Repetitions, estimate_drift, mac
 
 
 def repetitions(phase, log_speed, log_s):
-    state = MachineState(log_speed=np.stack([log_speed, log_speed], axis=1), unrest=np.abs(log_speed))
+    state = MachineState(
+        log_speed=np.stack([log_speed, log_speed], axis=1), unrest=np.abs(log_speed)
+    )
     return Repetitions(phase=phase, log_s=log_s, state=state)
 
 
@@ -18,11 +20,15 @@ def test_exponent_comes_back(exponent):
     for point in range(20):
         for phase in ("prefill", "decode"):
             log_speed = rng.normal(0, 0.3, 5)
-            samples.append(repetitions(phase, log_speed, point - exponent * log_speed + rng.normal(0, 0.01, 5)))
+            samples.append(
+                repetitions(phase, log_speed, point - exponent * log_speed + rng.normal(0, 0.01, 5))
+            )
     drift = estimate_drift(samples)
     assert drift is not None
     assert drift.helps
-    assert drift.prefill_read_ratio + drift.prefill_matmul_ratio == pytest.approx(exponent, abs=0.03)
+    assert drift.prefill_read_ratio + drift.prefill_matmul_ratio == pytest.approx(
+        exponent, abs=0.03
+    )
     assert drift.decode_read_ratio + drift.decode_matmul_ratio == pytest.approx(exponent, abs=0.03)
     assert drift.spread_after_ratio == pytest.approx(0.01, rel=0.3)
     corrected = drift.applied(samples[0])
@@ -31,14 +37,21 @@ def test_exponent_comes_back(exponent):
 
 def test_probes_that_tell_nothing_do_not_help():
     rng = np.random.default_rng(2)
-    samples = [repetitions(phase, rng.normal(0, 0.3, 5), rng.normal(0, 0.05, 5)) for _ in range(20) for phase in ("prefill", "decode")]
+    samples = [
+        repetitions(phase, rng.normal(0, 0.3, 5), rng.normal(0, 0.05, 5))
+        for _ in range(20)
+        for phase in ("prefill", "decode")
+    ]
     drift = estimate_drift(samples)
     assert drift is not None
     assert not drift.helps
 
 
 def test_too_few_repetitions_say_nothing():
-    sample = [repetitions(phase, np.array([0.1, -0.1]), np.array([0.0, 0.1])) for phase in ("prefill", "decode")]
+    sample = [
+        repetitions(phase, np.array([0.1, -0.1]), np.array([0.0, 0.1]))
+        for phase in ("prefill", "decode")
+    ]
     assert estimate_drift(sample) is None
 
 

@@ -6,8 +6,8 @@ from black_boxes import BLOCKS, SEATS, Box, config
 
 from inferometer.errors import ModelError
 from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest, crowd, first_pace, look
+from inferometer.fit.probes import Address
 from inferometer.fit.server_draws import N_DRAWS
 from inferometer.fit.server_fit import is_server_fit, load_server_fit
 from inferometer.fit.server_knobs import ToldByServer
@@ -46,7 +46,9 @@ def test_what_load_tests_show_by_themselves(seated):
     assert crowd(looks).n_inside >= SEATS + int(steps.n_waiting_requests.max())
     pace, batch = first_pace(looks), SEATS
     company = pace.base_s + batch * pace.sequence_s + batch * 250 * pace.context_token_s
-    assert company == pytest.approx(shape_duration_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15)
+    assert company == pytest.approx(
+        shape_duration_s(seated.steps, decode_shape(batch_size=batch, context_tokens=250)), rel=0.15
+    )
 
 
 def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
@@ -61,17 +63,28 @@ def test_seats_are_found_and_unused_memory_is_said_to_be_open(fit):
 
 def test_steps_are_inside_what_is_left_open(fit, seated):
     levels = fit.levels()
-    for shape in (prefill_shape(batch_size=1, prompt_tokens=250), decode_shape(batch_size=6, context_tokens=250)):
-        fast, likely, slow, true = (shape_duration_s(steps, shape) for steps in (levels.fast, levels.likely, levels.slow, seated.steps))
+    for shape in (
+        prefill_shape(batch_size=1, prompt_tokens=250),
+        decode_shape(batch_size=6, context_tokens=250),
+    ):
+        fast, likely, slow, true = (
+            shape_duration_s(steps, shape)
+            for steps in (levels.fast, levels.likely, levels.slow, seated.steps)
+        )
         assert fast < likely < slow
         assert fast < true < slow
         assert likely == pytest.approx(true, rel=0.05)
 
 
 def test_draws_keep_to_the_load_tests(fit, seated):
-    """Seats that were filled are the same in all; a step is as long as the true one amid them, though single parameters differ widely."""
+    """Seats that were filled are the same in all.
+
+    A step is as long as the true one amid them, though single parameters differ widely.
+    """
     assert len(fit.draws) == N_DRAWS
-    seats, open_blocks = ([draw.knobs[name] for draw in fit.draws] for name in ("max_num_seqs", "n_kv_blocks"))
+    seats, open_blocks = (
+        [draw.knobs[name] for draw in fit.draws] for name in ("max_num_seqs", "n_kv_blocks")
+    )
     low, high = next((knob.low, knob.high) for knob in fit.knobs if knob.name == "max_num_seqs")
     assert low <= min(seats) <= max(seats) <= high
     assert max(open_blocks) > 2 * min(open_blocks)
@@ -87,11 +100,21 @@ def test_another_rate_is_foretold(fit, seated):
     rate, n_requests = 5.0, 400
     sent_ns, prompt, output = seated.asked(rate, n_requests)
     true = seated.served(rate, n_requests).requests
-    limits = config(max_num_seqs=fit.knob("max_num_seqs"), max_num_batched_tokens=fit.knob("max_num_batched_tokens"))
-    said = simulate(demand(sent_ns + round(fit.front_end_s * 1e9), prompt, output), limits, fit.steps()).requests
+    limits = config(
+        max_num_seqs=fit.knob("max_num_seqs"),
+        max_num_batched_tokens=fit.knob("max_num_batched_tokens"),
+    )
+    said = simulate(
+        demand(sent_ns + round(fit.front_end_s * 1e9), prompt, output), limits, fit.steps()
+    ).requests
     for quantile in (0.5, 0.95):
         ttft_s = [np.quantile(table.first_token_ns - sent_ns, quantile) for table in (said, true)]
-        tpot_s = [np.quantile((table.finished_ns - table.first_token_ns) / np.maximum(output - 1, 1), quantile) for table in (said, true)]
+        tpot_s = [
+            np.quantile(
+                (table.finished_ns - table.first_token_ns) / np.maximum(output - 1, 1), quantile
+            )
+            for table in (said, true)
+        ]
         assert ttft_s[0] == pytest.approx(ttft_s[1], rel=0.1)
         assert tpot_s[0] == pytest.approx(tpot_s[1], rel=0.05)
 
@@ -102,9 +125,9 @@ def test_it_is_the_same_after_its_file(fit, tmp_path):
     read = load_server_fit(tmp_path / "server.json")
     assert read == fit
     assert read.levels().slow._asdict().keys() == fit.levels().slow._asdict().keys()
-    assert shape_duration_s(read.steps(), decode_shape(batch_size=3, context_tokens=99)) == shape_duration_s(
-        fit.steps(), decode_shape(batch_size=3, context_tokens=99)
-    )
+    assert shape_duration_s(
+        read.steps(), decode_shape(batch_size=3, context_tokens=99)
+    ) == shape_duration_s(fit.steps(), decode_shape(batch_size=3, context_tokens=99))
 
 
 def test_a_full_cache_is_found_and_seats_stay_open():
@@ -117,10 +140,18 @@ def test_a_full_cache_is_found_and_seats_stay_open():
 
 
 def test_what_the_server_names_is_taken(seated):
-    told = ToldByServer(limits={"max_num_seqs": SEATS, "n_kv_blocks": 4999}, switches={"async_scheduling": True}, block_tokens=16)
+    told = ToldByServer(
+        limits={"max_num_seqs": SEATS, "n_kv_blocks": 4999},
+        switches={"async_scheduling": True},
+        block_tokens=16,
+    )
     fit = fitted(seated, Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), told=told))
     named = [knob for knob in fit.knobs if knob.told_by == "server"]
-    assert {knob.name: knob.value for knob in named} == {"max_num_seqs": SEATS, "n_kv_blocks": 4999, "async_scheduling": True}
+    assert {knob.name: knob.value for knob in named} == {
+        "max_num_seqs": SEATS,
+        "n_kv_blocks": 4999,
+        "async_scheduling": True,
+    }
     assert all(knob.said == "as the server says" and knob.probe is None for knob in named)
 
 

@@ -18,8 +18,17 @@ from inferometer.records.imports.inferencex import read_inferencex
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
-TABLE = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11" / "agg_gptoss_1k1k.json"
-MODEL, ENGINE = find_model("llama-3.1-8b"), EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
+TABLE = (
+    Path(__file__).parents[3]
+    / "shared"
+    / "data"
+    / "inferencemax-official-2025-11"
+    / "agg_gptoss_1k1k.json"
+)
+MODEL, ENGINE = (
+    find_model("llama-3.1-8b"),
+    EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda"),
+)
 
 
 def asked(concurrency, hardware="h100_sxm", prompt_tokens=256, n_tensor=1):
@@ -31,7 +40,13 @@ def asked(concurrency, hardware="h100_sxm", prompt_tokens=256, n_tensor=1):
         framework="vllm",
         framework_version="1",
         precision="bf16",
-        load=ClosedLoad(concurrency=concurrency, prompt_tokens=prompt_tokens, output_tokens=64, least_share_ratio=0.8, n_rounds=4),
+        load=ClosedLoad(
+            concurrency=concurrency,
+            prompt_tokens=prompt_tokens,
+            output_tokens=64,
+            least_share_ratio=0.8,
+            n_rounds=4,
+        ),
         statistic="median",
     )
 
@@ -69,7 +84,11 @@ def errors(fit, loads):
 def test_other_concurrencies_and_lengths_of_a_known_device(seed):
     away = away_from(seed)
     seen = [measured(asked(concurrency), away) for concurrency in (1, 4, 16, 64)]
-    held = [measured(asked(8), away), measured(asked(32), away), measured(asked(16, prompt_tokens=1024), away)]
+    held = [
+        measured(asked(8), away),
+        measured(asked(32), away),
+        measured(asked(16, prompt_tokens=1024), away),
+    ]
     misses, half = errors(fit_published(seen, held), held)
     assert misses[:2, 0].max() < 0.05
     assert misses[:2, 1].max() < 0.2
@@ -96,7 +115,11 @@ def test_devices_that_do_not_tell_one_another_promise_less_of_a_further_one():
 
     def half_tpot(aways):
         loads = zip(names, aways, strict=True)
-        seen = [measured(asked(concurrency, hardware=name), away) for name, away in loads for concurrency in (1, 8, 32)]
+        seen = [
+            measured(asked(concurrency, hardware=name), away)
+            for name, away in loads
+            for concurrency in (1, 8, 32)
+        ]
         return float(fit_published(seen, asked_of).foretold.half_tpot[0])
 
     apart = away_from(4)
@@ -111,7 +134,10 @@ def test_a_step_time_model_with_its_errors():
     assert {error.phase for error in model.held_out} == {"prefill", "decode"}
     assert max(error.median_fraction for error in model.held_out) < 0.3
     assert front_end_s.low < front_end_s.value < front_end_s.high
-    assert model.predict(decode_shape(batch_size=4, context_tokens=300)).duration_s.value < seen[1].tpot_s
+    assert (
+        model.predict(decode_shape(batch_size=4, context_tokens=300)).duration_s.value
+        < seen[1].tpot_s
+    )
     other = published_step_time(seen, find_hardware("h200_sxm"), n_tensor=2)
     assert "told by NVIDIA H100" in other.trained_on.hardware
     step = decode_shape(batch_size=4, context_tokens=300)
@@ -120,13 +146,24 @@ def test_a_step_time_model_with_its_errors():
     with pytest.raises(ModelError, match="3 loads"):
         published_step_time(seen[:3], seen[0].hardware, n_tensor=1)
     with pytest.raises(ModelError, match="several kinds"):
-        published_step_time([*seen, replace(seen[0], precision="fp8")], seen[0].hardware, n_tensor=1)
+        published_step_time(
+            [*seen, replace(seen[0], precision="fp8")], seen[0].hardware, n_tensor=1
+        )
 
 
 @pytest.mark.skipif(not TABLE.is_file(), reason="the published tables are not at hand")
 def test_half_of_a_published_table_from_the_other_half():
-    loads = [one for one in published_loads(read_inferencex(TABLE)).loads if one.hardware.hardware_id == "h100_sxm"]
-    steps = [simulated(one) for one in sorted(loads, key=lambda one: (one.engine.tensor_parallel_size, one.load.concurrency))]
+    loads = [
+        one
+        for one in published_loads(read_inferencex(TABLE)).loads
+        if one.hardware.hardware_id == "h100_sxm"
+    ]
+    steps = [
+        simulated(one)
+        for one in sorted(
+            loads, key=lambda one: (one.engine.tensor_parallel_size, one.load.concurrency)
+        )
+    ]
     seen, held = steps[::2], steps[1::2]
     misses, half = errors(fit_published(seen, held), held)
     assert np.median(misses[:, 0]) < 0.05

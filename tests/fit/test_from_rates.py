@@ -15,7 +15,9 @@ from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
-CONFIG = SchedulerConfig(num_blocks=20_000, max_model_len=512, max_num_seqs=128, max_num_batched_tokens=2048)
+CONFIG = SchedulerConfig(
+    num_blocks=20_000, max_model_len=512, max_num_seqs=128, max_num_batched_tokens=2048
+)
 ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
 FRONT_END_S = 4e-3
 
@@ -23,7 +25,9 @@ FRONT_END_S = 4e-3
 def prior():
     """The datasheet's steps, of which the bandwidth is not known."""
     model = datasheet_step_time(find_model("llama-3.1-8b"), ENGINE, find_hardware("h100_sxm"))
-    model = replace(model, parameters=tuple(replace(one, told_by="prior") for one in model.parameters))
+    model = replace(
+        model, parameters=tuple(replace(one, told_by="prior") for one in model.parameters)
+    )
     return replace(model, free=("weight_bytes_per_s",), covariance=((0.3**2,),))
 
 
@@ -31,7 +35,9 @@ def truth():
     return replace(
         prior(),
         parameters=tuple(
-            replace(one, estimate=replace(one.estimate, value=2e12, low=None, high=None)) if one.name == "weight_bytes_per_s" else one
+            replace(one, estimate=replace(one.estimate, value=2e12, low=None, high=None))
+            if one.name == "weight_bytes_per_s"
+            else one
             for one in prior().parameters
         ),
     )
@@ -40,10 +46,15 @@ def truth():
 def published(rate_per_s, seed, served_fraction=1.0):
     rng = np.random.default_rng(100 + seed)
     arrival_ns = np.cumsum(rng.exponential(1e9 / rate_per_s, 300)).astype(np.int64)
-    done = simulate(demand(arrival_ns, np.full(300, 200), np.full(300, 40)), CONFIG, arrays_of(truth())).requests
+    done = simulate(
+        demand(arrival_ns, np.full(300, 200), np.full(300, 40)), CONFIG, arrays_of(truth())
+    ).requests
     ends_ns = {"ttft": done.first_token_ns, "e2e": done.finished_ns}
     seconds = {name: (at_ns - done.sent_ns) / 1e9 + FRONT_END_S for name, at_ns in ends_ns.items()}
-    values = [np.mean(seconds[name]) if at is None else np.quantile(seconds[name], at) for name, at in STATISTICS]
+    values = [
+        np.mean(seconds[name]) if at is None else np.quantile(seconds[name], at)
+        for name, at in STATISTICS
+    ]
     return RateStatistics(
         offered_per_s=rate_per_s,
         completed_per_s=served_fraction * rate_per_s,

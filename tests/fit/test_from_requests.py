@@ -20,7 +20,13 @@ from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
 N_REQUESTS = 120
-CONFIG = SchedulerConfig(num_blocks=8000, max_model_len=4096, max_num_seqs=32, max_num_batched_tokens=2048, enable_prefix_caching=False)
+CONFIG = SchedulerConfig(
+    num_blocks=8000,
+    max_model_len=4096,
+    max_num_seqs=32,
+    max_num_batched_tokens=2048,
+    enable_prefix_caching=False,
+)
 MANIFEST = RunManifest(
     run_id="log",
     origin="published",
@@ -33,7 +39,12 @@ MANIFEST = RunManifest(
     host=None,
     source=None,
 )
-BELIEFS = {"launch_s": (4e-3, 0.7), "weight_bytes_per_s": (None, 0.2), "kv_bytes_per_s": (None, 0.3), "matmul_flop_per_s": (None, 0.3)}
+BELIEFS = {
+    "launch_s": (4e-3, 0.7),
+    "weight_bytes_per_s": (None, 0.2),
+    "kv_bytes_per_s": (None, 0.3),
+    "matmul_flop_per_s": (None, 0.3),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +53,38 @@ def prior():
     model = datasheet_step_time(find_model("llama-3.1-8b"), engine, find_hardware("h100_sxm"))
     parameters = tuple(
         replace(
-            entry, estimate=replace(entry.estimate, value=BELIEFS.get(entry.name, (None,))[0] or entry.estimate.value, low=None, high=None)
+            entry,
+            estimate=replace(
+                entry.estimate,
+                value=BELIEFS.get(entry.name, (None,))[0] or entry.estimate.value,
+                low=None,
+                high=None,
+            ),
         )
         for entry in model.parameters
     )
     covariance = np.diag([deviation**2 for _, deviation in BELIEFS.values()]).tolist()
-    return replace(model, parameters=parameters, free=tuple(BELIEFS), covariance=tuple(tuple(row) for row in covariance))
+    return replace(
+        model,
+        parameters=parameters,
+        free=tuple(BELIEFS),
+        covariance=tuple(tuple(row) for row in covariance),
+    )
 
 
 @pytest.fixture(scope="module")
 def asked():
     """Some requests alone in the engine, then more than it has seats for, then the drain."""
     rng = np.random.default_rng(5)
-    arrival_s = np.cumsum(np.concatenate([rng.exponential(0.6, N_REQUESTS // 3), rng.exponential(0.03, 2 * N_REQUESTS // 3)]))
+    arrival_s = np.cumsum(
+        np.concatenate(
+            [rng.exponential(0.6, N_REQUESTS // 3), rng.exponential(0.03, 2 * N_REQUESTS // 3)]
+        )
+    )
     prompt, output = rng.integers(50, 1500, N_REQUESTS), rng.integers(20, 300, N_REQUESTS)
-    return simulate(demand(np.round(arrival_s * 1e9), prompt, output), CONFIG, linear_cost(launch_s=1e-3)).requests
+    return simulate(
+        demand(np.round(arrival_s * 1e9), prompt, output), CONFIG, linear_cost(launch_s=1e-3)
+    ).requests
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +96,13 @@ def truth(prior):
 def log(asked, truth):
     """What an engine of the true step times would have logged, its front end taking 6 ms."""
     told = Replay(config=CONFIG).simulated(asked, truth, 6e-3).requests
-    return Run(manifest=MANIFEST, sweep=None, steps=None, ceilings=None, requests=told._replace(sent_ns=asked.sent_ns))
+    return Run(
+        manifest=MANIFEST,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=told._replace(sent_ns=asked.sent_ns),
+    )
 
 
 def test_what_is_found(log, prior, truth):
@@ -88,23 +122,35 @@ def test_half_of_the_log_foretells_the_other(log, prior):
     assert fit.n_requests == N_REQUESTS // 2
     found = latencies(table, replay.simulated(table, fit.model, fit.front_end_s.value).requests)
     before = latencies(table, replay.simulated(table, prior, 3e-3).requests)
-    told = {row[:2]: row.error_fraction for row in agreements(latencies(table, table), found, ~is_first)}
-    untold = {row[:2]: row.error_fraction for row in agreements(latencies(table, table), before, ~is_first)}
+    told = {
+        row[:2]: row.error_fraction for row in agreements(latencies(table, table), found, ~is_first)
+    }
+    untold = {
+        row[:2]: row.error_fraction
+        for row in agreements(latencies(table, table), before, ~is_first)
+    }
     assert max(abs(error) for (_, statistic), error in told.items() if statistic == "mean") < 0.02
-    assert max(abs(error) for error in told.values()) < 0.1  # a percentile of 60 first tokens lies a step more or less away
+    assert (
+        max(abs(error) for error in told.values()) < 0.1
+    )  # a percentile of 60 first tokens lies a step more or less away
     assert max(abs(error) for error in untold.values()) > 0.2
 
 
 def test_what_no_request_tells_stays_as_believed(log, prior):
     """Two tokens a request and one request at a time: nothing tells the bandwidth of the cache."""
     few = log.requests._replace(sent_ns=np.arange(N_REQUESTS, dtype=np.int64) * 10**9)
-    short = few._replace(prompt_tokens=np.full(N_REQUESTS, 16, np.int32), output_tokens=np.full(N_REQUESTS, 2, np.int32))
+    short = few._replace(
+        prompt_tokens=np.full(N_REQUESTS, 16, np.int32),
+        output_tokens=np.full(N_REQUESTS, 2, np.int32),
+    )
     replay = Replay(config=CONFIG)
     told = replay.simulated(short, prior, 6e-3).requests._replace(sent_ns=short.sent_ns)
     fit = fit_requests(replace(log, requests=told), replay, prior)
     by_name = {entry.name: entry for entry in fit.model.parameters}
     assert by_name["kv_bytes_per_s"].told_by == "prior"
-    assert by_name["kv_bytes_per_s"].estimate.value == pytest.approx(prior.physical().kv_bytes_per_s, rel=0.02)
+    assert by_name["kv_bytes_per_s"].estimate.value == pytest.approx(
+        prior.physical().kv_bytes_per_s, rel=0.02
+    )
 
 
 def test_requests_without_an_end_are_not_looked_at(log, prior):
@@ -131,12 +177,18 @@ def test_when_the_scheduler_notices():
     cost = linear_cost(launch_s=1.0)
     config = replace(CONFIG, async_scheduling=False)
     made = simulate(demand([0, 1_500_000_000, 10_000_000_000], [8, 8, 8], [3, 1, 1]), config, cost)
-    assert noticed_ns(made.steps, made.requests.sent_ns).tolist() == [0, 2_000_000_000, 10_000_000_000]
+    assert noticed_ns(made.steps, made.requests.sent_ns).tolist() == [
+        0,
+        2_000_000_000,
+        10_000_000_000,
+    ]
     assert made.requests.admitted_ns.tolist() == [0, 2_000_000_000, 10_000_000_000]
 
 
 def test_nothing_is_fitted_to_an_invalid_load_test(prior):
-    check = ValidityReason(check="send lag", verdict="INVALID", text="60 ms late", remedy="another client")
+    check = ValidityReason(
+        check="send lag", verdict="INVALID", text="60 ms late", remedy="another client"
+    )
     run = Run(
         manifest=replace(MANIFEST, validity=Validity(verdict="INVALID", reasons=(check,))),
         sweep=None,

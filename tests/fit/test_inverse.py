@@ -11,8 +11,14 @@ N_MISFITS, N_GROUPS = 400, 40
 def made(seed, n_unknowns=4, step=0.0):
     """Misfits that are linear in the unknowns, but for jumps of ``step`` standard deviations, and noise of variance 1 at the truth."""
     rng = np.random.default_rng(seed)
-    slopes = rng.standard_normal((N_MISFITS, n_unknowns)) * np.array([8.0, 3.0, 1.0, 0.02])[:n_unknowns]
-    unknowns = Unknowns(names=("a", "b", "c", "d")[:n_unknowns], centre=np.zeros(n_unknowns), deviation=np.full(n_unknowns, 0.5))
+    slopes = (
+        rng.standard_normal((N_MISFITS, n_unknowns)) * np.array([8.0, 3.0, 1.0, 0.02])[:n_unknowns]
+    )
+    unknowns = Unknowns(
+        names=("a", "b", "c", "d")[:n_unknowns],
+        centre=np.zeros(n_unknowns),
+        deviation=np.full(n_unknowns, 0.5),
+    )
     truth = rng.standard_normal(n_unknowns) * unknowns.deviation
     noise, phase = rng.standard_normal(N_MISFITS), rng.uniform(0, 1, N_MISFITS)
 
@@ -44,8 +50,11 @@ def test_intervals_hold_the_truth_nine_times_in_ten(step):
     for seed in range(20):
         misfit, unknowns, truth, _ = made(seed, step=step)
         solution = solve(misfit, unknowns, groups_of(N_MISFITS))
-        inside += (np.abs(solution.x - truth) < 1.645 * np.sqrt(np.diag(solution.covariance))).tolist()
-    # 80 intervals of 90 %: fewer than 62 inside happens once in 2,000 (binomial); unknowns of one run are all but independent
+        inside += (
+            np.abs(solution.x - truth) < 1.645 * np.sqrt(np.diag(solution.covariance))
+        ).tolist()
+    # 80 intervals of 90 %: fewer than 62 inside happens once in 2,000 (binomial); unknowns of one
+    # run are all but independent
     assert sum(inside) >= 62
 
 

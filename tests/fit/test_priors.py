@@ -31,5 +31,8 @@ def test_probed_ceilings_win_over_the_datasheet(made_run, laptop_gpu):
     assert ceilings_of([run], engine, laptop_gpu).bytes_per_s == pytest.approx(22e9)
     assert ceilings_of([run], replace(engine, dtype="bfloat16"), laptop_gpu).flop_per_s is None
     unprobed = replace(run, ceilings=None)
-    assert ceilings_of([unprobed], engine, laptop_gpu).bytes_per_s == laptop_gpu.memory_bytes_per_s.value
+    assert (
+        ceilings_of([unprobed], engine, laptop_gpu).bytes_per_s
+        == laptop_gpu.memory_bytes_per_s.value
+    )
     assert ceilings_of([unprobed], engine, None).bytes_per_s is None

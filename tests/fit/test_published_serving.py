@@ -1,6 +1,9 @@
-"""How close are simulations to published runs of vLLM: one half of the requests foretold from the other, beside the authors' own?
+"""How close are simulations to published runs of vLLM.
 
-The bounds are those that were reached (bench/RESULTS.md has the numbers), with room for another machine's last bits.
+One half of the requests foretold from the other, beside the authors' own?
+
+The bounds are those that were reached (bench/RESULTS.md has the numbers), with room for another
+machine's last bits.
 """
 
 from pathlib import Path
@@ -20,12 +23,18 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 RUNS = DATA / "llmservingsim-vllm-bench"
 KERNELS = DATA / "aiconfigurator-kernels" / "rtx_pro_6000_server"
 
-pytestmark = pytest.mark.skipif(not (RUNS.is_dir() and KERNELS.is_dir()), reason="the published runs are not at hand")
+pytestmark = pytest.mark.skipif(
+    not (RUNS.is_dir() and KERNELS.is_dir()), reason="the published runs are not at hand"
+)
 
 
 def subject_of(folder, workload):
-    serving = read_llmservingsim(RUNS / folder, RUNS / f"workload_sharegpt-{workload}-300-sps10.jsonl")
-    return serving, *published_subject(serving, read_kernel_tables(KERNELS), find_hardware("rtx_pro_6000_server"))
+    serving = read_llmservingsim(
+        RUNS / folder, RUNS / f"workload_sharegpt-{workload}-300-sps10.jsonl"
+    )
+    return serving, *published_subject(
+        serving, read_kernel_tables(KERNELS), find_hardware("rtx_pro_6000_server")
+    )
 
 
 @pytest.mark.slow
@@ -46,8 +55,14 @@ def test_the_second_half_foretold_from_the_first(folder, workload, bound, ttft_b
     found = latencies(table, replay.simulated(table, fit.model, fit.front_end_s.value).requests)
     for row in agreements(seen, found, ~is_first):
         assert abs(row.error_fraction) < (ttft_bound if row.metric == "ttft" else bound), row
-    theirs = {(claim.metric, claim.statistic): claim.simulated_s / claim.measured_s - 1 for claim in serving.claims}
-    closer = [abs(row.error_fraction) <= abs(theirs[row.metric, row.statistic]) for row in agreements(seen, found)]
+    theirs = {
+        (claim.metric, claim.statistic): claim.simulated_s / claim.measured_s - 1
+        for claim in serving.claims
+    }
+    closer = [
+        abs(row.error_fraction) <= abs(theirs[row.metric, row.statistic])
+        for row in agreements(seen, found)
+    ]
     assert sum(closer) >= n_closer
 
 
@@ -60,7 +75,10 @@ def test_the_second_half_foretold_from_the_first(folder, workload, bound, ttft_b
     ],
 )
 def test_kernels_alone_are_a_lower_bound_of_the_time_per_token(folder, workload, least, most):
-    """The device's kernels, timed alone by others, and no look at the run: too fast, as kernels without their surroundings are."""
+    """The device's kernels, timed alone by others, and no look at the run.
+
+    Too fast, as kernels without their surroundings are.
+    """
     serving, replay, prior = subject_of(folder, workload)
     table = serving.run.requests
     found = latencies(table, replay.simulated(table, prior, 3e-3).requests)

@@ -21,8 +21,12 @@ def predictions_of(model, row):
 @pytest.mark.parametrize("axis", ["prompt", "batch"])
 def test_row_left_out(axis, left_out, axes, published_run, laptop_gpu):
     row = axes[axis][left_out]
-    model = fit_step_time([published_run([other for other in axes[axis] if other is not row])], hardware=laptop_gpu)
-    for prediction, measured_ms in zip(predictions_of(model, row), (row.prefill_ms, row.step_ms), strict=True):
+    model = fit_step_time(
+        [published_run([other for other in axes[axis] if other is not row])], hardware=laptop_gpu
+    )
+    for prediction, measured_ms in zip(
+        predictions_of(model, row), (row.prefill_ms, row.step_ms), strict=True
+    ):
         assert prediction.duration_s.value * 1e3 == pytest.approx(measured_ms, rel=0.08)
         assert prediction.duration_s.low * 1e3 <= measured_ms <= prediction.duration_s.high * 1e3
         assert prediction.is_inside_box == (left_out in {1, 2})
@@ -63,14 +67,22 @@ def test_what_the_logits_trap_costs(axes, published_run, laptop_gpu):
     model = fit_step_time([published_run(axes["batch"])], hardware=laptop_gpu)
     assert model.computes_all_logits
     shape = prefill_shape(batch_size=64, prompt_tokens=128)
-    trapped, cured = (variant.predict(shape).duration_s.value for variant in (model, replace(model, computes_all_logits=False)))
+    trapped, cured = (
+        variant.predict(shape).duration_s.value
+        for variant in (model, replace(model, computes_all_logits=False))
+    )
     assert 0.85 < cured / trapped < 0.93
 
 
 def test_last_position_only_shows_in_memory(axes, published_run):
     # The same growth without what the logits of 151,936 words in 16 bit take.
     rows = [
-        replace(row, reserved_mib=row.reserved_mib - row.prompt_tokens * row.batch_size * 151_936 * 2 // 2**20) for row in axes["batch"]
+        replace(
+            row,
+            reserved_mib=row.reserved_mib
+            - row.prompt_tokens * row.batch_size * 151_936 * 2 // 2**20,
+        )
+        for row in axes["batch"]
     ]
     run = published_run(rows)
     assert not computes_all_logits(run.sweep, run.manifest.model, run.manifest.plan.engine)
@@ -89,4 +101,6 @@ def test_device_of_a_table_follows_the_datasheet(axes, published_run, laptop_gpu
     run = published_run(axes["batch"])
     plan = replace(run.manifest.plan, engine=replace(run.manifest.plan.engine, device="cpu"))
     elsewhere = replace(run, manifest=replace(run.manifest, plan=plan))
-    assert fit_step_time([elsewhere], hardware=laptop_gpu) == fit_step_time([run], hardware=laptop_gpu)
+    assert fit_step_time([elsewhere], hardware=laptop_gpu) == fit_step_time(
+        [run], hardware=laptop_gpu
+    )

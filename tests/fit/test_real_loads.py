@@ -8,8 +8,8 @@ from real_loads import BLOCKS, DATA, rtx4090
 
 from inferometer.errors import ModelError
 from inferometer.fit.from_loads import Subject, fit_server, judged_server
-from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest, crowd, look
+from inferometer.fit.probes import Address
 from inferometer.fit.server_knobs import ToldByServer, terms_of
 from inferometer.fit.server_told import told_by_server
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
@@ -26,8 +26,12 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the published runs ar
 
 
 def subject(hardware="rtx_4090", told=None):
-    device, model = (None, None) if hardware is None else (find_hardware(hardware), find_model("llama-3.1-8b"))
-    return Subject(address=ADDRESS, model=model, hardware=device, engine=VLLM, told=told or ToldByServer())
+    device, model = (
+        (None, None) if hardware is None else (find_hardware(hardware), find_model("llama-3.1-8b"))
+    )
+    return Subject(
+        address=ADDRESS, model=model, hardware=device, engine=VLLM, told=told or ToldByServer()
+    )
 
 
 def limits_of(fit):
@@ -44,8 +48,13 @@ def check_found(fit):
     assert limits["n_kv_blocks"].high < 1.1 * (BLOCKS - 1)
     assert holds(limits["max_num_seqs"], 256)
     assert holds(limits["max_num_batched_tokens"], 2048)
-    # 16.06 GB of weights and 25 answers of 1,200 tokens at 1,008 GB/s take 20 ms; the server's TPOT, prefills included, is 31 ms.
-    assert 0.019 < shape_duration_s(fit.steps(), decode_shape(batch_size=25, context_tokens=1200)) < 0.027
+    # 16.06 GB of weights and 25 answers of 1,200 tokens at 1,008 GB/s take 20 ms; the server's
+    # TPOT, prefills included, is 31 ms.
+    assert (
+        0.019
+        < shape_duration_s(fit.steps(), decode_shape(batch_size=25, context_tokens=1200))
+        < 0.027
+    )
     assert fit.tpot_residual_fraction < 0.06
 
 
@@ -61,7 +70,11 @@ def test_nothing_is_faster_or_larger_than_the_named_device():
     floors = dict(zip((one.name for one in fit.parameters), fit.floors_s, strict=True))
     assert floors["read_s"] == pytest.approx((16.06e9 - 2 * 128256 * 4096 * 2) / 1.008e12, rel=0.01)
     assert all(one.estimate.low >= 0.999 * floors[one.name] for one in fit.parameters)
-    assert all(value >= 0.999 * floor_s for draw in fit.draws for value, floor_s in zip(draw.parameters, fit.floors_s, strict=True))
+    assert all(
+        value >= 0.999 * floor_s
+        for draw in fit.draws
+        for value, floor_s in zip(draw.parameters, fit.floors_s, strict=True)
+    )
     assert fit.levels().fast.kv_token_s >= 0.999 * floors["kv_token_s"]
 
 
@@ -70,9 +83,14 @@ def test_nothing_is_faster_or_larger_than_the_named_device():
 def test_with_what_its_configuration_names_and_the_trace_the_residual_is_small():
     run = rtx4090()
     plan = replay.draw_workload(reading.resolve_workload(str(WORKLOAD))).plan
-    judged = judged_server([LoadTest(run=run, plan=plan)], subject(told=told_by_server([run], None)))
+    judged = judged_server(
+        [LoadTest(run=run, plan=plan)], subject(told=told_by_server([run], None))
+    )
     assert judged.refusal is None
-    assert (judged.fit.tpot_residual_fraction < 0.03, judged.fit.ttft_residual_fraction < 0.1) == (True, True)
+    assert (judged.fit.tpot_residual_fraction < 0.03, judged.fit.ttft_residual_fraction < 0.1) == (
+        True,
+        True,
+    )
 
 
 @pytest.mark.slow
@@ -105,20 +123,36 @@ def test_prompts_that_may_share_blocks_set_no_lower_end():
     most = crowd([look(LoadTest(run=rtx4090()))])
     longest = math.ceil(most.longest_tokens / 16)
     assert terms_of(most, ToldByServer()).ranges["n_kv_blocks"].low == longest
-    held = terms_of(most, ToldByServer(switches={"enable_prefix_caching": False})).ranges["n_kv_blocks"].low
+    held = (
+        terms_of(most, ToldByServer(switches={"enable_prefix_caching": False}))
+        .ranges["n_kv_blocks"]
+        .low
+    )
     assert longest < held < BLOCKS
 
 
 def test_what_the_configuration_names_is_taken():
     told = told_by_server([rtx4090()], None)
-    assert told.limits == {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "n_kv_blocks": BLOCKS - 1}
-    assert told.switches == {"enable_prefix_caching": True, "async_scheduling": True, "enable_chunked_prefill": True}
+    assert told.limits == {
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
+        "n_kv_blocks": BLOCKS - 1,
+    }
+    assert told.switches == {
+        "enable_prefix_caching": True,
+        "async_scheduling": True,
+        "enable_chunked_prefill": True,
+    }
     assert (told.block_tokens, told.max_model_len) == (16, 32768)
 
 
 def test_a_known_limit_below_what_was_seen_is_refused():
-    with pytest.raises(ModelError, match="max_num_seqs = 8 cannot be: the load tests show 49 or more"):
-        fit_server([LoadTest(run=rtx4090())], subject(told=ToldByServer(limits={"max_num_seqs": 8})))
+    with pytest.raises(
+        ModelError, match="max_num_seqs = 8 cannot be: the load tests show 49 or more"
+    ):
+        fit_server(
+            [LoadTest(run=rtx4090())], subject(told=ToldByServer(limits={"max_num_seqs": 8}))
+        )
 
 
 @needs_data

@@ -1,6 +1,7 @@
 """How good are fits of sweeps recorded on a shared 2-core machine, on configurations that they have not seen?
 
-The records were made with neighbours coming and going: some repetitions took three times as long as others.
+The records were made with neighbours coming and going: some repetitions took three times as long as
+others.
 """
 
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from inferometer.errors import ModelError, SpecError
 from inferometer.fit.sweep_fit import fit_and_validate
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_hardware
 
 RECORDS = sorted(path for path in (Path(__file__).parent / "data").iterdir() if path.is_dir())
@@ -33,7 +34,10 @@ def test_held_out_error(fitted):
 
 
 def test_intervals_cover(fitted):
-    """90 % intervals, each calibrated without the point that it is judged by. Both phases together: about 45 points."""
+    """90 % intervals, each calibrated without the point that it is judged by.
+
+    Both phases together: about 45 points.
+    """
     n_points = sum(error.n_points for error in fitted.model.held_out)
     n_inside = sum(error.coverage_fraction * error.n_points for error in fitted.model.held_out)
     assert 0.85 <= n_inside / n_points <= 0.95

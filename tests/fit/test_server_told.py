@@ -27,7 +27,10 @@ def test_a_log_names_limits_and_switches():
 def test_a_log_with_numbers_of_no_server_is_refused(number):
     with pytest.raises(ModelError, match="a number of"):
         told_by_server([], LOG.replace("1,048,576", number))
-    status = f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs, Waiting: 0 reqs"
+    status = (
+        f"Running: {number} reqs, Waiting: 1 reqs, GPU KV cache usage: 1.2.3%, Running: 3 reqs,"
+        " Waiting: 0 reqs"
+    )
     assert told_by_server([], status).limits == {}
 
 
@@ -61,7 +64,14 @@ def scraped(running, waiting, kv_usage, tokens=27):
         labels=np.tile(["", "", ""], len(running)),
         value=np.column_stack([running, waiting, kv_usage]).ravel().astype(float),
     )
-    return Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(tokens), server=samples)
+    return Run(
+        manifest=manifest("bare"),
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=answers(tokens),
+        server=samples,
+    )
 
 
 RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
@@ -70,22 +80,39 @@ RUNNING = (16, 16, 15, 15, 13, 15, 16, 15, 15, 14, 16, 15, 14, 16)
 
 def seats(running, waiting, kv_usage, tokens=27):
     n = len(running)
-    return told_by_server([scraped(running, [waiting] * n, [kv_usage] * n, tokens)], None).limits.get("max_num_seqs")
+    return told_by_server(
+        [scraped(running, [waiting] * n, [kv_usage] * n, tokens)], None
+    ).limits.get("max_num_seqs")
 
 
 def test_a_queue_beside_free_memory_tells_the_seats():
     assert seats(RUNNING, 3, 0.2) == 16
     assert seats(RUNNING, 0, 0.2) is None  # nobody waited
     assert seats(RUNNING, 3, 0.99) is None  # for memory, may be
-    assert seats((15, 14, 15, 15, 15, 15), 3, 0.2) is None  # too few looks: its sixteenth seat was free each time
-    assert seats(RUNNING, 3, 0.2, tokens=8) is None  # so short that there is always one that just ended
-    assert seats((16, *(13, 14, 15) * 10), 3, 0.2) is None  # seldom as many: steps were full of prompts
+    assert (
+        seats((15, 14, 15, 15, 15, 15), 3, 0.2) is None
+    )  # too few looks: its sixteenth seat was free each time
+    assert (
+        seats(RUNNING, 3, 0.2, tokens=8) is None
+    )  # so short that there is always one that just ended
+    assert (
+        seats((16, *(13, 14, 15) * 10), 3, 0.2) is None
+    )  # seldom as many: steps were full of prompts
 
 
 def test_status_lines_of_a_log_tell_seats_too():
-    line = "INFO [loggers.py:271] Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation throughput: 54.1 tokens/s, "
-    lines = [f"{line}Running: {n} reqs, Waiting: 4 reqs, CPU KV cache usage: 9.9%, Prefix cache hit rate: 0.0%" for n in RUNNING]
-    run = Run(manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(27))
+    line = (
+        "INFO [loggers.py:271] Engine 000: Avg prompt throughput: 9.0 tokens/s, Avg generation"
+        " throughput: 54.1 tokens/s, "
+    )
+    lines = [
+        f"{line}Running: {n} reqs, Waiting: 4 reqs, CPU KV cache usage: 9.9%, Prefix cache hit"
+        " rate: 0.0%"
+        for n in RUNNING
+    ]
+    run = Run(
+        manifest=manifest("bare"), sweep=None, steps=None, ceilings=None, requests=answers(27)
+    )
     assert told_by_server([run], "\n".join(lines)).limits == {"max_num_seqs": 16}
 
 
@@ -105,4 +132,10 @@ def test_lookups_tell_whether_prefixes_are_cached(queries, is_on):
 
 def test_a_log_names_the_longest_request():
     assert told_by_server([], LOG).max_model_len == 1024
-    assert told_by_server([], "with config: model='tiny', dtype=torch.float32, max_seq_len=4096, download_dir=None").max_model_len == 4096
+    assert (
+        told_by_server(
+            [],
+            "with config: model='tiny', dtype=torch.float32, max_seq_len=4096, download_dir=None",
+        ).max_model_len
+        == 4096
+    )

@@ -7,18 +7,23 @@ import pytest
 from black_boxes import Box, config
 
 from inferometer.fit.from_loads import Subject, judged_server
-from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import Crowd, LoadTest
-from inferometer.fit.probes import Room
+from inferometer.fit.probes import Address, Room
 from inferometer.fit.server_knobs import ToldByServer
 from inferometer.fit.server_verdict import refusal_of
 from inferometer.spec.types import EngineSpec
 
 TOLD = ToldByServer(
     limits={"max_num_seqs": 64, "max_num_batched_tokens": 2048},
-    switches={"enable_prefix_caching": False, "enable_chunked_prefill": True, "async_scheduling": True},
+    switches={
+        "enable_prefix_caching": False,
+        "enable_chunked_prefill": True,
+        "async_scheduling": True,
+    },
 )
-SUBJECT = Subject(address=Address("http://127.0.0.1:8000", "m"), engine=EngineSpec(engine="vllm"), told=TOLD)
+SUBJECT = Subject(
+    address=Address("http://127.0.0.1:8000", "m"), engine=EngineSpec(engine="vllm"), told=TOLD
+)
 
 
 MOST = Crowd(8, 4, 100, 400, 300, 100, 60, has_known_prefixes=False)
@@ -30,14 +35,20 @@ def plain():
 
 
 def judged(*, is_strange):
-    """Of a server as vLLM is; or of one that lets each request wait for up to 20 s, whatever it holds, and stalls its answers."""
+    """Of a server as vLLM is.
+
+    Or of one that lets each request wait for up to 20 s, whatever it holds, and stalls its answers.
+    """
     run = Box(config()).load_test(2.0, 80)
     table = run.requests
     if is_strange:
         rng = np.random.default_rng(3)
         wait_ns = (rng.random(80) ** 3 * 20e9).astype(np.int64)
         stall_ns = (rng.random(80) ** 3 * 30e9).astype(np.int64)
-        table = table._replace(first_token_ns=table.first_token_ns + wait_ns, finished_ns=table.finished_ns + wait_ns + stall_ns)
+        table = table._replace(
+            first_token_ns=table.first_token_ns + wait_ns,
+            finished_ns=table.finished_ns + wait_ns + stall_ns,
+        )
     return judged_server([LoadTest(run=replace(run, requests=table))], SUBJECT)
 
 
@@ -60,9 +71,23 @@ def test_a_server_that_does_not_do_as_vllm_is_refused():
 
 @pytest.mark.parametrize(
     ("scatter", "tpot", "ttft", "is_refused"),
-    [(9.0, 0.3, 0.0, True), (9.0, 0.01, 0.5, True), (9.0, 0.02, 0.1, False), (3.0, 0.3, 0.9, False)],
+    [
+        (9.0, 0.3, 0.0, True),
+        (9.0, 0.01, 0.5, True),
+        (9.0, 0.02, 0.1, False),
+        (3.0, 0.3, 0.9, False),
+    ],
 )
 def test_both_the_residual_and_its_excess_over_chance_count(scatter, tpot, ttft, is_refused, plain):
-    room = Room(address=SUBJECT.address, most=MOST, longest_tokens=100, median_prompt_tokens=50, step_s=0.03, prompt_token_s=1e-3)
-    fit = replace(plain.fit, scatter_ratio=scatter, tpot_residual_fraction=tpot, ttft_residual_fraction=ttft)
+    room = Room(
+        address=SUBJECT.address,
+        most=MOST,
+        longest_tokens=100,
+        median_prompt_tokens=50,
+        step_s=0.03,
+        prompt_token_s=1e-3,
+    )
+    fit = replace(
+        plain.fit, scatter_ratio=scatter, tpot_residual_fraction=tpot, ttft_residual_fraction=ttft
+    )
     assert (refusal_of(fit, room, has_known_prefixes=True) is not None) == is_refused

@@ -7,25 +7,30 @@ import pytest
 from black_boxes import CpuBox, config
 
 from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.knob_wording import Address
 from inferometer.fit.load_looks import LoadTest, crowd, look
-from inferometer.fit.probes import Room, limit_probe, quiet_probe, switch_probe
+from inferometer.fit.probes import Address, Room, limit_probe, quiet_probe, switch_probe
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer
 from inferometer.spec.types import EngineSpec
 from inferometer.spec.workload.reading import resolve_workload
 
 ADDRESS = Address("http://127.0.0.1:8000", "m", ("--endpoint", "completions"))
-SUBJECT = Subject(address=ADDRESS, engine=EngineSpec(engine="vllm"), told=ToldByServer(max_model_len=1024))
+SUBJECT = Subject(
+    address=ADDRESS, engine=EngineSpec(engine="vllm"), told=ToldByServer(max_model_len=1024)
+)
 LONGEST = 600
 
 
 def loads(budget):
     box = CpuBox(config(max_num_seqs=16, max_num_batched_tokens=budget, max_model_len=1024))
-    return [LoadTest(run=box.load_test(rate, n, has_chunks=True)) for rate, n in ((2.0, 80), (4.5, 160))]
+    return [
+        LoadTest(run=box.load_test(rate, n, has_chunks=True)) for rate, n in ((2.0, 80), (4.5, 160))
+    ]
 
 
 def budget_of(tests):
-    return next(knob for knob in fit_server(tests, SUBJECT).knobs if knob.name == "max_num_batched_tokens")
+    return next(
+        knob for knob in fit_server(tests, SUBJECT).knobs if knob.name == "max_num_batched_tokens"
+    )
 
 
 @pytest.mark.slow
@@ -46,37 +51,74 @@ def test_a_budget_that_cuts_none_is_above_the_longest_prompt_at_least():
 def test_gaps_show_how_prompts_are_cut():
     """The mean gap that an instant lies in is longer where whole prompts delay a token, though TPOT is hardly longer."""
     cut, whole = ([look(test) for test in loads(budget)] for budget in (64, 2048))
-    gaps = [float(np.nanmedian(np.concatenate([one.gap_s for one in looks]))) for looks in (cut, whole)]
+    gaps = [
+        float(np.nanmedian(np.concatenate([one.gap_s for one in looks]))) for looks in (cut, whole)
+    ]
     assert gaps[1] > 1.2 * gaps[0]
 
 
 def test_gaps_of_chunks_of_several_tokens_are_not_known():
     test = loads(256)[0]
     run = test.run
-    doubled = run.chunks._replace(n_tokens=np.where(run.chunks.request_index == 5, 2, run.chunks.n_tokens))
+    doubled = run.chunks._replace(
+        n_tokens=np.where(run.chunks.request_index == 5, 2, run.chunks.n_tokens)
+    )
     seen = look(
-        LoadTest(run=type(run)(manifest=run.manifest, sweep=None, steps=None, ceilings=None, requests=run.requests, chunks=doubled))
+        LoadTest(
+            run=type(run)(
+                manifest=run.manifest,
+                sweep=None,
+                steps=None,
+                ceilings=None,
+                requests=run.requests,
+                chunks=doubled,
+            )
+        )
     )
     by_index = dict(zip(seen.requests.request_index.tolist(), seen.gap_s.tolist(), strict=True))
     assert np.isnan(by_index[5])
     plain = look(test)
     single = plain.gap_s[np.isfinite(plain.gap_s)]
     assert len(single) > 60
-    assert np.all(single >= plain.seen.tpot_s[np.isfinite(plain.gap_s)] * 0.95)  # a mean weighted by the gaps themselves
+    assert np.all(
+        single >= plain.seen.tpot_s[np.isfinite(plain.gap_s)] * 0.95
+    )  # a mean weighted by the gaps themselves
 
 
 @pytest.mark.parametrize("longest", [40, 1023, 30_000])
 def test_probes_can_be_served_and_last_about_a_minute(longest):
     most = crowd([look(test) for test in loads(2048)])
-    room = Room(address=ADDRESS, most=most, longest_tokens=longest, median_prompt_tokens=160, step_s=0.03, prompt_token_s=5e-4)
-    probes = [*(limit_probe(name, room) for name in LIMITS), *(switch_probe(name, room) for name in SWITCHES), quiet_probe(room)]
+    room = Room(
+        address=ADDRESS,
+        most=most,
+        longest_tokens=longest,
+        median_prompt_tokens=160,
+        step_s=0.03,
+        prompt_token_s=5e-4,
+    )
+    probes = [
+        *(limit_probe(name, room) for name in LIMITS),
+        *(switch_probe(name, room) for name in SWITCHES),
+        quiet_probe(room),
+    ]
     commands = [shlex.split(probe) for probe in probes if probe is not None]
     assert len(commands) == 6
     for words in commands:
-        assert words[:7] == ["inferometer", "load", ADDRESS.url, "--model", "m", "--endpoint", "completions"]
+        assert words[:7] == [
+            "inferometer",
+            "load",
+            ADDRESS.url,
+            "--model",
+            "m",
+            "--endpoint",
+            "completions",
+        ]
         flags = dict(zip(words[7::2], words[8::2], strict=True))
         (lengths,) = resolve_workload(flags["--workload"]).classes
-        highest = [getattr(side, "high", None) or side.value for side in (lengths.prompt_tokens, lengths.output_tokens)]
+        highest = [
+            getattr(side, "high", None) or side.value
+            for side in (lengths.prompt_tokens, lengths.output_tokens)
+        ]
         assert sum(highest) <= longest
         assert 1 <= int(flags["--concurrency"]) <= 1100
         assert 60 <= int(flags["--for"].removesuffix("s")) <= 300

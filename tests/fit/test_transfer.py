@@ -25,23 +25,44 @@ from inferometer.spec.types import EngineSpec
 DATA = Path(__file__).parents[3] / "shared" / "data" / "inferencemax-official-2025-11"
 ENGINE = EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", device="cuda")
 H100, H200, MI300X = (find_hardware(name) for name in ("h100_sxm", "h200_sxm", "mi300x"))
-SHAPES = (decode_shape(batch_size=16, context_tokens=1024), prefill_shape(batch_size=1, prompt_tokens=1024))
+SHAPES = (
+    decode_shape(batch_size=16, context_tokens=1024),
+    prefill_shape(batch_size=1, prompt_tokens=1024),
+)
 
 
 def measured(off_ratio=1.0):
     """A fit of Llama 3.1 8B on an H100 whose rates are ``off_ratio`` times what is believed of it, and well known."""
-    model, believed = find_model("llama-3.1-8b"), device_belief(find_model("llama-3.1-8b"), ENGINE, H100)
+    model, believed = (
+        find_model("llama-3.1-8b"),
+        device_belief(find_model("llama-3.1-8b"), ENGINE, H100),
+    )
     fit = datasheet_step_time(model, ENGINE, H100)
     parameters = []
     for parameter in fit.parameters:
         centre = believed.centre[UNKNOWNS.index(parameter.name)]
         is_rate = parameter.name.endswith("_per_s")
-        value = centre if parameter.name == "sag_ratio" else float(np.exp(centre)) * (off_ratio if is_rate else 1.0)
-        parameters.append(replace(parameter, estimate=replace(parameter.estimate, value=value, low=None, high=None), told_by="data"))
+        value = (
+            centre
+            if parameter.name == "sag_ratio"
+            else float(np.exp(centre)) * (off_ratio if is_rate else 1.0)
+        )
+        parameters.append(
+            replace(
+                parameter,
+                estimate=replace(parameter.estimate, value=value, low=None, high=None),
+                told_by="data",
+            )
+        )
     free = tuple(PARAMETERS)
     covariance = tuple(tuple(row) for row in (0.01**2 * np.eye(len(free))).tolist())
     doubts = tuple(PhaseDoubt(phase=phase, spread_ratio=0.01) for phase in ("prefill", "decode"))
-    known = {"parameters": tuple(parameters), "free": free, "covariance": covariance, "doubts": doubts}
+    known = {
+        "parameters": tuple(parameters),
+        "free": free,
+        "covariance": covariance,
+        "doubts": doubts,
+    }
     return replace(fit, **known, trained_on=replace(fit.trained_on, n_observations=20))
 
 
@@ -61,15 +82,26 @@ def test_on_the_same_device_nothing_changes_but_what_devices_say_to_one_another(
     )
     two = transferred(fit, H100, H100, n_tensor=2)
     assert two.engine.tensor_parallel_size == 2
-    assert half_width(fit, SHAPES[0]) < half_width(two, SHAPES[0]) < half_width(transferred(fit, H100, H200, n_tensor=2), SHAPES[0])
+    assert (
+        half_width(fit, SHAPES[0])
+        < half_width(two, SHAPES[0])
+        < half_width(transferred(fit, H100, H200, n_tensor=2), SHAPES[0])
+    )
 
 
 def test_what_a_device_lacks_of_the_belief_others_of_its_vendor_lack_nearly_as_much():
     fit = measured(0.5)
-    believed = {name: float(np.exp(device_belief(fit.model, ENGINE, H200).centre[UNKNOWNS.index(name)])) for name in PARAMETERS}
+    believed = {
+        name: float(np.exp(device_belief(fit.model, ENGINE, H200).centre[UNKNOWNS.index(name)]))
+        for name in PARAMETERS
+    }
     near, far = (transferred(fit, H100, device, n_tensor=1) for device in (H200, MI300X))
-    assert value(near, "matmul_flop_per_s") == pytest.approx(believed["matmul_flop_per_s"] * 0.5**0.96, rel=1e-6)
-    centre = float(np.exp(device_belief(fit.model, ENGINE, MI300X).centre[UNKNOWNS.index("matmul_flop_per_s")]))
+    assert value(near, "matmul_flop_per_s") == pytest.approx(
+        believed["matmul_flop_per_s"] * 0.5**0.96, rel=1e-6
+    )
+    centre = float(
+        np.exp(device_belief(fit.model, ENGINE, MI300X).centre[UNKNOWNS.index("matmul_flop_per_s")])
+    )
     assert value(far, "matmul_flop_per_s") == pytest.approx(centre * 0.5**0.48, rel=1e-6)
     assert half_width(near, SHAPES[1]) < half_width(far, SHAPES[1])
 
@@ -86,15 +118,25 @@ def test_published_loads_of_other_devices_lie_within_what_a_transfer_claims():
     table = DATA / "agg_gptoss_1k1k.json"
     if not table.exists():
         pytest.skip("the published tables are not on this machine")
-    rows = [one for one in published_loads(read_inferencex(table)).loads if one.framework == "vllm" and one.precision == "fp4"]
+    rows = [
+        one
+        for one in published_loads(read_inferencex(table)).loads
+        if one.framework == "vllm" and one.precision == "fp4"
+    ]
     own = [one for one in rows if one.hardware == H200]
     fit = published_step_time(own, H200, n_tensor=1)
     misses, halves = [], []
     for one in map(simulated, [one for one in rows if one.hardware != H200]):
-        carried = transferred(fit, H200, one.published.hardware, n_tensor=one.published.engine.tensor_parallel_size)
+        carried = transferred(
+            fit, H200, one.published.hardware, n_tensor=one.published.engine.tensor_parallel_size
+        )
         step_s = carried.terms(carried.work(one.schedule.shapes)).total_s[None]
-        seen = one.schedule.seen(step_s, np.array([carried.front_end_s.value]), one.published.statistic)
-        misses.append(np.log([seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s]))
+        seen = one.schedule.seen(
+            step_s, np.array([carried.front_end_s.value]), one.published.statistic
+        )
+        misses.append(
+            np.log([seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s])
+        )
         shapes = [usual_step(one, phase) for phase in PHASES]
         halves.append(carried.log_half_widths(shapes, carried.work(shapes)))
     off, claimed = np.abs(misses), np.array(halves)

@@ -4,7 +4,12 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "inferometer"
-DOORS = {"spec/foreign_bytes.py", "spec/foreign_shapes.py", "spec/foreign_parquet.py", "spec/foreign_yaml.py"}
+DOORS = {
+    "spec/foreign_bytes.py",
+    "spec/foreign_shapes.py",
+    "spec/foreign_parquet.py",
+    "spec/foreign_yaml.py",
+}
 DECODERS = {
     "json.load",
     "json.loads",
@@ -50,8 +55,12 @@ OWN_OR_GUARDED = {
     "measure/resident.py": "files of the kernel",
     "measure/scrape.py": "pages that it compressed itself, capped before",
     "measure/telemetry.py": "files of the kernel",
-    "records/answer_events.py": "one event of a capped answer; what cannot be decoded is counted as such",
-    "records/error_words.py": "the start of a capped answer; what cannot be decoded is shown as text",
+    "records/answer_events.py": (
+        "one event of a capped answer; what cannot be decoded is counted as such"
+    ),
+    "records/error_words.py": (
+        "the start of a capped answer; what cannot be decoded is shown as text"
+    ),
     "records/imports/imported.py": "hashed, not decoded, after the door had read it",
     "records/large_runs.py": "read inside foreign_parquet's connection, a row at a time",
     "records/raw_log.py": "frames inside the door's ``refusing``, one at a time",
@@ -79,7 +88,9 @@ def decoders_of(path: Path) -> list[str]:
             found += [f".{node.func.attr}()"] if node.func.attr in METHODS else []
             found += [dotted(node.func)] if dotted(node.func) in DECODERS else []
         if isinstance(node, ast.ImportFrom) and node.module:
-            found += [name for alias in node.names if (name := f"{node.module}.{alias.name}") in DECODERS]
+            found += [
+                name for alias in node.names if (name := f"{node.module}.{alias.name}") in DECODERS
+            ]
     return found
 
 
@@ -89,8 +100,15 @@ def test_only_the_door_decodes_foreign_bytes():
         name = path.relative_to(SOURCE).as_posix()
         if name not in DOORS and name not in OWN_OR_GUARDED and (found := decoders_of(path)):
             offenders[name] = found
-    assert not offenders, "read and decode through spec.foreign_bytes.Door, or say in OWN_OR_GUARDED why these bytes are no surprise"
+    assert not offenders, (
+        "read and decode through spec.foreign_bytes.Door, or say in OWN_OR_GUARDED why these bytes"
+        " are no surprise"
+    )
 
 
 def test_the_list_of_exceptions_is_not_longer_than_needed():
-    assert not [name for name in OWN_OR_GUARDED if not (SOURCE / name).is_file() or not decoders_of(SOURCE / name)]
+    assert not [
+        name
+        for name in OWN_OR_GUARDED
+        if not (SOURCE / name).is_file() or not decoders_of(SOURCE / name)
+    ]

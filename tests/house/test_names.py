@@ -1,6 +1,5 @@
 """Do names carry units, and does every module say what it offers?"""
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -13,7 +12,9 @@ from inferometer.units import SUFFIXES
 
 ENGINE_ROOM = "inferometer.measure.engines."
 MODULES = sorted(
-    info.name for info in pkgutil.walk_packages(inferometer.__path__, "inferometer.") if not info.name.startswith(ENGINE_ROOM + "worker_")
+    info.name
+    for info in pkgutil.walk_packages(inferometer.__path__, "inferometer.")
+    if not info.name.startswith(ENGINE_ROOM + "worker_")
 )
 
 # A number whose unit belongs to whoever holds it.
@@ -44,7 +45,11 @@ def is_float(annotation) -> bool:
 def floats_of(owner) -> list[str]:
     """The full names of its float fields."""
     hints = typing.get_type_hints(owner)
-    return [f"{owner.__module__}.{owner.__name__}.{field.name}" for field in dataclasses.fields(owner) if is_float(hints[field.name])]
+    return [
+        f"{owner.__module__}.{owner.__name__}.{field.name}"
+        for field in dataclasses.fields(owner)
+        if is_float(hints[field.name])
+    ]
 
 
 def carries_a_unit(full_name: str) -> bool:
@@ -55,8 +60,14 @@ def test_float_fields_carry_units():
     floats = [full_name for owner in CLASSES for full_name in floats_of(owner)]
     assert len(floats) > 200
     assert set(floats) >= UNITLESS_FIELDS
-    bare = [full_name for full_name in floats if full_name not in UNITLESS_FIELDS and not carries_a_unit(full_name)]
-    assert not bare, f"floats without a unit; allowed endings are {', '.join(SUFFIXES)}:\n" + "\n".join(bare)
+    bare = [
+        full_name
+        for full_name in floats
+        if full_name not in UNITLESS_FIELDS and not carries_a_unit(full_name)
+    ]
+    assert not bare, (
+        f"floats without a unit; allowed endings are {', '.join(SUFFIXES)}:\n" + "\n".join(bare)
+    )
 
 
 def test_a_bare_float_would_be_caught():
@@ -66,30 +77,23 @@ def test_a_bare_float_would_be_caught():
 
 def test_travelling_data_is_frozen():
     travelling = [owner for owner in CLASSES if not owner.__name__.startswith("_")]
-    offenders = [f"{owner.__name__} can be changed after birth" for owner in travelling if not owner.__dataclass_params__.frozen]
-    offenders += [f"{owner.__name__} has no slots" for owner in travelling if not hasattr(owner, "__slots__")]
+    offenders = [
+        f"{owner.__name__} can be changed after birth"
+        for owner in travelling
+        if not owner.__dataclass_params__.frozen
+    ]
+    offenders += [
+        f"{owner.__name__} has no slots" for owner in travelling if not hasattr(owner, "__slots__")
+    ]
     assert not offenders, "\n".join(offenders)
 
 
-def complaints_about_all(name: str) -> list[str]:
-    """What is wrong with the module's list of what it offers."""
-    module = importlib.import_module(name)
-    if hasattr(module, "__path__"):
-        return []
-    if not hasattr(module, "__all__"):
-        return [f"{name} does not say what it offers"]
-    public = {
-        node.name
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not node.name.startswith("_")
-    }
-    missing = sorted(public - set(module.__all__))
-    complaints = [f"{name}.__all__ lacks {missing}"] if missing else []
-    if len(set(module.__all__)) < len(module.__all__):
-        complaints.append(f"{name}.__all__ names something twice")
-    return complaints
-
-
-def test_all_is_complete():
-    complaints = [complaint for name in MODULES for complaint in complaints_about_all(name)]
-    assert not complaints, "\n".join(complaints)
+def test_only_packages_list_what_they_offer():
+    """Inside a room a name without a leading underscore is public: a second list of them grows old."""
+    listing = [
+        name
+        for name in MODULES
+        if not hasattr(module := importlib.import_module(name), "__path__")
+        and hasattr(module, "__all__")
+    ]
+    assert not listing, listing

@@ -9,28 +9,37 @@ from inferometer.cli.ledger import BEGIN, END
 from inferometer.cli.ledger_text import ledger_markdown
 from inferometer.cli.main import VERBS
 from inferometer.fit.sweep_fit import fit_step_time
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.spec.catalog import load_models
 from inferometer.verify.ledger import read_ledger
 from inferometer.verify.score import score_of
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-ROW = re.compile(r"^\| (\S+-(?:float32|bfloat16)) \| (prefill|decode) \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \| (\d+) % \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (\S+-(?:float32|bfloat16)) \| (prefill|decode) \| (\d+) \| ([\d.]+) % \| ([\d.]+) % \|"
+    r" (\d+) % \|$",
+    re.MULTILINE,
+)
 ROWS = ROW.findall(README)
 TOLERANCE_POINTS = 0.2
 """Rounding to one digit, and what another linear algebra library changes."""
 
 
 def test_the_table_has_every_recorded_sweep():
-    recorded = {folder.name for folder in (ROOT / "tests" / "fit" / "data").iterdir() if folder.is_dir()}
+    recorded = {
+        folder.name for folder in (ROOT / "tests" / "fit" / "data").iterdir() if folder.is_dir()
+    }
     assert {row[0] for row in ROWS} == recorded
     assert len(ROWS) == 2 * len(recorded)
 
 
 @pytest.mark.parametrize("name", sorted({row[0] for row in ROWS}))
 def test_the_errors_are_those_of_the_records(name):
-    held_out = {error.phase: error for error in fit_step_time([read_run(ROOT / "tests" / "fit" / "data" / name)]).held_out}
+    held_out = {
+        error.phase: error
+        for error in fit_step_time([read_run(ROOT / "tests" / "fit" / "data" / name)]).held_out
+    }
     for _, phase, n_points, median, p95, inside in [row for row in ROWS if row[0] == name]:
         error = held_out[phase]
         assert error.n_points == int(n_points)

@@ -1,7 +1,8 @@
 """Is there a command or a flag in the code's words that the command line does not take?
 
-Three nets. Here: every string of the source, and every code block of the documentation. ``conftest.py``: whatever ``suggestions`` builds in
-any test. ``tests/cli/command_line.py``: what errors and pages said in any test, against the verb that said it.
+Three nets. Here: every string of the source, and every code block of the documentation.
+``conftest.py``: whatever ``suggestions`` builds in any test. ``tests/cli/command_line.py``: what
+errors and pages said in any test, against the verb that said it.
 """
 
 import ast
@@ -18,7 +19,9 @@ from inferometer.cli.main import VERBS
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "inferometer"
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND = re.compile(rf"inferometer ({'|'.join(VERBS)}) ((?:(?:--[a-z-]+|[A-Z]{{2,}}|\S*[/{{…']\S*) ?)+)")
+COMMAND = re.compile(
+    rf"inferometer ({'|'.join(VERBS)}) ((?:(?:--[a-z-]+|[A-Z]{{2,}}|\S*[/{{…']\S*) ?)+)"
+)
 """A verb with words of its own; ``inferometer fit`` alone is the name of a verb."""
 TRY = {"try_", "remedy"}
 FOREIGN = {
@@ -39,32 +42,69 @@ FOREIGN = {
 
 def strings(tree: ast.AST) -> list[tuple[int, str]]:
     """The strings of a module that a user may see; the parts of an f-string are put together, its values as braces."""
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
-    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    parts = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            found.append((node.lineno, "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings | parts:
+            found.append(
+                (
+                    node.lineno,
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "{}"
+                        for part in node.values
+                    ),
+                )
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings | parts
+        ):
             found.append((node.lineno, node.value))
     return found
 
 
 def words_of_help(tree: ast.AST) -> set[int]:
     """The lines of ``help``, ``epilog`` and the like, which are checked with the verb they belong to."""
-    named = [value for node in ast.walk(tree) if isinstance(node, ast.Call) for value in _helps(node)]
-    return {line for value in named for line in range(value.lineno, (value.end_lineno or value.lineno) + 1)}
+    named = [
+        value for node in ast.walk(tree) if isinstance(node, ast.Call) for value in _helps(node)
+    ]
+    return {
+        line
+        for value in named
+        for line in range(value.lineno, (value.end_lineno or value.lineno) + 1)
+    }
 
 
 def _helps(call: ast.Call) -> list[ast.expr]:
-    return [keyword.value for keyword in call.keywords if keyword.arg in {"help", "epilog", "short_help"}]
+    return [
+        keyword.value
+        for keyword in call.keywords
+        if keyword.arg in {"help", "epilog", "short_help"}
+    ]
 
 
-TREES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+TREES = {
+    path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text())
+    for path in sorted(SOURCE.rglob("*.py"))
+}
 
 
 def test_commands_with_values_are_built_from_words():
-    """A value inside a string is not quoted: ``suggestions.command`` is for that. A flag that is named beside a verb is one of the verb."""
+    """A value inside a string is not quoted: ``suggestions.command`` is for that.
+
+    A flag that is named beside a verb is one of the verb.
+    """
     offenders = [
         f"{name}:{line}: {text[:100]!r}"
         for name, tree in TREES.items()
@@ -81,9 +121,17 @@ def test_flags_with_values_are_built_from_words():
     """A remedy with ``--flag {value}`` inside a string is neither quoted nor parsed: ``suggestions.flags`` is for that."""
     offenders = []
     for name, tree in TREES.items():
-        named = [keyword.value for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords if keyword.arg in TRY]
+        named = [
+            keyword.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            for keyword in node.keywords
+            if keyword.arg in TRY
+        ]
         texts = [text for value in named for _, text in strings(value)]
-        offenders += [f"{name}: {text[:100]!r}" for text in texts if re.search(r"--[a-z-]+[ =]\S*\{\}", text)]
+        offenders += [
+            f"{name}: {text[:100]!r}" for text in texts if re.search(r"--[a-z-]+[ =]\S*\{\}", text)
+        ]
     assert not offenders, "\n".join(offenders)
 
 
@@ -92,14 +140,33 @@ def test_calls_of_suggestions_name_verbs_and_flags_that_are_there():
     checked, offenders = 0, []
     for name, tree in TREES.items():
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in {"suggestions.command", "suggestions.flags"}:
+            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in {
+                "suggestions.command",
+                "suggestions.flags",
+            }:
                 continue
             checked += 1
-            words = [word.value for word in node.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+            words = [
+                word.value
+                for word in node.args
+                if isinstance(word, ast.Constant) and isinstance(word.value, str)
+            ]
             is_command = ast.unparse(node.func) == "suggestions.command"
-            known = suggested.flags_of(words[0]) if is_command and words and words[0] in VERBS else suggested.all_flags()
-            offenders += [f"{name}:{node.lineno}: {word}" for word in words if word.startswith("--") and word not in known]
-            if is_command and isinstance(node.args[0], ast.Constant) and node.args[0].value not in VERBS:
+            known = (
+                suggested.flags_of(words[0])
+                if is_command and words and words[0] in VERBS
+                else suggested.all_flags()
+            )
+            offenders += [
+                f"{name}:{node.lineno}: {word}"
+                for word in words
+                if word.startswith("--") and word not in known
+            ]
+            if (
+                is_command
+                and isinstance(node.args[0], ast.Constant)
+                and node.args[0].value not in VERBS
+            ):
                 offenders.append(f"{name}:{node.lineno}: no verb {node.args[0].value!r}")
     assert checked > 20
     assert not offenders, "\n".join(offenders)
@@ -121,7 +188,10 @@ def test_every_flag_in_a_string_is_one_of_ours():
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_names_flags_that_are_there(verb):
     for command in suggested.commands_of(verb):
-        helps = [command.help or "", *(one.help or "" for one in command.params if isinstance(one, click.Option))]
+        helps = [
+            command.help or "",
+            *(one.help or "" for one in command.params if isinstance(one, click.Option)),
+        ]
         suggested.check_said(verb, "\n".join(helps))
         for line in (command.epilog or "").splitlines():
             if line.strip().startswith("inferometer "):
@@ -132,7 +202,9 @@ def documented() -> list[tuple[str, str]]:
     """The commands in the code blocks of the documentation."""
     found = []
     for path in DOCS:
-        for block in re.findall(r"^```(?:sh|bash|console|text)?\n(.*?)^```", path.read_text(), re.M | re.S):
+        for block in re.findall(
+            r"^```(?:sh|bash|console|text)?\n(.*?)^```", path.read_text(), re.M | re.S
+        ):
             for line in block.replace("\\\n", " ").splitlines():
                 words = line.strip().removeprefix("$ ")
                 if words.startswith("inferometer "):
@@ -147,5 +219,8 @@ def test_there_are_documented_commands():
 @pytest.mark.parametrize(("page", "line"), documented())
 def test_documented_commands_parse(page, line):
     words = shlex.split(line, comments=True)
-    stop = next((index for index, word in enumerate(words) if word in {"|", ">", "2>", "&", "&&", ";"}), len(words))
+    stop = next(
+        (index for index, word in enumerate(words) if word in {"|", ">", "2>", "&", "&&", ";"}),
+        len(words),
+    )
     suggested.check_words(tuple(word for word in words[:stop] if word != "…"))

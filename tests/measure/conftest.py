@@ -43,10 +43,32 @@ def smollm2() -> ModelReference:
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
-    asked = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    files = ["-keyout", folder / "key.pem", "-out", folder / "certificate.pem", "-subj", "/CN=localhost"]
+    asked = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    files = [
+        "-keyout",
+        folder / "key.pem",
+        "-out",
+        folder / "certificate.pem",
+        "-subj",
+        "/CN=localhost",
+    ]
     try:
-        subprocess.run([*asked, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        subprocess.run(
+            [*asked, *files, "-addext", "subjectAltName=IP:127.0.0.1"],
+            check=True,
+            capture_output=True,
+        )
     except FileNotFoundError:
         pytest.skip("no openssl to make a certificate with")
     return folder

@@ -2,7 +2,13 @@ import time
 
 import pytest
 
-from inferometer.measure.ceilings import MAX_FOOTPRINT_BYTES, MIN_FOOTPRINT_BYTES, NumpyCeilings, fastest_s, probe_footprint_bytes
+from inferometer.measure.ceilings import (
+    MAX_FOOTPRINT_BYTES,
+    MIN_FOOTPRINT_BYTES,
+    NumpyCeilings,
+    fastest_s,
+    probe_footprint_bytes,
+)
 from inferometer.measure.engines.protocol import ProbeSettings
 from inferometer.measure.engines.torch_ceilings import TorchCeilings
 from inferometer.records.types import ProbeKind
@@ -12,12 +18,20 @@ ALL = (ProbeKind.READ, ProbeKind.COPY, ProbeKind.MATMUL)
 
 
 def settings(**changes: object) -> ProbeSettings:
-    return ProbeSettings(**{"kinds": ALL, "footprint_bytes": 32 * MIB, "matmul_dtype": "float32", "n_threads": 1} | changes)  # type: ignore[arg-type]
+    return ProbeSettings(
+        **{"kinds": ALL, "footprint_bytes": 32 * MIB, "matmul_dtype": "float32", "n_threads": 1}
+        | changes
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("weight_bytes", "footprint_bytes"),
-    [(1, MIN_FOOTPRINT_BYTES), (100 * MIB + 5, 100 * MIB), (2**40, MAX_FOOTPRINT_BYTES), (None, MAX_FOOTPRINT_BYTES)],
+    [
+        (1, MIN_FOOTPRINT_BYTES),
+        (100 * MIB + 5, 100 * MIB),
+        (2**40, MAX_FOOTPRINT_BYTES),
+        (None, MAX_FOOTPRINT_BYTES),
+    ],
 )
 def test_footprint_follows_the_weights_between_clamps(weight_bytes, footprint_bytes):
     assert probe_footprint_bytes(weight_bytes) == footprint_bytes
@@ -44,7 +58,9 @@ def test_a_footprint_of_any_size_is_probed(probe, footprint_bytes):
 
 
 def test_numpy_has_no_bfloat16_and_says_nothing():
-    assert NumpyCeilings().measure(settings(kinds=(ProbeKind.MATMUL,), matmul_dtype="bfloat16")) == ()
+    assert (
+        NumpyCeilings().measure(settings(kinds=(ProbeKind.MATMUL,), matmul_dtype="bfloat16")) == ()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -7,7 +7,13 @@ from importlib.resources import files
 import pytest
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.environments import LIBRARIES, find_environment, install_environment, managed_folder, python_variable
+from inferometer.measure.environments import (
+    LIBRARIES,
+    find_environment,
+    install_environment,
+    managed_folder,
+    python_variable,
+)
 
 LOCKS = files("inferometer.measure") / "locks"
 HASHED = ("core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray")
@@ -15,7 +21,10 @@ PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 
 
 def pins(name):
-    return {found[0].lower().replace("_", "-"): found[1] for found in PIN.findall((LOCKS / f"{name}.lock").read_text())}
+    return {
+        found[0].lower().replace("_", "-"): found[1]
+        for found in PIN.findall((LOCKS / f"{name}.lock").read_text())
+    }
 
 
 @pytest.fixture
@@ -37,7 +46,9 @@ def test_every_pin_has_a_hash(name):
 
 @pytest.mark.parametrize("name", [*HASHED, "torch"])
 def test_locks_name_no_place(name):
-    assert not re.search(r"https?:|file:|--(?:extra-)?index|--find-links|/", (LOCKS / f"{name}.lock").read_text())
+    assert not re.search(
+        r"https?:|file:|--(?:extra-)?index|--find-links|/", (LOCKS / f"{name}.lock").read_text()
+    )
 
 
 @pytest.mark.parametrize("names", [("core", "dev", "torch", "transformers"), ("core", "ray")])
@@ -45,13 +56,17 @@ def test_what_is_installed_together_agrees(names):
     seen = {}
     for name in names:
         for package, version in pins(name).items():
-            assert seen.setdefault(package, (version, name))[0] == version, f"{package}: {seen[package]} against {name}"
+            assert seen.setdefault(package, (version, name))[0] == version, (
+                f"{package}: {seen[package]} against {name}"
+            )
 
 
 def test_torch_comes_from_its_own_lock_only():
     assert pins("torch")["torch"] == "2.13.0"
     for name in HASHED:
-        assert not {"torch", "torchvision", "torchaudio", "torchcodec", "triton"} & set(pins(name)), name
+        assert not {"torch", "torchvision", "torchaudio", "torchcodec", "triton"} & set(
+            pins(name)
+        ), name
         assert not [package for package in pins(name) if package.startswith("nvidia-c")], name
 
 
@@ -128,8 +143,13 @@ def test_an_environment_is_made_from_the_locks_and_found(no_engines, monkeypatch
     made = install_environment("openvino", say=said.append)
     assert len(said) == 2
     assert find_environment("openvino") == made
-    code = "import importlib.metadata as m, msgspec, numpy, openvino_genai; print(m.version('openvino-genai'))"
-    answer = subprocess.run([str(made.python), "-c", code], capture_output=True, text=True, check=True)
+    code = (
+        "import importlib.metadata as m, msgspec, numpy, openvino_genai;"
+        " print(m.version('openvino-genai'))"
+    )
+    answer = subprocess.run(
+        [str(made.python), "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == pins("openvino")["openvino-genai"]
     install_environment("openvino", say=said.append)
     assert len(said) == 2, "what is complete is left alone"

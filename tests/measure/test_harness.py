@@ -13,7 +13,9 @@ from inferometer.records.types import ProbeKind
 from inferometer.spec.types import EngineSpec, SweepPoint
 
 POINT = SweepPoint(prompt_tokens=5, batch_size=2, gen_tokens=3)
-PROBES = ProbeSettings(kinds=(ProbeKind.READ,), footprint_bytes=2**24, matmul_dtype="float32", n_threads=1)
+PROBES = ProbeSettings(
+    kinds=(ProbeKind.READ,), footprint_bytes=2**24, matmul_dtype="float32", n_threads=1
+)
 TASK = Measure(point=POINT, n_warmup=2, n_reps=3, seed=0, vocab_size=1000, probes=PROBES)
 
 
@@ -24,23 +26,33 @@ def engine(tiny):
 
 def test_warmups_come_first_and_every_repetition_stands_between_two_probes(engine):
     results = list(run_point(engine, TASK, NumpyCeilings()))
-    kinds = "".join("P" if isinstance(result, Probed) else "w" if result.repetition.is_warmup else "R" for result in results)
+    kinds = "".join(
+        "P" if isinstance(result, Probed) else "w" if result.repetition.is_warmup else "R"
+        for result in results
+    )
     assert kinds == "wwPRPRPRP"
     repetitions = [result.repetition for result in results if not isinstance(result, Probed)]
     assert [repetition.index for repetition in repetitions] == [0, 1, 2, 3, 4]
     assert all(repetition.ended_ns > repetition.started_ns for repetition in repetitions)
-    assert all(repetition.reserved_bytes > 2**24 for repetition in repetitions), "a process with torch is larger than that"
+    assert all(repetition.reserved_bytes > 2**24 for repetition in repetitions), (
+        "a process with torch is larger than that"
+    )
 
 
 def test_a_later_visit_goes_on_with_the_count(engine):
-    task = Measure(point=POINT, n_warmup=1, n_reps=2, seed=0, vocab_size=1000, probes=None, first_repetition=5)
+    task = Measure(
+        point=POINT, n_warmup=1, n_reps=2, seed=0, vocab_size=1000, probes=None, first_repetition=5
+    )
     repetitions = [result.repetition for result in run_point(engine, task, NumpyCeilings())]
     assert [repetition.index for repetition in repetitions] == [5, 6, 7]
     assert [repetition.is_warmup for repetition in repetitions] == [True, False, False]
 
 
 def test_probes_can_be_left_out(engine):
-    assert not any(isinstance(result, Probed) for result in run_point(engine, replace_probes(None), NumpyCeilings()))
+    assert not any(
+        isinstance(result, Probed)
+        for result in run_point(engine, replace_probes(None), NumpyCeilings())
+    )
 
 
 def test_repetitions_get_different_prompts(engine):
@@ -49,7 +61,14 @@ def test_repetitions_get_different_prompts(engine):
 
 
 def replace_probes(probes):
-    return Measure(point=TASK.point, n_warmup=TASK.n_warmup, n_reps=TASK.n_reps, seed=0, vocab_size=1000, probes=probes)
+    return Measure(
+        point=TASK.point,
+        n_warmup=TASK.n_warmup,
+        n_reps=TASK.n_reps,
+        seed=0,
+        vocab_size=1000,
+        probes=probes,
+    )
 
 
 @pytest.mark.parametrize("output_ids", [((1, 2, 3),), ((1, 2, 3), (1, 2)), ((1, 2), (1, 2))])

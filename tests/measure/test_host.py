@@ -43,7 +43,8 @@ def test_every_caution_has_a_remedy(monkeypatch):
 
 
 def test_what_the_kernel_says_is_read(tmp_path, monkeypatch):
-    # This machine has no frequency governor and no hyperthreads: a copy of what other kernels write.
+    # This machine has no frequency governor and no hyperthreads: a copy of what other kernels
+    # write.
     for cpu in os.sched_getaffinity(0):
         topology = tmp_path / f"cpu{cpu}" / "topology"
         topology.mkdir(parents=True)

@@ -10,7 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found by /proc"
+)
 
 POOL = """
 import sys, threading
@@ -24,7 +26,10 @@ def work():
 if __name__ == "__main__":
     {start}
 """
-STARTS = {"main thread": "work()", "another thread": "it = threading.Thread(target=work); it.start(); it.join()"}
+STARTS = {
+    "main thread": "work()",
+    "another thread": "it = threading.Thread(target=work); it.start(); it.join()",
+}
 
 
 def started(code: str, script: Path) -> subprocess.Popen:
@@ -42,7 +47,11 @@ def waited_for(folder: Path, n_files: int, patience_s: float = 60.0) -> list[int
 
 
 def still_there(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+    return [
+        pid
+        for pid in pids
+        if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -52,7 +61,10 @@ def test_workers_end_with_their_parent(number, part, start, tmp_path):
     marker = tmp_path / "pids"
     marker.mkdir()
     folder = str(Path(__file__).parent / "executors")
-    parent = started(POOL.format(folder=folder, part=part, marker=str(marker), start=STARTS[start]), tmp_path / "parent.py")
+    parent = started(
+        POOL.format(folder=folder, part=part, marker=str(marker), start=STARTS[start]),
+        tmp_path / "parent.py",
+    )
     pids = waited_for(marker, 2)
     parent.send_signal(number)
     assert parent.wait(timeout=10) == -number
@@ -90,5 +102,13 @@ def test_a_group_ends_with_its_leaders_parent(tmp_path):
 
 
 def test_a_process_started_by_hand_holds_nothing():
-    code = "from inferometer.measure import lifeline; lifeline.hold(); lifeline.hold_in_pool(True); print('works')"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "works\n"
+    code = (
+        "from inferometer.measure import lifeline; lifeline.hold(); lifeline.hold_in_pool(True);"
+        " print('works')"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "works\n"
+    )

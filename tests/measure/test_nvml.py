@@ -42,7 +42,9 @@ class Library:
 
 
 def test_no_driver_is_absent(monkeypatch):
-    monkeypatch.setattr("importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setattr(
+        "importlib.import_module", lambda name: (_ for _ in ()).throw(ImportError(name))
+    )
     assert NvmlDevices.open(1) is None
 
 

@@ -2,7 +2,14 @@ import math
 from dataclasses import replace
 
 from inferometer.measure.engines.protocol import Ceiling, Repetition
-from inferometer.measure.points import MeasuredPoint, MeasuredRepetition, ProbedCeiling, ceiling_table, step_table, sweep_table
+from inferometer.measure.points import (
+    MeasuredPoint,
+    MeasuredRepetition,
+    ProbedCeiling,
+    ceiling_table,
+    step_table,
+    sweep_table,
+)
 from inferometer.measure.telemetry import Telemetry
 from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
 from inferometer.spec.types import SweepPoint, SweepVisit
@@ -26,7 +33,14 @@ VISIT = SweepVisit(number=7, point_index=7, first_repetition=0, n_warmup=2, n_re
 
 def measured(repetition=REPETITION, status=PointStatus.OK, **changes):
     done = (MeasuredRepetition(repetition=repetition, telemetry=Telemetry(cpu_fraction=0.5)),)
-    fields = {"visit": VISIT, "point": POINT, "status": status, "repetitions": done, "ceilings": (), "why": None} | changes
+    fields = {
+        "visit": VISIT,
+        "point": POINT,
+        "status": status,
+        "repetitions": done,
+        "ceilings": (),
+        "why": None,
+    } | changes
     return MeasuredPoint(**fields)
 
 
@@ -44,7 +58,12 @@ def test_a_repetition_is_a_row():
 
 def test_no_decode_is_absent_and_not_zero():
     table = sweep_table(
-        measured(REPETITION.__class__(**{name: getattr(REPETITION, name) for name in REPETITION.__slots__} | {"decode_step_ns": ()})),
+        measured(
+            REPETITION.__class__(
+                **{name: getattr(REPETITION, name) for name in REPETITION.__slots__}
+                | {"decode_step_ns": ()}
+            )
+        ),
         start_ns=0,
     )
     assert table.decode_ns.tolist() == [ABSENT]
@@ -61,7 +80,10 @@ def test_a_point_that_was_given_up_keeps_what_was_measured_and_says_how_it_ended
 
 def test_a_later_visit_goes_on_with_the_count():
     later = SweepVisit(number=27, point_index=7, first_repetition=4, n_warmup=1, n_reps=2)
-    table = sweep_table(measured(repetition=replace(REPETITION, index=4), visit=later, status=PointStatus.FAILED), start_ns=0)
+    table = sweep_table(
+        measured(repetition=replace(REPETITION, index=4), visit=later, status=PointStatus.FAILED),
+        start_ns=0,
+    )
     assert table.point_index.tolist() == [7, 7]
     assert table.repetition.tolist() == [4, 5]
     assert table.is_warmup.tolist() == [True, False]
@@ -72,14 +94,20 @@ def test_steps_say_what_they_contained():
     assert table.phase.tolist() == [Phase.PREFILL, Phase.DECODE, Phase.DECODE]
     assert table.start_ns.tolist() == [1_000, 1_500, 1_570]
     assert table.prefill_tokens.tolist() == [40, 0, 0]
-    # 4 prompts of 10: 4 * (1 + 2 + ... + 10); then each of 4 sequences attends to 11, then 12 tokens.
+    # 4 prompts of 10: 4 * (1 + 2 + ... + 10); then each of 4 sequences attends to 11, then 12
+    # tokens.
     assert table.prefill_context_product_tokens2.tolist() == [4 * 55, 0, 0]
     assert table.decode_context_tokens.tolist() == [0, 44, 48]
 
 
 def test_ceilings_keep_their_place():
-    ceiling = Ceiling(kind=ProbeKind.MATMUL, started_ns=50, dtype="bfloat16", footprint_bytes=9, value_per_s=2.0)
-    table = ceiling_table(measured(ceilings=(ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling),)), start_ns=20)
+    ceiling = Ceiling(
+        kind=ProbeKind.MATMUL, started_ns=50, dtype="bfloat16", footprint_bytes=9, value_per_s=2.0
+    )
+    table = ceiling_table(
+        measured(ceilings=(ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling),)),
+        start_ns=20,
+    )
     assert table.point_index.tolist() == [-1]
     assert table.started_ns.tolist() == [30]
     assert table.dtype.tolist() == ["bfloat16"]

@@ -5,7 +5,12 @@ import sys
 import numpy as np
 import psutil
 
-from inferometer.measure.resident import available_bytes, peak_resident_bytes, reset_peak_resident, resident_bytes
+from inferometer.measure.resident import (
+    available_bytes,
+    peak_resident_bytes,
+    reset_peak_resident,
+    resident_bytes,
+)
 
 MIB = 2**20
 
@@ -28,8 +33,12 @@ def test_peak_remembers_what_was_given_back():
 
 def test_children_count():
     before = peak_resident_bytes()
-    script = "import sys; b = bytearray(b'x') * (80 * 2**20); print('up', flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    script = (
+        "import sys; b = bytearray(b'x') * (80 * 2**20); print('up', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         with_child = peak_resident_bytes()

@@ -18,7 +18,9 @@ from inferometer.records.server_series import counter_series, server_record
 from inferometer.records.server_summaries import summarise_server
 
 QUICK_S = 0.02
-PAGE = 'vllm:generation_tokens_total{{engine="0"}} {n}\nvllm:num_requests_running 3\npython_info 1\n'
+PAGE = (
+    'vllm:generation_tokens_total{{engine="0"}} {n}\nvllm:num_requests_running 3\npython_info 1\n'
+)
 
 
 class Server(ThreadingHTTPServer):
@@ -52,11 +54,18 @@ class Handler(BaseHTTPRequestHandler):
         self.server.accepted.append(self.headers["Accept"])
         self.server.paths.append(self.path)
         self.server.heads.append(self.headers)
-        answer = self.server.answers.get(self.server.n_asked, self.server.answers.get("always", PAGE.format(n=self.server.n_asked)))
+        answer = self.server.answers.get(
+            self.server.n_asked,
+            self.server.answers.get("always", PAGE.format(n=self.server.n_asked)),
+        )
         if callable(answer):
             answer(self)
             return
-        status, body = (answer, b"") if isinstance(answer, int) else (200, answer if isinstance(answer, bytes) else answer.encode())
+        status, body = (
+            (answer, b"")
+            if isinstance(answer, int)
+            else (200, answer if isinstance(answer, bytes) else answer.encode())
+        )
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -106,7 +115,10 @@ def test_metrics_over_tls_are_verified_unless_it_was_said_not_to(server, certifi
 
 
 def test_what_is_shown_of_a_metrics_url_has_no_secret():
-    with pytest.raises(MeasureError) as refused, scraping("http://me:hush@127.0.0.1:9/metrics?token=hush", started_ns=0):
+    with (
+        pytest.raises(MeasureError) as refused,
+        scraping("http://me:hush@127.0.0.1:9/metrics?token=hush", started_ns=0),
+    ):
         pass
     assert "hush" not in str(refused.value)
     assert "http://…@127.0.0.1:9/metrics?…" in str(refused.value)
@@ -115,7 +127,12 @@ def test_what_is_shown_of_a_metrics_url_has_no_secret():
 @contextmanager
 def scraped(server, n_wanted, limits=None, every_s=QUICK_S):
     """A scraper that has asked ``n_wanted`` times."""
-    with scraping(server.url, started_ns=time.monotonic_ns(), every_s=every_s, limits=limits or ScrapeLimits(timeout_s=1.0)) as scraper:
+    with scraping(
+        server.url,
+        started_ns=time.monotonic_ns(),
+        every_s=every_s,
+        limits=limits or ScrapeLimits(timeout_s=1.0),
+    ) as scraper:
         until_s = time.monotonic() + 20
         while server.n_asked < n_wanted and time.monotonic() < until_s:
             threading.Event().wait(0.005)
@@ -148,11 +165,19 @@ def test_known_families_and_changes_only_unless_asked(server):
 
 def test_a_server_without_metrics_is_an_error(server):
     server.answers["always"] = 404
-    with pytest.raises(MeasureError, match="cannot be read: HTTP 404") as caught, scraped(server, 1):
+    with (
+        pytest.raises(MeasureError, match="cannot be read: HTTP 404") as caught,
+        scraped(server, 1),
+    ):
         pass
     assert "--enable-metrics" in caught.value.try_
     server.answers["always"] = "go_threads 5\n"
-    with pytest.raises(MeasureError, match="none of the page's 1 samples is of a known model server"), scraped(server, 1):
+    with (
+        pytest.raises(
+            MeasureError, match="none of the page's 1 samples is of a known model server"
+        ),
+        scraped(server, 1),
+    ):
         pass
     server.answers["always"] = "<html>"
     with pytest.raises(MeasureError, match="line 1 is no sample"), scraped(server, 1):
@@ -162,7 +187,10 @@ def test_a_server_without_metrics_is_an_error(server):
 def test_nobody_there_is_an_error():
     with pytest.raises(MeasureError, match="refused"), scraping("http://127.0.0.1:9", started_ns=0):
         pass
-    with pytest.raises(MeasureError, match="no address of a server"), scraping("localhost:8000", started_ns=0):
+    with (
+        pytest.raises(MeasureError, match="no address of a server"),
+        scraping("localhost:8000", started_ns=0),
+    ):
         pass
 
 
@@ -172,7 +200,9 @@ def test_failures_on_the_way_are_recorded_and_got_over(server):
         pass
     summary = summarise_server(scraper.table())
     assert summary.n_failed_scrapes == 3
-    assert scraper.problems == ("HTTP 503",), "a broken page is an answer; that it is broken shows when it is read"
+    assert scraper.problems == ("HTTP 503",), (
+        "a broken page is an answer; that it is broken shows when it is read"
+    )
     assert summary.output_tokens == server.n_asked - 1
 
 
@@ -183,7 +213,9 @@ def test_a_connection_that_the_server_closed_is_opened_anew(server):
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body)
-        handler.close_connection = True  # without saying so, as servers do after their keep-alive timeout
+        handler.close_connection = (
+            True  # without saying so, as servers do after their keep-alive timeout
+        )
 
     server.answers[2] = last_of_its_connection
     with scraped(server, 5) as scraper:
@@ -230,12 +262,16 @@ def test_too_many_pages_are_thinned_and_growth_is_kept(server):
 
 def test_too_many_bytes_are_thinned(server):
     noise = np.random.default_rng(1).integers(0, 2**62, 3000)
-    server.answers["always"] = PAGE.format(n=1) + "".join(f"python_x{i} {n}\n" for i, n in enumerate(noise))
+    server.answers["always"] = PAGE.format(n=1) + "".join(
+        f"python_x{i} {n}\n" for i, n in enumerate(noise)
+    )
     with scraped(server, 11, ScrapeLimits(max_stored_bytes=240_000)) as scraper:
         assert sum(len(one.page) for one in scraper._scrapes) <= 240_000
         assert len(scraper._scrapes) < 11
 
 
-@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/", "http://h:1/metrics"])
+@pytest.mark.parametrize(
+    "url", ["http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/", "http://h:1/metrics"]
+)
 def test_where_the_metrics_are(url):
     assert metrics_url(url) == "http://h:1/metrics"

@@ -36,9 +36,17 @@ def prompt_of(n_tokens: int, seed: int) -> list[int]:
 def stream(url: str, prompt: list[int], output_tokens: int) -> tuple[int, int, int]:
     """When it was sent, when the first token came, when the last."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True, "stream": True}
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
     sent_ns, arrived_ns = time.monotonic_ns(), []
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    connection.request(
+        "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+    )
     response = connection.getresponse()
     while line := response.readline():
         if line.startswith(b"data: {"):
@@ -48,7 +56,9 @@ def stream(url: str, prompt: list[int], output_tokens: int) -> tuple[int, int, i
 
 
 def requests_of(times_ns, started_ns):
-    sent, first, last = (np.array(column, np.int64) - started_ns for column in zip(*times_ns, strict=True))
+    sent, first, last = (
+        np.array(column, np.int64) - started_ns for column in zip(*times_ns, strict=True)
+    )
     n = len(sent)
     zeros = np.zeros(n, np.int32)
     return RequestTable(
@@ -66,8 +76,16 @@ def test_counts_and_means_are_those_of_what_was_sent(url):
         time.sleep(0.3)
     server = summarise_server(scraper.table())
     n_output = sum(n for _, n in asked)
-    assert (server.kind, server.n_finished, server.n_restarts, server.n_failed_scrapes) == ("vllm", 12, 0, 0)
-    assert (server.prompt_tokens, server.output_tokens) == (sum(len(prompt) for prompt, _ in asked), n_output)
+    assert (server.kind, server.n_finished, server.n_restarts, server.n_failed_scrapes) == (
+        "vllm",
+        12,
+        0,
+        0,
+    )
+    assert (server.prompt_tokens, server.output_tokens) == (
+        sum(len(prompt) for prompt, _ in asked),
+        n_output,
+    )
     assert {one.name: one.n for one in server.times} == {
         "ttft": 12, "itl": n_output - 12, "tpot": 12, "e2e": 12, "queue": 12, "prefill": 12, "decode": 12, "inference": 12
     }  # fmt: skip
@@ -91,11 +109,16 @@ def test_counts_and_means_are_those_of_what_was_sent(url):
 
 def test_what_is_going_on_is_seen_as_it_goes_on(url):
     """24 requests for 8 seats: some wait, never more than 8 run, the cache fills and empties."""
-    with scraping(url, started_ns=time.monotonic_ns(), every_s=0.02) as scraper, ThreadPoolExecutor(24) as pool:
+    with (
+        scraping(url, started_ns=time.monotonic_ns(), every_s=0.02) as scraper,
+        ThreadPoolExecutor(24) as pool,
+    ):
         list(pool.map(lambda i: complete(url, prompt_of(300, seed=100 + i), 180), range(24)))
     table = scraper.table()
     server, record = summarise_server(table), server_record(table)
-    assert 4 < server.running.highest <= 8, "whether a scrape sees all 8 at once is luck where steps are short"
+    assert 4 < server.running.highest <= 8, (
+        "whether a scrape sees all 8 at once is luck where steps are short"
+    )
     assert 1 <= server.waiting.highest <= 16
     assert server.time("queue").mean_s > 0.1 * server.time("e2e").mean_s
     used = gauge_series(record, "kv_usage")

@@ -13,8 +13,9 @@ import pytest
 
 from inferometer.errors import EngineError, MeasureError, RecordError, SpecError
 from inferometer.measure.engines.settings import WorkerSettings
-from inferometer.measure.sweep import Progress, run_sweep
-from inferometer.records.store import read_run
+from inferometer.measure.sweep import run_sweep
+from inferometer.measure.time_left import Progress
+from inferometer.records.reading import read_run
 from inferometer.records.types import ABSENT, Phase, PointStatus, ProbeKind
 from inferometer.spec.types import EngineSpec, SweepPlan, SweepPoint
 
@@ -27,18 +28,28 @@ def plan_of(*points: SweepPoint, **engine: object) -> SweepPlan:
 
 
 def grid(*, prompts=(8, 16), batches=(1, 3), gen_tokens=4) -> tuple[SweepPoint, ...]:
-    return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt in prompts for batch in batches)
+    return tuple(
+        SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens)
+        for prompt in prompts
+        for batch in batches
+    )
 
 
 def check_complete(run, plan: SweepPlan) -> None:
     """Every repetition of every point is there, once."""
     n_runs = plan.n_warmup + plan.n_reps
     pairs = list(zip(run.sweep.point_index.tolist(), run.sweep.repetition.tolist(), strict=True))
-    assert sorted(pairs) == [(index, repetition) for index in range(len(plan.points)) for repetition in range(n_runs)]
+    assert sorted(pairs) == [
+        (index, repetition) for index in range(len(plan.points)) for repetition in range(n_runs)
+    ]
     assert run.manifest.is_complete
 
 
-PLAN = plan_of(SweepPoint(prompt_tokens=8, batch_size=1, gen_tokens=4), SweepPoint(prompt_tokens=16, batch_size=3, gen_tokens=4), HUGE)
+PLAN = plan_of(
+    SweepPoint(prompt_tokens=8, batch_size=1, gen_tokens=4),
+    SweepPoint(prompt_tokens=16, batch_size=3, gen_tokens=4),
+    HUGE,
+)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +97,10 @@ def test_every_repetition_and_step_is_recorded_and_want_of_memory_too(finished):
 def test_ceilings_stand_between_repetitions_and_at_both_ends(finished):
     run = read_run(finished[0])
     is_read = run.ceilings.kind == ProbeKind.READ
-    assert [int((is_read & (run.ceilings.point_index == index)).sum()) for index in range(2)] == [3, 3]
+    assert [int((is_read & (run.ceilings.point_index == index)).sum()) for index in range(2)] == [
+        3,
+        3,
+    ]
     assert int((run.ceilings.kind == ProbeKind.COPY).sum()) == 2
 
 
@@ -116,7 +130,7 @@ def test_rounds_go_forth_and_back_are_gone_on_with_and_leave_out_what_does_not_f
     plan = replace(plan_of(*grid(prompts=(8,)), HUGE), n_rounds=2)
 
     def interrupt_in_the_second_round(progress: Progress) -> None:
-        if progress.n_done == 4:
+        if progress.n_done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(MeasureError, match="3 of 6 visits"):
@@ -124,7 +138,16 @@ def test_rounds_go_forth_and_back_are_gone_on_with_and_leave_out_what_does_not_f
     run = run_sweep(plan, tiny, tmp_path, lambda _: None)
     assert run.manifest.is_complete
     fits = run.sweep.status == PointStatus.OK
-    assert run.sweep.point_index[fits].tolist() == [0, 0, 1, 1, 1, 1, 0, 0], "the second round runs backwards"
+    assert run.sweep.point_index[fits].tolist() == [
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+        0,
+        0,
+    ], "the second round runs backwards"
     assert run.sweep.repetition[fits].tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
     assert run.sweep.is_warmup[fits].tolist() == [True, False] * 4
     assert (run.sweep.status == PointStatus.OUT_OF_MEMORY).any()
@@ -164,8 +187,13 @@ def test_a_crash_is_tried_again_then_recorded_and_the_sweep_goes_on(tiny, tmp_pa
 
     gpt2 = replace(find_model("gpt2"), n_layers=2)
     model = ModelReference(kind="spec", location=None, spec=gpt2)
-    fits, crashes = SweepPoint(prompt_tokens=8, batch_size=1, gen_tokens=2), SweepPoint(prompt_tokens=1100, batch_size=1, gen_tokens=2)
-    run = run_sweep(plan_of(fits, crashes, replace(fits, batch_size=2)), model, tmp_path / "run", lambda _: None)
+    fits, crashes = (
+        SweepPoint(prompt_tokens=8, batch_size=1, gen_tokens=2),
+        SweepPoint(prompt_tokens=1100, batch_size=1, gen_tokens=2),
+    )
+    run = run_sweep(
+        plan_of(fits, crashes, replace(fits, batch_size=2)), model, tmp_path / "run", lambda _: None
+    )
     assert run.sweep.status[run.sweep.point_index == 1].tolist() == [PointStatus.FAILED]
     assert (run.sweep.status[run.sweep.point_index != 1] == PointStatus.OK).all()
     assert "POINT_FAILED" in {caution.code for caution in run.manifest.cautions}
@@ -186,8 +214,14 @@ run_sweep(plan, model, pathlib.Path(sys.argv[3]), lambda progress: print(progres
 @pytest.mark.slow
 def test_kill_in_the_middle_loses_nothing_and_measures_nothing_twice(smollm2, tmp_path):
     plan = plan_of(*grid(prompts=(16, 32), batches=(1, 2, 4)), load_format="auto", n_threads=2)
-    arguments = [msgspec.json.encode(plan).decode(), msgspec.json.encode(smollm2).decode(), str(tmp_path / "run")]
-    with subprocess.Popen([sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, start_new_session=True) as process:
+    arguments = [
+        msgspec.json.encode(plan).decode(),
+        msgspec.json.encode(smollm2).decode(),
+        str(tmp_path / "run"),
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *arguments], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if int(line) == 3:
@@ -203,7 +237,9 @@ def test_kill_in_the_middle_loses_nothing_and_measures_nothing_twice(smollm2, tm
     check_complete(run, plan)
     for row in zip(*run.sweep, strict=True):
         if (row[0], row[1]) in before:
-            np.testing.assert_array_equal(np.asarray(row, dtype=float), np.asarray(before[row[0], row[1]], dtype=float))
+            np.testing.assert_array_equal(
+                np.asarray(row, dtype=float), np.asarray(before[row[0], row[1]], dtype=float)
+            )
     assert (np.diff(np.sort(run.sweep.started_ns)) > 0).all()
 
 
@@ -223,13 +259,25 @@ def test_no_bandwidth_above_the_ceilings_that_bracket_it(smollm2, tmp_path, dtyp
     is_read = run.ceilings.kind == ProbeKind.READ
     mbus = []
     for index, repetition, is_warmup, step_ns in zip(
-        run.sweep.point_index, run.sweep.repetition, run.sweep.is_warmup, run.sweep.decode_ns / run.sweep.n_decode_steps, strict=True
+        run.sweep.point_index,
+        run.sweep.repetition,
+        run.sweep.is_warmup,
+        run.sweep.decode_ns / run.sweep.n_decode_steps,
+        strict=True,
     ):
         if is_warmup:
             continue
-        around = is_read & (run.ceilings.point_index == index) & np.isin(run.ceilings.repetition, (repetition, repetition + 1))
+        around = (
+            is_read
+            & (run.ceilings.point_index == index)
+            & np.isin(run.ceilings.repetition, (repetition, repetition + 1))
+        )
         assert around.sum() == 2
-        mbus.append(run.manifest.engine.weight_bytes / (step_ns / 1e9) / run.ceilings.value_per_s[around].max())
+        mbus.append(
+            run.manifest.engine.weight_bytes
+            / (step_ns / 1e9)
+            / run.ceilings.value_per_s[around].max()
+        )
     assert 0.02 < max(mbus) < 1, mbus
 
 
@@ -237,6 +285,8 @@ def test_no_bandwidth_above_the_ceilings_that_bracket_it(smollm2, tmp_path, dtyp
 def test_an_address_space_limit_is_a_recorded_point(tiny, tmp_path):
     fits, does_not = grid()[0], SweepPoint(prompt_tokens=256, batch_size=40_000, gen_tokens=2)
     plan = plan_of(fits, does_not, replace(fits, batch_size=2))
-    run = run_sweep(plan, tiny, tmp_path, lambda _: None, settings=WorkerSettings(memory_limit_bytes=6 * 2**30))
+    run = run_sweep(
+        plan, tiny, tmp_path, lambda _: None, settings=WorkerSettings(memory_limit_bytes=6 * 2**30)
+    )
     assert run.sweep.status[run.sweep.point_index == 1][-1] == PointStatus.OUT_OF_MEMORY
     assert (run.sweep.status[run.sweep.point_index != 1] == PointStatus.OK).all()

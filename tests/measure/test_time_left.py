@@ -13,7 +13,9 @@ LARGE = SweepPoint(prompt_tokens=512, batch_size=8, gen_tokens=64)
 
 
 def visit_to(index: int, n_reps: int = 2) -> SweepVisit:
-    return SweepVisit(number=index, point_index=index, first_repetition=0, n_warmup=1, n_reps=n_reps)
+    return SweepVisit(
+        number=index, point_index=index, first_repetition=0, n_warmup=1, n_reps=n_reps
+    )
 
 
 def test_nothing_measured_is_absent():

@@ -1,4 +1,6 @@
-"""A real vLLM server on loopback, with a tiny random model: from the engine's own environment, bounded in time, ended by its starter.
+"""A real vLLM server on loopback, with a tiny random model.
+
+From the engine's own environment, bounded in time, ended by its starter.
 
 Its tokens are bytes, or words of the test's.
 """
@@ -48,25 +50,62 @@ TEMPLATE = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 
 
 def write_model(folder: Path, words: Sequence[str] = ()) -> None:
-    """A configuration and a tokenizer of one token per word, or per byte where there are no words; vLLM draws the weights."""
+    """A configuration and a tokenizer of one token per word, or per byte where there are no words.
+
+    VLLM draws the weights.
+    """
     parts = word_tokenizer(words) if words else byte_tokenizer()
-    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None, **parts}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": words[1] if words else END, "model_max_length": 1024}
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "normalizer": None,
+        "post_processor": None,
+        **parts,
+    }
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": words[1] if words else END,
+        "model_max_length": 1024,
+    }
     settings |= {"chat_template": TEMPLATE} | ({"unk_token": words[0]} if words else {})
     config = CONFIG | {"vocab_size": len(parts["model"]["vocab"])}
-    for name, content in (("config", config), ("tokenizer", tokenizer), ("tokenizer_config", settings)):
+    for name, content in (
+        ("config", config),
+        ("tokenizer", tokenizer),
+        ("tokenizer_config", settings),
+    ):
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
 def byte_tokenizer() -> dict:
     """Ids 1 to 256 are bytes, 0 is the end, the last two are about a thought."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    letters = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    letters = [chr(byte) for byte in printable] + [
+        chr(256 + i) for i in range(256 - len(printable))
+    ]
     vocabulary = {word: i for i, word in enumerate([END, *letters, *THOUGHT])}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
     return {
-        "added_tokens": [{"id": vocabulary[word], "content": word, **flags} for word in (END, *THOUGHT)],
+        "added_tokens": [
+            {"id": vocabulary[word], "content": word, **flags} for word in (END, *THOUGHT)
+        ],
         "pre_tokenizer": byte_level,
         "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
@@ -75,8 +114,17 @@ def byte_tokenizer() -> dict:
 
 def word_tokenizer(words: Sequence[str]) -> dict:
     """The first stands for what is no word, the second is the end."""
-    model = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": words[0]}
-    return {"added_tokens": [], "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": None, "model": model}
+    model = {
+        "type": "WordLevel",
+        "vocab": {word: i for i, word in enumerate(words)},
+        "unk_token": words[0],
+    }
+    return {
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "decoder": None,
+        "model": model,
+    }
 
 
 def vllm_python() -> str:
@@ -90,12 +138,33 @@ def vllm_python() -> str:
 
 @contextmanager
 def vllm_server(folder: Path, *further: str, words: Sequence[str] = ()) -> Generator[str]:
-    """The address of a server that is up; ``folder`` is where its model, of these ``words`` or of bytes, and its log are written."""
+    """The address of a server that is up.
+
+    ``folder`` is where its model, of these ``words`` or of bytes, and its log are written.
+    """
     write_model(folder, words)
     port = _free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [vllm_python(), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", MODEL]
-    command += ["--load-format", "dummy", "--dtype", "float32", "--max-model-len", "1024", "--enforce-eager", "--max-num-seqs", "8"]
+    command = [
+        vllm_python(),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        str(folder),
+        "--served-model-name",
+        MODEL,
+    ]
+    command += [
+        "--load-format",
+        "dummy",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "1024",
+        "--enforce-eager",
+        "--max-num-seqs",
+        "8",
+    ]
     command += ["--host", "127.0.0.1", "--port", str(port), *further]
     settings = {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -123,9 +192,17 @@ def vllm_server(folder: Path, *further: str, words: Sequence[str] = ()) -> Gener
 
 def complete(url: str, prompt: list[int], output_tokens: int) -> dict:
     """One whole answer of exactly so many tokens."""
-    body = {"model": MODEL, "prompt": prompt, "max_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0}
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": output_tokens,
+        "ignore_eos": True,
+        "temperature": 0.0,
+    }
     with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)) as connection:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         return json.load(connection.getresponse())
 
 
@@ -143,7 +220,10 @@ def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
     until_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < until_s:
         if process.poll() is not None:
-            pytest.fail(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')[-3000:]}")
+            pytest.fail(
+                "the server ended with"
+                f" {process.returncode}:\n{log.read_text(errors='replace')[-3000:]}"
+            )
         try:
             with closing(http.client.HTTPConnection(urlsplit(url).netloc, timeout=2)) as connection:
                 connection.request("GET", "/health")
@@ -152,7 +232,10 @@ def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
         except (OSError, http.client.HTTPException):
             pass
         time.sleep(0.5)
-    pytest.fail(f"the server was not up after {START_TIMEOUT_S} s:\n{log.read_text(errors='replace')[-3000:]}")
+    pytest.fail(
+        f"the server was not up after {START_TIMEOUT_S}"
+        f" s:\n{log.read_text(errors='replace')[-3000:]}"
+    )
 
 
 def _free_port() -> int:

@@ -1,7 +1,8 @@
 """How often do published measurements lie inside the interval that the datasheets' answer claims?
 
-Single rows with their source stand here; the long table of LLM-Inference-Bench (arXiv 2411.00136) is read where it is at hand.
-The efficiencies of ``scenario.LIKELY`` were taken from the first two tables, so these say nothing new; the third is held out.
+Single rows with their source stand here; the long table of LLM-Inference-Bench (arXiv 2411.00136)
+is read where it is at hand. The efficiencies of ``scenario.LIKELY`` were taken from the first two
+tables, so these say nothing new; the third is held out.
 """
 
 import csv
@@ -16,11 +17,20 @@ from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases
 from inferometer.spec.catalog import find_hardware, find_model, known_model
 from inferometer.spec.types import EngineSpec
 
-BENCH = Path(__file__).parents[3] / "shared" / "data" / "argonne-llm-inference-bench" / "throughput.csv"
+BENCH = (
+    Path(__file__).parents[3] / "shared" / "data" / "argonne-llm-inference-bench" / "throughput.csv"
+)
 
 
-def scenario(model, device, *, batch_size=1, prompt_tokens=512, output_tokens=64, n_tensor=1, **fields):
-    engine = EngineSpec(engine="vllm", dtype="float16", tensor_parallel_size=n_tensor, quantization=fields.pop("quantization", None))
+def scenario(
+    model, device, *, batch_size=1, prompt_tokens=512, output_tokens=64, n_tensor=1, **fields
+):
+    engine = EngineSpec(
+        engine="vllm",
+        dtype="float16",
+        tensor_parallel_size=n_tensor,
+        quantization=fields.pop("quantization", None),
+    )
     return Scenario(
         model=find_model(model),
         engine=engine,
@@ -34,7 +44,13 @@ def scenario(model, device, *, batch_size=1, prompt_tokens=512, output_tokens=64
 
 @pytest.mark.parametrize(
     ("model", "n_tensor", "measured_s"),
-    [("mpt-7b", 1, 46e-3), ("mpt-7b", 2, 34e-3), ("mpt-7b", 4, 26e-3), ("llama-2-70b", 4, 154e-3), ("llama-2-70b", 8, 114e-3)],
+    [
+        ("mpt-7b", 1, 46e-3),
+        ("mpt-7b", 2, 34e-3),
+        ("mpt-7b", 4, 26e-3),
+        ("llama-2-70b", 4, 154e-3),
+        ("llama-2-70b", 8, 114e-3),
+    ],
 )
 def test_first_token_on_a100_40gb(model, n_tensor, measured_s):
     """Databricks, LLM Inference Performance Engineering: Best Practices (2023), one request of 512 tokens."""
@@ -58,7 +74,14 @@ def test_first_token_on_a100_40gb(model, n_tensor, measured_s):
 )
 def test_decode_on_a100_80gb(model, quantization, n_tensor, tokens_per_s, within_fraction):
     """pytorch-labs/gpt-fast@6ecad9b README: batch 1, 200 tokens, torch.compile."""
-    asked = scenario(model, "a100_80gb_sxm", prompt_tokens=5, output_tokens=200, n_tensor=n_tensor, quantization=quantization)
+    asked = scenario(
+        model,
+        "a100_80gb_sxm",
+        prompt_tokens=5,
+        output_tokens=200,
+        n_tensor=n_tensor,
+        quantization=quantization,
+    )
     speed = predict_scenario(asked).speeds.tokens_per_s_per_user
     assert speed.low <= tokens_per_s <= speed.high
     assert abs(speed.value / tokens_per_s - 1) < within_fraction
@@ -79,9 +102,16 @@ def test_decode_on_a100_80gb(model, quantization, n_tensor, tokens_per_s, within
 def test_eager_sweep_on_a_laptop(prompt_tokens, batch_size, prefill_s, decode_s):
     """wadkars-lgtm/llm-inference-latency-sensitivity-analysis@c204afc: Qwen2.5-3B-Instruct, RTX 5070 Ti laptop, eager.
 
-    Datasheets do not know launch overhead: with the 26 ms of the smallest step as such, decode lies inside; without, it does not.
+    Datasheets do not know launch overhead: with the 26 ms of the smallest step as such, decode lies
+    inside; without, it does not.
     """
-    plain = scenario("qwen2.5-3b", "rtx_5070ti_laptop", prompt_tokens=prompt_tokens, batch_size=batch_size, output_tokens=32)
+    plain = scenario(
+        "qwen2.5-3b",
+        "rtx_5070ti_laptop",
+        prompt_tokens=prompt_tokens,
+        batch_size=batch_size,
+        output_tokens=32,
+    )
     ttft_s = predict_scenario(plain).speeds.ttft_s
     assert ttft_s.low <= prefill_s <= ttft_s.high
     told = scenario(
@@ -97,10 +127,17 @@ def test_eager_sweep_on_a_laptop(prompt_tokens, batch_size, prefill_s, decode_s)
 
 
 def published_rows(hardware, framework):
-    devices = {"Nvidia A100 GPU": "a100_40gb_sxm", "Nvidia H100 GPU": "h100_sxm", "Nvidia GH200 GPU": "h200_sxm"}
+    devices = {
+        "Nvidia A100 GPU": "a100_40gb_sxm",
+        "Nvidia H100 GPU": "h100_sxm",
+        "Nvidia GH200 GPU": "h200_sxm",
+    }
     with BENCH.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["use_for_validation"] != "True" or (row["hardware"], row["framework"]) != (hardware, framework):
+            if row["use_for_validation"] != "True" or (row["hardware"], row["framework"]) != (
+                hardware,
+                framework,
+            ):
                 continue
             model = known_model(row["model"].replace("Meta-Llama-3-", "Llama-3.1-"))
             if model is None:
@@ -125,7 +162,11 @@ def published_rows(hardware, framework):
 @pytest.mark.parametrize(
     ("hardware", "framework", "least_fraction"),
     [
-        ("Nvidia A100 GPU", "TensorRT-LLM", 0.85),  # some rows are faster than an A100-40GB can be: the table does not say which A100
+        (
+            "Nvidia A100 GPU",
+            "TensorRT-LLM",
+            0.85,
+        ),  # some rows are faster than an A100-40GB can be: the table does not say which A100
         ("Nvidia A100 GPU", "vLLM", 0.95),
         ("Nvidia H100 GPU", "TensorRT-LLM", 0.95),
         ("Nvidia H100 GPU", "vLLM", 0.7),
@@ -138,7 +179,11 @@ def test_share_of_a_held_out_table_inside_the_interval(hardware, framework, leas
     for asked, measured_s in published_rows(hardware, framework):
         low_s, likely_s, high_s = (
             phases.ttft_s + (asked.output_tokens - 1) * phases.tpot_s
-            for phases in (phases_at(asked, BEST), phases_at(asked, LIKELY), phases_at(asked, WORST))
+            for phases in (
+                phases_at(asked, BEST),
+                phases_at(asked, LIKELY),
+                phases_at(asked, WORST),
+            )
         )
         inside.append(low_s <= measured_s <= high_s)
         ratios.append(measured_s / likely_s)

@@ -48,9 +48,13 @@ def test_full_layers_of_each_pattern():
 
 def test_windows_stop_growing():
     model = find_model("mistral-7b-v0.1")
-    assert kv_bytes(model, "bfloat16", context_tokens=10_000) == kv_bytes(model, "bfloat16", context_tokens=4096)
+    assert kv_bytes(model, "bfloat16", context_tokens=10_000) == kv_bytes(
+        model, "bfloat16", context_tokens=4096
+    )
     gemma = find_model("gemma-3-1b")  # 26 layers, 4 of them full, window 512
-    assert kv_bytes(gemma, "bfloat16", context_tokens=2000) == (4 * 2000 + 22 * 512) * 2 * 1 * 256 * 2
+    assert (
+        kv_bytes(gemma, "bfloat16", context_tokens=2000) == (4 * 2000 + 22 * 512) * 2 * 1 * 256 * 2
+    )
 
 
 def count_pairs(model, *, new_tokens, cached_tokens):
@@ -70,8 +74,12 @@ def count_pairs(model, *, new_tokens, cached_tokens):
 )
 def test_prefill_pairs_equal_a_count_of_every_pair(name, new_tokens, cached_tokens, batch_size):
     model = find_model(name)
-    shape = prefill_shape(batch_size=batch_size, prompt_tokens=new_tokens + cached_tokens, cached_tokens=cached_tokens)
-    assert prefill_pairs(model, shape) == pytest.approx(batch_size * count_pairs(model, new_tokens=new_tokens, cached_tokens=cached_tokens))
+    shape = prefill_shape(
+        batch_size=batch_size, prompt_tokens=new_tokens + cached_tokens, cached_tokens=cached_tokens
+    )
+    assert prefill_pairs(model, shape) == pytest.approx(
+        batch_size * count_pairs(model, new_tokens=new_tokens, cached_tokens=cached_tokens)
+    )
     assert mean_cached_tokens(shape) == pytest.approx(cached_tokens, abs=1e-6)
 
 

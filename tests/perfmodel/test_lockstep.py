@@ -42,14 +42,19 @@ def test_a_large_batch_takes_little_more_than_half():
     model = model_of("qwen3-30b-a3b")
     free_link = replace(model, parameters=tuple(_without_link(entry) for entry in model.parameters))
     alone_s = step_duration_s(arrays_of(free_link), 0, 256, 0, 0, 256 * 2000, 256)
-    half_s = group_step_duration_s(lockstep_arrays(free_link, n_replicas=2), 0, 128, 0, 0, 128 * 2000, 128, 256)
+    half_s = group_step_duration_s(
+        lockstep_arrays(free_link, n_replicas=2), 0, 128, 0, 0, 128 * 2000, 128, 256
+    )
     assert 0.5 < half_s / alone_s < 0.6
 
 
 def test_a_replica_waits_for_the_experts_of_all():
     """The same requests of its own take the longer the more rows the others bring, and less than if those were its own."""
     pair = lockstep_arrays(model_of("qwen3-30b-a3b"), n_replicas=2)
-    shared_s = [group_step_duration_s(pair, 0, 16, 0, 0, 16 * 2000, 16, 16 + others) for others in (0, 16, 2048)]
+    shared_s = [
+        group_step_duration_s(pair, 0, 16, 0, 0, 16 * 2000, 16, 16 + others)
+        for others in (0, 16, 2048)
+    ]
     assert shared_s[0] == step_duration_s(pair, 0, 16, 0, 0, 16 * 2000, 16)
     assert shared_s[0] < shared_s[1] < shared_s[2]
     assert shared_s[1] < step_duration_s(pair, 0, 32, 0, 0, 32 * 2000, 32)
@@ -65,5 +70,7 @@ def test_what_need_not_wait():
     with pytest.raises(SpecError, match="mixture of experts"):
         lockstep_arrays(model_of("llama-3.1-8b"), n_replicas=2)
     with pytest.raises(SpecError, match="each replica on one device"):
-        lockstep_arrays(replace(split, engine=replace(ENGINE, tensor_parallel_size=2)), n_replicas=2)
+        lockstep_arrays(
+            replace(split, engine=replace(ENGINE, tensor_parallel_size=2)), n_replicas=2
+        )
     assert np.isfinite(lockstep_arrays(model_of("qwen3-30b-a3b"), n_replicas=4).read_s).all()

@@ -7,7 +7,12 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.memory import MemoryQuestion, largest_batch_size, logits_trap, memory_budget
+from inferometer.perfmodel.memory import (
+    MemoryQuestion,
+    largest_batch_size,
+    logits_trap,
+    memory_budget,
+)
 from inferometer.perfmodel.weights import weight_bytes
 from inferometer.spec.catalog import find_hardware, find_model, load_models
 from inferometer.spec.types import EngineSpec
@@ -32,11 +37,21 @@ def test_budget_by_hand():
     assert budget.kv_bytes == 8 * 1024 * 131_072
     assert budget.activation_bytes == 2048 * (2 * 4096 + 4096 + 2 * 14336) * 2
     assert budget.logits_bytes == 8 * 128_256 * 4
-    parts = budget.reserve_bytes + budget.weight_bytes + budget.kv_bytes + budget.activation_bytes + budget.logits_bytes
+    parts = (
+        budget.reserve_bytes
+        + budget.weight_bytes
+        + budget.kv_bytes
+        + budget.activation_bytes
+        + budget.logits_bytes
+    )
     assert budget.free_bytes == budget.total_bytes - parts
 
 
-@given(st.sampled_from(load_models()), st.sampled_from(["l4", "a100_80gb_sxm", "h200_sxm"]), st.integers(2, 2048))
+@given(
+    st.sampled_from(load_models()),
+    st.sampled_from(["l4", "a100_80gb_sxm", "h200_sxm"]),
+    st.integers(2, 2048),
+)
 def test_the_largest_batch_fits_and_one_more_does_not(model, device, context_tokens):
     question = MemoryQuestion(
         model=model,
@@ -54,7 +69,9 @@ def test_the_largest_batch_fits_and_one_more_does_not(model, device, context_tok
 @given(st.integers(16, 4096))
 def test_less_memory_or_longer_context_never_holds_more(context_tokens):
     here = replace(QUESTION, context_tokens=context_tokens, prompt_tokens=16)
-    assert largest_batch_size(replace(here, context_tokens=context_tokens + 64)) <= largest_batch_size(here)
+    assert largest_batch_size(
+        replace(here, context_tokens=context_tokens + 64)
+    ) <= largest_batch_size(here)
     assert largest_batch_size(replace(here, utilization_fraction=0.8)) <= largest_batch_size(here)
     assert largest_batch_size(replace(here, block_tokens=64)) <= largest_batch_size(here)
     smaller_cache = replace(here, engine=EngineSpec(dtype="bfloat16", kv_cache_dtype="float8"))
@@ -68,13 +85,19 @@ def test_a_model_larger_than_memory_holds_nothing():
 
 
 def test_two_stages_hold_half_each():
-    one, two = memory_budget(QUESTION, 8), memory_budget(replace(QUESTION, plan=ParallelPlan(n_pipeline=2)), 8)
+    one, two = (
+        memory_budget(QUESTION, 8),
+        memory_budget(replace(QUESTION, plan=ParallelPlan(n_pipeline=2)), 8),
+    )
     assert two.weight_bytes == weight_bytes(QUESTION.model, BF16) / 2
     assert two.kv_bytes == one.kv_bytes / 2
 
 
 def test_experts_are_shared_and_nothing_else_is():
-    """Qwen3-30B-A3B: 128 experts of 3 x 2048 x 768 in each of 48 layers, 16 bits each; a third of them is 43, where three share."""
+    """Qwen3-30B-A3B: 128 experts of 3 x 2048 x 768 in each of 48 layers, 16 bits each.
+
+    A third of them is 43, where three share.
+    """
     model, engine = find_model("qwen3-30b-a3b"), EngineSpec(dtype="bfloat16")
     expert_bytes = 48 * 3 * 2048 * 768 * 2
     whole_bytes = weight_bytes(model, engine)
@@ -89,7 +112,9 @@ def test_the_logits_trap_of_qwen3b():
     assert round(trap.all_bytes / GIB, 2) == 9.27
     assert trap.all_bytes == 256 * trap.last_bytes
     question = replace(QUESTION, has_all_logits=True, max_step_tokens=None)
-    assert largest_batch_size(question) < largest_batch_size(replace(question, has_all_logits=False))
+    assert largest_batch_size(question) < largest_batch_size(
+        replace(question, has_all_logits=False)
+    )
 
 
 def test_impossible_questions_are_refused():

@@ -17,10 +17,15 @@ TOKEN = decode_shape(batch_size=16, context_tokens=1000)
 
 
 def test_all_stages_together_take_as_long_as_one_and_the_hand_over():
-    """126 layers on two stages: 63 each. One hop of 16 rows of 16,384 numbers of 2 bytes, and a message."""
+    """126 layers on two stages: 63 each.
+
+    One hop of 16 rows of 16,384 numbers of 2 bytes, and a message.
+    """
     piped = through_stages(TIMES, MODEL, DEVICE, 2)
     hop_s = 16 * 16384 * 2 / (DEVICE.pcie_bytes_per_s.value * 0.65) + 20e-6
-    assert shape_duration_s(piped.likely, TOKEN) == pytest.approx(shape_duration_s(TIMES.likely, TOKEN) + hop_s, rel=1e-3)
+    assert shape_duration_s(piped.likely, TOKEN) == pytest.approx(
+        shape_duration_s(TIMES.likely, TOKEN) + hop_s, rel=1e-3
+    )
     assert piped.n_stages == 2
     assert through_stages(piped, MODEL, DEVICE, 2) is piped
 
@@ -28,7 +33,9 @@ def test_all_stages_together_take_as_long_as_one_and_the_hand_over():
 def test_the_stage_with_the_most_layers_counts():
     """126 layers on four: 32 is the most, so all are reckoned as 128."""
     assert ParallelPlan(n_pipeline=4).stage_fraction(126) == 32 / 126
-    ratio = shape_duration_s(through_stages(TIMES, MODEL, None, 4).fast, TOKEN) / shape_duration_s(TIMES.fast, TOKEN)
+    ratio = shape_duration_s(through_stages(TIMES, MODEL, None, 4).fast, TOKEN) / shape_duration_s(
+        TIMES.fast, TOKEN
+    )
     assert ratio == pytest.approx(128 / 126)
 
 

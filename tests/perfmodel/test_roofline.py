@@ -21,7 +21,13 @@ from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 
 BF16 = EngineSpec(dtype="bfloat16")
-PEAKS = Peaks(flop_per_s=100.0, memory_bytes_per_s=10.0, link_bytes_per_s=1.0, message_latency_s=0.5, compute_dtype="bfloat16")
+PEAKS = Peaks(
+    flop_per_s=100.0,
+    memory_bytes_per_s=10.0,
+    link_bytes_per_s=1.0,
+    message_latency_s=0.5,
+    compute_dtype="bfloat16",
+)
 
 
 def work(*, flop=0.0, moved_bytes=0.0, sent_bytes=0.0, n_messages=0):
@@ -52,7 +58,9 @@ def test_bounds_by_hand(step, bound_by, lower_s, upper_s):
 
 
 @given(st.floats(0, 1e15), st.floats(1, 1e12), st.floats(0, 1e9))
-def test_the_lower_bound_is_between_a_third_of_the_upper_and_the_upper(flop, moved_bytes, sent_bytes):
+def test_the_lower_bound_is_between_a_third_of_the_upper_and_the_upper(
+    flop, moved_bytes, sent_bytes
+):
     bound = step_bound(work(flop=flop, moved_bytes=moved_bytes, sent_bytes=sent_bytes), PEAKS)
     assert bound.upper_s / 3 <= bound.lower_s * (1 + 1e-12)
     assert bound.lower_s <= bound.upper_s
@@ -60,15 +68,25 @@ def test_the_lower_bound_is_between_a_third_of_the_upper_and_the_upper(flop, mov
 
 @given(st.floats(1.0, 10.0), st.integers(1, 512), st.integers(1, 4096))
 def test_better_hardware_is_never_slower(factor_ratio, batch_size, context_tokens):
-    step = step_work(find_model("qwen2.5-3b"), BF16, decode_shape(batch_size=batch_size, context_tokens=context_tokens))
+    step = step_work(
+        find_model("qwen2.5-3b"),
+        BF16,
+        decode_shape(batch_size=batch_size, context_tokens=context_tokens),
+    )
     peaks = peaks_of(find_hardware("h100_sxm"), BF16)
     better = peaks.scaled(compute_fraction=factor_ratio, memory_fraction=factor_ratio)
-    assert step_bound(step, better).lower_s == pytest.approx(step_bound(step, peaks).lower_s / factor_ratio)
+    assert step_bound(step, better).lower_s == pytest.approx(
+        step_bound(step, peaks).lower_s / factor_ratio
+    )
 
 
 def test_databricks_worked_number():
     # A 7B model in 16 bit read in 14 ms is 1 TB/s (requirements, section 1).
-    step = step_work(find_model("llama-2-7b"), EngineSpec(dtype="float16"), decode_shape(batch_size=1, context_tokens=1))
+    step = step_work(
+        find_model("llama-2-7b"),
+        EngineSpec(dtype="float16"),
+        decode_shape(batch_size=1, context_tokens=1),
+    )
     assert step.weight_bytes / 14e-3 == pytest.approx(1e12, rel=0.06)
     assert 14e9 / 14e-3 / 2e12 == 0.5
 
@@ -79,22 +97,35 @@ def test_the_limits_of_a_real_model_on_an_h100():
     prefill = step_work(model, BF16, prefill_shape(batch_size=8, prompt_tokens=2048))
     assert step_bound(decode, peaks).bound_by == "memory"
     assert step_bound(prefill, peaks).bound_by == "compute"
-    assert intensity_flop_per_byte(decode) < ridge_flop_per_byte(peaks) < intensity_flop_per_byte(prefill)
+    assert (
+        intensity_flop_per_byte(decode)
+        < ridge_flop_per_byte(peaks)
+        < intensity_flop_per_byte(prefill)
+    )
 
 
 def test_critical_batch():
     peaks = peaks_of(find_hardware("h100_sxm"), BF16)
     assert critical_batch_size(find_model("llama-2-7b"), BF16, peaks) == ceil(989e12 / 3.35e12)
     mixture = critical_batch_size(find_model("mixtral-8x7b"), BF16, peaks)
-    assert 3.3 < mixture / critical_batch_size(find_model("llama-2-7b"), BF16, peaks) < 4  # nearly 8 / 2
+    assert (
+        3.3 < mixture / critical_batch_size(find_model("llama-2-7b"), BF16, peaks) < 4
+    )  # nearly 8 / 2
     int4 = EngineSpec(dtype="bfloat16", quantization="int4")
-    assert critical_batch_size(find_model("llama-2-7b"), int4, peaks) == ceil(989e12 / 3.35e12 * 4.15625 / 16)
+    assert critical_batch_size(find_model("llama-2-7b"), int4, peaks) == ceil(
+        989e12 / 3.35e12 * 4.15625 / 16
+    )
 
 
 def test_what_is_multiplied_in_which_format():
     assert compute_dtype(EngineSpec(dtype="bfloat16", quantization="float8")) == "float8"
     assert compute_dtype(EngineSpec(dtype="bfloat16", quantization="int4")) == "bfloat16"
-    assert peaks_of(find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16", quantization="float8")).flop_per_s == 1979e12
+    assert (
+        peaks_of(
+            find_hardware("h100_sxm"), EngineSpec(dtype="bfloat16", quantization="float8")
+        ).flop_per_s
+        == 1979e12
+    )
 
 
 def test_a_format_that_the_device_lacks_is_refused():
@@ -107,7 +138,9 @@ def test_a_format_that_the_device_lacks_is_refused():
 
 
 def test_float8_weights_are_widened_where_a_device_does_not_multiply_them():
-    widened = peaks_of(find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8"))
+    widened = peaks_of(
+        find_hardware("a100_80gb_sxm"), EngineSpec(dtype="bfloat16", quantization="float8")
+    )
     assert widened == peaks_of(find_hardware("a100_80gb_sxm"), BF16)
 
 

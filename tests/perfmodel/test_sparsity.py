@@ -17,11 +17,14 @@ from inferometer.spec.types import EngineSpec
 
 def test_two_bits_for_each_kept_weight():
     assert stored_weight_bits(EngineSpec(dtype="float16"), is_sparse=True) == (2 * 16 + 2 * 2) / 4
-    assert stored_weight_bits(EngineSpec(dtype="float16", quantization="float8"), is_sparse=True) == pytest.approx(
-        (2 * 8 + 2 * 2) / 4, rel=1e-3
-    )
+    assert stored_weight_bits(
+        EngineSpec(dtype="float16", quantization="float8"), is_sparse=True
+    ) == pytest.approx((2 * 8 + 2 * 2) / 4, rel=1e-3)
     group_bits = (16 + 4) / 128
-    assert stored_weight_bits(EngineSpec(dtype="float16", quantization="int4"), is_sparse=True) == (2 * 4 + 2 * 2) / 4 + group_bits
+    assert (
+        stored_weight_bits(EngineSpec(dtype="float16", quantization="int4"), is_sparse=True)
+        == (2 * 4 + 2 * 2) / 4 + group_bits
+    )
 
 
 def test_only_the_matrices_of_the_layers_shrink():
@@ -40,8 +43,8 @@ def test_only_the_matrices_of_the_layers_shrink():
 
 
 PUBLISHED = {32: 1.62, 64: 1.52, 128: 1.35, 896: 1.30}
-"""Gain in throughput, prefill included, by batch: Llama-2-70B in float8 on H100 (NVIDIA Model Optimizer, examples/benchmark.md).
-Lengths are not given there; 128 + 128 is assumed here."""
+"""Gain in throughput, prefill included, by batch: Llama-2-70B in float8 on H100 (NVIDIA Model
+Optimizer, examples/benchmark.md). Lengths are not given there; 128 + 128 is assumed here."""
 
 
 def llama_70b(batch_size=1, hardware="h100_sxm", **changes):
@@ -66,24 +69,34 @@ def test_the_gain_falls_with_the_batch():
     gains = [gain(batch_size).value for batch_size in (1, 8, 32, 64, 128, 256, 512, 896)]
     assert all(after <= before * (1 + 1e-12) for before, after in pairwise(gains))
     assert 1.5 < gains[0] < 1.6, "weights limit: less than the 1.6 of the stored bytes"
-    assert 1.2 < gains[-1] <= 1.3, "FLOP limit: what sparse kernels were measured to gain, not the 2 of the datasheets"
+    assert 1.2 < gains[-1] <= 1.3, (
+        "FLOP limit: what sparse kernels were measured to gain, not the 2 of the datasheets"
+    )
 
 
 @pytest.mark.parametrize("batch_size", PUBLISHED)
 def test_the_gain_is_that_of_the_published_table(batch_size):
     found = gain(batch_size)
     assert found.value == pytest.approx(PUBLISHED[batch_size], rel=0.08)
-    assert found.low <= PUBLISHED[batch_size] <= found.high * 1.04, "at batch 32 it exceeds what 0.625 times the bytes give"
+    assert found.low <= PUBLISHED[batch_size] <= found.high * 1.04, (
+        "at batch 32 it exceeds what 0.625 times the bytes give"
+    )
 
 
 def test_the_memory_budget_holds_the_sparse_weights():
     """A checkpoint in float8 was published to shrink by 37 %."""
-    dense, sparse = predict_scenario(llama_70b()).sizes, predict_scenario(llama_70b(is_sparse=True)).sizes
+    dense, sparse = (
+        predict_scenario(llama_70b()).sizes,
+        predict_scenario(llama_70b(is_sparse=True)).sizes,
+    )
     assert sparse.weight_bytes / dense.weight_bytes == pytest.approx(1 - 0.37, abs=0.005)
     assert sparse.memory.weight_bytes == sparse.weight_bytes
     assert sparse.largest_batch_size > 2 * dense.largest_batch_size
     scenario = llama_70b()
-    assert what_if(scenario, with_sparsity(scenario)).weight_bytes_saved == dense.weight_bytes - sparse.weight_bytes
+    assert (
+        what_if(scenario, with_sparsity(scenario)).weight_bytes_saved
+        == dense.weight_bytes - sparse.weight_bytes
+    )
 
 
 def test_where_it_newly_fits():
@@ -91,5 +104,9 @@ def test_where_it_newly_fits():
     devices = [find_hardware(name) for name in ("h100_sxm", "a100_40gb_sxm", "rtx_a6000", "l40s")]
     found = newly_fits_on(before, with_sparsity(before).scenario, devices)
     needed_bytes = weight_bytes(before.model, before.engine, is_sparse=True)
-    by_hand = [device.hardware_id for device in devices[1:] if device.memory_bytes.value * 0.92 > needed_bytes + 2**27]
+    by_hand = [
+        device.hardware_id
+        for device in devices[1:]
+        if device.memory_bytes.value * 0.92 > needed_bytes + 2**27
+    ]
     assert [device.hardware_id for device in found] == by_hand

@@ -1,4 +1,7 @@
-"""Does a step-time model answer what it carries: parts that sum, intervals, limits, its box, JSON, and the same in plain arrays?"""
+"""Does a step-time model answer what it carries.
+
+Parts that sum, intervals, limits, its box, JSON, and the same in plain arrays?
+"""
 
 import math
 from dataclasses import replace
@@ -12,11 +15,17 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import ModelError
 from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime import FittedParameter, PhaseDoubt, StepTimeModel, TrainedOn
-from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, arrays_of, step_duration_s
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
+from inferometer.perfmodel.steptime_arrays import (
+    CLOSED_FORM_PARTS,
+    StepTimeArrays,
+    arrays_of,
+    step_duration_s,
+)
 from inferometer.perfmodel.steptime_box import box_of, outside
 from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
+from inferometer.perfmodel.steptime_limits import PhaseDoubt
 from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.spec.catalog import find_model
@@ -39,9 +48,24 @@ GPU = StepParameters(
     sag_ratio=0.03,
     mixed_kv_ratio=1.7,
 )
-CPU = replace(GPU, launch_s=0.01, weight_bytes_per_s=2e10, matmul_flop_per_s=1e11, overlap_ratio=1.0, floor_s=1e-12)
-SHAPES = [decode_shape(batch_size=batch, context_tokens=context) for batch in (1, 8, 64) for context in (64, 4096)]
-SHAPES += [prefill_shape(batch_size=batch, prompt_tokens=prompt) for batch in (1, 8) for prompt in (16, 512, 4096)]
+CPU = replace(
+    GPU,
+    launch_s=0.01,
+    weight_bytes_per_s=2e10,
+    matmul_flop_per_s=1e11,
+    overlap_ratio=1.0,
+    floor_s=1e-12,
+)
+SHAPES = [
+    decode_shape(batch_size=batch, context_tokens=context)
+    for batch in (1, 8, 64)
+    for context in (64, 4096)
+]
+SHAPES += [
+    prefill_shape(batch_size=batch, prompt_tokens=prompt)
+    for batch in (1, 8)
+    for prompt in (16, 512, 4096)
+]
 
 
 def model_of(
@@ -58,7 +82,12 @@ def model_of(
         FittedParameter(
             name=parameter,
             estimate=Estimate(
-                value=getattr(physical, parameter), low=None, high=None, confidence_fraction=0.9, n_samples=9, method="chosen for a test"
+                value=getattr(physical, parameter),
+                low=None,
+                high=None,
+                confidence_fraction=0.9,
+                n_samples=9,
+                method="chosen for a test",
             ),
             told_by="data",
         )
@@ -72,14 +101,22 @@ def model_of(
         staircase_rows=rows,
         staircase_log_ratio=(0.0, 0.2, -0.1, 0.05)[: len(rows)],
         free=free,
-        covariance=tuple(tuple(deviation**2 if i == j else 0.0 for j in range(len(free))) for i in range(len(free))),
+        covariance=tuple(
+            tuple(deviation**2 if i == j else 0.0 for j in range(len(free)))
+            for i in range(len(free))
+        ),
         doubts=(
             PhaseDoubt(phase="prefill", spread_ratio=0.02, interval_ratio=1.7),
             PhaseDoubt(phase="decode", spread_ratio=0.01, interval_ratio=1.7),
         ),
         box=box_of(SHAPES),
         trained_on=TrainedOn(
-            run_ids=("r",), hardware="gpu", attention_implementation="sdpa", n_observations=12, n_configurations=6, is_drift_removed=False
+            run_ids=("r",),
+            hardware="gpu",
+            attention_implementation="sdpa",
+            n_observations=12,
+            n_configurations=6,
+            is_drift_removed=False,
         ),
         held_out=(),
     )
@@ -89,7 +126,9 @@ def model_of(
 @pytest.mark.parametrize("physical", [GPU, CPU], ids=["gpu", "cpu"])
 def test_parts_sum_and_none_is_negative(physical, shape):
     prediction = model_of(physical).predict(shape)
-    assert sum(term.duration_s for term in prediction.terms) == pytest.approx(prediction.duration_s.value, rel=1e-12)
+    assert sum(term.duration_s for term in prediction.terms) == pytest.approx(
+        prediction.duration_s.value, rel=1e-12
+    )
     assert min(term.duration_s for term in prediction.terms) >= 0
     assert prediction.duration_s.low < prediction.duration_s.value < prediction.duration_s.high
 
@@ -121,18 +160,30 @@ def test_faster_hardware_is_never_slower(batch, context, factor):
 @given(batch=st.integers(1, 256), context=st.integers(1, 8192))
 def test_longer_contexts_take_longer(batch, context):
     model = model_of()
-    short, long = (model.predict(decode_shape(batch_size=batch, context_tokens=tokens)) for tokens in (context, 2 * context))
+    short, long = (
+        model.predict(decode_shape(batch_size=batch, context_tokens=tokens))
+        for tokens in (context, 2 * context)
+    )
     assert short.duration_s.value < long.duration_s.value
 
 
 def test_limits_by_the_largest_cause():
     model = model_of(deviation=0.01)
-    assert model.predict(decode_shape(batch_size=1, context_tokens=16)).limited_by == "launch overhead"
-    assert model.predict(decode_shape(batch_size=64, context_tokens=4096)).limited_by == "KV bandwidth"
+    assert (
+        model.predict(decode_shape(batch_size=1, context_tokens=16)).limited_by == "launch overhead"
+    )
+    assert (
+        model.predict(decode_shape(batch_size=64, context_tokens=4096)).limited_by == "KV bandwidth"
+    )
     assert model.predict(prefill_shape(batch_size=8, prompt_tokens=512)).limited_by == "compute"
-    assert model.predict(prefill_shape(batch_size=1, prompt_tokens=32_768)).limited_by == "attention"
+    assert (
+        model.predict(prefill_shape(batch_size=1, prompt_tokens=32_768)).limited_by == "attention"
+    )
     fast_host = model_of(replace(GPU, launch_s=1e-3, floor_s=1e-6), deviation=0.01)
-    assert fast_host.predict(decode_shape(batch_size=1, context_tokens=16)).limited_by == "weight bandwidth"
+    assert (
+        fast_host.predict(decode_shape(batch_size=1, context_tokens=16)).limited_by
+        == "weight bandwidth"
+    )
 
 
 def test_doubt_about_parameters_leaves_the_limit_undecided():
@@ -146,16 +197,35 @@ def test_host_and_device_in_balance_are_undecided():
     terms = model_of().predict(shape).terms
     device_s = sum(term.duration_s for term in terms if term.name != "launch")
     assert model_of(replace(GPU, launch_s=device_s)).predict(shape).limited_by == "undecided"
-    assert model_of(replace(GPU, launch_s=1.5 * device_s)).predict(shape).limited_by == "launch overhead"
+    assert (
+        model_of(replace(GPU, launch_s=1.5 * device_s)).predict(shape).limited_by
+        == "launch overhead"
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        (decode_shape(batch_size=128, context_tokens=64), "decoding requests = 128 outside 1 to 64"),
-        (decode_shape(batch_size=1, context_tokens=9000), "context tokens per decoding request = 9000 outside 64 to 4096"),
-        (prefill_shape(batch_size=1, prompt_tokens=8), "prompt tokens per request = 8 outside 16 to 4096"),
-        (replace(prefill_shape(batch_size=1, prompt_tokens=64), n_decode_requests=4, decode_context_tokens=400), "mix prefill and decode"),
+        (
+            decode_shape(batch_size=128, context_tokens=64),
+            "decoding requests = 128 outside 1 to 64",
+        ),
+        (
+            decode_shape(batch_size=1, context_tokens=9000),
+            "context tokens per decoding request = 9000 outside 64 to 4096",
+        ),
+        (
+            prefill_shape(batch_size=1, prompt_tokens=8),
+            "prompt tokens per request = 8 outside 16 to 4096",
+        ),
+        (
+            replace(
+                prefill_shape(batch_size=1, prompt_tokens=64),
+                n_decode_requests=4,
+                decode_context_tokens=400,
+            ),
+            "mix prefill and decode",
+        ),
     ],
 )
 def test_outside_the_box_it_says_where(shape, why):
@@ -171,7 +241,10 @@ def test_intervals_widen_with_the_distance():
     model = model_of()
     ratios = [
         estimate.high / estimate.low
-        for estimate in (model.predict(decode_shape(batch_size=batch, context_tokens=512)).duration_s for batch in (64, 128, 512, 2048))
+        for estimate in (
+            model.predict(decode_shape(batch_size=batch, context_tokens=512)).duration_s
+            for batch in (64, 128, 512, 2048)
+        )
     ]
     assert ratios == sorted(ratios)
     assert ratios[-1] > 1.5 * ratios[0]
@@ -179,7 +252,10 @@ def test_intervals_widen_with_the_distance():
 
 def test_phase_that_was_never_seen():
     box = box_of([decode_shape(batch_size=1, context_tokens=64)])
-    assert "no step with prefill tokens was measured" in outside(box, prefill_shape(batch_size=1, prompt_tokens=64)).reasons
+    assert (
+        "no step with prefill tokens was measured"
+        in outside(box, prefill_shape(batch_size=1, prompt_tokens=64)).reasons
+    )
 
 
 def test_json_gives_the_same_model_back(tmp_path):
@@ -199,7 +275,9 @@ def test_what_is_no_model_is_refused(tmp_path, content):
 
 def test_another_version_is_refused(tmp_path):
     path = tmp_path / "model.json"
-    path.write_bytes(msgspec.json.encode(model_of()).replace(b'"schema_version":1', b'"schema_version":99'))
+    path.write_bytes(
+        msgspec.json.encode(model_of()).replace(b'"schema_version":1', b'"schema_version":99')
+    )
     with pytest.raises(ModelError, match="schema version 99"):
         load_step_time_model(path)
 
@@ -217,7 +295,9 @@ SUBJECTS = {
     "sliding": model_of(name="gemma-3-1b"),
     "latent": model_of(name="deepseek-v3"),
     "all logits": replace(model_of(), computes_all_logits=True),
-    "parallel": model_of(engine=EngineSpec(dtype="bfloat16", device="cuda", tensor_parallel_size=2)),
+    "parallel": model_of(
+        engine=EngineSpec(dtype="bfloat16", device="cuda", tensor_parallel_size=2)
+    ),
 }
 MIXED = BatchShape(
     n_prefill_requests=2,
@@ -235,7 +315,9 @@ def test_plain_arrays_say_the_same(subject, shape):
     model = SUBJECTS[subject]
     # Tables of what experts read are interpolated.
     tolerance = 2e-3 if subject in {"experts", "latent"} else 1e-9
-    assert seconds_of(step_duration_s, arrays_of(model), shape) == pytest.approx(model.predict(shape).duration_s.value, rel=tolerance)
+    assert seconds_of(step_duration_s, arrays_of(model), shape) == pytest.approx(
+        model.predict(shape).duration_s.value, rel=tolerance
+    )
 
 
 def compiled_closed_form():
@@ -249,7 +331,9 @@ def test_numba_compiles_the_closed_form():
     plain, compiled = step_duration_s, compiled_closed_form()
     arrays = arrays_of(SUBJECTS["sliding"])
     for shape in (SHAPES[0], SHAPES[-1], MIXED):
-        assert seconds_of(compiled, arrays, shape) == pytest.approx(seconds_of(plain, arrays, shape), rel=1e-12)
+        assert seconds_of(compiled, arrays, shape) == pytest.approx(
+            seconds_of(plain, arrays, shape), rel=1e-12
+        )
 
 
 def seconds_of(closed_form, arrays: StepTimeArrays, shape: BatchShape) -> float:
@@ -273,11 +357,23 @@ def test_arrays_are_finite():
 def test_levels_doubt_what_the_fit_was_checked_on():
     """Beyond its box a fit doubts more: that is for cautions, and does not widen what lies inside."""
     model = model_of()
-    small = replace(model, box=box_of([shape for shape in SHAPES if shape.n_decode_requests <= 8 and shape.prefill_tokens <= 4096]))
+    small = replace(
+        model,
+        box=box_of(
+            [
+                shape
+                for shape in SHAPES
+                if shape.n_decode_requests <= 8 and shape.prefill_tokens <= 4096
+            ]
+        ),
+    )
     in_box = max(
         prediction.duration_s.high / prediction.duration_s.value
         for prediction in small.predict_all(
-            [decode_shape(batch_size=8, context_tokens=512), prefill_shape(batch_size=1, prompt_tokens=512)]
+            [
+                decode_shape(batch_size=8, context_tokens=512),
+                prefill_shape(batch_size=1, prompt_tokens=512),
+            ]
         )
     )
     beyond = small.predict_all([decode_shape(batch_size=64, context_tokens=512)])[0].duration_s

@@ -3,7 +3,13 @@
 import pytest
 
 from inferometer.perfmodel.types import StepWork
-from inferometer.perfmodel.utilisation import exact, joule_per_million_tokens, mbu_fraction, mfu_fraction, usd_per_million_tokens
+from inferometer.perfmodel.utilisation import (
+    exact,
+    joule_per_million_tokens,
+    mbu_fraction,
+    mfu_fraction,
+    usd_per_million_tokens,
+)
 from inferometer.stats.estimate import Estimate
 
 WORK = StepWork(
@@ -20,7 +26,9 @@ WORK = StepWork(
 
 
 def measured(value, low, high):
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="median")
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="median"
+    )
 
 
 def test_a_7b_model_at_14_ms_moves_1_tb_per_s_which_is_half_of_2():
@@ -31,7 +39,9 @@ def test_a_7b_model_at_14_ms_moves_1_tb_per_s_which_is_half_of_2():
 
 
 def test_mbu_counts_weights_and_cache_read_and_mfu_all_flop():
-    work = StepWork(**{name: getattr(WORK, name) for name in StepWork.__slots__} | {"kv_read_bytes": 14e9})
+    work = StepWork(
+        **{name: getattr(WORK, name) for name in StepWork.__slots__} | {"kv_read_bytes": 14e9}
+    )
     assert mbu_fraction(exact(1.0), work, exact(28e9)).value == 1
     assert mfu_fraction(exact(2.0), WORK, exact(10.0)).value == 0.5
 
@@ -51,4 +61,6 @@ def test_cost_and_energy():
     cost = usd_per_million_tokens(rate, usd_per_hour=3.6)
     assert (cost.low, cost.value, cost.high) == pytest.approx((0.8, 1.0, 1.25))
     energy = joule_per_million_tokens(rate, power_watt=700)
-    assert (energy.low, energy.value, energy.high) == pytest.approx((700e6 / 1250, 700e3, 700e6 / 800))
+    assert (energy.low, energy.value, energy.high) == pytest.approx(
+        (700e6 / 1250, 700e3, 700e6 / 800)
+    )

@@ -39,7 +39,8 @@ def test_every_model_has_a_recorded_count():
 
 
 def test_weights_of_qwen3b_by_hand():
-    # 36 layers: q 2048·2048 + o 2048·2048 + k, v 2048·256 each + biases 2048 + 256 + 256 + mlp 3·2048·11008 + norms 2·2048
+    # 36 layers: q 2048·2048 + o 2048·2048 + k, v 2048·256 each + biases 2048 + 256 + 256 + mlp
+    # 3·2048·11008 + norms 2·2048
     layer = 2 * 2048 * 2048 + 2 * 2048 * 256 + 2560 + 3 * 2048 * 11008 + 2 * 2048
     assert n_parameters(find_model("qwen2.5-3b")) == 36 * layer + 151936 * 2048 + 2048
 
@@ -55,18 +56,27 @@ def test_int4_keeps_embedding_and_head_in_16_bit():
     in_layers = sum(part.n_weights for part in linears(model))
     expected_bits = in_layers * (4 + 20 / 128) + (n_parameters(model) - in_layers) * 16
     assert weight_bytes(model, engine) == round(expected_bits / 8)
-    assert 3.5e9 < weight_bytes(model, engine) < 4.0e9  # published AWQ and GPTQ checkpoints of Llama-2-7B take 3.9 GB
+    assert (
+        3.5e9 < weight_bytes(model, engine) < 4.0e9
+    )  # published AWQ and GPTQ checkpoints of Llama-2-7B take 3.9 GB
 
 
-@pytest.mark.parametrize(("model_id", "n_bytes"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)])
+@pytest.mark.parametrize(
+    ("model_id", "n_bytes"), [("gpt-oss-20b", 13_761_264_768), ("gpt-oss-120b", 65_248_815_744)]
+)
 def test_gpt_oss_takes_what_its_checkpoint_s_index_says(model_id, n_bytes):
-    assert weight_bytes(find_model(model_id), EngineSpec(dtype="bfloat16", quantization="float4")) == n_bytes
+    assert (
+        weight_bytes(find_model(model_id), EngineSpec(dtype="bfloat16", quantization="float4"))
+        == n_bytes
+    )
 
 
 def test_stored_formats_cost_more_than_their_values():
     for dtype, stored in STORED_FORMATS.items():
         assert stored.weight_bits > stored.value_bits == DTYPE_BITS[dtype]
-    assert stored_weight_bits(EngineSpec(quantization="float4")) == 4.25  # MXFP4 as gpt-oss stores it
+    assert (
+        stored_weight_bits(EngineSpec(quantization="float4")) == 4.25
+    )  # MXFP4 as gpt-oss stores it
     assert stored_weight_bits(BF16) == 16
 
 
@@ -78,18 +88,29 @@ def test_tensor_parallel_weights_sum_to_the_whole_plus_the_copies(model, n_devic
             weight_bytes(model, EngineSpec(tensor_parallel_size=n_devices))
         return
     whole = weight_bytes(model, EngineSpec(engine="vllm", dtype="bfloat16"))
-    split = weight_bytes(model, EngineSpec(engine="vllm", dtype="bfloat16", tensor_parallel_size=n_devices))
-    embeddings = model.vocab_size * (model.embedding_size or model.hidden_size) * (1 if model.tie_word_embeddings else 2)
+    split = weight_bytes(
+        model, EngineSpec(engine="vllm", dtype="bfloat16", tensor_parallel_size=n_devices)
+    )
+    embeddings = (
+        model.vocab_size
+        * (model.embedding_size or model.hidden_size)
+        * (1 if model.tie_word_embeddings else 2)
+    )
     small = n_parameters(model) - sum(part.n_weights for part in linears(model)) - embeddings
     copies = (n_devices - 1) * small
-    copies += sum(part.n_weights * (n_devices // n_shards(part, model, n_devices) - 1) for part in linears(model))
+    copies += sum(
+        part.n_weights * (n_devices // n_shards(part, model, n_devices) - 1)
+        for part in linears(model)
+    )
     assert n_devices * split == pytest.approx(whole + 2 * copies, abs=n_devices)
 
 
 def test_transformers_copies_the_embedding_to_each_device():
     model = find_model("llama-2-70b")
     vllm = weight_bytes(model, EngineSpec(engine="vllm", dtype="bfloat16", tensor_parallel_size=8))
-    transformers = weight_bytes(model, EngineSpec(engine="transformers", dtype="bfloat16", tensor_parallel_size=8))
+    transformers = weight_bytes(
+        model, EngineSpec(engine="transformers", dtype="bfloat16", tensor_parallel_size=8)
+    )
     assert transformers - vllm == 7 * 2 * 32000 * 8192 // 8
 
 
@@ -109,7 +130,9 @@ def test_a_step_reads_everything_but_the_embedding_of_an_untied_model():
 
 def test_one_token_reads_the_active_weights_of_a_mixture():
     model = find_model("mixtral-8x7b")
-    assert step_weight_bytes(model, BF16, n_rows=1, n_logit_positions=1) == pytest.approx(2 * n_active_parameters(model))
+    assert step_weight_bytes(model, BF16, n_rows=1, n_logit_positions=1) == pytest.approx(
+        2 * n_active_parameters(model)
+    )
 
 
 @given(st.integers(1, 256), st.data(), st.integers(1, 4096))
@@ -123,4 +146,6 @@ def test_expected_experts_stays_between_k_and_all(n_experts, data, n_tokens):
 
 @given(st.sampled_from(MODELS), st.sampled_from(["int8", "int4", "float8", "float4"]))
 def test_quantised_weights_are_smaller(model, quantization):
-    assert weight_bytes(model, EngineSpec(dtype="bfloat16", quantization=quantization)) < weight_bytes(model, BF16)
+    assert weight_bytes(
+        model, EngineSpec(dtype="bfloat16", quantization=quantization)
+    ) < weight_bytes(model, BF16)

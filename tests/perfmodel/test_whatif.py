@@ -44,7 +44,10 @@ def test_half_the_bytes_are_half_the_time_where_weights_limit():
 
 def test_a_smaller_cache_gains_with_the_batch():
     large = replace(BASE, batch_size=64, prompt_tokens=2048)
-    gains = [what_if(scenario, with_kv_dtype(scenario, "float8")).tpot_gain_ratio.value for scenario in (BASE, large)]
+    gains = [
+        what_if(scenario, with_kv_dtype(scenario, "float8")).tpot_gain_ratio.value
+        for scenario in (BASE, large)
+    ]
     assert gains[0] < 1.02
     assert gains[1] > 1.6
 
@@ -79,7 +82,10 @@ def test_a_prefix_cache_shortens_the_first_token_only():
 def test_speculation_stops_paying_when_compute_limits():
     speculation = Speculation(n_draft_tokens=4, acceptance_fraction=0.7, draft_cost_ratio=0.05)
     crowded = replace(BASE, batch_size=512, prompt_tokens=16, output_tokens=16)
-    gains = [what_if(scenario, with_speculation(scenario, speculation)).tpot_gain_ratio.value for scenario in (BASE, crowded)]
+    gains = [
+        what_if(scenario, with_speculation(scenario, speculation)).tpot_gain_ratio.value
+        for scenario in (BASE, crowded)
+    ]
     assert gains[0] > 2
     assert gains[1] < 1
 

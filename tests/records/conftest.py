@@ -24,7 +24,14 @@ SECOND_NS = 1_000_000_000
 
 
 def plan_of(points: Sequence[SweepPoint], *, n_reps: int = 7) -> SweepPlan:
-    return SweepPlan(model="smollm2-135m", engine=EngineSpec(), points=tuple(points), n_warmup=1, n_reps=n_reps, seed=7)
+    return SweepPlan(
+        model="smollm2-135m",
+        engine=EngineSpec(),
+        points=tuple(points),
+        n_warmup=1,
+        n_reps=n_reps,
+        seed=7,
+    )
 
 
 def manifest_of(plan: SweepPlan | None, **changes: object) -> RunManifest:
@@ -67,7 +74,9 @@ def manifest_of(plan: SweepPlan | None, **changes: object) -> RunManifest:
     return RunManifest(**(facts | changes))  # type: ignore[arg-type]
 
 
-def repetition_row(point_index: int, point: SweepPoint, *, repetition: int, started_ns: int, **changes: object) -> dict[str, object]:
+def repetition_row(
+    point_index: int, point: SweepPoint, *, repetition: int, started_ns: int, **changes: object
+) -> dict[str, object]:
     return {
         "point_index": point_index,
         "repetition": repetition,
@@ -84,7 +93,13 @@ def repetition_row(point_index: int, point: SweepPoint, *, repetition: int, star
 
 
 def step_row(
-    point_index: int, point: SweepPoint, *, repetition: int, start_ns: int, duration_ns: int, phase: Phase = Phase.DECODE
+    point_index: int,
+    point: SweepPoint,
+    *,
+    repetition: int,
+    start_ns: int,
+    duration_ns: int,
+    phase: Phase = Phase.DECODE,
 ) -> dict[str, object]:
     return {
         "point_index": point_index,
@@ -104,7 +119,13 @@ def step_row(
 
 
 def probe_row(
-    point_index: int, *, started_ns: int, value_per_s: float, kind: ProbeKind = ProbeKind.READ, dtype: str = "", footprint: int = 2**28
+    point_index: int,
+    *,
+    started_ns: int,
+    value_per_s: float,
+    kind: ProbeKind = ProbeKind.READ,
+    dtype: str = "",
+    footprint: int = 2**28,
 ):
     return {
         "point_index": point_index,
@@ -118,7 +139,8 @@ def probe_row(
 
 
 Times = Mapping[SweepPoint, tuple[Sequence[float], Sequence[float]]]
-"""Prefill and decode seconds of each repetition of each point; an empty pair is a point out of memory."""
+"""Prefill and decode seconds of each repetition of each point; an empty pair is a point out of
+memory."""
 
 
 def run_of(times: Times, *, origin: str = "measured") -> Run:
@@ -128,12 +150,31 @@ def run_of(times: Times, *, origin: str = "measured") -> Run:
     for i_point, point in enumerate(points):
         prefills_s, decodes_s = times[point]
         if len(prefills_s) == 0:
-            rows.append(repetition_row(i_point, point, repetition=0, started_ns=clock_ns, is_warmup=True, status=PointStatus.OUT_OF_MEMORY))
+            rows.append(
+                repetition_row(
+                    i_point,
+                    point,
+                    repetition=0,
+                    started_ns=clock_ns,
+                    is_warmup=True,
+                    status=PointStatus.OUT_OF_MEMORY,
+                )
+            )
         for i_rep, (prefill_s, decode_s) in enumerate(zip(prefills_s, decodes_s, strict=True)):
-            took = {"prefill_ns": round(prefill_s * SECOND_NS), "decode_ns": round(decode_s * SECOND_NS)}
-            rows.append(repetition_row(i_point, point, repetition=i_rep, started_ns=clock_ns, **took))
+            took = {
+                "prefill_ns": round(prefill_s * SECOND_NS),
+                "decode_ns": round(decode_s * SECOND_NS),
+            }
+            rows.append(
+                repetition_row(i_point, point, repetition=i_rep, started_ns=clock_ns, **took)
+            )
             clock_ns += took["prefill_ns"] + took["decode_ns"]
-    return Run(manifest=manifest_of(plan_of(points), origin=origin), sweep=tables.from_rows(SweepTable, rows), steps=None, ceilings=None)
+    return Run(
+        manifest=manifest_of(plan_of(points), origin=origin),
+        sweep=tables.from_rows(SweepTable, rows),
+        steps=None,
+        ceilings=None,
+    )
 
 
 @pytest.fixture
@@ -154,30 +195,59 @@ def make_plan() -> Callable[..., SweepPlan]:
 @pytest.fixture
 def rows():
     """The row makers: ``repetition``, ``step`` and ``probe``."""
-    return type("Rows", (), {"repetition": staticmethod(repetition_row), "step": staticmethod(step_row), "probe": staticmethod(probe_row)})
+    return type(
+        "Rows",
+        (),
+        {
+            "repetition": staticmethod(repetition_row),
+            "step": staticmethod(step_row),
+            "probe": staticmethod(probe_row),
+        },
+    )
 
 
 @pytest.fixture
 def one_point_tables():
     """The three tables of one measured point, filled with numbers that name the point."""
 
-    def make(point_index: int, point: SweepPoint, *, n_reps: int = 3) -> tuple[SweepTable, StepTable, CeilingTable]:
+    def make(
+        point_index: int, point: SweepPoint, *, n_reps: int = 3
+    ) -> tuple[SweepTable, StepTable, CeilingTable]:
         started_ns = [point_index * SECOND_NS + i * 1000 for i in range(n_reps)]
         sweep = tables.from_rows(
             SweepTable,
             [
-                repetition_row(point_index, point, repetition=i, started_ns=started_ns[i], prefill_ns=100 + i, decode_ns=900 + point_index)
+                repetition_row(
+                    point_index,
+                    point,
+                    repetition=i,
+                    started_ns=started_ns[i],
+                    prefill_ns=100 + i,
+                    decode_ns=900 + point_index,
+                )
                 for i in range(n_reps)
             ],
         )
         steps = tables.from_rows(
-            StepTable, [step_row(point_index, point, repetition=i, start_ns=started_ns[i], duration_ns=30 + i) for i in range(n_reps)]
+            StepTable,
+            [
+                step_row(
+                    point_index, point, repetition=i, start_ns=started_ns[i], duration_ns=30 + i
+                )
+                for i in range(n_reps)
+            ],
         )
         ceilings = tables.from_rows(
             CeilingTable,
             [
                 probe_row(point_index, started_ns=started_ns[0], value_per_s=2e10),
-                probe_row(point_index, started_ns=started_ns[0], value_per_s=np.nan, kind=ProbeKind.MATMUL, dtype="float32"),
+                probe_row(
+                    point_index,
+                    started_ns=started_ns[0],
+                    value_per_s=np.nan,
+                    kind=ProbeKind.MATMUL,
+                    dtype="float32",
+                ),
             ],
         )
         return sweep, steps, ceilings

@@ -9,26 +9,49 @@ from inferometer.spec.workload.plan import request_plan
 
 MS = 1_000_000
 SESSION = SessionFrame(
-    session_index=0, process_index=0, n_processes=1, begins_ns=0, origin_monotonic_ns=0, started_utc="2026-11-21T12:00:00+00:00"
+    session_index=0,
+    process_index=0,
+    n_processes=1,
+    begins_ns=0,
+    origin_monotonic_ns=0,
+    started_utc="2026-11-21T12:00:00+00:00",
 )
 
 
 def sse(*events):
     """Each event's JSON as a server sends it."""
-    return [b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n" for event in events]
+    return [
+        b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode()) + b"\n\n"
+        for event in events
+    ]
 
 
 def delta(text=None, finish=None, usage=None, **more):
-    body = {"choices": [{"index": 0, "delta": ({} if text is None else {"content": text}) | more, "finish_reason": finish}]}
-    return body | ({} if usage is None else {"usage": {"prompt_tokens": 7, "completion_tokens": usage}})
+    body = {
+        "choices": [
+            {
+                "index": 0,
+                "delta": ({} if text is None else {"content": text}) | more,
+                "finish_reason": finish,
+            }
+        ]
+    }
+    return body | (
+        {} if usage is None else {"usage": {"prompt_tokens": 7, "completion_tokens": usage}}
+    )
 
 
 def usage(n_output, n_prompt=7, n_cached=None):
     details = {} if n_cached is None else {"prompt_tokens_details": {"cached_tokens": n_cached}}
-    return {"choices": [], "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_output} | details}
+    return {
+        "choices": [],
+        "usage": {"prompt_tokens": n_prompt, "completion_tokens": n_output} | details,
+    }
 
 
-ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]}
+ROLE = {
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]
+}
 
 
 def request_frame(reads, *, every_ms=10, first_ms=100, **fields):
@@ -74,16 +97,49 @@ def lag_frame(due_ms, lag_ms, n_in_flight=1):
 
 
 def end_frame(**fields):
-    return EndFrame(**{"process_index": 0, "ended_ns": 10**9, "is_interrupted": False, "n_unsent": 0, "cpu_s": 0.1} | fields)
+    return EndFrame(
+        **{
+            "process_index": 0,
+            "ended_ns": 10**9,
+            "is_interrupted": False,
+            "n_unsent": 0,
+            "cpu_s": 0.1,
+        }
+        | fields
+    )
 
 
 def plan_of(n, every_ms=10, **columns):
-    whole = {"arrival_ns": np.arange(n) * every_ms * MS, "prompt_tokens": np.full(n, 5), "output_tokens": np.full(n, 100)}
+    whole = {
+        "arrival_ns": np.arange(n) * every_ms * MS,
+        "prompt_tokens": np.full(n, 5),
+        "output_tokens": np.full(n, 100),
+    }
     return request_plan("test", **whole | columns)
 
 
-PIECES = [b"data:", b"data: ", b"\ndata: ", b"\n", b"\n\n", b"\r", b"\r\n\r\n", b":", b"event: error", b"[DONE]", b"\xef\xbb\xbf", b"\xff"]
-PIECES += [b'\n\ndata: {"choices":[{"delta":{"content":"x"}}]}\n\n', b'{"choices":[{"delta":{"content":"x"}}]}', b"{}", b" ", b"\x00", b"1"]
+PIECES = [
+    b"data:",
+    b"data: ",
+    b"\ndata: ",
+    b"\n",
+    b"\n\n",
+    b"\r",
+    b"\r\n\r\n",
+    b":",
+    b"event: error",
+    b"[DONE]",
+    b"\xef\xbb\xbf",
+    b"\xff",
+]
+PIECES += [
+    b'\n\ndata: {"choices":[{"delta":{"content":"x"}}]}\n\n',
+    b'{"choices":[{"delta":{"content":"x"}}]}',
+    b"{}",
+    b" ",
+    b"\x00",
+    b"1",
+]
 PIECES += [b'{"usage":{"completion_tokens":', b"9" * 30, b"[" * 40, b'"', b"}", b"\\ud800"]
 
 

@@ -15,9 +15,16 @@ MS = 1_000_000
 
 
 def load_plan(**changes):
-    chat = RequestClass(name="chat", prompt_tokens=Constant(value=100), output_tokens=Constant(value=16))
+    chat = RequestClass(
+        name="chat", prompt_tokens=Constant(value=100), output_tokens=Constant(value=16)
+    )
     workload = WorkloadSpec(n_requests=400, arrivals=OpenArrivals(rate_per_s=20), classes=(chat,))
-    return replace(LoadPlan(url="http://127.0.0.1:8000", served_model="a-model", endpoint="chat", workload=workload), **changes)
+    return replace(
+        LoadPlan(
+            url="http://127.0.0.1:8000", served_model="a-model", endpoint="chat", workload=workload
+        ),
+        **changes,
+    )
 
 
 def load_manifest(**changes):
@@ -38,7 +45,18 @@ def load_manifest(**changes):
     return RunManifest(**whole | changes)
 
 
-def load_run(n=400, *, rate_per_s=20.0, tokens=16, tokens_per_chunk=1, seed=1, ttft_s=None, tpot_s=0.005, send_lag_s=0.0, lag_s=0.001):
+def load_run(
+    n=400,
+    *,
+    rate_per_s=20.0,
+    tokens=16,
+    tokens_per_chunk=1,
+    seed=1,
+    ttft_s=None,
+    tpot_s=0.005,
+    send_lag_s=0.0,
+    lag_s=0.001,
+):
     """A Poisson run whose every answer has its tokens in chunks; each argument with ``_s`` may be an array (n)."""
     rng = np.random.default_rng(seed)
     intended_ns = np.cumsum(rng.exponential(1e9 / rate_per_s, n)).astype(np.int64)
@@ -51,7 +69,9 @@ def load_run(n=400, *, rate_per_s=20.0, tokens=16, tokens_per_chunk=1, seed=1, t
     chunks = {
         "request_index": np.repeat(np.arange(n, dtype=np.int32), n_chunks),
         "arrived_ns": arrived_ns.ravel(),
-        "n_tokens": np.tile(np.minimum(tokens_per_chunk, tokens - tokens_per_chunk * np.arange(n_chunks)), n),
+        "n_tokens": np.tile(
+            np.minimum(tokens_per_chunk, tokens - tokens_per_chunk * np.arange(n_chunks)), n
+        ),
         "n_characters": np.full(n * n_chunks, 4 * tokens_per_chunk, np.int32),
         "kind": np.full(n * n_chunks, ChunkKind.CONTENT, np.int8),
     }
@@ -93,7 +113,10 @@ def changed(run, table, **columns):
     """The run with these columns of one of its tables; a number stands in every row."""
     old = getattr(run, table)
     types = tables.column_types(type(old))
-    new = {name: np.broadcast_to(np.asarray(value, types[name]), len(old[0])) for name, value in columns.items()}
+    new = {
+        name: np.broadcast_to(np.asarray(value, types[name]), len(old[0]))
+        for name, value in columns.items()
+    }
     return replace(run, **{table: old._replace(**new)})
 
 

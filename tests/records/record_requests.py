@@ -1,7 +1,10 @@
-"""Makes fixtures/version_2, a simulated run of requests as schema version 2 stores it: ``python tests/records/record_requests.py``.
+"""Makes fixtures/version_2, a simulated run of requests as schema version 2 stores it.
 
-A load just above what 8 seats and 140 KV blocks can do: preemptions, requests that are refused, one that goes away, some that
-are not done at the end. The record is kept; it is made anew only while version 2 has not been released.
+``python tests/records/record_requests.py``.
+
+A load just above what 8 seats and 140 KV blocks can do: preemptions, requests that are refused, one
+that goes away, some that are not done at the end. The record is kept; it is made anew only while
+version 2 has not been released.
 """
 
 import shutil
@@ -25,15 +28,29 @@ def recorded_run():
     rng = np.random.default_rng(7)
     arrival_ns = np.cumsum(rng.exponential(0.11e9, N_REQUESTS)).astype(np.int64)
     is_batch = rng.random(N_REQUESTS) < 0.25
-    prompt = np.where(is_batch, rng.integers(400, 900, N_REQUESTS), rng.integers(20, 200, N_REQUESTS))
+    prompt = np.where(
+        is_batch, rng.integers(400, 900, N_REQUESTS), rng.integers(20, 200, N_REQUESTS)
+    )
     prompt[50] = 3000  # longer than the model can remember
     output = np.where(is_batch, rng.integers(1, 40, N_REQUESTS), rng.integers(1, 160, N_REQUESTS))
     abort_ns = np.full(N_REQUESTS, np.iinfo(np.int64).min)
     abort_ns[100] = arrival_ns[100] + 50_000_000
-    asked = demand(arrival_ns, prompt, output, class_index=is_batch.astype(np.int32), abort_ns=abort_ns)
-    config = SchedulerConfig(num_blocks=140, max_model_len=2048, max_num_seqs=8, max_num_batched_tokens=512, enable_prefix_caching=False)
-    cost = linear_cost(launch_s=8e-3, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6)
-    simulation = simulate(asked, config, cost, until_ns=int(arrival_ns[-1]) + 200_000_000, record_parts=True)
+    asked = demand(
+        arrival_ns, prompt, output, class_index=is_batch.astype(np.int32), abort_ns=abort_ns
+    )
+    config = SchedulerConfig(
+        num_blocks=140,
+        max_model_len=2048,
+        max_num_seqs=8,
+        max_num_batched_tokens=512,
+        enable_prefix_caching=False,
+    )
+    cost = linear_cost(
+        launch_s=8e-3, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6
+    )
+    simulation = simulate(
+        asked, config, cost, until_ns=int(arrival_ns[-1]) + 200_000_000, record_parts=True
+    )
     return simulated_run(
         simulation,
         config,
@@ -49,5 +66,10 @@ if __name__ == "__main__":
     run = recorded_run()
     write_run(FOLDER, run)
     statuses = np.bincount(run.requests.status, minlength=6).tolist()
-    sys.stdout.write(f"{statuses} by status, {len(run.steps.start_ns)} steps, {run.requests.n_preemptions.sum()} preemptions\n")
-    sys.stdout.write("".join(f"{caution.code}: {caution.text}\n" for caution in run.manifest.cautions))
+    sys.stdout.write(
+        f"{statuses} by status, {len(run.steps.start_ns)} steps, {run.requests.n_preemptions.sum()}"
+        " preemptions\n"
+    )
+    sys.stdout.write(
+        "".join(f"{caution.code}: {caution.text}\n" for caution in run.manifest.cautions)
+    )

@@ -24,11 +24,19 @@ def zeroed(text: str) -> str:
 def samples_of(*pages: str, every_s: float = 1.0) -> ServerSampleTable:
     """Every sample of every page, the first scraped at 1 s."""
     rows = [
-        (round((i_page + 1) * every_s * 1e9), sample.series.name, sample.series.labels, sample.value)
+        (
+            round((i_page + 1) * every_s * 1e9),
+            sample.series.name,
+            sample.series.labels,
+            sample.value,
+        )
         for i_page, text in enumerate(pages)
         for sample in PageReader().read(text.encode())
     ]
     scraped_ns, names, labels, values = zip(*rows, strict=True) if rows else ((), (), (), ())
     return ServerSampleTable(
-        np.array(scraped_ns, np.int64), np.array(names, np.str_), np.array(labels, np.str_), np.array(values, np.float64)
+        np.array(scraped_ns, np.int64),
+        np.array(names, np.str_),
+        np.array(labels, np.str_),
+        np.array(values, np.float64),
     )

@@ -23,7 +23,10 @@ def test_no_probes_one_view(make_run):
 
 def test_times_scale_with_the_speed_at_their_time(make_run, rows):
     run = make_run({NEAR: ([1.0], [2.0]), FAR: ([1.0], [2.0])})
-    probes = [rows.probe(0, started_ns=ns, value_per_s=value) for ns, value in ((0, 10e9), (3_000_000_001, 30e9), (7_000_000_000, 30e9))]
+    probes = [
+        rows.probe(0, started_ns=ns, value_per_s=value)
+        for ns, value in ((0, 10e9), (3_000_000_001, 30e9), (7_000_000_000, 30e9))
+    ]
     run = replace(run, ceilings=tables.from_rows(CeilingTable, probes))
     measured, steady = steady_views(run)
     # The first repetition lies between 10 and 30 GB/s and is judged by the larger.

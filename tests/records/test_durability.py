@@ -31,7 +31,9 @@ def test_checksums_are_those_of_sha256sum(tmp_path):
     durability.write_sums(tmp_path, ("a", "b"))
     assert durability.damaged_files(tmp_path) == ()
     if shutil.which("sha256sum"):
-        subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True)
+        subprocess.run(
+            ["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path, check=True, capture_output=True
+        )
     (tmp_path / "a").write_bytes(b"One")
     (tmp_path / "b").unlink()
     assert durability.damaged_files(tmp_path) == ("a", "b")
@@ -44,7 +46,12 @@ def test_strange_checksum_files_are_damage(tmp_path, line):
 
 
 @pytest.mark.parametrize(
-    ("number", "advice"), [(errno.ENOSPC, "free some space"), (errno.EMFILE, "ulimit -n"), (errno.EACCES, "another folder")]
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free some space"),
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EACCES, "another folder"),
+    ],
 )
 def test_what_cannot_be_written_is_advised_by_its_cause(number, advice, tmp_path):
     assert advice in durability.cannot_write(tmp_path, OSError(number, os.strerror(number))).try_

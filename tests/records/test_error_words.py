@@ -10,7 +10,13 @@ from inferometer.records.error_words import error_words, most_said
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError","code":404}}', "The model `x` does not exist."),
+        (
+            (
+                b'{"error":{"message":"The model `x` does not'
+                b' exist.","type":"NotFoundError","code":404}}'
+            ),
+            "The model `x` does not exist.",
+        ),
         (b'{"object":"error","message":"too long","code":400}', "too long"),
         (b'{"detail":"Not Found"}', "Not Found"),
         (b'{"error":"out of luck"}', "out of luck"),
@@ -22,15 +28,25 @@ from inferometer.records.error_words import error_words, most_said
     ],
 )
 def test_words_of_a_body(body, words):
-    assert error_words(request_frame([body], error="http_error", http_status=404), "http_error") == words
+    assert (
+        error_words(request_frame([body], error="http_error", http_status=404), "http_error")
+        == words
+    )
 
 
 def test_the_clients_own_note_comes_first():
-    assert error_words(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected") == "/elsewhere"
+    assert (
+        error_words(request_frame([b"{}"], error="redirected", detail="/elsewhere"), "redirected")
+        == "/elsewhere"
+    )
 
 
 def test_an_error_inside_a_stream_is_told_apart_from_what_came_before():
-    stream = [b'data: {"choices":[{"text":"a"}]}\n\n', b'data: {"error":{"message":"out of memory"}}\n\n', b"data: [DONE]\n\n"]
+    stream = [
+        b'data: {"choices":[{"text":"a"}]}\n\n',
+        b'data: {"error":{"message":"out of memory"}}\n\n',
+        b"data: [DONE]\n\n",
+    ]
     assert error_words(request_frame(stream), "error_event") == "out of memory"
 
 
@@ -45,5 +61,7 @@ def test_no_bytes_break_it(body):
 
 
 def test_the_most_frequent_words_stand_for_their_code():
-    said = most_said([("a", "rare"), ("a", "often"), ("a", "often"), ("b", ""), ("b", "once"), ("", "")])
+    said = most_said(
+        [("a", "rare"), ("a", "often"), ("a", "often"), ("b", ""), ("b", "once"), ("", "")]
+    )
     assert said == {"a": "often", "b": "once"}

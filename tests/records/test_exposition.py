@@ -8,14 +8,22 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.records.server_pages import FOLDER, page
 
 from inferometer.errors import RecordError
-from inferometer.records.exposition import MAX_LINE_BYTES, PageReader, SeriesName, labels_of, labels_text
+from inferometer.records.exposition import (
+    MAX_LINE_BYTES,
+    PageReader,
+    SeriesName,
+    labels_of,
+    labels_text,
+)
 
 PAGES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_same_as_prometheus_own_parser(name):
-    text = "\n".join(line for line in page(name).splitlines() if not line.startswith("#"))  # it renames counters that lack _total
+    text = "\n".join(
+        line for line in page(name).splitlines() if not line.startswith("#")
+    )  # it renames counters that lack _total
     theirs = {
         (sample.name, labels_text(sample.labels)): sample.value
         for family in text_string_to_metric_families(text + "\n")
@@ -43,7 +51,18 @@ def test_lines(line, sample):
 
 @pytest.mark.parametrize(
     "line",
-    ["a", "a b", 'a{x="1} 2', "a{x=1} 2", "{} 1", "a 1_0", "1a 2", 'a{x="1",x="2"} 3', "a " + "9" * MAX_LINE_BYTES, "a 1 2 3"],
+    [
+        "a",
+        "a b",
+        'a{x="1} 2',
+        "a{x=1} 2",
+        "{} 1",
+        "a 1_0",
+        "1a 2",
+        'a{x="1",x="2"} 3',
+        "a " + "9" * MAX_LINE_BYTES,
+        "a 1 2 3",
+    ],
 )
 def test_a_broken_line_is_named(line):
     with pytest.raises(RecordError, match="line 2 is no sample"):
@@ -61,12 +80,24 @@ def test_a_nan_is_a_nan():
 
 
 def test_a_reader_forgets_no_series_and_mixes_none_up():
-    reader = PageReader(lambda series: None if series.name == "b" else SeriesName(series.name.upper(), series.labels))
+    reader = PageReader(
+        lambda series: (
+            None if series.name == "b" else SeriesName(series.name.upper(), series.labels)
+        )
+    )
     for value in (1, 2):
-        assert reader.read(f'a{{x="1"}} {value}\nb 5\n'.encode()) == ((SeriesName("A", 'x="1"'), float(value)),)
+        assert reader.read(f'a{{x="1"}} {value}\nb 5\n'.encode()) == (
+            (SeriesName("A", 'x="1"'), float(value)),
+        )
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z]\w*", fullmatch=True).filter(str.isascii), st.text(max_size=12), max_size=4))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]\w*", fullmatch=True).filter(str.isascii),
+        st.text(max_size=12),
+        max_size=4,
+    )
+)
 @example({"a": '"\\n\n}'})
 def test_labels_come_back(labels):
     assert labels_of(labels_text(labels)) == labels
@@ -96,7 +127,10 @@ def test_a_million_broken_pages_in_bounded_memory():
     for _ in range(100):
         first, second = rng.integers(len(lines), size=(2, 10_000))
         cuts, n_changes = rng.integers(1, 200, 10_000), rng.integers(0, 4, 10_000)
-        places, written = rng.integers(0, 400, (10_000, 4)), letters[rng.integers(len(letters), size=(10_000, 4))]
+        places, written = (
+            rng.integers(0, 400, (10_000, 4)),
+            letters[rng.integers(len(letters), size=(10_000, 4))],
+        )
         for i in range(10_000):
             broken = bytearray(lines[first[i]][: cuts[i]] + lines[second[i]])
             for change in range(n_changes[i]):

@@ -9,7 +9,7 @@ import scipy.stats
 
 from inferometer.records import tables
 from inferometer.records.findings import findings_of
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.types import CeilingTable, SweepTable
 from inferometer.spec.types import SweepPoint
 
@@ -43,10 +43,14 @@ def test_a_clean_sweep_is_put_in_words(make_run):
     assert found["LENGTH_VS_CONCURRENCY"].sentence.startswith(
         "Concurrency costs more time than length: a doubling of the prompt (128 to 2048"
     )
-    assert found["PREFILL_VS_DECODE"].sentence.startswith("Decode takes most of the time at every point: prefill takes 0.2")
+    assert found["PREFILL_VS_DECODE"].sentence.startswith(
+        "Decode takes most of the time at every point: prefill takes 0.2"
+    )
     knee = found["KNEE"]
     assert knee.evidence.low <= 8 <= knee.evidence.high
-    assert "another doubling buys less than 1.5x the decode throughput at prompt 128" in knee.sentence
+    assert (
+        "another doubling buys less than 1.5x the decode throughput at prompt 128" in knee.sentence
+    )
     assert found["COLLAPSE"].sentence.startswith("No collapse")
 
 
@@ -63,7 +67,9 @@ def test_single_values_support_nothing_but_facts():
 
 
 def test_length_costs_more_where_prefill_dominates(make_run):
-    found = by_code(make_run(sweep_times(prefill_s_per_token=2e-3, points=[(128, 1), (2048, 1), (128, 2)])))
+    found = by_code(
+        make_run(sweep_times(prefill_s_per_token=2e-3, points=[(128, 1), (2048, 1), (128, 2)]))
+    )
     assert found["LENGTH_VS_CONCURRENCY"].support == "supported"
     assert found["LENGTH_VS_CONCURRENCY"].sentence.startswith("Length costs more")
 
@@ -76,7 +82,10 @@ def test_false_alarms_of_length_against_concurrency(make_run):
         scatter = np.exp(np.random.default_rng(seed).normal(0, 0.05, (3, 7)))
         shapes = [(128, 1), (256, 1), (128, 2)]
         times = {
-            SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=2): (prompt * batch * scatter[i], 1e-6 * np.ones(7))
+            SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=2): (
+                prompt * batch * scatter[i],
+                1e-6 * np.ones(7),
+            )
             for i, (prompt, batch) in enumerate(shapes)
         }
         (finding,) = [f for f in findings_of(make_run(times)) if f.code == "LENGTH_VS_CONCURRENCY"]
@@ -87,15 +96,24 @@ def test_false_alarms_of_length_against_concurrency(make_run):
 def test_phases_that_depend_on_the_point(make_run):
     found = by_code(make_run(sweep_times(prefill_s_per_token=1e-3)))
     sentence = found["PREFILL_VS_DECODE"].sentence
-    assert sentence.startswith("Which phase takes more time depends on the point: decode takes most of the time at ")
+    assert sentence.startswith(
+        "Which phase takes more time depends on the point: decode takes most of the time at "
+    )
 
 
 def test_a_sure_collapse_and_an_unsure_one(make_run):
     points = [SweepPoint(prompt_tokens=prompt, batch_size=1, gen_tokens=3) for prompt in (100, 200)]
-    sure = make_run({points[0]: ([0.1] * 7, [1.0] * 7), points[1]: ([0.6 + 0.01 * i for i in range(7)], [1.0] * 7)})
+    sure = make_run(
+        {
+            points[0]: ([0.1] * 7, [1.0] * 7),
+            points[1]: ([0.6 + 0.01 * i for i in range(7)], [1.0] * 7),
+        }
+    )
     (finding,) = [f for f in findings_of(sure) if f.code == "COLLAPSE"]
     assert (finding.support, finding.sentence[:24]) == ("supported", "Prefill per token costs ")
-    assert "COLLAPSE_PREFILL(x3.1)" in finding.sentence or "COLLAPSE_PREFILL(x3.2)" in finding.sentence
+    assert (
+        "COLLAPSE_PREFILL(x3.1)" in finding.sentence or "COLLAPSE_PREFILL(x3.2)" in finding.sentence
+    )
     unsure = make_run({points[0]: ([0.1], [1.0]), points[1]: ([0.7], [1.0])})
     (finding,) = [f for f in findings_of(unsure) if f.code == "COLLAPSE"]
     assert (finding.support, finding.sentence[:11]) == ("undecided", "Undecided: ")
@@ -105,9 +123,18 @@ def test_memory(make_run):
     points = [SweepPoint(prompt_tokens=100, batch_size=batch, gen_tokens=3) for batch in (1, 2)]
     run = make_run({point: ([0.1] * 7, [1.0] * 7) for point in points})
     reserved = np.where(run.sweep.point_index == 0, 2**30, 3 * 2**30)
-    found = by_code(type(run)(manifest=run.manifest, sweep=run.sweep._replace(reserved_bytes=reserved), steps=None, ceilings=None))
-    assert found["MEMORY_GROWTH"].sentence == (
-        "Peak reserved memory grows 3x over the sweep, from 1 GiB at prompt 100, batch 1 to 3 GiB at prompt 100, batch 2."
+    found = by_code(
+        type(run)(
+            manifest=run.manifest,
+            sweep=run.sweep._replace(reserved_bytes=reserved),
+            steps=None,
+            ceilings=None,
+        )
+    )
+    assert (
+        found["MEMORY_GROWTH"].sentence
+        == "Peak reserved memory grows 3x over the sweep, from 1 GiB at prompt 100, batch 1 to 3"
+        " GiB at prompt 100, batch 2."
     )
     assert found["MEMORY_GROWTH"].support == "supported"
 
@@ -118,7 +145,10 @@ def test_out_of_memory_is_a_fact(make_run):
         SweepPoint(prompt_tokens=2048, batch_size=32, gen_tokens=33): ([], []),
     }
     found = by_code(make_run(times))
-    assert found["OUT_OF_MEMORY"].sentence == "2 of 4 points ran out of memory, the smallest at prompt 2048, batch 32."
+    assert (
+        found["OUT_OF_MEMORY"].sentence
+        == "2 of 4 points ran out of memory, the smallest at prompt 2048, batch 32."
+    )
     only = make_run({SweepPoint(prompt_tokens=2048, batch_size=32, gen_tokens=33): ([], [])})
     assert [finding.code for finding in findings_of(only)] == ["OUT_OF_MEMORY"]
 
@@ -132,7 +162,17 @@ def test_few_repetitions_support_no_comparison(make_run, n_reps):
 def test_an_empty_sweep_says_nothing(make_manifest):
     from inferometer.records.types import Run
 
-    assert findings_of(Run(manifest=make_manifest(None), sweep=tables.empty(SweepTable), steps=None, ceilings=None)) == ()
+    assert (
+        findings_of(
+            Run(
+                manifest=make_manifest(None),
+                sweep=tables.empty(SweepTable),
+                steps=None,
+                ceilings=None,
+            )
+        )
+        == ()
+    )
 
 
 def drifting(run, rows, speeds):
@@ -140,7 +180,9 @@ def drifting(run, rows, speeds):
     probes = []
     for index, speed in enumerate(speeds):
         started_ns = run.sweep.started_ns[run.sweep.point_index == index]
-        probes += [rows.probe(index, started_ns=int(ns), value_per_s=20e9 * speed) for ns in started_ns]
+        probes += [
+            rows.probe(index, started_ns=int(ns), value_per_s=20e9 * speed) for ns in started_ns
+        ]
     return replace(run, ceilings=tables.from_rows(CeilingTable, probes))
 
 
@@ -169,7 +211,9 @@ def test_a_collapse_that_may_be_drift_is_unsure(make_run, rows):
     (sure,) = [f for f in findings_of(drifting(run, rows, [1.0, 1.0])) if f.code == "COLLAPSE"]
     (unsure,) = [f for f in findings_of(drifting(run, rows, [1.0, 0.4])) if f.code == "COLLAPSE"]
     assert (sure.support, unsure.support) == ("supported", "undecided")
-    assert "COLLAPSE_PREFILL(x3.0)" in unsure.sentence, "the flag itself is of the times as measured"
+    assert "COLLAPSE_PREFILL(x3.0)" in unsure.sentence, (
+        "the flag itself is of the times as measured"
+    )
 
 
 def test_a_real_run_on_a_machine_that_doubled_its_speed_names_no_winner():

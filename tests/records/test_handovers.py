@@ -8,21 +8,47 @@ from inferometer.records.handovers import summarise_handovers
 from inferometer.records.reading import read_run
 from inferometer.records.run_series import value_series
 from inferometer.records.step_memory import hole_series, summarise_memory, swap_series
-from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run, StepMemoryTable, StepTable, VisitTable
+from inferometer.records.types import (
+    ABSENT,
+    RequestStatus,
+    RequestTable,
+    Run,
+    StepMemoryTable,
+    StepTable,
+    VisitTable,
+)
 from inferometer.records.whole_run import write_run
 
 REQUEST = dict.fromkeys(RequestTable._fields, 0) | {"status": RequestStatus.LENGTH}
-STEP = dict.fromkeys(StepTable._fields, 0) | {"point_index": -1, "repetition": -1, "is_warmup": False, "duration_ns": 10}
+STEP = dict.fromkeys(StepTable._fields, 0) | {
+    "point_index": -1,
+    "repetition": -1,
+    "is_warmup": False,
+    "duration_ns": 10,
+}
 MS = 10**6
 
 
 @pytest.fixture
 def split_run(make_manifest) -> Run:
     """Request 0 is on its way for 2 ms, 1 for 4, 2 has never arrived by 30 ms, 3 goes away after 5, 4 stays where it was."""
-    rows = [(0, 0, 0, 1), (0, 1, 3, 9), (1, 0, 0, 2), (1, 1, 6, 20), (2, 0, 5, 10), (3, 0, 5, 11), (4, 0, 0, 30)]
-    visits = [{"request_index": i, "replica": r, "arrived_ns": a * MS, "left_ns": left * MS} for i, r, a, left in rows]
+    rows = [
+        (0, 0, 0, 1),
+        (0, 1, 3, 9),
+        (1, 0, 0, 2),
+        (1, 1, 6, 20),
+        (2, 0, 5, 10),
+        (3, 0, 5, 11),
+        (4, 0, 0, 30),
+    ]
+    visits = [
+        {"request_index": i, "replica": r, "arrived_ns": a * MS, "left_ns": left * MS}
+        for i, r, a, left in rows
+    ]
     finished = [9 * MS, 20 * MS, None, 16 * MS, 30 * MS]
-    requests = [REQUEST | {"request_index": i, "finished_ns": when} for i, when in enumerate(finished)]
+    requests = [
+        REQUEST | {"request_index": i, "finished_ns": when} for i, when in enumerate(finished)
+    ]
     return Run(
         manifest=make_manifest(None, origin="simulated", is_complete=True),
         sweep=None,
@@ -36,16 +62,32 @@ def split_run(make_manifest) -> Run:
 def test_who_never_arrived_took_at_least_so_long(split_run):
     found = summarise_handovers(split_run)
     assert (found.n_requests, found.n_never_arrived) == (4, 2)
-    assert [(one.percentile_fraction, one.seconds.value) for one in found.percentiles] == [(0.5, 0.004), (0.95, 0.02), (0.99, 0.02)]
+    assert [(one.percentile_fraction, one.seconds.value) for one in found.percentiles] == [
+        (0.5, 0.004),
+        (0.95, 0.02),
+        (0.99, 0.02),
+    ]
 
 
 def test_where_nobody_goes_on_there_is_nothing(split_run):
-    stayed = split_run.visits._replace(left_ns=split_run.requests.finished_ns[split_run.visits.request_index])
+    stayed = split_run.visits._replace(
+        left_ns=split_run.requests.finished_ns[split_run.visits.request_index]
+    )
     alone = VisitTable._make(column[[1, 3, 6]] for column in stayed)
-    assert summarise_handovers(Run(manifest=split_run.manifest, sweep=None, steps=None, ceilings=None)) is None
+    assert (
+        summarise_handovers(Run(manifest=split_run.manifest, sweep=None, steps=None, ceilings=None))
+        is None
+    )
     assert (
         summarise_handovers(
-            Run(manifest=split_run.manifest, sweep=None, steps=None, ceilings=None, requests=split_run.requests, visits=alone)
+            Run(
+                manifest=split_run.manifest,
+                sweep=None,
+                steps=None,
+                ceilings=None,
+                requests=split_run.requests,
+                visits=alone,
+            )
         )
         is None
     )
@@ -65,14 +107,21 @@ def run_with_holes(make_manifest) -> Run:
         steps=tables.from_rows(StepTable, steps),
         ceilings=None,
         requests=tables.from_rows(RequestTable, [REQUEST]),
-        step_memory=tables.from_rows(StepMemoryTable, [dict(zip(StepMemoryTable._fields, row, strict=True)) for row in memory]),
+        step_memory=tables.from_rows(
+            StepMemoryTable,
+            [dict(zip(StepMemoryTable._fields, row, strict=True)) for row in memory],
+        ),
     )
 
 
 def test_memory_by_hand(run_with_holes):
     found = summarise_memory(run_with_holes)
     assert found.mean_used_blocks == (4 * 10 + 8 * 10 + 6 * 20) // 40
-    assert (found.peak_used_blocks, found.peak_compaction_debt_blocks, found.swapped_blocks) == (8, 3, 5)
+    assert (found.peak_used_blocks, found.peak_compaction_debt_blocks, found.swapped_blocks) == (
+        8,
+        3,
+        5,
+    )
     assert found.mean_fragmented_fraction == pytest.approx((0 * 10 + 1 / 2 * 10 + 1 / 4 * 20) / 40)
     assert found.waits_for_compaction_fraction == 10 / 40
     assert np.nanmax(hole_series(run_with_holes).largest.most) == 6
@@ -82,11 +131,18 @@ def test_memory_by_hand(run_with_holes):
 def test_what_nobody_could_tell_is_none(run_with_holes):
     unknown = run_with_holes.step_memory._replace(swapped_blocks=np.full(3, ABSENT))
     without = Run(
-        manifest=run_with_holes.manifest, sweep=None, steps=run_with_holes.steps, ceilings=None, requests=None, step_memory=unknown
+        manifest=run_with_holes.manifest,
+        sweep=None,
+        steps=run_with_holes.steps,
+        ceilings=None,
+        requests=None,
+        step_memory=unknown,
     )
     assert summarise_memory(without).swapped_blocks is None
     assert swap_series(without) is None
-    paged = Run(manifest=run_with_holes.manifest, sweep=None, steps=run_with_holes.steps, ceilings=None)
+    paged = Run(
+        manifest=run_with_holes.manifest, sweep=None, steps=run_with_holes.steps, ceilings=None
+    )
     assert summarise_memory(paged).mean_fragmented_fraction is None
     assert hole_series(paged) is None
 
@@ -94,7 +150,10 @@ def test_what_nobody_could_tell_is_none(run_with_holes):
 def test_the_memory_of_steps_comes_back_as_it_was(tmp_path, run_with_holes):
     write_run(tmp_path / "run", run_with_holes)
     back = read_run(tmp_path / "run").step_memory
-    assert all(np.array_equal(one, other) for one, other in zip(back, run_with_holes.step_memory, strict=True))
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip(back, run_with_holes.step_memory, strict=True)
+    )
 
 
 def test_replicas_add_up(run_with_holes):

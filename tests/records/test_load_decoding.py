@@ -4,7 +4,18 @@ import time
 
 import numpy as np
 import pytest
-from tests.records.load_frames import MS, ROLE, SESSION, delta, end_frame, lag_frame, plan_of, request_frame, sse, usage
+from tests.records.load_frames import (
+    MS,
+    ROLE,
+    SESSION,
+    delta,
+    end_frame,
+    lag_frame,
+    plan_of,
+    request_frame,
+    sse,
+    usage,
+)
 
 from inferometer.errors import RecordError
 from inferometer.records import raw_log
@@ -19,15 +30,33 @@ def decoded(*frames, n_planned=10, token_ends=None, **columns):
 
 
 def test_an_answer_in_the_tables():
-    tables = decoded(request_frame(WHOLE, request_index=3, intended_ns=2 * MS, sent_ns=5 * MS), end_frame())
+    tables = decoded(
+        request_frame(WHOLE, request_index=3, intended_ns=2 * MS, sent_ns=5 * MS), end_frame()
+    )
     requests, exchanges, chunks = tables.requests, tables.exchanges, tables.chunks
-    assert (requests.intended_send_ns[0], requests.sent_ns[0], requests.first_token_ns[0]) == (2 * MS, 5 * MS, 110 * MS)
+    assert (requests.intended_send_ns[0], requests.sent_ns[0], requests.first_token_ns[0]) == (
+        2 * MS,
+        5 * MS,
+        110 * MS,
+    )
     assert requests.finished_ns[0] == 130 * MS, "the last token, not the last byte"
-    assert (requests.prompt_tokens[0], requests.cached_tokens[0], requests.output_tokens[0]) == (9, 4, 3)
+    assert (requests.prompt_tokens[0], requests.cached_tokens[0], requests.output_tokens[0]) == (
+        9,
+        4,
+        3,
+    )
     assert requests.status[0] == RequestStatus.STOPPED
     assert exchanges.last_byte_ns[0] == 150 * MS
-    assert (exchanges.token_source[0], exchanges.finish_reason[0], exchanges.n_chunks[0]) == ("usage", "stop", 3)
-    assert (exchanges.usage_prompt_tokens[0], exchanges.usage_cached_tokens[0], exchanges.usage_output_tokens[0]) == (9, 4, 3)
+    assert (exchanges.token_source[0], exchanges.finish_reason[0], exchanges.n_chunks[0]) == (
+        "usage",
+        "stop",
+        3,
+    )
+    assert (
+        exchanges.usage_prompt_tokens[0],
+        exchanges.usage_cached_tokens[0],
+        exchanges.usage_output_tokens[0],
+    ) == (9, 4, 3)
     assert chunks.request_index.tolist() == [3, 3, 3]
     assert chunks.arrived_ns.tolist() == [110 * MS, 120 * MS, 130 * MS]
     assert tables.ends == (end_frame(),)
@@ -37,14 +66,42 @@ def test_an_answer_in_the_tables():
     ("frame", "status", "finished_ms"),
     [
         (request_frame(WHOLE), RequestStatus.STOPPED, 130),
-        (request_frame(sse(ROLE, delta("a"), delta("b", "length"), usage(2))), RequestStatus.LENGTH, 120),
-        (request_frame(sse(ROLE, delta("a"), delta("b"), b"[DONE]"), asked_output_tokens=2), RequestStatus.LENGTH, 120),
+        (
+            request_frame(sse(ROLE, delta("a"), delta("b", "length"), usage(2))),
+            RequestStatus.LENGTH,
+            120,
+        ),
+        (
+            request_frame(sse(ROLE, delta("a"), delta("b"), b"[DONE]"), asked_output_tokens=2),
+            RequestStatus.LENGTH,
+            120,
+        ),
         (request_frame(WHOLE[:3], error="reset", finished_ns=500 * MS), RequestStatus.FAILED, 500),
-        (request_frame(WHOLE[:3], error="aborted", finished_ns=500 * MS), RequestStatus.ABORTED, 500),
-        (request_frame(WHOLE[:1], error="total_timeout", finished_ns=500 * MS), RequestStatus.ABORTED, 500),
-        (request_frame(WHOLE[:3], error="drain_over", finished_ns=500 * MS), RequestStatus.UNFINISHED, None),
-        (request_frame([b"{}"], error="rate_limited", http_status=429, retry_after="7"), RequestStatus.REJECTED, 100),
-        (request_frame([], error="connect_refused", http_status=None, sent_ns=None), RequestStatus.FAILED, 60),
+        (
+            request_frame(WHOLE[:3], error="aborted", finished_ns=500 * MS),
+            RequestStatus.ABORTED,
+            500,
+        ),
+        (
+            request_frame(WHOLE[:1], error="total_timeout", finished_ns=500 * MS),
+            RequestStatus.ABORTED,
+            500,
+        ),
+        (
+            request_frame(WHOLE[:3], error="drain_over", finished_ns=500 * MS),
+            RequestStatus.UNFINISHED,
+            None,
+        ),
+        (
+            request_frame([b"{}"], error="rate_limited", http_status=429, retry_after="7"),
+            RequestStatus.REJECTED,
+            100,
+        ),
+        (
+            request_frame([], error="connect_refused", http_status=None, sent_ns=None),
+            RequestStatus.FAILED,
+            60,
+        ),
         (request_frame([*WHOLE[:3], *sse({"error": {"message": "x"}})]), RequestStatus.FAILED, 130),
         (request_frame([], error="a code of tomorrow", http_status=None), RequestStatus.FAILED, 60),
     ],
@@ -56,15 +113,35 @@ def test_how_requests_end(frame, status, finished_ms):
 
 
 def test_what_nobody_could_tell_is_absent():
-    tables = decoded(request_frame([], error="connect_refused", http_status=None, sent_ns=None, head_ns=None))
+    tables = decoded(
+        request_frame([], error="connect_refused", http_status=None, sent_ns=None, head_ns=None)
+    )
     requests, exchanges = tables.requests, tables.exchanges
     assert requests.sent_ns[0] == requests.first_token_ns[0] == requests.admitted_ns[0] == ABSENT
     assert requests.prompt_tokens[0] == 5, "as was asked"
-    assert exchanges.http_status[0] == exchanges.head_ns[0] == exchanges.last_byte_ns[0] == exchanges.usage_prompt_tokens[0] == ABSENT
+    assert (
+        exchanges.http_status[0]
+        == exchanges.head_ns[0]
+        == exchanges.last_byte_ns[0]
+        == exchanges.usage_prompt_tokens[0]
+        == ABSENT
+    )
     assert np.isnan(exchanges.retry_after_s[0])
-    late = decoded(request_frame([b"{}"], error="overloaded", http_status=503, retry_after="Fri, 21 Nov 2026 12:00:00 GMT"))
+    late = decoded(
+        request_frame(
+            [b"{}"],
+            error="overloaded",
+            http_status=503,
+            retry_after="Fri, 21 Nov 2026 12:00:00 GMT",
+        )
+    )
     assert np.isnan(late.exchanges.retry_after_s[0])
-    assert decoded(request_frame([b"{}"], error="overloaded", http_status=503, retry_after="7")).exchanges.retry_after_s[0] == 7
+    assert (
+        decoded(
+            request_frame([b"{}"], error="overloaded", http_status=503, retry_after="7")
+        ).exchanges.retry_after_s[0]
+        == 7
+    )
 
 
 def test_requests_stand_in_order_of_sending_with_what_the_plan_says_of_them():
@@ -101,7 +178,11 @@ def test_files_of_a_folder(tmp_path):
     folder = tmp_path / raw_log.RAW_FOLDER
     folder.mkdir()
     for process in range(2):
-        frames = [SESSION, request_frame(WHOLE, request_index=process, process_index=process), end_frame()]
+        frames = [
+            SESSION,
+            request_frame(WHOLE, request_index=process, process_index=process),
+            end_frame(),
+        ]
         content = raw_log.MAGIC + b"".join(map(raw_log.encode_frame, frames))
         (folder / raw_log.file_name(0, process)).write_bytes(content + b"cut" * process)
     tables = decode_load(tmp_path, plan_of(2))
@@ -113,8 +194,19 @@ def test_files_of_a_folder(tmp_path):
 
 def test_speed_is_not_a_matter_of_minutes():
     """The bar is 50,000 chunks/s of a core; asserted is a fifth of it, since these cores are shared."""
-    more = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "created": 1700000000, "model": "a-model"}
-    body = sse(ROLE, *(more | delta(f" tok{i}") for i in range(63)), delta(" end", "length"), usage(64), b"[DONE]")
+    more = {
+        "id": "chatcmpl-0123456789abcdef",
+        "object": "chat.completion.chunk",
+        "created": 1700000000,
+        "model": "a-model",
+    }
+    body = sse(
+        ROLE,
+        *(more | delta(f" tok{i}") for i in range(63)),
+        delta(" end", "length"),
+        usage(64),
+        b"[DONE]",
+    )
     frames = [request_frame(body, request_index=i) for i in range(150)]
     began = time.process_time()
     tables = decoded(*frames, n_planned=150)

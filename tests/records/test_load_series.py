@@ -25,10 +25,14 @@ def test_in_flight_is_what_littles_law_says():
 
 
 def test_in_flight_without_an_end_lasts_until_the_end():
-    run = changed(changed(load_run(n=1), "exchanges", last_byte_ns=ABSENT), "requests", finished_ns=ABSENT)
+    run = changed(
+        changed(load_run(n=1), "exchanges", last_byte_ns=ABSENT), "requests", finished_ns=ABSENT
+    )
     found = in_flight(run.requests, run.exchanges, at_ns=int(run.requests.sent_ns[0]) + 10**9)
     assert found.mean.sum() * found.width_s == pytest.approx(1.0)
-    assert in_flight(changed(run, "requests", sent_ns=ABSENT).requests, run.exchanges, at_ns=0) is None
+    assert (
+        in_flight(changed(run, "requests", sent_ns=ABSENT).requests, run.exchanges, at_ns=0) is None
+    )
 
 
 def test_lateness_is_the_largest_of_each_window():
@@ -52,9 +56,15 @@ def test_the_map_of_gaps_holds_all_of_them():
 
 def test_errors_by_code():
     codes = ["http_error"] * 3 + ["reset"] * 5 + ["of tomorrow"] + [""] * 391
-    run = changed(RUN, "exchanges", error=codes, http_status=np.where(np.arange(400) < 3, 500, ABSENT))
+    run = changed(
+        RUN, "exchanges", error=codes, http_status=np.where(np.arange(400) < 3, 500, ABSENT)
+    )
     found = error_counts(run.exchanges)
-    assert [(one.code, one.n_requests) for one in found] == [("reset", 5), ("http_error", 3), ("of tomorrow", 1)]
+    assert [(one.code, one.n_requests) for one in found] == [
+        ("reset", 5),
+        ("http_error", 3),
+        ("of tomorrow", 1),
+    ]
     assert [one.http_statuses for one in found] == [(), (500,), ()]
     assert found[0].share_fraction == 5 / 400
     assert found[0].remedy

@@ -8,7 +8,7 @@ import pytest
 
 from inferometer.errors import RecordError
 from inferometer.records.migrations import LOADERS
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.types import SCHEMA_VERSION
 
@@ -29,7 +29,12 @@ def test_version_1():
     assert run.manifest.plan is not None
     expected = json.loads((FIXTURES / "version_1_expected.json").read_text())
     found = [
-        {"prompt_tokens": s.point.prompt_tokens, "batch_size": s.point.batch_size, "prefill_s": s.prefill_s.value, "tpot_s": s.tpot_s.value}
+        {
+            "prompt_tokens": s.point.prompt_tokens,
+            "batch_size": s.point.batch_size,
+            "prefill_s": s.prefill_s.value,
+            "tpot_s": s.tpot_s.value,
+        }
         for s in summarise_points(run)
     ]
     assert found == expected

@@ -19,7 +19,9 @@ def run_with(make_run, scale_of, *, noise=0.003, n_reps=8):
     times = {}
     for i, point in enumerate(POINTS):
         scales = np.array([scale_of(i_rep) for i_rep in range(n_reps)])
-        times[point] = tuple(base * (i + 1) * scales * np.exp(rng.normal(0, noise, n_reps)) for base in (0.1, 1.0))
+        times[point] = tuple(
+            base * (i + 1) * scales * np.exp(rng.normal(0, noise, n_reps)) for base in (0.1, 1.0)
+        )
     return make_run(times)
 
 
@@ -29,11 +31,16 @@ def steady(_i_rep):
 
 def interleaved(run):
     """The same repetitions, as a harness that goes through all points in rounds would have ordered them."""
-    return replace(run, sweep=run.sweep._replace(started_ns=run.sweep.repetition.astype(np.int64) * 10**9))
+    return replace(
+        run, sweep=run.sweep._replace(started_ns=run.sweep.repetition.astype(np.int64) * 10**9)
+    )
 
 
 def with_probes(run, values_per_s, rows):
-    probes = [rows.probe(0, started_ns=i * 10**9, value_per_s=float(value)) for i, value in enumerate(values_per_s)]
+    probes = [
+        rows.probe(0, started_ns=i * 10**9, value_per_s=float(value))
+        for i, value in enumerate(values_per_s)
+    ]
     return replace(run, ceilings=tables.from_rows(CeilingTable, probes))
 
 
@@ -75,7 +82,11 @@ def test_repetitions_that_resemble_their_neighbours(make_run):
 
 
 def test_few_repetitions(make_run):
-    (caution,) = [c for c in noise_cautions(run_with(make_run, steady, n_reps=5)) if c.code == "FEW_REPETITIONS"]
+    (caution,) = [
+        c
+        for c in noise_cautions(run_with(make_run, steady, n_reps=5))
+        if c.code == "FEW_REPETITIONS"
+    ]
     assert caution.remedy == "--reps 6 or more"
     published = make_run({POINTS[0]: ([0.1], [1.0])}, origin="published")
     assert [c.code for c in noise_cautions(published)] == ["FEW_REPETITIONS"]

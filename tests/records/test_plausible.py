@@ -47,7 +47,13 @@ def test_what_cannot_be_is_named(table, column, value):
 
 def test_a_step_that_is_not_there():
     steps = np.zeros(1, np.int64)
-    parts = type("StepPartTable", (), {"_asdict": lambda _: {"step_index": np.array([5], np.int32)}})()
-    run = replace(RUN, steps=type("StepTable", (), {"start_ns": steps, "_asdict": lambda _: {}})(), parts=parts)
+    parts = type(
+        "StepPartTable", (), {"_asdict": lambda _: {"step_index": np.array([5], np.int32)}}
+    )()
+    run = replace(
+        RUN,
+        steps=type("StepTable", (), {"start_ns": steps, "_asdict": lambda _: {}})(),
+        parts=parts,
+    )
     with pytest.raises(RecordError, match="step_index of the table parts is 5"):
         check_plausible(run)

@@ -10,7 +10,12 @@ from inferometer.records.raw_log import EndFrame, LagFrame, RawLogReader, Reques
 INT64 = st.integers(-(2**63), 2**63 - 1)
 MAYBE = st.none() | st.integers(0, 2**62)
 SESSION = SessionFrame(
-    session_index=0, process_index=1, n_processes=2, begins_ns=0, origin_monotonic_ns=123, started_utc="2026-11-21T16:00:00+00:00"
+    session_index=0,
+    process_index=1,
+    n_processes=2,
+    begins_ns=0,
+    origin_monotonic_ns=123,
+    started_utc="2026-11-21T16:00:00+00:00",
 )
 
 
@@ -45,7 +50,13 @@ def request_frames(draw):
 
 FRAMES = st.lists(
     request_frames()
-    | st.builds(LagFrame, process_index=st.integers(0, 9), due_ns=st.binary(), lag_ns=st.binary(), n_in_flight=st.binary())
+    | st.builds(
+        LagFrame,
+        process_index=st.integers(0, 9),
+        due_ns=st.binary(),
+        lag_ns=st.binary(),
+        n_in_flight=st.binary(),
+    )
     | st.builds(
         EndFrame,
         process_index=st.integers(0, 9),
@@ -110,4 +121,6 @@ def test_files_sort_by_session_and_process(tmp_path):
     folder.mkdir()
     for session, process in ((1, 0), (0, 10), (0, 2)):
         (folder / raw_log.file_name(session, process)).touch()
-    assert [path.name for path in raw_log.raw_logs(tmp_path)] == [raw_log.file_name(*at) for at in ((0, 2), (0, 10), (1, 0))]
+    assert [path.name for path in raw_log.raw_logs(tmp_path)] == [
+        raw_log.file_name(*at) for at in ((0, 2), (0, 10), (1, 0))
+    ]

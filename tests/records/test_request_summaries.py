@@ -21,7 +21,15 @@ from inferometer.spec.objectives import parse_goodput, parse_objective
 MS = 1_000_000
 FIXTURE = Path(__file__).parent / "fixtures" / "version_2"
 
-NOTHING = {"sent_ns": 0, "prompt_tokens": 100, "cached_tokens": 0, "n_preemptions": 0, "priority": 0, "class_index": 0, "request_index": 0}
+NOTHING = {
+    "sent_ns": 0,
+    "prompt_tokens": 100,
+    "cached_tokens": 0,
+    "n_preemptions": 0,
+    "priority": 0,
+    "class_index": 0,
+    "request_index": 0,
+}
 DONE = NOTHING | {
     "intended_send_ns": 0,
     "sent_ns": 10 * MS,
@@ -48,7 +56,13 @@ LAST = DONE | {
 @pytest.fixture
 def run_of(make_manifest):
     def make(*rows) -> Run:
-        return Run(manifest=make_manifest(None), sweep=None, steps=None, ceilings=None, requests=tables.from_rows(RequestTable, rows))
+        return Run(
+            manifest=make_manifest(None),
+            sweep=None,
+            steps=None,
+            ceilings=None,
+            requests=tables.from_rows(RequestTable, rows),
+        )
 
     return make
 
@@ -62,7 +76,11 @@ def test_definitions(run_of):
     run = run_of(DONE, ONE_TOKEN, LAST)
     assert seconds(run, "ttft") == ([0, 1, 2], [0.1, 0.1, 0.05], [0.1, 0.1, 0.05])
     assert seconds(run, "ttft_uncorrected")[1] == [0.09, 0.09, 0.05]
-    assert seconds(run, "tpot") == ([0, 2], [0.1, pytest.approx(0.05 / 3)], [0.1, pytest.approx(0.05 / 3)])
+    assert seconds(run, "tpot") == (
+        [0, 2],
+        [0.1, pytest.approx(0.05 / 3)],
+        [0.1, pytest.approx(0.05 / 3)],
+    )
     assert seconds(run, "e2e")[1] == [0.4, 0.1, 0.1]
     assert seconds(run, "queue")[1] == [0.03, 0.03, 0.0]
 
@@ -70,9 +88,21 @@ def test_definitions(run_of):
 def test_what_was_not_done_is_bounded_from_below(run_of):
     run = run_of(DONE, DECODING, WAITING, GONE, REFUSED, LAST)
     inf = math.inf
-    assert seconds(run, "ttft") == ([0, 1, 2, 3, 5], [0.1, 0.1, 1.0, 0.2, 0.05], [0.1, 0.1, inf, inf, 0.05])
-    assert seconds(run, "e2e") == ([0, 1, 2, 3, 5], [0.4, 1.0, 1.0, 0.2, 0.1], [0.4, inf, inf, inf, 0.1])
-    assert seconds(run, "queue") == ([0, 1, 2, 3, 5], [0.03, 0.03, 0.99, 0.19, 0.0], [0.03, 0.03, inf, inf, 0.0])
+    assert seconds(run, "ttft") == (
+        [0, 1, 2, 3, 5],
+        [0.1, 0.1, 1.0, 0.2, 0.05],
+        [0.1, 0.1, inf, inf, 0.05],
+    )
+    assert seconds(run, "e2e") == (
+        [0, 1, 2, 3, 5],
+        [0.4, 1.0, 1.0, 0.2, 0.1],
+        [0.4, inf, inf, inf, 0.1],
+    )
+    assert seconds(run, "queue") == (
+        [0, 1, 2, 3, 5],
+        [0.03, 0.03, 0.99, 0.19, 0.0],
+        [0.03, 0.03, inf, inf, 0.0],
+    )
     assert seconds(run, "tpot")[0] == [0, 5]
     summary = summarise_requests(run)
     assert dict(summary.n_by_status) == {"stopped": 2, "aborted": 1, "rejected": 1, "unfinished": 2}
@@ -91,7 +121,9 @@ def test_throughput(run_of):
     assert summary.total_tokens_per_s.value == pytest.approx(310)
     assert summary.completed_requests_per_s.value == pytest.approx(2)
     assert summary.offered_requests_per_s == pytest.approx(3 / 0.9)
-    assert summary.tokens_per_s_per_user.value == pytest.approx(60), "1 / the median of 16.7 and 100 ms, the lower of two"
+    assert summary.tokens_per_s_per_user.value == pytest.approx(60), (
+        "1 / the median of 16.7 and 100 ms, the lower of two"
+    )
 
 
 def test_few_requests_have_percentiles_without_intervals(run_of):
@@ -118,8 +150,12 @@ def test_groups_add_up():
     parts = summarise_groups(run, run.requests.class_index, ("chat", "batch", "nobody"))
     assert [part.name for part in parts] == ["chat", "batch"]
     assert sum(part.n_requests for part in parts) == whole.n_requests
-    assert sum(part.output_tokens_per_s.value for part in parts) == pytest.approx(whole.output_tokens_per_s.value)
-    assert sum(part.completed_requests_per_s.value for part in parts) == pytest.approx(whole.completed_requests_per_s.value)
+    assert sum(part.output_tokens_per_s.value for part in parts) == pytest.approx(
+        whole.output_tokens_per_s.value
+    )
+    assert sum(part.completed_requests_per_s.value for part in parts) == pytest.approx(
+        whole.completed_requests_per_s.value
+    )
 
 
 def test_means_are_worked_out_by_hand(run_of):
@@ -150,10 +186,16 @@ def test_percentiles_are_those_of_sql():
         FROM read_parquet(?) WHERE status IN (0, 1)
     """
     with duckdb.connect() as connection:
-        ((ttft_s, tpot_s),) = connection.execute(query, [str(FIXTURE / "requests.parquet")]).fetchall()
+        ((ttft_s, tpot_s),) = connection.execute(
+            query, [str(FIXTURE / "requests.parquet")]
+        ).fetchall()
     done = np.isin(run.requests.status, (0, 1))
     only_done = Run(
-        manifest=run.manifest, sweep=None, steps=None, ceilings=None, requests=tables.select(run.requests, np.flatnonzero(done))
+        manifest=run.manifest,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=tables.select(run.requests, np.flatnonzero(done)),
     )
     summary = summarise_requests(only_done)
     assert summary.latency("ttft").percentile(0.9).seconds.value == pytest.approx(ttft_s)
@@ -162,8 +204,15 @@ def test_percentiles_are_those_of_sql():
 
 def test_verdicts(run_of):
     many = [LAST] * 400
-    judgement = judge_objective(run_of(*many), parse_objective("ttft:p95<60ms, tpot:p95<10ms, e2e:p99.9<1s, queue:p50<1ms"))
-    assert [judged.verdict for judged in judgement.thresholds] == ["met", "missed", "undecided", "met"]
+    judgement = judge_objective(
+        run_of(*many), parse_objective("ttft:p95<60ms, tpot:p95<10ms, e2e:p99.9<1s, queue:p50<1ms")
+    )
+    assert [judged.verdict for judged in judgement.thresholds] == [
+        "met",
+        "missed",
+        "undecided",
+        "met",
+    ]
     assert judgement.verdict == "missed"
     assert judgement.weakest.threshold.metric == "tpot"
     assert judgement.n_good == 0
@@ -196,10 +245,23 @@ def test_goodput_counts_everybody(run_of):
     assert judgement.verdict == "undecided", "limits without percentiles judge no run"
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 500)), min_size=1, max_size=30), st.integers(2, 50))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(1, 500)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(2, 50),
+)
 def test_tokens_are_conserved(requests, n_instants):
     rows = [
-        DONE | {"intended_send_ns": 0, "first_token_ns": first, "finished_ns": first + took, "output_tokens": n}
+        DONE
+        | {
+            "intended_send_ns": 0,
+            "first_token_ns": first,
+            "finished_ns": first + took,
+            "output_tokens": n,
+        }
         for first, took, n in requests
     ]
     table = tables.from_rows(RequestTable, rows)
@@ -218,4 +280,7 @@ def test_what_nearly_nobody_got_was_missed_however_few_they_are():
     kept = judge_objective(run, parse_objective("ttft:p95<1s")).thresholds[0]
     assert kept.verdict == "undecided", "that all did well says little of one in twenty"
     some = np.where(np.arange(60) % 12, 0.05, 0.5)
-    assert judge_objective(load_run(n=60, ttft_s=some), parse_objective("ttft:p95<100ms")).verdict == "undecided"
+    assert (
+        judge_objective(load_run(n=60, ttft_s=some), parse_objective("ttft:p95<100ms")).verdict
+        == "undecided"
+    )

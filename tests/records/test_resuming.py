@@ -19,8 +19,12 @@ def test_what_one_side_does_not_know_is_no_difference_and_is_filled_in(make_mani
 
 def test_every_leaf_that_differs_is_named(make_manifest, make_plan):
     stored = make_manifest(make_plan(POINTS))
-    other_plan = replace(stored.plan, seed=8, points=(SweepPoint(prompt_tokens=128, batch_size=2, gen_tokens=8),))
-    asked = replace(stored, plan=other_plan, engine=replace(stored.engine, libraries=(("torch", "2.14.0"),)))
+    other_plan = replace(
+        stored.plan, seed=8, points=(SweepPoint(prompt_tokens=128, batch_size=2, gen_tokens=8),)
+    )
+    asked = replace(
+        stored, plan=other_plan, engine=replace(stored.engine, libraries=(("torch", "2.14.0"),))
+    )
     assert differences(stored, asked) == (
         "plan.points[0].batch_size is 2, stored is 1",
         "plan.seed is 8, stored is 7",

@@ -8,8 +8,8 @@ import pytest
 import scipy.stats
 
 from inferometer.errors import SpecError
+from inferometer.records.reading import read_run
 from inferometer.records.run_comparison import ComparisonRule, compare_runs
-from inferometer.records.store import read_run
 from inferometer.simulate.demand import demand
 from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
@@ -17,15 +17,28 @@ from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost
 
 FIXTURES = Path(__file__).parent / "fixtures"
-CONFIG = SchedulerConfig(num_blocks=2000, max_model_len=2048, max_num_seqs=16, enable_prefix_caching=False)
+CONFIG = SchedulerConfig(
+    num_blocks=2000, max_model_len=2048, max_num_seqs=16, enable_prefix_caching=False
+)
 
 
 def run_of(seed, *, launch_s=8e-3, n_requests=400, gap_s=0.2):
     rng = np.random.default_rng(seed)
     arrival_ns = np.cumsum(rng.exponential(gap_s * 1e9, n_requests)).astype(np.int64)
-    requests = demand(arrival_ns, rng.integers(20, 200, n_requests), rng.integers(2, 100, n_requests))
-    cost = linear_cost(launch_s=launch_s, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6)
-    return simulated_run(simulate(requests, CONFIG, cost), CONFIG, run_id=str(seed), created_utc="", command=(), tool_version="0")
+    requests = demand(
+        arrival_ns, rng.integers(20, 200, n_requests), rng.integers(2, 100, n_requests)
+    )
+    cost = linear_cost(
+        launch_s=launch_s, per_row_s=40e-6, per_request_s=100e-6, per_context_token_s=0.5e-6
+    )
+    return simulated_run(
+        simulate(requests, CONFIG, cost),
+        CONFIG,
+        run_id=str(seed),
+        created_utc="",
+        command=(),
+        tool_version="0",
+    )
 
 
 def runs_of(seeds, **how):
@@ -33,7 +46,11 @@ def runs_of(seeds, **how):
 
 
 def test_a_slower_engine_is_found_and_by_how_much():
-    said = compare_runs(runs_of(range(5)), runs_of(range(5, 10), launch_s=9.6e-3), ComparisonRule(metric="tpot_p50_s"))
+    said = compare_runs(
+        runs_of(range(5)),
+        runs_of(range(5, 10), launch_s=9.6e-3),
+        ComparisonRule(metric="tpot_p50_s"),
+    )
     assert said.answer.verdict == "worse"
     assert said.answer.ratio.low < 1.2 < said.answer.ratio.high * 1.05
     assert (said.n_old, said.n_new, said.replicate) == (5, 5, "run")
@@ -41,19 +58,30 @@ def test_a_slower_engine_is_found_and_by_how_much():
 
 
 def test_the_same_engine_is_equivalent_within_a_margin_and_not_different():
-    said = compare_runs(runs_of(range(6)), runs_of(range(6, 12)), ComparisonRule(metric="tpot_p50_s", margin_ratio=0.05))
+    said = compare_runs(
+        runs_of(range(6)),
+        runs_of(range(6, 12)),
+        ComparisonRule(metric="tpot_p50_s", margin_ratio=0.05),
+    )
     assert said.answer.verdict == "equivalent"
     assert all(one.verdict in {"equivalent", "undecided"} for one in said.others)
 
 
 def test_false_alarms_over_all_metrics_together():
-    """60 comparisons of 5 with 5 runs of one configuration: an alarm of any of the other metrics in at most 5 % of them."""
+    """60 comparisons of 5 with 5 runs of one configuration.
+
+    An alarm of any of the other metrics in at most 5 % of them.
+    """
     pool = [run_of(seed, n_requests=80) for seed in range(40)]
     rng = np.random.default_rng(1)
     n_alarms = 0
     for _ in range(60):
         picked = rng.permutation(len(pool))[:10]
-        said = compare_runs([pool[i] for i in picked[:5]], [pool[i] for i in picked[5:]], ComparisonRule(margin_ratio=1e-9))
+        said = compare_runs(
+            [pool[i] for i in picked[:5]],
+            [pool[i] for i in picked[5:]],
+            ComparisonRule(margin_ratio=1e-9),
+        )
         n_alarms += any(one.verdict in {"better", "worse"} for one in said.others)
     assert scipy.stats.binomtest(n_alarms, 60).proportion_ci(0.99).low <= 0.05
 
@@ -66,22 +94,38 @@ def test_one_run_each_says_nothing():
 
 
 def test_a_percentile_of_too_few_requests_is_not_compared():
-    said = compare_runs(runs_of(range(4), n_requests=20), runs_of(range(4, 8), n_requests=20), ComparisonRule(metric="ttft_p99_s"))
+    said = compare_runs(
+        runs_of(range(4), n_requests=20),
+        runs_of(range(4, 8), n_requests=20),
+        ComparisonRule(metric="ttft_p99_s"),
+    )
     assert said.answer.old is None
     assert said.answer.verdict == "undecided"
 
 
 def test_short_runs_have_a_number_on_both_sides_or_on_none():
-    """Whether a run's own interval is open, which hangs on its luck, leaves no run out; how many requests it has does, and that is said."""
-    olds, news = runs_of(range(3), n_requests=80, gap_s=0.02), runs_of(range(3, 6), n_requests=80, gap_s=0.02)
+    """Whether a run's own interval is open, which hangs on its luck, leaves no run out.
+
+    How many requests it has does, and that is said.
+    """
+    olds, news = (
+        runs_of(range(3), n_requests=80, gap_s=0.02),
+        runs_of(range(3, 6), n_requests=80, gap_s=0.02),
+    )
     said = compare_runs(olds, news, ComparisonRule())
     for one in (said.answer, *said.others):
         assert (one.old is None) == (one.new is None), one.metric
         assert one.old is None or one.old.n_samples == 3, "no run was left out"
     missing = {one.metric: one.why for one in said.others if one.old is None}
     assert set(missing) == {"ttft_p99_s"}
-    assert missing["ttft_p99_s"].startswith("no run of A and B has this number: it takes 368 requests")
-    short = compare_runs(runs_of([1], n_requests=400), runs_of([2], n_requests=200), ComparisonRule(metric="ttft_p99_s"))
+    assert missing["ttft_p99_s"].startswith(
+        "no run of A and B has this number: it takes 368 requests"
+    )
+    short = compare_runs(
+        runs_of([1], n_requests=400),
+        runs_of([2], n_requests=200),
+        ComparisonRule(metric="ttft_p99_s"),
+    )
     assert short.answer.why.startswith("no run of B has this number")
 
 
@@ -98,7 +142,11 @@ def test_pairs_see_what_shared_luck_hides():
 def test_two_sweeps_are_compared_by_their_repetitions():
     sweep = read_run(FIXTURES / "version_1")
     slower = replace(
-        sweep, sweep=sweep.sweep._replace(decode_ns=(sweep.sweep.decode_ns * 2), prefill_ns=sweep.sweep.prefill_ns), steps=None
+        sweep,
+        sweep=sweep.sweep._replace(
+            decode_ns=(sweep.sweep.decode_ns * 2), prefill_ns=sweep.sweep.prefill_ns
+        ),
+        steps=None,
     )
     same = compare_runs([replace(sweep, steps=None)], [slower], ComparisonRule())
     assert same.replicate == "repetition"
@@ -110,9 +158,10 @@ def test_two_sweeps_are_compared_by_their_repetitions():
 def test_manifests_say_what_else_is_different():
     old = run_of(1)
     new = replace(old, manifest=replace(old.manifest, tool_version="1"))
-    assert [(one.what, one.old, one.new) for one in compare_runs([old], [new], ComparisonRule()).differences] == [
-        ("tool_version", "0", "1")
-    ]
+    assert [
+        (one.what, one.old, one.new)
+        for one in compare_runs([old], [new], ComparisonRule()).differences
+    ] == [("tool_version", "0", "1")]
 
 
 @pytest.mark.parametrize(
@@ -130,4 +179,6 @@ def test_impossible_comparisons(old, new, rule, words):
 
 def test_sweeps_are_not_compared_with_requests():
     with pytest.raises(SpecError, match="sweeps cannot be compared"):
-        compare_runs([read_run(FIXTURES / "version_1")], runs_of([1], n_requests=5), ComparisonRule())
+        compare_runs(
+            [read_run(FIXTURES / "version_1")], runs_of([1], n_requests=5), ComparisonRule()
+        )

@@ -29,10 +29,16 @@ CANONICAL = {
 
 def test_vllm_0_33_still_has_each_name_that_is_read():
     """Of names with an old form the new one; the exporter adds ``_total`` to a counter that lacks it."""
-    listed = (Path(__file__).parent / "vllm_0_33_metric_names.txt").read_text().replace(":", "_").split()
+    listed = (
+        (Path(__file__).parent / "vllm_0_33_metric_names.txt").read_text().replace(":", "_").split()
+    )
     exported = {*listed, *(f"{name}_total" for name in listed)}
     (vllm,) = (names for names in SERVERS if names.kind == "vllm")
-    read = [names[0].family for table in (vllm.gauges, vllm.counters, vllm.histograms) for names in table.values()]
+    read = [
+        names[0].family
+        for table in (vllm.gauges, vllm.counters, vllm.histograms)
+        for names in table.values()
+    ]
     assert len(read) > 20
     assert set(read) <= exported
 
@@ -44,14 +50,26 @@ def grown(name):
 @pytest.mark.parametrize("name", CANONICAL)
 @pytest.mark.parametrize("colon", [":", "_"])
 def test_the_five_canonical_fields(name, colon):
-    summary = summarise_server(samples_of(page(name).replace(":", colon), page(name).replace(":", colon)))
+    summary = summarise_server(
+        samples_of(page(name).replace(":", colon), page(name).replace(":", colon))
+    )
     usage = None if summary.kv_usage is None else summary.kv_usage.mean
-    found = (summary.kind, summary.waiting.mean, summary.running.mean, usage, summary.kv_block_tokens, summary.n_kv_blocks)
+    found = (
+        summary.kind,
+        summary.waiting.mean,
+        summary.running.mean,
+        usage,
+        summary.kv_block_tokens,
+        summary.n_kv_blocks,
+    )
     assert found == CANONICAL[name]
 
 
 def test_a_recorded_server_says_what_was_sent():
-    """Nine requests, 149 output tokens: see SOURCE.md. The page before shows that a server's counters begin at 0."""
+    """Nine requests, 149 output tokens: see SOURCE.md.
+
+    The page before shows that a server's counters begin at 0.
+    """
     summary = summarise_server(samples_of(page("vllm-0.32-before"), page("vllm-0.32-after")))
     assert (summary.n_finished, summary.output_tokens, summary.prompt_tokens) == (9, 149, 1214)
     assert summary.prefix_hit_fraction == pytest.approx(896 / 1214)
@@ -71,14 +89,21 @@ def test_other_engines_say_what_they_have():
     sglang = grown("sglang")
     assert (sglang.n_preemptions, sglang.output_tokens, sglang.n_finished) == (3, 7000, 40)
     assert sglang.prefix_hit_fraction == 0.25
-    assert {time.name: time.mean_s for time in sglang.times} == {"ttft": 0.5, "queue": 0.2, "prefill": 0.1}
+    assert {time.name: time.mean_s for time in sglang.times} == {
+        "ttft": 0.5,
+        "queue": 0.2,
+        "prefill": 0.1,
+    }
     p50, *_, p99 = sglang.time("ttft").percentiles
     assert (p50.low_s, p50.high_s, p99.low_s, p99.high_s) == (0.1, 1.0, 1.0, math.inf)
     trtllm = grown("trtllm")
     assert (trtllm.n_finished, trtllm.n_preemptions) == (15, None)
     assert trtllm.time("queue").percentiles == ()
     triton = grown("triton")
-    assert {time.name: (time.n, time.mean_s) for time in triton.times} == {"queue": (10, 0.25), "e2e": (10, 3.0)}
+    assert {time.name: (time.n, time.mean_s) for time in triton.times} == {
+        "queue": (10, 0.25),
+        "e2e": (10, 3.0),
+    }
     assert grown("llamacpp").time("itl").mean_s == 0.025
     assert grown("tgi").time("queue").mean_s == 0.1
     assert grown("vllm-0.8").time("itl").mean_s == 0.02
@@ -86,15 +111,28 @@ def test_other_engines_say_what_they_have():
 
 def test_absent_is_none_and_never_0():
     summary = grown("tgi")
-    absent = (summary.kv_usage, summary.n_preemptions, summary.prompt_tokens, summary.prefix_hit_fraction, summary.flop_per_s)
+    absent = (
+        summary.kv_usage,
+        summary.n_preemptions,
+        summary.prompt_tokens,
+        summary.prefix_hit_fraction,
+        summary.flop_per_s,
+    )
     assert absent == (None, None, None, None, None)
     assert summary.time("ttft") is None
     assert summary.flop_utilisation_fraction(1e12) is None
-    quiet = page("vllm-0.32-after").replace('flops_per_gpu_total{engine="0",model_name="tiny"} 2.60836608e+08', "flops_per_gpu_total 0")
-    assert summarise_server(samples_of(zeroed(quiet), quiet)).flop_per_s is None, "a server that does not estimate shows 0"
+    quiet = page("vllm-0.32-after").replace(
+        'flops_per_gpu_total{engine="0",model_name="tiny"} 2.60836608e+08', "flops_per_gpu_total 0"
+    )
+    assert summarise_server(samples_of(zeroed(quiet), quiet)).flop_per_s is None, (
+        "a server that does not estimate shows 0"
+    )
 
 
-@pytest.mark.parametrize(("pages", "complaint"), [((), "no scrape"), (("go_threads 5",), "no metric of a known model server")])
+@pytest.mark.parametrize(
+    ("pages", "complaint"),
+    [((), "no scrape"), (("go_threads 5",), "no metric of a known model server")],
+)
 def test_nothing_known_is_an_error(pages, complaint):
     with pytest.raises(RecordError, match=complaint):
         summarise_server(samples_of(*pages))
@@ -118,44 +156,70 @@ def test_a_counter_that_fell_was_reset():
 
 
 def test_the_start_time_tells_restarts_that_counters_do_not():
-    pages = [f"vllm:generation_tokens_total {value}\nprocess_start_time_seconds {start}" for value, start in ((5, 1.0), (9, 2.0))]
+    pages = [
+        f"vllm:generation_tokens_total {value}\nprocess_start_time_seconds {start}"
+        for value, start in ((5, 1.0), (9, 2.0))
+    ]
     assert summarise_server(samples_of(*pages)).n_restarts == 1
 
 
 def test_a_series_that_comes_later_began_at_0():
-    pages = ["vllm:num_requests_waiting 0", "vllm:request_success_total 3", "vllm:request_success_total 5"]
+    pages = [
+        "vllm:num_requests_waiting 0",
+        "vllm:request_success_total 3",
+        "vllm:request_success_total 5",
+    ]
     assert summarise_server(samples_of(*pages)).n_finished == 5
 
 
 def test_engines_of_one_server_are_added_up():
     pages = [
         "\n".join(
-            (
-                f'vllm:num_requests_running{{engine="{engine}"}} {running}\nvllm:kv_cache_usage_perc{{engine="{engine}"}} {usage}\n'
-                f'vllm:estimated_flops_per_gpu_total{{engine="{engine}"}} {flop}'
-            )
+            f'vllm:num_requests_running{{engine="{engine}"}}'
+            f' {running}\nvllm:kv_cache_usage_perc{{engine="{engine}"}}'
+            f' {usage}\nvllm:estimated_flops_per_gpu_total{{engine="{engine}"}} {flop}'
             for engine, running, usage, flop in ((0, 3, 0.2, i * 100), (1, 5, 0.6, i * 300))
         )
         for i in range(2)
     ]
     summary = summarise_server(samples_of(*pages))
-    assert (summary.running.highest, summary.kv_usage.mean, summary.flop_per_s) == (8, pytest.approx(0.4), 200)
+    assert (summary.running.highest, summary.kv_usage.mean, summary.flop_per_s) == (
+        8,
+        pytest.approx(0.4),
+        200,
+    )
 
 
 def test_a_table_of_changes_reads_like_one_of_every_sample():
     whole = counted(1, 1, 4, 4, 9)
     up = ServerSampleTable(
-        scraped_ns=np.unique(whole.scraped_ns), name=np.full(5, "up"), labels=np.full(5, ""), value=np.array([1.0, 1, 1, 1, 1])
+        scraped_ns=np.unique(whole.scraped_ns),
+        name=np.full(5, "up"),
+        labels=np.full(5, ""),
+        value=np.array([1.0, 1, 1, 1, 1]),
     )
     failed = up._replace(scraped_ns=up.scraped_ns + 500_000_000, value=np.zeros(5))
     changes = concat(ServerSampleTable, [select(whole, np.array([0, 2, 4])), up, failed])
-    ours, theirs = counter_series(server_record(changes), "output_tokens"), counter_series(server_record(whole), "output_tokens")
-    assert (ours.at_s.tolist(), ours.value.tolist()) == (theirs.at_s.tolist(), theirs.value.tolist()) == ([1, 2, 3, 4, 5], [0, 0, 3, 3, 8])
+    ours, theirs = (
+        counter_series(server_record(changes), "output_tokens"),
+        counter_series(server_record(whole), "output_tokens"),
+    )
+    assert (
+        (ours.at_s.tolist(), ours.value.tolist())
+        == (theirs.at_s.tolist(), theirs.value.tolist())
+        == ([1, 2, 3, 4, 5], [0, 0, 3, 3, 8])
+    )
     assert summarise_server(changes).n_failed_scrapes == 5
 
 
 def test_a_gauge_that_went_away_is_not_kept():
-    record = server_record(samples_of("vllm:num_requests_waiting 4", "vllm:num_requests_waiting NaN", "vllm:num_requests_waiting 2"))
+    record = server_record(
+        samples_of(
+            "vllm:num_requests_waiting 4",
+            "vllm:num_requests_waiting NaN",
+            "vllm:num_requests_waiting 2",
+        )
+    )
     series = gauge_series(record, "waiting")
     assert np.array_equal(series.value, [4, np.nan, 2], equal_nan=True)
     assert gauge_series(record, "kv_usage") is None
@@ -175,7 +239,9 @@ def test_percentiles_lie_in_their_buckets():
 def requests_of(*rows):
     """(intended, sent, first token) in ms."""
     n = len(rows)
-    instants = np.array([[ABSENT if one is None else one * 1_000_000 for one in row] for row in rows], np.int64)
+    instants = np.array(
+        [[ABSENT if one is None else one * 1_000_000 for one in row] for row in rows], np.int64
+    )
     zeros = np.zeros(n, np.int32)
     return RequestTable(
         intended_send_ns=instants[:, 0],

@@ -36,15 +36,23 @@ def test_events_of_the_standard(body, expected):
     assert data_of(body) == expected
 
 
-@given(lines=st.lists(st.binary(max_size=8).filter(lambda line: not set(line) & set(b"\r\n")), max_size=6))
+@given(
+    lines=st.lists(
+        st.binary(max_size=8).filter(lambda line: not set(line) & set(b"\r\n")), max_size=6
+    )
+)
 def test_usual_streams_are_read_as_any_other(lines):
     body = b"".join(b"data: " + line + b"\n\n" for line in lines)
     assert data_of(body) == lines
-    assert events_of(body + b": a comment\n\n") == events_of(body), "a comment is no event, and needs the reading line by line"
+    assert events_of(body + b": a comment\n\n") == events_of(body), (
+        "a comment is no event, and needs the reading line by line"
+    )
 
 
 def test_an_event_has_a_name_where_the_stream_gives_one():
-    assert [(event.name, event.data) for event in events_of(b"event: error\ndata: a\n\ndata: b\n\n")] == [(b"error", b"a"), (b"", b"b")]
+    assert [
+        (event.name, event.data) for event in events_of(b"event: error\ndata: a\n\ndata: b\n\n")
+    ] == [(b"error", b"a"), (b"", b"b")]
 
 
 def test_an_event_that_the_body_cuts_off_says_so():
@@ -60,13 +68,21 @@ def reads_by_hand(ends, sizes):
     return [min(int(np.searchsorted(arrived, end)), len(sizes) - 1) for end in ends]
 
 
-@given(ends=st.lists(st.integers(0, 60)).map(sorted), sizes=st.lists(st.integers(0, 9), min_size=1, max_size=20))
+@given(
+    ends=st.lists(st.integers(0, 60)).map(sorted),
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=20),
+)
 def test_reads_are_those_that_brought_the_last_byte(ends, sizes):
     assert reads_of(ends, sizes) == reads_by_hand(ends, sizes)
     assert reads_of(ends, sizes) == sorted(reads_of(ends, sizes))
 
 
-EVENTS = st.lists(st.tuples(st.binary(max_size=12).filter(lambda b: not {10, 13} & set(b)), st.sampled_from([b"\n", b"\r\n", b"\r"])))
+EVENTS = st.lists(
+    st.tuples(
+        st.binary(max_size=12).filter(lambda b: not {10, 13} & set(b)),
+        st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    )
+)
 
 
 @given(EVENTS)
@@ -83,7 +99,9 @@ def check_bodies(n, seed):
         assert ends == sorted(set(ends))
         assert not ends or 0 < ends[-1] <= len(body)
         assert all(event.is_whole for event in events[:-1])
-        cuts = np.diff(np.sort(np.concatenate([[0, len(body)], rng.integers(0, len(body) + 1, 3)]))).tolist()
+        cuts = np.diff(
+            np.sort(np.concatenate([[0, len(body)], rng.integers(0, len(body) + 1, 3)]))
+        ).tolist()
         assert reads_of(ends, cuts) == reads_by_hand(ends, cuts)
         n_events += len(events)
     assert n_events > n / 4, "the fuzz finds events"

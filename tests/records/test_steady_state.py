@@ -18,13 +18,21 @@ def times_s(n, seed=3, *, first=1.0, n_first=0, last=1.0, n_last=0, mean_s=0.02)
 def test_a_steady_run_is_steady_from_end_to_end():
     run = load_run()
     steady = steady_state(run)
-    assert (steady.n_warm_up, steady.n_steady, steady.n_drain, steady.is_reached) == (0, 400, 0, True)
+    assert (steady.n_warm_up, steady.n_steady, steady.n_drain, steady.is_reached) == (
+        0,
+        400,
+        0,
+        True,
+    )
     assert steady.drifting == ()
     assert {one.latency for one in steady.trends} == {"ttft", "tpot"}
 
 
 def test_a_start_up_burst_and_a_drain_are_told_apart():
-    run = load_run(ttft_s=times_s(400, first=6, n_first=30), tpot_s=times_s(400, last=0.5, n_last=40, mean_s=0.005))
+    run = load_run(
+        ttft_s=times_s(400, first=6, n_first=30),
+        tpot_s=times_s(400, last=0.5, n_last=40, mean_s=0.005),
+    )
     steady = steady_state(run)
     assert 30 <= steady.n_warm_up <= 50
     assert 35 <= steady.n_drain <= 60
@@ -55,7 +63,12 @@ def test_latency_that_rises_is_no_steady_state():
 
 def test_a_run_that_changes_in_the_middle_reaches_no_steady_state():
     steady = steady_state(load_run(ttft_s=times_s(400, first=5, n_first=200)))
-    assert (steady.is_reached, steady.n_warm_up, steady.n_steady, steady.n_drain) == (False, 0, 400, 0)
+    assert (steady.is_reached, steady.n_warm_up, steady.n_steady, steady.n_drain) == (
+        False,
+        0,
+        400,
+        0,
+    )
 
 
 def test_too_few_requests_tell_nothing():

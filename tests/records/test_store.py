@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 
 from inferometer.errors import RecordError
-from inferometer.records.store import RunWriter, read_run
+from inferometer.records.reading import read_run
+from inferometer.records.store import RunWriter
 from inferometer.records.types import ABSENT, Caution, PointStatus, RunManifest
 from inferometer.spec.types import SweepPoint
 
-POINTS = tuple(SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=8) for p in (128, 256) for b in (1, 2))
+POINTS = tuple(
+    SweepPoint(prompt_tokens=p, batch_size=b, gen_tokens=8) for p in (128, 256) for b in (1, 2)
+)
 ENDED_UTC = "2026-11-21T10:00:00Z"
 
 
@@ -41,7 +44,9 @@ def write_points(manifest, one_point_tables):
 
 def same_tables(one, other) -> bool:
     return all(
-        np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True)
+        np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        for x, y in zip(one, other, strict=True)
+        for a, b in zip(x, y, strict=True)
     )
 
 
@@ -55,7 +60,20 @@ def test_a_complete_run_comes_back_as_it_was_written(tmp_path, write_points, man
     assert run.manifest.is_complete
     assert run.manifest.ended_utc == ENDED_UTC
     assert run.manifest.plan == manifest.plan
-    assert run.sweep.point_index.tolist() == [2, 2, 2, 0, 0, 0, 3, 3, 3, 1, 1, 1], "in the order in which they were measured"
+    assert run.sweep.point_index.tolist() == [
+        2,
+        2,
+        2,
+        0,
+        0,
+        0,
+        3,
+        3,
+        3,
+        1,
+        1,
+        1,
+    ], "in the order in which they were measured"
     assert run.sweep.reserved_bytes.tolist() == [ABSENT] * 12
     assert np.isnan(run.sweep.energy_joule).all()
     assert run.steps.kv_blocks_used.tolist() == [ABSENT] * 12
@@ -99,7 +117,9 @@ def test_resume_does_what_is_missing(tmp_path, write_points, manifest, one_point
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
         assert writer.done_parts == {0, 2}
         assert not writer.is_complete
-        assert writer.elapsed_ns == 2 * 10**9 + 2000 + 102 + 902 + 1, "after the end of the last stored repetition"
+        assert writer.elapsed_ns == 2 * 10**9 + 2000 + 102 + 902 + 1, (
+            "after the end of the last stored repetition"
+        )
         with pytest.raises(RecordError, match="stored already"):
             writer.append_part(2, *one_point_tables(2, POINTS[2]))
         writer.append_part(1, *one_point_tables(1, POINTS[1]))
@@ -116,7 +136,9 @@ def test_a_complete_run_says_so(tmp_path, write_points, manifest, one_point_tabl
             writer.finish((), ENDED_UTC)
 
 
-def test_resume_refuses_another_plan_and_says_what_differs(tmp_path, write_points, make_manifest, make_plan):
+def test_resume_refuses_another_plan_and_says_what_differs(
+    tmp_path, write_points, make_manifest, make_plan
+):
     write_points(tmp_path, (0,))
     with pytest.raises(RecordError, match=r"plan\.n_reps is 9, stored is 7") as caught:
         RunWriter.create_or_resume(tmp_path, make_manifest(make_plan(POINTS, n_reps=9)))
@@ -126,15 +148,25 @@ def test_resume_refuses_another_plan_and_says_what_differs(tmp_path, write_point
     write_points(tmp_path, (1,))  # a refusal leaves the lock free and the run whole
 
 
-def test_a_run_without_a_point_keeps_no_folder_from_another_question(tmp_path, manifest, make_manifest, make_plan):
-    RunWriter.create_or_resume(tmp_path, manifest).close()  # as when the engine then refuses what is asked
-    with RunWriter.create_or_resume(tmp_path, make_manifest(make_plan(POINTS, n_reps=9), run_id="r2")) as writer:
+def test_a_run_without_a_point_keeps_no_folder_from_another_question(
+    tmp_path, manifest, make_manifest, make_plan
+):
+    RunWriter.create_or_resume(
+        tmp_path, manifest
+    ).close()  # as when the engine then refuses what is asked
+    with RunWriter.create_or_resume(
+        tmp_path, make_manifest(make_plan(POINTS, n_reps=9), run_id="r2")
+    ) as writer:
         assert writer.manifest.run_id == "r2"
-    with RunWriter.create_or_resume(tmp_path, make_manifest(make_plan(POINTS, n_reps=9), run_id="r3")) as writer:
+    with RunWriter.create_or_resume(
+        tmp_path, make_manifest(make_plan(POINTS, n_reps=9), run_id="r3")
+    ) as writer:
         assert writer.manifest.run_id == "r2", "the same question goes on with it"
 
 
-def test_resume_refuses_another_engine_or_machine_but_not_another_loading_time(tmp_path, write_points, manifest):
+def test_resume_refuses_another_engine_or_machine_but_not_another_loading_time(
+    tmp_path, write_points, manifest
+):
     from dataclasses import replace
 
     write_points(tmp_path, (0,))
@@ -142,7 +174,9 @@ def test_resume_refuses_another_engine_or_machine_but_not_another_loading_time(t
     with pytest.raises(RecordError, match=r"engine\.version is '5\.18\.0', stored is '5\.17\.0'"):
         RunWriter.create_or_resume(tmp_path, other)
     with pytest.raises(RecordError, match=r"machine\.cpu_model"):
-        RunWriter.create_or_resume(tmp_path, replace(manifest, host=replace(manifest.host, cpu_model="another")))
+        RunWriter.create_or_resume(
+            tmp_path, replace(manifest, host=replace(manifest.host, cpu_model="another"))
+        )
     slower_load = replace(manifest, engine=replace(manifest.engine, load_s=99.0), run_id="r2")
     with RunWriter.create_or_resume(tmp_path, slower_load) as writer:
         assert writer.manifest.run_id == "r1"
@@ -192,7 +226,9 @@ def start_writer(tmp_path, manifest):
 
     def start(directory: Path, n_points: int, **options) -> subprocess.Popen[str]:
         command = [sys.executable, str(script), str(directory), str(stored), str(n_points)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+        )
 
     return start
 
@@ -205,7 +241,9 @@ def test_kill_9_loses_at_most_the_point_in_progress(tmp_path, start_writer, afte
     process.send_signal(signal.SIGKILL)
     rest, _ = process.communicate()
     stored = {
-        int(line.split()[1]) for line in [*lines, *rest.splitlines(keepends=True)] if line.startswith("stored") and line.endswith("\n")
+        int(line.split()[1])
+        for line in [*lines, *rest.splitlines(keepends=True)]
+        if line.startswith("stored") and line.endswith("\n")
     }
     run = read_run(directory)
     kept = set(run.sweep.point_index.tolist())
@@ -269,7 +307,9 @@ def test_killed_while_merging(tmp_path, write_points):
 def test_a_file_size_limit_is_told_and_nothing_is_lost(tmp_path, write_points, start_writer):
     directory = tmp_path / "run"
     write_points(directory, (0, 1))
-    n_bytes = (directory / "manifest.json").stat().st_size + 200  # the manifest may be written, a point's table may not
+    n_bytes = (
+        directory / "manifest.json"
+    ).stat().st_size + 200  # the manifest may be written, a point's table may not
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
@@ -288,7 +328,11 @@ def test_a_file_size_limit_is_told_and_nothing_is_lost(tmp_path, write_points, s
 def tiny_disk(tmp_path):
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip("no right to mount a small file system here")
     yield place
@@ -305,7 +349,9 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tiny_disk, manifest, one_point_
         assert n_stored >= 1
         assert f"{n_stored} measured parts are stored" in str(caught.value)
         assert set(read_run(directory).sweep.point_index.tolist()) == set(range(n_stored))
-        (tiny_disk / "filler").write_bytes(b"x" * os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_frsize)
+        (tiny_disk / "filler").write_bytes(
+            b"x" * os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_frsize
+        )
         with pytest.raises(RecordError, match="No space left"):
             writer.finish((), ENDED_UTC)
         (tiny_disk / "filler").unlink()
@@ -371,13 +417,25 @@ def test_a_damaged_part_is_measured_again_on_resume(tmp_path, write_points, mani
     assert [caution.code for caution in run.manifest.cautions] == ["DAMAGED_PART"]
 
 
-def test_a_failed_point_is_measured_again_on_resume(tmp_path, write_points, manifest, one_point_tables):
+def test_a_failed_point_is_measured_again_on_resume(
+    tmp_path, write_points, manifest, one_point_tables
+):
     write_points(tmp_path, (0,))
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
         sweep, steps, ceilings = one_point_tables(1, POINTS[1])
-        writer.append_part(1, sweep._replace(status=np.full_like(sweep.status, PointStatus.FAILED)), steps, ceilings)
+        writer.append_part(
+            1,
+            sweep._replace(status=np.full_like(sweep.status, PointStatus.FAILED)),
+            steps,
+            ceilings,
+        )
         sweep, steps, ceilings = one_point_tables(2, POINTS[2])
-        writer.append_part(2, sweep._replace(status=np.full_like(sweep.status, PointStatus.OUT_OF_MEMORY)), steps, ceilings)
+        writer.append_part(
+            2,
+            sweep._replace(status=np.full_like(sweep.status, PointStatus.OUT_OF_MEMORY)),
+            steps,
+            ceilings,
+        )
     with RunWriter.create_or_resume(tmp_path, manifest) as writer:
         assert writer.done_parts == {0, 2}, "want of memory is an answer, a failure is not"
     write_points(tmp_path, (1, 3), finish=True)
@@ -416,7 +474,9 @@ def test_damage_is_found_without_checksums_too(tmp_path, write_points):
         read_run(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"schema_version": 1}', b'{"schema_version": "x"}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"schema_version": 1}', b'{"schema_version": "x"}', b"\xff\xfe"]
+)
 def test_a_damaged_manifest_is_named(tmp_path, write_points, content):
     write_points(tmp_path, (0,))
     (tmp_path / "manifest.json").write_bytes(content)

@@ -5,7 +5,15 @@ import pytest
 
 from inferometer.records import tables
 from inferometer.records.summaries import summarise_points
-from inferometer.records.types import CeilingTable, Phase, PointStatus, ProbeKind, Run, StepTable, SweepTable
+from inferometer.records.types import (
+    CeilingTable,
+    Phase,
+    PointStatus,
+    ProbeKind,
+    Run,
+    StepTable,
+    SweepTable,
+)
 from inferometer.spec.types import SweepPoint
 
 POINT = SweepPoint(prompt_tokens=100, batch_size=4, gen_tokens=11)
@@ -17,9 +25,15 @@ def test_medians_rates_and_intervals(make_run):
     (summary,) = summarise_points(make_run({POINT: (prefills_s, decodes_s)}))
     assert summary.status == "ok"
     assert summary.n_reps == 7
-    assert (summary.prefill_s.value, summary.prefill_s.low, summary.prefill_s.high) == pytest.approx((0.2, 0.18, 0.22))
+    assert (
+        summary.prefill_s.value,
+        summary.prefill_s.low,
+        summary.prefill_s.high,
+    ) == pytest.approx((0.2, 0.18, 0.22))
     assert summary.ttft_s == summary.prefill_s
-    assert summary.decode_step_s.value == pytest.approx(1.0 / 10), "10 steps, the first token being the prefill's"
+    assert summary.decode_step_s.value == pytest.approx(1.0 / 10), (
+        "10 steps, the first token being the prefill's"
+    )
     assert summary.tpot_s.value == pytest.approx(1.0 / 10)
     assert summary.n_decode_steps == 10
     assert summary.prefill_tokens_per_s.value == pytest.approx(400 / 0.2)
@@ -50,28 +64,50 @@ def test_out_of_memory_is_a_point_without_times(make_run):
 
 def test_warm_ups_and_failures_do_not_count(make_manifest, make_plan, rows):
     made = [
-        rows.repetition(0, POINT, repetition=0, started_ns=0, is_warmup=True, prefill_ns=10**9, decode_ns=10**9),
+        rows.repetition(
+            0, POINT, repetition=0, started_ns=0, is_warmup=True, prefill_ns=10**9, decode_ns=10**9
+        ),
         rows.repetition(0, POINT, repetition=0, started_ns=1, prefill_ns=10**8, decode_ns=10**9),
         rows.repetition(0, POINT, repetition=1, started_ns=2, status=PointStatus.FAILED),
     ]
-    run = Run(manifest=make_manifest(make_plan([POINT])), sweep=tables.from_rows(SweepTable, made), steps=None, ceilings=None)
+    run = Run(
+        manifest=make_manifest(make_plan([POINT])),
+        sweep=tables.from_rows(SweepTable, made),
+        steps=None,
+        ceilings=None,
+    )
     (summary,) = summarise_points(run)
     assert (summary.n_reps, summary.status) == (1, "failed")
     assert summary.prefill_s.value == pytest.approx(0.1)
 
 
-def test_the_step_is_the_median_of_recorded_steps_and_tpot_holds_the_stall(make_manifest, make_plan, rows):
+def test_the_step_is_the_median_of_recorded_steps_and_tpot_holds_the_stall(
+    make_manifest, make_plan, rows
+):
     durations_ns = [10, 10, 10, 10, 10, 10, 10, 10, 10, 910]
     run = Run(
         manifest=make_manifest(make_plan([POINT])),
         sweep=tables.from_rows(
-            SweepTable, [rows.repetition(0, POINT, repetition=0, started_ns=0, prefill_ns=500, decode_ns=sum(durations_ns))]
+            SweepTable,
+            [
+                rows.repetition(
+                    0,
+                    POINT,
+                    repetition=0,
+                    started_ns=0,
+                    prefill_ns=500,
+                    decode_ns=sum(durations_ns),
+                )
+            ],
         ),
         steps=tables.from_rows(
             StepTable,
             [
                 rows.step(0, POINT, repetition=0, start_ns=0, duration_ns=500, phase=Phase.PREFILL),
-                *(rows.step(0, POINT, repetition=0, start_ns=i, duration_ns=duration) for i, duration in enumerate(durations_ns)),
+                *(
+                    rows.step(0, POINT, repetition=0, start_ns=i, duration_ns=duration)
+                    for i, duration in enumerate(durations_ns)
+                ),
                 *(rows.step(1, POINT, repetition=0, start_ns=i, duration_ns=77) for i in range(3)),
             ],
         ),
@@ -90,17 +126,27 @@ def test_a_clock_that_did_not_move_tells_nothing(make_run):
 
 def test_one_generated_token_has_no_decode(make_manifest, make_plan, rows):
     point = SweepPoint(prompt_tokens=100, batch_size=2, gen_tokens=1)
-    sweep = tables.from_rows(SweepTable, [rows.repetition(0, point, repetition=0, started_ns=0, prefill_ns=10**9)])
-    (summary,) = summarise_points(Run(manifest=make_manifest(make_plan([point])), sweep=sweep, steps=None, ceilings=None))
+    sweep = tables.from_rows(
+        SweepTable, [rows.repetition(0, point, repetition=0, started_ns=0, prefill_ns=10**9)]
+    )
+    (summary,) = summarise_points(
+        Run(manifest=make_manifest(make_plan([point])), sweep=sweep, steps=None, ceilings=None)
+    )
     assert summary.tpot_s is None
     assert summary.decode_tokens_per_s is None
     assert summary.total_tokens_per_s.value == pytest.approx(202 / 1.0)
 
 
-def test_the_judging_ceiling_is_the_larger_of_the_probes_around_the_repetition(make_manifest, make_plan, rows):
+def test_the_judging_ceiling_is_the_larger_of_the_probes_around_the_repetition(
+    make_manifest, make_plan, rows
+):
     took = {"prefill_ns": 40, "decode_ns": 50}
     sweep = tables.from_rows(
-        SweepTable, [rows.repetition(0, POINT, repetition=i, started_ns=start, **took) for i, start in enumerate((100, 300, 500))]
+        SweepTable,
+        [
+            rows.repetition(0, POINT, repetition=i, started_ns=start, **took)
+            for i, start in enumerate((100, 300, 500))
+        ],
     )
     probes = [
         rows.probe(-1, started_ns=50, value_per_s=20e9),
@@ -111,7 +157,12 @@ def test_the_judging_ceiling_is_the_larger_of_the_probes_around_the_repetition(m
         rows.probe(0, started_ns=210, value_per_s=1e12, kind=ProbeKind.MATMUL, dtype="bfloat16"),
         rows.probe(0, started_ns=210, value_per_s=2e11, kind=ProbeKind.MATMUL, dtype="float32"),
     ]
-    run = Run(manifest=make_manifest(make_plan([POINT])), sweep=sweep, steps=None, ceilings=tables.from_rows(CeilingTable, probes))
+    run = Run(
+        manifest=make_manifest(make_plan([POINT])),
+        sweep=sweep,
+        steps=None,
+        ceilings=tables.from_rows(CeilingTable, probes),
+    )
     (summary,) = summarise_points(run)
     # the repetitions are judged by max(20, 10), max(10, 12) and, nothing being after it, 12
     assert summary.read_bytes_per_s.value == pytest.approx(12e9)
@@ -120,4 +171,7 @@ def test_the_judging_ceiling_is_the_larger_of_the_probes_around_the_repetition(m
 
 
 def test_a_run_without_a_sweep_has_no_points(make_manifest):
-    assert summarise_points(Run(manifest=make_manifest(None), sweep=None, steps=None, ceilings=None)) == ()
+    assert (
+        summarise_points(Run(manifest=make_manifest(None), sweep=None, steps=None, ceilings=None))
+        == ()
+    )

@@ -7,9 +7,10 @@ import pytest
 
 from inferometer.errors import RecordError
 from inferometer.records.collapse import flag_text, token_cost_changes
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
-from inferometer.records.sweep_csv import SweepRow, TableFacts, read_sweep_csv, write_sweep_csv
+from inferometer.records.sweep_columns import SweepRow, write_sweep_csv
+from inferometer.records.sweep_csv import TableFacts, read_sweep_csv
 from inferometer.records.types import ABSENT
 from inferometer.spec.types import EngineSpec, SweepPoint
 from inferometer.stats.estimate import Estimate
@@ -36,7 +37,15 @@ M1_COLUMNS = [
 def rows_of(run, **changes):
     flags = token_cost_changes(run)
     return [
-        SweepRow(summary=summary, flag="OOM" if summary.status == "out_of_memory" else flag_text(flags, summary.point_index), **changes)
+        SweepRow(
+            summary=summary,
+            flag=(
+                "OOM"
+                if summary.status == "out_of_memory"
+                else flag_text(flags, summary.point_index)
+            ),
+            **changes,
+        )
         for summary in summarise_points(run)
     ]
 
@@ -46,19 +55,34 @@ def measured(make_run):
     near = SweepPoint(prompt_tokens=100, batch_size=2, gen_tokens=11)
     far = SweepPoint(prompt_tokens=200, batch_size=2, gen_tokens=11)
     big = SweepPoint(prompt_tokens=400, batch_size=2, gen_tokens=11)
-    return make_run({near: ([0.1] * 7, [1.0] * 7), far: ([0.49 + 0.01 * i for i in range(7)], [1.1] * 7), big: ([], [])})
+    return make_run(
+        {
+            near: ([0.1] * 7, [1.0] * 7),
+            far: ([0.49 + 0.01 * i for i in range(7)], [1.1] * 7),
+            big: ([], []),
+        }
+    )
 
 
 def test_our_table(tmp_path, measured):
-    utilisation = Estimate(value=0.5, low=0.45, high=0.55, confidence_fraction=0.95, n_samples=7, method="test")
+    utilisation = Estimate(
+        value=0.5, low=0.45, high=0.55, confidence_fraction=0.95, n_samples=7, method="test"
+    )
     write_sweep_csv(tmp_path / "sweep.csv", rows_of(measured, mbu_fraction=utilisation))
     with (tmp_path / "sweep.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert list(lines[0])[: len(M1_COLUMNS)] == M1_COLUMNS
     assert {"ttft_ms", "tpot_ms", "prefill_low_ms", "prefill_high_ms", "n_reps"} <= set(lines[0])
     assert [line["seq_len"] for line in lines] == ["100", "200", "400"]
-    assert (lines[0]["prefill_p50_ms"], lines[0]["prefill_ms_per_tok"], lines[0]["prefill_tok_s"]) == ("100", "0.5", "2000")
-    assert (lines[0]["decode_p50_ms_per_tok"], lines[0]["decode_steps"]) == ("100", "10"), "decode time / decode steps"
+    assert (
+        lines[0]["prefill_p50_ms"],
+        lines[0]["prefill_ms_per_tok"],
+        lines[0]["prefill_tok_s"],
+    ) == ("100", "0.5", "2000")
+    assert (lines[0]["decode_p50_ms_per_tok"], lines[0]["decode_steps"]) == (
+        "100",
+        "10",
+    ), "decode time / decode steps"
     assert (lines[0]["tpot_ms"], lines[0]["decode_tok_s"]) == ("100", "20")
     assert (lines[0]["mbu"], lines[0]["mbu_low"], lines[0]["mfu"]) == ("0.5", "0.45", "")
     assert (lines[1]["prefill_low_ms"], lines[1]["prefill_high_ms"]) == ("490", "550")
@@ -71,23 +95,43 @@ def test_our_table_read_back_says_the_same(tmp_path, measured):
     back = read_run(tmp_path / "sweep.csv")
     for before, after in zip(summarise_points(measured), summarise_points(back), strict=True):
         assert (after.point, after.status) == (before.point, before.status)
-        for name in ("prefill_s", "tpot_s", "n_decode_steps", "decode_tokens_per_s", "total_tokens_per_s"):
+        for name in (
+            "prefill_s",
+            "tpot_s",
+            "n_decode_steps",
+            "decode_tokens_per_s",
+            "total_tokens_per_s",
+        ):
             one, other = getattr(before, name), getattr(after, name)
             assert (one is None) == (other is None)
-            assert one is None or getattr(other, "value", other) == pytest.approx(getattr(one, "value", one), rel=1e-5)
+            assert one is None or getattr(other, "value", other) == pytest.approx(
+                getattr(one, "value", one), rel=1e-5
+            )
 
 
 def test_a_table_of_an_earlier_version_is_read_as_it_was_written(tmp_path):
     """It divided the decode time by the generated tokens in one column and by the decode steps in the other."""
-    run = read_text(tmp_path, "seq_len,batch,gen_tokens,prefill_p50_ms,decode_p50_ms_per_tok,tpot_ms\n32,1,8,185.1,56.5936,64.6784\n")
+    run = read_text(
+        tmp_path,
+        "seq_len,batch,gen_tokens,prefill_p50_ms,decode_p50_ms_per_tok,tpot_ms\n32,1,8,185.1,56.5936,64.6784\n",
+    )
     assert run.sweep.n_decode_steps.tolist() == [7]
     assert run.sweep.decode_ns[0] == pytest.approx(8 * 56.5936e6, rel=1e-6)
 
 
 def test_the_published_prompt_axis():
     run = read_run(FIXTURES / "t1_prompt_axis.csv")
-    assert (run.manifest.origin, run.manifest.plan, run.manifest.cautions) == ("published", None, ())
-    published = [(3678.9, 38.29, 183.78), (5256.0, 37.83, 576.71), (3400.6, 34.03, 1348.36), (2331.8, 27.68, 1417.33)]
+    assert (run.manifest.origin, run.manifest.plan, run.manifest.cautions) == (
+        "published",
+        None,
+        (),
+    )
+    published = [
+        (3678.9, 38.29, 183.78),
+        (5256.0, 37.83, 576.71),
+        (3400.6, 34.03, 1348.36),
+        (2331.8, 27.68, 1417.33),
+    ]
     for summary, (prefill, decode, total) in zip(summarise_points(run), published, strict=True):
         assert summary.prefill_tokens_per_s.value == pytest.approx(prefill, rel=2e-4)
         assert summary.decode_tokens_per_s.value == pytest.approx(decode, rel=2e-4)
@@ -98,7 +142,9 @@ def test_the_published_prompt_axis():
 
 
 def test_the_published_batch_axis_as_a_markdown_table():
-    facts = TableFacts(prompt_tokens=128, gen_tokens=32, engine=EngineSpec(dtype="float16", device="cuda"))
+    facts = TableFacts(
+        prompt_tokens=128, gen_tokens=32, engine=EngineSpec(dtype="float16", device="cuda")
+    )
     run = read_sweep_csv(FIXTURES / "t1_batch_axis.md", facts)
     assert [point.batch_size for point in run.manifest.plan.points] == [1, 4, 16, 64]
     assert run.manifest.plan.engine.dtype == "float16"
@@ -115,7 +161,9 @@ def read_text(tmp_path, text, facts=None):
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_four_columns_are_enough(tmp_path, delimiter):
-    text = "Seq,Batch Size,Prefill (ms),Decode ms/token\n128,1,34.79,26.1\n256,1,,26.3\n".replace(",", delimiter)
+    text = "Seq,Batch Size,Prefill (ms),Decode ms/token\n128,1,34.79,26.1\n256,1,,26.3\n".replace(
+        ",", delimiter
+    )
     run = read_text(tmp_path, "\ufeff" + text)
     assert run.sweep.prompt_tokens.tolist() == [128, 256]
     assert run.sweep.prefill_ns.tolist() == [34_790_000, ABSENT]
@@ -167,10 +215,16 @@ def test_nothing_and_nowhere_to_write(tmp_path, measured):
         write_sweep_csv(tmp_path / "nowhere" / "sweep.csv", rows_of(measured))
 
 
-@pytest.mark.parametrize(("column", "is_read"), [("decode ms", False), ("decode ms/tok", True), ("tpot_ms", True)])
+@pytest.mark.parametrize(
+    ("column", "is_read"), [("decode ms", False), ("decode ms/tok", True), ("tpot_ms", True)]
+)
 def test_a_column_of_unclear_meaning_is_not_passed_over_in_silence(tmp_path, column, is_read):
     path = tmp_path / "table.csv"
     path.write_text(f"seq,batch,gen tokens,prefill ms,{column}\n16,1,4,10,20\n")
-    cautions = [caution for caution in read_sweep_csv(path).manifest.cautions if caution.code == "COLUMN_NOT_READ"]
+    cautions = [
+        caution
+        for caution in read_sweep_csv(path).manifest.cautions
+        if caution.code == "COLUMN_NOT_READ"
+    ]
     assert bool(cautions) is not is_read
     assert all(column in caution.text for caution in cautions)

@@ -9,7 +9,15 @@ from inferometer.errors import RecordError
 from inferometer.records import parquet, tables
 from inferometer.records.types import ABSENT, CeilingTable, StepTable, SweepTable
 
-PROBE = {"point_index": 0, "repetition": 0, "started_ns": 5, "kind": 0, "dtype": "", "footprint_bytes": 2**28, "value_per_s": 2e10}
+PROBE = {
+    "point_index": 0,
+    "repetition": 0,
+    "started_ns": 5,
+    "kind": 0,
+    "dtype": "",
+    "footprint_bytes": 2**28,
+    "value_per_s": 2e10,
+}
 
 
 def test_types_are_those_of_the_annotations():
@@ -81,7 +89,9 @@ def test_columns_must_be_all_there():
 
 def test_select_and_concat():
     one = tables.from_rows(CeilingTable, [PROBE | {"repetition": i} for i in range(4)])
-    both = tables.concat(CeilingTable, [tables.select(one, one.repetition > 1), tables.select(one, np.array([0]))])
+    both = tables.concat(
+        CeilingTable, [tables.select(one, one.repetition > 1), tables.select(one, np.array([0]))]
+    )
     assert both.repetition.tolist() == [2, 3, 0]
 
 
@@ -95,8 +105,14 @@ def test_a_table_comes_back_from_its_file_as_it_was(tmp_path_factory, data):
     n = data.draw(st.integers(0, 5))
     columns = {}
     for name, dtype in tables.column_types(CeilingTable).items():
-        texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4)
-        columns[name] = data.draw(st.lists(texts, min_size=n, max_size=n)) if dtype.kind == "U" else data.draw(hnp.arrays(dtype, n))
+        texts = st.text(
+            st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=4
+        )
+        columns[name] = (
+            data.draw(st.lists(texts, min_size=n, max_size=n))
+            if dtype.kind == "U"
+            else data.draw(hnp.arrays(dtype, n))
+        )
     path = tmp_path_factory.mktemp("table") / "t.parquet"
     table = tables.from_columns(CeilingTable, columns)
     parquet.write_table(path, table)

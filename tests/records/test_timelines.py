@@ -12,8 +12,22 @@ from inferometer.records.latencies import LatencySamples, end_ns, latency_sample
 from inferometer.records.latency_tails import tail_of
 from inferometer.records.reading import read_run
 from inferometer.records.run_series import latency_windows, step_series
-from inferometer.records.slot_timeline import NOBODY, CellState, slices_of, slot_timeline, state_shares
-from inferometer.records.types import ABSENT, PartKind, RequestStatus, RequestTable, Run, StepPartTable, StepTable
+from inferometer.records.slot_timeline import (
+    NOBODY,
+    CellState,
+    slices_of,
+    slot_timeline,
+    state_shares,
+)
+from inferometer.records.types import (
+    ABSENT,
+    PartKind,
+    RequestStatus,
+    RequestTable,
+    Run,
+    StepPartTable,
+    StepTable,
+)
 
 C, G, E, N = CellState.CONTEXT, CellState.GENERATION, CellState.END, CellState.IDLE
 
@@ -25,7 +39,10 @@ def recorded() -> Run:
 
 @pytest.fixture
 def static_batch(make_manifest) -> Run:
-    """Two requests of a static batch of 1 + 2 and 1 + 3 tokens in seats 0 and 2; request 5 waits for nothing and never ends."""
+    """Two requests of a static batch of 1 + 2 and 1 + 3 tokens in seats 0 and 2.
+
+    Request 5 waits for nothing and never ends.
+    """
     step = dict.fromkeys(StepTable._fields, 0) | {"is_warmup": False, "duration_ns": 10}
     rows = [
         (0, 7, 0, PartKind.CONTEXT, 4), (0, 9, 2, PartKind.CONTEXT, 6),
@@ -41,14 +58,24 @@ def static_batch(make_manifest) -> Run:
         sweep=None,
         steps=tables.from_rows(StepTable, [step | {"start_ns": 10 * i} for i in range(5)]),
         ceilings=None,
-        requests=tables.from_rows(RequestTable, [request | {"request_index": i, "status": status} for i, status in ends]),
-        parts=tables.from_rows(StepPartTable, [dict(zip(names, row, strict=True)) | {"n_delivered_tokens": 0} for row in rows]),
+        requests=tables.from_rows(
+            RequestTable, [request | {"request_index": i, "status": status} for i, status in ends]
+        ),
+        parts=tables.from_rows(
+            StepPartTable,
+            [dict(zip(names, row, strict=True)) | {"n_delivered_tokens": 0} for row in rows],
+        ),
     )
 
 
 def test_cells(static_batch):
     timeline = slot_timeline(static_batch)
-    assert timeline.states.tolist() == [[C, G, E, E, N], [N, N, N, N, N], [C, G, G, E, N], [N, C, G, N, N]]
+    assert timeline.states.tolist() == [
+        [C, G, E, E, N],
+        [N, N, N, N, N],
+        [C, G, G, E, N],
+        [N, C, G, N, N],
+    ]
     assert timeline.requests[0].tolist() == [7, 7, 7, 7, NOBODY]
     assert timeline.tokens[2].tolist() == [6, 1, 1, 1, 0]
     assert state_shares(timeline) == {N: 10 / 20, C: 3 / 20, G: 4 / 20, E: 3 / 20}
@@ -56,14 +83,31 @@ def test_cells(static_batch):
 
 def test_a_window_knows_what_comes_after_it(static_batch):
     timeline = slot_timeline(static_batch, first_step=1, n_steps=2)
-    assert timeline.states.tolist() == [[G, E], [N, N], [G, G], [C, G]], "a token is not the last because the window ends"
+    assert timeline.states.tolist() == [
+        [G, E],
+        [N, N],
+        [G, G],
+        [C, G],
+    ], "a token is not the last because the window ends"
     assert timeline.first_step == 1
     assert timeline.n_steps_of_run == 5
 
 
 def test_slices_join_equal_cells(static_batch):
     slices = slices_of(slot_timeline(static_batch))
-    assert [(s.seat, s.state, s.request_index, s.first_step, s.n_steps, s.start_ns, s.duration_ns, s.n_tokens) for s in slices[:4]] == [
+    assert [
+        (
+            s.seat,
+            s.state,
+            s.request_index,
+            s.first_step,
+            s.n_steps,
+            s.start_ns,
+            s.duration_ns,
+            s.n_tokens,
+        )
+        for s in slices[:4]
+    ] == [
         (0, C, 7, 0, 1, 0, 10, 4),
         (0, G, 7, 1, 1, 10, 10, 1),
         (0, E, 7, 2, 2, 20, 20, 1),
@@ -76,10 +120,18 @@ def test_cells_of_a_simulated_run(recorded):
     computing = recorded.parts.kind != PartKind.ENDED
     assert int((whole.states != N).sum()) == len(recorded.parts.seat)
     assert int(whole.tokens.sum()) == int(recorded.parts.n_computed_tokens.sum())
-    n_done = int(recorded.parts.step_index[-1]) + 1  # the others were under way when the time was over
-    assert int(computing.sum()) == int((recorded.steps.n_prefill_requests + recorded.steps.n_decode_requests)[:n_done].sum())
-    last_kind = dict(zip(recorded.parts.request_index.tolist(), recorded.parts.kind.tolist(), strict=True))
-    completed = recorded.requests.request_index[recorded.requests.status == RequestStatus.LENGTH].tolist()
+    n_done = (
+        int(recorded.parts.step_index[-1]) + 1
+    )  # the others were under way when the time was over
+    assert int(computing.sum()) == int(
+        (recorded.steps.n_prefill_requests + recorded.steps.n_decode_requests)[:n_done].sum()
+    )
+    last_kind = dict(
+        zip(recorded.parts.request_index.tolist(), recorded.parts.kind.tolist(), strict=True)
+    )
+    completed = recorded.requests.request_index[
+        recorded.requests.status == RequestStatus.LENGTH
+    ].tolist()
     by_generation = [request for request in completed if last_kind[request] == PartKind.GENERATION]
     assert 0 < len(by_generation) < len(completed), "answers of one token end with their context"
     assert int((whole.states == E).sum()) == len(by_generation)
@@ -108,14 +160,20 @@ def test_series_keep_sums_and_extremes(recorded, n_windows):
     assert np.nanmax(series.kv_blocks_max) == steps.kv_blocks_used.max()
     running = steps.n_prefill_requests + steps.n_decode_requests
     if n_windows == 1:
-        assert series.n_running_mean[0] == pytest.approx(np.average(running, weights=steps.duration_ns))
+        assert series.n_running_mean[0] == pytest.approx(
+            np.average(running, weights=steps.duration_ns)
+        )
     assert (series.n_running_mean <= series.n_running_max + 1e-9)[series.n_steps > 0].all()
 
 
 def test_windows_without_steps_are_absent_not_zero(recorded):
-    steps = tables.select(recorded.steps, np.array([0, 1, 6000]))._replace(kv_blocks_used=np.array([3, ABSENT, ABSENT]))
+    steps = tables.select(recorded.steps, np.array([0, 1, 6000]))._replace(
+        kv_blocks_used=np.array([3, ABSENT, ABSENT])
+    )
     nobody = np.zeros(3, np.int32)
-    series = step_series(steps._replace(n_decode_requests=nobody, n_waiting_requests=nobody), n_windows=3)
+    series = step_series(
+        steps._replace(n_decode_requests=nobody, n_waiting_requests=nobody), n_windows=3
+    )
     assert np.isnan(series.n_waiting_mean).tolist() == [False, True, False]
     assert np.isnan(series.kv_blocks_max).tolist() == [False, True, True]
 
@@ -128,7 +186,9 @@ def test_replicas_are_added_up(recorded):
     for name in ("n_running_mean", "n_waiting_max", "kv_blocks_mean", "n_preempted", "n_steps"):
         assert np.allclose(getattr(both, name), 2 * getattr(alone, name)), name
     early = tables.select(one, np.arange(10))
-    beside = step_series(tables.concat(StepTable, [one, early._replace(replica=early.replica + 1)]), n_windows=7)
+    beside = step_series(
+        tables.concat(StepTable, [one, early._replace(replica=early.replica + 1)]), n_windows=7
+    )
     assert beside.n_running_mean[-1] == alone.n_running_mean[-1]
 
 
@@ -137,14 +197,20 @@ def steps_of(*rows):
     step = dict.fromkeys(StepTable._fields, 0) | {"is_warmup": False}
     names = ("replica", "start_ns", "duration_ns", "n_prefill_requests", "n_decode_requests")
     made = [
-        step | dict(zip(names, (replica, start, duration, n - n_old, n_old), strict=True)) for replica, start, duration, n, n_old in rows
+        step | dict(zip(names, (replica, start, duration, n - n_old, n_old), strict=True))
+        for replica, start, duration, n, n_old in rows
     ]
-    return tables.from_rows(StepTable, [one | {"kv_blocks_used": 10 * row[3]} for one, row in zip(made, rows, strict=True)])
+    return tables.from_rows(
+        StepTable,
+        [one | {"kv_blocks_used": 10 * row[3]} for one, row in zip(made, rows, strict=True)],
+    )
 
 
 def test_a_replica_whose_step_is_longer_than_a_window_does_not_vanish():
     short = [(0, 10 * i, 10, 4, 4) for i in range(100)]
-    long = [(1, 250 * i, 240, 6, 6) for i in range(4)]  # 10 ns between two steps, in which its requests are still there
+    long = [
+        (1, 250 * i, 240, 6, 6) for i in range(4)
+    ]  # 10 ns between two steps, in which its requests are still there
     series = step_series(steps_of(*short, *long), n_windows=100)
     assert series.n_running_mean[:99] == pytest.approx(10.0)
     assert series.n_running_max[:99] == pytest.approx(10.0)
@@ -157,7 +223,9 @@ def test_a_replica_without_requests_has_none_running():
     rare = [(1, 0, 50, 1, 0), (1, 500, 50, 1, 0)]
     series = step_series(steps_of(*busy, *rare), n_windows=20)
     assert series.n_running_mean.mean() == pytest.approx(4.1)
-    assert series.n_running_mean.tolist() == [pytest.approx(5.0 if i in {0, 10} else 4.0) for i in range(20)]
+    assert series.n_running_mean.tolist() == [
+        pytest.approx(5.0 if i in {0, 10} else 4.0) for i in range(20)
+    ]
 
 
 def test_the_mean_over_time_is_that_of_the_requests(recorded):

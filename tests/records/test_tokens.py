@@ -34,7 +34,9 @@ def test_each_token_comes_at_the_end_of_its_step():
 
 
 def test_gaps_are_between_tokens_of_one_request():
-    gaps = token_gaps(token_times(run_of([0, 0, 1, 1, 2, 2], [7, 4, 4, 7, 4, 7], [1, 1, 0, 1, 1, 1])))
+    gaps = token_gaps(
+        token_times(run_of([0, 0, 1, 1, 2, 2], [7, 4, 4, 7, 4, 7], [1, 1, 0, 1, 1, 1]))
+    )
     assert gaps.request_index.tolist() == [4, 7, 7]
     assert gaps.gap_ns.tolist() == [25, 15, 10]
 
@@ -47,7 +49,11 @@ def test_tokens_delivered_together_have_no_gap():
 
 def test_a_run_without_parts_is_refused():
     with pytest.raises(RecordError, match="no parts of steps"):
-        token_times(SimpleNamespace(chunks=None, steps=None, parts=None, manifest=SimpleNamespace(run_id="x")))
+        token_times(
+            SimpleNamespace(
+                chunks=None, steps=None, parts=None, manifest=SimpleNamespace(run_id="x")
+            )
+        )
 
 
 def test_no_tokens():

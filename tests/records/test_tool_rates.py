@@ -1,7 +1,9 @@
-"""Does each tool's throughput come out of our record as the tool divides: by its own stretch of time, of its own counts?
+"""Does each tool's throughput come out of our record as the tool divides.
 
-Ten requests at a constant 2/s, each of 100 + 16 tokens: intended at 0, 0.5, ..., 4.5 s, sent 10 ms later, first token 0.1 s after, a token
-every 10 ms, the stream over 5 ms after the last.
+By its own stretch of time, of its own counts?
+
+Ten requests at a constant 2/s, each of 100 + 16 tokens: intended at 0, 0.5, ..., 4.5 s, sent 10 ms
+later, first token 0.1 s after, a token every 10 ms, the stream over 5 ms after the last.
 """
 
 from dataclasses import replace
@@ -34,10 +36,21 @@ def constant_run(arrivals=None):
     sent_ns = intended_ns + 10 * MS
     first_ns = sent_ns + 100 * MS
     last_ns = first_ns + 150 * MS
-    run = changed(run, "requests", intended_send_ns=intended_ns, sent_ns=sent_ns, first_token_ns=first_ns, finished_ns=last_ns)
+    run = changed(
+        run,
+        "requests",
+        intended_send_ns=intended_ns,
+        sent_ns=sent_ns,
+        first_token_ns=first_ns,
+        finished_ns=last_ns,
+    )
     run = changed(run, "exchanges", last_byte_ns=last_ns + 5 * MS)
-    run = changed(run, "chunks", arrived_ns=(first_ns[:, None] + 10 * MS * np.arange(OUTPUT)).ravel())
-    return asked(run, OpenArrivals(rate_per_s=2, process="constant") if arrivals is None else arrivals)
+    run = changed(
+        run, "chunks", arrived_ns=(first_ns[:, None] + 10 * MS * np.arange(OUTPUT)).ravel()
+    )
+    return asked(
+        run, OpenArrivals(rate_per_s=2, process="constant") if arrivals is None else arrivals
+    )
 
 
 def rates(run):
@@ -74,7 +87,9 @@ def test_each_divides_by_its_own_stretch():
 def test_ours_are_the_rates_that_the_report_gives():
     run = load_run(tokens=64)
     is_odd = np.arange(400) % 2 == 1
-    run = changed(run, "requests", status=np.where(is_odd, RequestStatus.FAILED, RequestStatus.LENGTH))
+    run = changed(
+        run, "requests", status=np.where(is_odd, RequestStatus.FAILED, RequestStatus.LENGTH)
+    )
     summary, ours = summarise_requests(run), rates(run)["inferometer"]
     assert ours.requests_per_s == pytest.approx(summary.completed_requests_per_s.value)
     assert ours.output_tokens_per_s == pytest.approx(summary.output_tokens_per_s.value)
@@ -90,25 +105,33 @@ def test_who_stops_with_the_request_that_was_sent_last():
     run = constant_run(OpenArrivals(rate_per_s=2))
     slow_ns = run.exchanges.last_byte_ns + np.where(np.arange(N) == 3, 60_000 * MS, 0)
     seen = rates(changed(run, "exchanges", last_byte_ns=slow_ns))
-    assert seen["vLLM bench"].span_s == pytest.approx(1.5 + ANSWER_S + 0.005 + 60 + INTERVAL_S), "the slowest ends it"
-    assert seen["MLPerf LoadGen"].span_s == pytest.approx(STREAM_END_S)
-    assert seen["MLC endpoints"].requests_per_s == pytest.approx((N - 1) / (STREAM_END_S - SEND_S)), (
-        "as LoadGen, where arrivals are Poisson"
+    assert seen["vLLM bench"].span_s == pytest.approx(1.5 + ANSWER_S + 0.005 + 60 + INTERVAL_S), (
+        "the slowest ends it"
     )
+    assert seen["MLPerf LoadGen"].span_s == pytest.approx(STREAM_END_S)
+    assert seen["MLC endpoints"].requests_per_s == pytest.approx(
+        (N - 1) / (STREAM_END_S - SEND_S)
+    ), "as LoadGen, where arrivals are Poisson"
 
 
 def test_failed_requests_take_their_time_and_count_for_nothing():
     run = constant_run()
     is_last = np.arange(N) == N - 1
-    run = changed(run, "requests", status=np.where(is_last, RequestStatus.FAILED, RequestStatus.LENGTH))
+    run = changed(
+        run, "requests", status=np.where(is_last, RequestStatus.FAILED, RequestStatus.LENGTH)
+    )
     seen = rates(run)
     assert seen["vLLM bench"].requests_per_s == pytest.approx((N - 1) / (STREAM_END_S + INTERVAL_S))
-    assert seen["inference-perf"].output_tokens_per_s == pytest.approx((N - 1) * OUTPUT / (STREAM_END_S - SEND_S))
+    assert seen["inference-perf"].output_tokens_per_s == pytest.approx(
+        (N - 1) * OUTPUT / (STREAM_END_S - SEND_S)
+    )
 
 
 def test_one_request_has_no_rate_that_leaves_one_out():
     run = constant_run(OpenArrivals(rate_per_s=2))
     is_first = np.arange(N) == 0
-    one = changed(run, "requests", status=np.where(is_first, RequestStatus.LENGTH, RequestStatus.FAILED))
+    one = changed(
+        run, "requests", status=np.where(is_first, RequestStatus.LENGTH, RequestStatus.FAILED)
+    )
     assert rates(one)["MLPerf LoadGen"].requests_per_s is None
     assert rates(changed(run, "requests", sent_ns=ABSENT)) == {}

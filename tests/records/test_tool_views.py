@@ -1,7 +1,8 @@
 """Do other tools' numbers come out of our record as they came out of the tools?
 
-Measured on one server that sent 4 tokens a chunk at a true 5.00 ms a token: AIPerf ITL 4.79 ms and ICL 20.1; GuideLLM ITL 4.7, TPOT 5.1;
-inference-perf ITL mean 4.76, median 0.00; vLLM TPOT 4.77, ITL 20.0. Answers had 64 tokens.
+Measured on one server that sent 4 tokens a chunk at a true 5.00 ms a token: AIPerf ITL 4.79 ms and
+ICL 20.1; GuideLLM ITL 4.7, TPOT 5.1; inference-perf ITL mean 4.76, median 0.00; vLLM TPOT 4.77, ITL
+20.0. Answers had 64 tokens.
 """
 
 from dataclasses import replace
@@ -37,11 +38,17 @@ def test_the_numbers_that_the_tools_reported():
 def test_ours_knows_the_true_time_of_a_token():
     ours = rows()["inferometer"]
     assert (ours.itl.mean_s, ours.itl.median_s) == (pytest.approx(5e-3), pytest.approx(5e-3))
-    assert ours.tpot.mean_s == pytest.approx(15 * 20e-3 / 63), "the definition: last - first token, over n - 1"
+    assert ours.tpot.mean_s == pytest.approx(15 * 20e-3 / 63), (
+        "the definition: last - first token, over n - 1"
+    )
     summary = inter_token_summary(RUN)
     assert summary.per_chunk.percentiles[0].seconds.value == pytest.approx(20e-3)
     assert summary.per_token.percentiles[0].seconds.value == pytest.approx(5e-3)
-    assert (summary.n_chunks, summary.n_chunks_of_several, summary.tokens_per_chunk_ratio) == (400 * 16, 400 * 16, 4)
+    assert (summary.n_chunks, summary.n_chunks_of_several, summary.tokens_per_chunk_ratio) == (
+        400 * 16,
+        400 * 16,
+        4,
+    )
     assert (summary.per_chunk.n_samples, summary.per_token.n_samples) == (400 * 15, 400 * 60)
 
 
@@ -61,9 +68,16 @@ def test_clocks_start_and_end_where_each_tool_starts_and_ends_them():
         "MLC endpoints": from_sent,
         "MLPerf LoadGen": from_intended,
     }
-    assert rows(changed(run, "exchanges", is_reused=True))["vLLM bench"].ttft.median_s == pytest.approx(from_sent)
+    assert rows(changed(run, "exchanges", is_reused=True))[
+        "vLLM bench"
+    ].ttft.median_s == pytest.approx(from_sent)
     e2e = {tool: round(one.e2e.median_s, 6) for tool, one in seen.items()}
-    assert (e2e["inferometer"], e2e["vLLM bench"], e2e["GuideLLM"], e2e["MLPerf LoadGen"]) == (0.15, 0.15, 0.135, 0.155)
+    assert (e2e["inferometer"], e2e["vLLM bench"], e2e["GuideLLM"], e2e["MLPerf LoadGen"]) == (
+        0.15,
+        0.15,
+        0.135,
+        0.155,
+    )
     assert seen["SGLang bench"].tpot.median_s == pytest.approx(0.035 / 3)
     assert seen["MLC endpoints"].tpot.median_s == pytest.approx(0.035 / 3)
 
@@ -89,5 +103,9 @@ def test_chunks_that_nobody_knows_are_taken_to_be_even():
 def test_only_completed_answers_count_and_only_of_load_tests():
     assert tool_views(replace(RUN, exchanges=None)) == ()
     assert tool_views(changed(RUN, "requests", status=RequestStatus.FAILED)) == ()
-    half = changed(RUN, "requests", status=np.where(np.arange(400) < 200, RequestStatus.FAILED, RequestStatus.LENGTH))
+    half = changed(
+        RUN,
+        "requests",
+        status=np.where(np.arange(400) < 200, RequestStatus.FAILED, RequestStatus.LENGTH),
+    )
     assert rows(half)["inferometer"].ttft.n_samples == 200

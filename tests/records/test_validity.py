@@ -28,7 +28,12 @@ def stalled(stall_s, share):
     is_hit = share * N > FIRST
     late_ns = np.where(is_hit, int(stall_s * 1e9), 0)
     first_ns = CLEAN.requests.first_token_ns + late_ns
-    run = changed(CLEAN, "requests", first_token_ns=first_ns, finished_ns=np.maximum(first_ns, CLEAN.requests.finished_ns))
+    run = changed(
+        CLEAN,
+        "requests",
+        first_token_ns=first_ns,
+        finished_ns=np.maximum(first_ns, CLEAN.requests.finished_ns),
+    )
     fired_ns = first_ns[is_hit] - 1
     due_ns = np.concatenate([fired_ns - int(stall_s * 1e9), CLEAN.lags.due_ns])
     lag_ns = np.concatenate([np.full(len(fired_ns), int(stall_s * 1e9)), CLEAN.lags.lag_ns])
@@ -52,9 +57,15 @@ CLOSED_LATE = np.sort(CLEAN.requests.intended_send_ns) * 13 // 10
 def clocked(moved_ms, *, is_there=True):
     """Sent by a host whose clock moved by so much, and is known to 1 ms."""
     readings = [
-        ClockReading(at_ns=at_ns, offset_ns=moved, doubt_ns=MS, n_exchanges=50) for at_ns, moved in ((0, 0), (10**10, moved_ms * MS))
+        ClockReading(at_ns=at_ns, offset_ns=moved, doubt_ns=MS, n_exchanges=50)
+        for at_ns, moved in ((0, 0), (10**10, moved_ms * MS))
     ]
-    clock = HostClock(process_index=0, host_hash="abc", before=readings[0], after=readings[1] if is_there else None)
+    clock = HostClock(
+        process_index=0,
+        host_hash="abc",
+        before=readings[0],
+        after=readings[1] if is_there else None,
+    )
     return replace(CLEAN, manifest=replace(CLEAN.manifest, clocks=(clock,)))
 
 
@@ -71,32 +82,80 @@ FAULTS = [
     ("client delay", "SUSPECT", stalled(0.025, 0.03)),
     ("client delay", "SUSPECT", load_run(send_lag_s=0.005)),
     ("rate", "INVALID", changed(CLEAN, "requests", sent_ns=CLOSED_LATE)),
-    ("rate", "SUSPECT", changed(CLEAN, "requests", sent_ns=of_share(8, ABSENT, CLEAN.requests.sent_ns))),
-    ("arrivals", "INVALID", changed(CLEAN, "requests", sent_ns=-(-CLEAN.requests.intended_send_ns // (2000 * MS)) * 2000 * MS)),
+    (
+        "rate",
+        "SUSPECT",
+        changed(CLEAN, "requests", sent_ns=of_share(8, ABSENT, CLEAN.requests.sent_ns)),
+    ),
+    (
+        "arrivals",
+        "INVALID",
+        changed(
+            CLEAN,
+            "requests",
+            sent_ns=-(-CLEAN.requests.intended_send_ns // (2000 * MS)) * 2000 * MS,
+        ),
+    ),
     ("connections", "SUSPECT", not_reused(load_run(send_lag_s=0.01))),
-    ("errors", "SUSPECT", changed(CLEAN, "requests", status=of_share(8, RequestStatus.FAILED, RequestStatus.LENGTH))),
-    ("errors", "INVALID", changed(CLEAN, "requests", status=of_share(80, RequestStatus.FAILED, RequestStatus.LENGTH))),
-    ("errors", "SUSPECT", changed(CLEAN, "requests", status=of_share(200, RequestStatus.REJECTED, RequestStatus.LENGTH))),
+    (
+        "errors",
+        "SUSPECT",
+        changed(CLEAN, "requests", status=of_share(8, RequestStatus.FAILED, RequestStatus.LENGTH)),
+    ),
+    (
+        "errors",
+        "INVALID",
+        changed(CLEAN, "requests", status=of_share(80, RequestStatus.FAILED, RequestStatus.LENGTH)),
+    ),
+    (
+        "errors",
+        "SUSPECT",
+        changed(
+            CLEAN, "requests", status=of_share(200, RequestStatus.REJECTED, RequestStatus.LENGTH)
+        ),
+    ),
     ("errors", "INVALID", changed(CLEAN, "requests", status=RequestStatus.REJECTED)),
-    ("not done", "SUSPECT", changed(CLEAN, "requests", status=of_share(8, RequestStatus.UNFINISHED, RequestStatus.LENGTH))),
     (
         "not done",
         "SUSPECT",
         changed(
-            changed(CLEAN, "requests", status=of_share(8, RequestStatus.ABORTED, RequestStatus.LENGTH)),
+            CLEAN, "requests", status=of_share(8, RequestStatus.UNFINISHED, RequestStatus.LENGTH)
+        ),
+    ),
+    (
+        "not done",
+        "SUSPECT",
+        changed(
+            changed(
+                CLEAN, "requests", status=of_share(8, RequestStatus.ABORTED, RequestStatus.LENGTH)
+            ),
             "exchanges",
             error=of_share(8, "read_timeout", ""),
         ),
     ),
-    ("output length", "SUSPECT", changed(CLEAN, "exchanges", asked_output_tokens=of_share(80, 20, 16))),
+    (
+        "output length",
+        "SUSPECT",
+        changed(CLEAN, "exchanges", asked_output_tokens=of_share(80, 20, 16)),
+    ),
     ("output length", "INVALID", changed(CLEAN, "exchanges", asked_output_tokens=20)),
-    ("false counts", "INVALID", changed(CLEAN, "exchanges", error=of_share(1, "too_many_tokens", ""))),
+    (
+        "false counts",
+        "INVALID",
+        changed(CLEAN, "exchanges", error=of_share(1, "too_many_tokens", "")),
+    ),
     ("cache hits", "SUSPECT", changed(CLEAN, "exchanges", usage_cached_tokens=5)),
     ("cache hits", "INVALID", changed(CLEAN, "exchanges", usage_cached_tokens=64)),
     ("chunks", "SUSPECT", changed(CLEAN, "exchanges", n_coalesced_chunks=2)),
     ("token count", "SUSPECT", changed(CLEAN, "exchanges", token_source=BY_CHUNKS)),
     ("token count", "SUSPECT", changed(CLEAN, "chunks", n_tokens=ABSENT)),
-    ("warm-up", "SUSPECT", load_run(ttft_s=0.02 * np.where(FIRST < 30, 6, 1) * np.random.default_rng(1).lognormal(0, 0.1, N))),
+    (
+        "warm-up",
+        "SUSPECT",
+        load_run(
+            ttft_s=0.02 * np.where(FIRST < 30, 6, 1) * np.random.default_rng(1).lognormal(0, 0.1, N)
+        ),
+    ),
     ("steady state", "SUSPECT", load_run(ttft_s=np.linspace(0.02, 2, N))),
 ]
 
@@ -108,7 +167,9 @@ def of_check(run, check, **more):
 def test_a_clean_run_is_valid():
     found = validity_of(CLEAN, percentiles=(0.99,))
     assert found.verdict == "VALID"
-    assert [one.verdict for one in found.reasons] == ["VALID"] * (len(CHECKS) - 1), "all but that of other hosts' clocks"
+    assert [one.verdict for one in found.reasons] == ["VALID"] * (len(CHECKS) - 1), (
+        "all but that of other hosts' clocks"
+    )
     assert all(one.text and not one.remedy for one in found.reasons)
 
 
@@ -123,7 +184,9 @@ def test_clocks_that_agree_are_no_fault():
 
 
 @pytest.mark.parametrize(
-    ("check", "verdict", "run"), FAULTS, ids=[f"{check} {verdict} {i}" for i, (check, verdict, _) in enumerate(FAULTS)]
+    ("check", "verdict", "run"),
+    FAULTS,
+    ids=[f"{check} {verdict} {i}" for i, (check, verdict, _) in enumerate(FAULTS)],
 )
 def test_each_fault_is_seen(check, verdict, run):
     found = of_check(run, check)
@@ -132,11 +195,15 @@ def test_each_fault_is_seen(check, verdict, run):
     order = ["INVALID", "SUSPECT", "VALID"]
     assert order.index(whole.verdict) <= order.index(verdict)
     assert whole.verdict == whole.reasons[0].verdict
-    assert [order.index(one.verdict) for one in whole.reasons] == sorted(order.index(one.verdict) for one in whole.reasons)
+    assert [order.index(one.verdict) for one in whole.reasons] == sorted(
+        order.index(one.verdict) for one in whole.reasons
+    )
 
 
 def test_every_check_has_a_fault():
-    assert {one.check for one in validity_of(CLEAN).reasons} - {check for check, _, _ in FAULTS} == {"requests"}
+    assert {one.check for one in validity_of(CLEAN).reasons} - {
+        check for check, _, _ in FAULTS
+    } == {"requests"}
 
 
 def test_too_few_requests_for_what_was_asked():
@@ -148,20 +215,27 @@ def test_too_few_requests_for_what_was_asked():
 
 def test_a_late_loop_far_from_any_first_token_is_not_in_ttft():
     run = stalled(0.06, 0.0)
-    lags = run.lags._replace(due_ns=run.lags.due_ns, lag_ns=np.where(np.arange(len(run.lags.lag_ns)) < 3, 80 * MS, run.lags.lag_ns))
+    lags = run.lags._replace(
+        due_ns=run.lags.due_ns,
+        lag_ns=np.where(np.arange(len(run.lags.lag_ns)) < 3, 80 * MS, run.lags.lag_ns),
+    )
     assert of_check(replace(run, lags=lags), "client delay").verdict == "VALID"
 
 
 def test_stalls_of_another_process_are_not_mine():
     run = stalled(0.06, 0.05)
     assert of_check(run, "client delay").verdict == "INVALID"
-    other = replace(run, lags=run.lags._replace(process_index=np.ones(len(run.lags.lag_ns), np.int32)))
+    other = replace(
+        run, lags=run.lags._replace(process_index=np.ones(len(run.lags.lag_ns), np.int32))
+    )
     assert of_check(other, "client delay").verdict == "VALID"
 
 
 def test_loads_that_are_not_open_have_no_rate_to_hold():
     workload = load_plan().workload
-    at_once = with_load(CLEAN, workload=type(workload)(n_requests=400, arrivals=AtOnce(), classes=workload.classes))
+    at_once = with_load(
+        CLEAN, workload=type(workload)(n_requests=400, arrivals=AtOnce(), classes=workload.classes)
+    )
     assert not {one.check for one in validity_of(at_once).reasons} & {"rate", "arrivals"}
 
 
@@ -187,21 +261,41 @@ def test_hits_that_the_workload_repeats_are_its_own():
 
 def test_a_chats_own_frame_may_be_remembered():
     """A template of 30 tokens around prompts of 100, of which a server keeps 16 or 128 tokens."""
-    asked = {"arrival_ns": CLEAN.requests.intended_send_ns, "prompt_tokens": np.full(N, 100), "output_tokens": np.full(N, 16)}
+    asked = {
+        "arrival_ns": CLEAN.requests.intended_send_ns,
+        "prompt_tokens": np.full(N, 100),
+        "output_tokens": np.full(N, 16),
+    }
     plan = request_plan("test", **asked)
     framed = changed(CLEAN, "exchanges", usage_prompt_tokens=130, usage_cached_tokens=16)
     seen = of_check(framed, "cache hits", plan=plan)
     assert (seen.verdict, "own frame around it is 23.1" in seen.text) == ("VALID", True), seen.text
-    assert of_check(with_load(framed, endpoint="completions"), "cache hits", plan=plan).verdict == "INVALID"
-    assert of_check(changed(framed, "exchanges", usage_cached_tokens=128), "cache hits", plan=plan).verdict == "INVALID"
+    assert (
+        of_check(with_load(framed, endpoint="completions"), "cache hits", plan=plan).verdict
+        == "INVALID"
+    )
+    assert (
+        of_check(
+            changed(framed, "exchanges", usage_cached_tokens=128), "cache hits", plan=plan
+        ).verdict
+        == "INVALID"
+    )
     miscounted = changed(CLEAN, "exchanges", usage_prompt_tokens=1000, usage_cached_tokens=500)
-    assert of_check(miscounted, "cache hits", plan=plan).verdict == "INVALID", "words of nine tokens are no frame"
+    assert of_check(miscounted, "cache hits", plan=plan).verdict == "INVALID", (
+        "words of nine tokens are no frame"
+    )
 
 
 def test_what_is_said_of_token_counts_is_what_was_seen():
-    assert of_check(CLEAN, "token count").text == "tokens of 0 of 400 (0 %) answers were counted by their chunks"
+    assert (
+        of_check(CLEAN, "token count").text
+        == "tokens of 0 of 400 (0 %) answers were counted by their chunks"
+    )
     unknown = changed(CLEAN, "chunks", n_tokens=ABSENT)
-    assert of_check(unknown, "token count").text == "of 6,400 of 6,400 (100 %) chunks nobody knows how many tokens they hold"
+    assert (
+        of_check(unknown, "token count").text
+        == "of 6,400 of 6,400 (100 %) chunks nobody knows how many tokens they hold"
+    )
 
 
 def test_a_run_without_exchanges_is_no_load_test():
@@ -239,7 +333,10 @@ def test_a_warm_up_that_moves_nothing_is_no_fault():
 
 
 def capped(most, *, extra_s=0.0):
-    """Requests at 20/s that take 1 s each, of which at most so many may be in flight: each sent ``extra_s`` after a place was free."""
+    """Requests at 20/s that take 1 s each, of which at most so many may be in flight.
+
+    Each sent ``extra_s`` after a place was free.
+    """
     intended = np.arange(200) * 50 * MS
     sent, ends = [], []
     for at in intended.tolist():
@@ -248,10 +345,14 @@ def capped(most, *, extra_s=0.0):
         ends.append(sent[-1] + 1000 * MS)
     base = load_run(200)
     sent, ends = np.array(sent), np.array(ends)
-    requests = base.requests._replace(intended_send_ns=intended, sent_ns=sent, first_token_ns=sent + 20 * MS, finished_ns=ends)
+    requests = base.requests._replace(
+        intended_send_ns=intended, sent_ns=sent, first_token_ns=sent + 20 * MS, finished_ns=ends
+    )
     load = replace(load_plan(), max_concurrency=most)
     exchanges = base.exchanges._replace(last_byte_ns=ends)
-    return replace(base, requests=requests, exchanges=exchanges, manifest=replace(base.manifest, load=load))
+    return replace(
+        base, requests=requests, exchanges=exchanges, manifest=replace(base.manifest, load=load)
+    )
 
 
 @pytest.mark.parametrize(("extra_s", "verdict"), [(0.0, "VALID"), (0.06, "INVALID")])

@@ -47,25 +47,44 @@ def workload_of(case, seed):
 def clean(case, seed):
     """A run of this case as a client measures it that is late by 0.1 ms when it sends and by 0.5 ms when it reads."""
     drawn = replay.draw_workload(workload_of(case, seed))
-    served = one_engine.simulate(demand_of(drawn.plan, CONFIG.block_size, has_contents=False), CONFIG, COST).requests
+    served = one_engine.simulate(
+        demand_of(drawn.plan, CONFIG.block_size, has_contents=False), CONFIG, COST
+    ).requests
     rng, n = np.random.default_rng((1, seed)), len(served.intended_send_ns)
 
     def late_ns(typical_s):
         return (rng.lognormal(np.log(typical_s), 0.5, n) * 1e9).astype(np.int64)
 
-    instants = {name: getattr(served, name) for name in ("intended_send_ns", "output_tokens", "prompt_tokens")}
+    instants = {
+        name: getattr(served, name)
+        for name in ("intended_send_ns", "output_tokens", "prompt_tokens")
+    }
     instants["sent_ns"] = served.intended_send_ns + late_ns(1e-4)
     instants["first_token_ns"] = served.first_token_ns + late_ns(5e-4)
-    instants["finished_ns"] = np.maximum(instants["first_token_ns"] + 1, served.finished_ns + late_ns(5e-4))
+    instants["finished_ns"] = np.maximum(
+        instants["first_token_ns"] + 1, served.finished_ns + late_ns(5e-4)
+    )
     run = changed(load_run(n=n), "requests", **instants)
-    return changed(run, "exchanges", asked_output_tokens=served.output_tokens, last_byte_ns=instants["finished_ns"] + 10_000)
+    return changed(
+        run,
+        "exchanges",
+        asked_output_tokens=served.output_tokens,
+        last_byte_ns=instants["finished_ns"] + 10_000,
+    )
 
 
 def slower_ttft(run, factor):
     """TTFT so many times as long, with all that comes after it."""
     requests = run.requests
-    more_ns = ((requests.first_token_ns - requests.intended_send_ns) * (factor - 1)).astype(np.int64)
-    return changed(run, "requests", first_token_ns=requests.first_token_ns + more_ns, finished_ns=requests.finished_ns + more_ns)
+    more_ns = ((requests.first_token_ns - requests.intended_send_ns) * (factor - 1)).astype(
+        np.int64
+    )
+    return changed(
+        run,
+        "requests",
+        first_token_ns=requests.first_token_ns + more_ns,
+        finished_ns=requests.finished_ns + more_ns,
+    )
 
 
 def share_of(verdicts, n, run_of):
@@ -86,7 +105,12 @@ def test_of_a_thousand_clean_runs_95_in_100_are_valid(case):
 def test_a_server_that_warms_up_or_slows_down_is_seen():
     begins = np.where(np.arange(600) < 60, 4.0, 1.0)
     assert share_of({"SUSPECT"}, 20, lambda seed: slower_ttft(clean("60 s", seed), begins)) >= 0.95
-    assert share_of({"SUSPECT"}, 20, lambda seed: slower_ttft(clean("60 s", seed), np.linspace(1, 3, 600))) >= 0.95
+    assert (
+        share_of(
+            {"SUSPECT"}, 20, lambda seed: slower_ttft(clean("60 s", seed), np.linspace(1, 3, 600))
+        )
+        >= 0.95
+    )
 
 
 def deferred(instants_ns, begins_ns, ends_ns):
@@ -97,25 +121,42 @@ def deferred(instants_ns, begins_ns, ends_ns):
 
 
 def stalled(run, seed):
-    """The same load by a client that stands still: seldom or often, for 20 to 800 ms. Sends, reads and probes wait alike."""
+    """The same load by a client that stands still: seldom or often, for 20 to 800 ms.
+
+    Sends, reads and probes wait alike.
+    """
     rng, requests = np.random.default_rng((7, seed)), run.requests
-    every_s, typical_s = (float(np.exp(rng.uniform(*np.log(bounds)))) for bounds in ((0.3, 20.0), (0.02, 0.8)))
+    every_s, typical_s = (
+        float(np.exp(rng.uniform(*np.log(bounds)))) for bounds in ((0.3, 20.0), (0.02, 0.8))
+    )
     end_ns = int(requests.finished_ns.max())
     n = max(int(end_ns / 1e9 / every_s), 1)
     begins_ns = np.sort((rng.random(n) * end_ns).astype(np.int64))
-    ends_ns = np.maximum.accumulate(begins_ns + (rng.lognormal(np.log(typical_s), 0.5, n) * 1e9).astype(np.int64))
+    ends_ns = np.maximum.accumulate(
+        begins_ns + (rng.lognormal(np.log(typical_s), 0.5, n) * 1e9).astype(np.int64)
+    )
     sent_ns = np.maximum(requests.sent_ns, deferred(requests.intended_send_ns, begins_ns, ends_ns))
     later_ns = sent_ns - requests.sent_ns
     first_ns = deferred(requests.first_token_ns + later_ns, begins_ns, ends_ns)
-    finished_ns = np.maximum(first_ns + 1, deferred(requests.finished_ns + later_ns, begins_ns, ends_ns))
-    fired_ns = np.maximum(deferred(run.lags.due_ns, begins_ns, ends_ns), run.lags.due_ns + run.lags.lag_ns)
-    late = changed(run, "requests", sent_ns=sent_ns, first_token_ns=first_ns, finished_ns=finished_ns)
+    finished_ns = np.maximum(
+        first_ns + 1, deferred(requests.finished_ns + later_ns, begins_ns, ends_ns)
+    )
+    fired_ns = np.maximum(
+        deferred(run.lags.due_ns, begins_ns, ends_ns), run.lags.due_ns + run.lags.lag_ns
+    )
+    late = changed(
+        run, "requests", sent_ns=sent_ns, first_token_ns=first_ns, finished_ns=finished_ns
+    )
     late = changed(late, "exchanges", last_byte_ns=finished_ns + 10_000)
     return replace(late, lags=run.lags._replace(lag_ns=fired_ns - run.lags.due_ns))
 
 
 def ttft_p99_s(run):
-    return np.quantile((run.requests.first_token_ns - run.requests.intended_send_ns) / 1e9, 0.99, method="inverted_cdf")
+    return np.quantile(
+        (run.requests.first_token_ns - run.requests.intended_send_ns) / 1e9,
+        0.99,
+        method="inverted_cdf",
+    )
 
 
 def verdicts_by_error(seeds):
@@ -125,7 +166,9 @@ def verdicts_by_error(seeds):
         run = clean(tuple(CASES)[seed % len(CASES)], seed)
         late = stalled(run, seed)
         error_s = ttft_p99_s(late) - ttft_p99_s(run)
-        found["wrong" if error_s > 0.05 else "moved" if error_s > 0.02 else "right"].append(validity_of(late).verdict)
+        found["wrong" if error_s > 0.05 else "moved" if error_s > 0.02 else "right"].append(
+            validity_of(late).verdict
+        )
     return found
 
 
@@ -148,10 +191,22 @@ def test_of_a_thousand_clients_that_stand_still_95_in_100_of_the_wrong_are_inval
 def test_a_hundredth_and_less_of_delays_that_move_p99_are_seen():
     """Two of 240 requests are half a second late: they lie beyond p99, and push there who lay before it."""
     rng = np.random.default_rng(5)
-    run = load_run(n=240, ttft_s=np.where(np.arange(240) < 6, 1.0 + 0.2 * np.arange(240), 0.1) * rng.lognormal(0, 0.01, 240))
+    run = load_run(
+        n=240,
+        ttft_s=np.where(np.arange(240) < 6, 1.0 + 0.2 * np.arange(240), 0.1)
+        * rng.lognormal(0, 0.01, 240),
+    )
     is_hit = np.isin(np.arange(240), (100, 200))
     sent_ns = run.requests.intended_send_ns + np.where(is_hit, 3_000_000_000, 0)
-    late = changed(run, "requests", sent_ns=sent_ns, first_token_ns=run.requests.first_token_ns + (sent_ns - run.requests.sent_ns))
+    late = changed(
+        run,
+        "requests",
+        sent_ns=sent_ns,
+        first_token_ns=run.requests.first_token_ns + (sent_ns - run.requests.sent_ns),
+    )
     assert ttft_p99_s(late) - ttft_p99_s(run) > 0.05
     assert np.quantile(sent_ns - run.requests.intended_send_ns, 0.99, method="inverted_cdf") == 0
-    assert next(one for one in validity_of(late).reasons if one.check == "client delay").verdict == "INVALID"
+    assert (
+        next(one for one in validity_of(late).reasons if one.check == "client delay").verdict
+        == "INVALID"
+    )

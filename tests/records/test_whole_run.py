@@ -9,21 +9,50 @@ import pytest
 from inferometer.errors import RecordError
 from inferometer.records import parquet, tables
 from inferometer.records.reading import read_run
-from inferometer.records.types import ABSENT, Caution, RequestStatus, RequestTable, Run, StepPartTable, StepTable
+from inferometer.records.types import (
+    ABSENT,
+    Caution,
+    RequestStatus,
+    RequestTable,
+    Run,
+    StepPartTable,
+    StepTable,
+)
 from inferometer.records.whole_run import write_run
 
-REQUEST = dict.fromkeys(RequestTable._fields, 0) | {"status": RequestStatus.LENGTH, "prompt_tokens": 10, "output_tokens": 3}
-STEP = dict.fromkeys(StepTable._fields, 0) | {"point_index": -1, "repetition": -1, "is_warmup": False, "duration_ns": 1_000}
+REQUEST = dict.fromkeys(RequestTable._fields, 0) | {
+    "status": RequestStatus.LENGTH,
+    "prompt_tokens": 10,
+    "output_tokens": 3,
+}
+STEP = dict.fromkeys(StepTable._fields, 0) | {
+    "point_index": -1,
+    "repetition": -1,
+    "is_warmup": False,
+    "duration_ns": 1_000,
+}
 PART = dict.fromkeys(StepPartTable._fields, 0)
 
 
 @pytest.fixture
 def run(make_manifest) -> Run:
-    unfinished = REQUEST | {"finished_ns": None, "first_token_ns": None, "admitted_ns": None, "status": RequestStatus.UNFINISHED}
+    unfinished = REQUEST | {
+        "finished_ns": None,
+        "first_token_ns": None,
+        "admitted_ns": None,
+        "status": RequestStatus.UNFINISHED,
+    }
     return Run(
-        manifest=make_manifest(None, origin="simulated", is_complete=True, cautions=(Caution(code="overload", text="t", remedy="r"),)),
+        manifest=make_manifest(
+            None,
+            origin="simulated",
+            is_complete=True,
+            cautions=(Caution(code="overload", text="t", remedy="r"),),
+        ),
         sweep=None,
-        steps=tables.from_rows(StepTable, [STEP, STEP | {"start_ns": 1_000, "kv_blocks_used": None}]),
+        steps=tables.from_rows(
+            StepTable, [STEP, STEP | {"start_ns": 1_000, "kv_blocks_used": None}]
+        ),
         ceilings=None,
         requests=tables.from_rows(RequestTable, [REQUEST, unfinished]),
         parts=tables.from_rows(StepPartTable, [PART, PART | {"step_index": 1, "seat": 3}]),
@@ -48,7 +77,11 @@ def test_it_comes_back_as_it_was(tmp_path, run):
 
 def test_absent_tables_are_absent_files(tmp_path, run):
     write_run(tmp_path, replace(run, steps=None, parts=None))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["SHA256SUMS", "manifest.json", "requests.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "SHA256SUMS",
+        "manifest.json",
+        "requests.parquet",
+    ]
     assert read_run(tmp_path).steps is None
 
 
@@ -114,7 +147,9 @@ def test_damage_is_named_and_the_rest_can_be_saved(tmp_path, run, name):
 def test_a_missing_table_is_damage_not_absence(tmp_path, run):
     write_run(tmp_path, run)
     (tmp_path / "steps.parquet").unlink()
-    with pytest.raises(RecordError, match=r"steps\.parquet differs from its checksum or is missing"):
+    with pytest.raises(
+        RecordError, match=r"steps\.parquet differs from its checksum or is missing"
+    ):
         read_run(tmp_path)
 
 

@@ -28,7 +28,8 @@ GRAPHS = "fp16 graphs"
 WEIGHT_BYTES = 6.17e9
 KV_BYTES = 36_864
 N_PARAMETERS = 3.086e9
-# (prompt, batch, prefill ms, reserved MB, decode ms per generated token), published; 512 and 1024 of the batch-1 axis lie between.
+# (prompt, batch, prefill ms, reserved MB, decode ms per generated token), published; 512 and 1024
+# of the batch-1 axis lie between.
 PUBLISHED = (
     (128, 1, 34.79, 5974, 26.119),
     (512, 1, 97.41, 6212, 26.433),
@@ -43,10 +44,22 @@ PUBLISHED = (
 def estimate(value, spread=0.02, n=7):
     if n < 6:
         return Estimate(
-            value=value, low=None, high=None, confidence_fraction=0.95, n_samples=n, method=f"{n} samples carry no 95 % interval"
+            value=value,
+            low=None,
+            high=None,
+            confidence_fraction=0.95,
+            n_samples=n,
+            method=f"{n} samples carry no 95 % interval",
         )
     low, high = value * (1 - spread), value * (1 + 1.3 * spread)
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=n, method="order statistics of the median")
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=0.95,
+        n_samples=n,
+        method="order statistics of the median",
+    )
 
 
 def point(label, prompt, batch, prefill_ms, reserved_mb, step_ms, *, n=7, flags=()):
@@ -91,22 +104,38 @@ def out_of_memory(label, prompt, batch):
         "prefill_limited_by",
     ]  # fmt: skip
     row = point(label, prompt, batch, 1.0, 1.0, 1.0)
-    return replace(row, status="out_of_memory", n_reps=1, flags=("OUT_OF_MEMORY",), **dict.fromkeys(names))
+    return replace(
+        row, status="out_of_memory", n_reps=1, flags=("OUT_OF_MEMORY",), **dict.fromkeys(names)
+    )
 
 
 def curves(label, batch_one, prompt_short):
     """Interpolated through the points in log-log, with a band: a stand-in for what the fitted model says."""
     prefill = tuple(
-        CurvePoint(prompt_tokens=p, batch_size=1, duration_s=estimate(0.012 + 2.0e-4 * p + 5.4e-8 * p * p, 0.07), is_inside_box=p <= 4096)
+        CurvePoint(
+            prompt_tokens=p,
+            batch_size=1,
+            duration_s=estimate(0.012 + 2.0e-4 * p + 5.4e-8 * p * p, 0.07),
+            is_inside_box=p <= 4096,
+        )
         for p in (64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144)
     )
     decode = tuple(
-        CurvePoint(prompt_tokens=128, batch_size=b, duration_s=estimate(max(batch_one, 0.019 + 0.0007 * b), 0.06), is_inside_box=b <= 64)
+        CurvePoint(
+            prompt_tokens=128,
+            batch_size=b,
+            duration_s=estimate(max(batch_one, 0.019 + 0.0007 * b), 0.06),
+            is_inside_box=b <= 64,
+        )
         for b in (1, 2, 4, 8, 16, 24, 32, 48, 64, 96)
     )
     return (
         Curve(run_label=label, phase="prefill", points=prefill),
-        Curve(run_label=label, phase="decode", points=tuple(replace(c, prompt_tokens=prompt_short) for c in decode)),
+        Curve(
+            run_label=label,
+            phase="decode",
+            points=tuple(replace(c, prompt_tokens=prompt_short) for c in decode),
+        ),
     )
 
 
@@ -153,8 +182,18 @@ def roofline(points):
             )
         )  # fmt: skip
     ceilings = (
-        RoofCeiling(label="measured: 580 GB/s, 88 TFLOP/s", kind="measured", read_bytes_per_s=580e9, peak_flop_per_s=88e12),
-        RoofCeiling(label="data sheet: 672 GB/s, 119 TFLOP/s", kind="datasheet", read_bytes_per_s=672e9, peak_flop_per_s=119e12),
+        RoofCeiling(
+            label="measured: 580 GB/s, 88 TFLOP/s",
+            kind="measured",
+            read_bytes_per_s=580e9,
+            peak_flop_per_s=88e12,
+        ),
+        RoofCeiling(
+            label="data sheet: 672 GB/s, 119 TFLOP/s",
+            kind="datasheet",
+            read_bytes_per_s=672e9,
+            peak_flop_per_s=119e12,
+        ),
     )
     return RooflineView(ceilings=ceilings, points=tuple(rows))
 
@@ -168,14 +207,30 @@ def predictions(points):
             "batch_size": row.batch_size,
             "is_held_out": index % 2 == 0,
         }
-        found.append(PredictedPoint(phase="prefill", measured_s=row.ttft_s, predicted_s=row.predicted_ttft_s, **where))
-        found.append(PredictedPoint(phase="decode", measured_s=row.decode_step_s, predicted_s=row.predicted_decode_step_s, **where))
+        found.append(
+            PredictedPoint(
+                phase="prefill", measured_s=row.ttft_s, predicted_s=row.predicted_ttft_s, **where
+            )
+        )
+        found.append(
+            PredictedPoint(
+                phase="decode",
+                measured_s=row.decode_step_s,
+                predicted_s=row.predicted_decode_step_s,
+                **where,
+            )
+        )
     return tuple(found)
 
 
 def ceilings(label):
     return tuple(
-        CeilingMoment(run_label=label, elapsed_s=4.0 * i, kind=kind, value_per_s=peak * (1 - 0.001 * i + 0.01 * ((i * step) % 5 - 2)))
+        CeilingMoment(
+            run_label=label,
+            elapsed_s=4.0 * i,
+            kind=kind,
+            value_per_s=peak * (1 - 0.001 * i + 0.01 * ((i * step) % 5 - 2)),
+        )
         for i in range(40)
         for kind, peak, step in (("read", 580e9, 7), ("copy", 540e9, 9), ("matmul", 88e12, 11))
     )
@@ -186,7 +241,15 @@ def example_view():
     eager = [point(EAGER, *row) for row in PUBLISHED]
     eager[3] = replace(eager[3], flags=("COLLAPSE_PREFILL(x3.4)",))
     graphs = [
-        point(GRAPHS, p, b, ms * 0.93, mb * 1.05, max(12.4 + (step - 26.1), step * 0.6), n=7 if b < 16 else 3)
+        point(
+            GRAPHS,
+            p,
+            b,
+            ms * 0.93,
+            mb * 1.05,
+            max(12.4 + (step - 26.1), step * 0.6),
+            n=7 if b < 16 else 3,
+        )
         for p, b, ms, mb, step in PUBLISHED
     ]
     points = (*eager, out_of_memory(EAGER, 128, 128), *graphs, out_of_memory(GRAPHS, 128, 128))
@@ -194,10 +257,19 @@ def example_view():
         title="Qwen2.5-3B-Instruct",
         subtitle="2 runs · NVIDIA GeForce RTX 5070 Ti Laptop GPU · 36 points · 2026-11-21",
         five_lines=FiveLines(
-            answer="At batch 16 (prompt 128) one step takes 31.3 ms [30.8, 31.9]: 511 output tok/s; the knee is at batch 29 [25, 33].",
-            limit="Up to batch 16 the host's kernel launches (56 % of a step); from 29 on, the matmuls.",
+            answer=(
+                "At batch 16 (prompt 128) one step takes 31.3 ms [30.8, 31.9]: 511 output tok/s;"
+                " the knee is at batch 29 [25, 33]."
+            ),
+            limit=(
+                "Up to batch 16 the host's kernel launches (56 % of a step); from 29 on, the"
+                " matmuls."
+            ),
             next="Replay decode steps as CUDA graphs: 31.3 → 18.8 ms predicted at batch 16.",
-            trust="Held-out error 3.1 % median, 7.9 % p95 on 7 points; ceilings drifted 1.2 %; nothing flagged but prompt 4096.",
+            trust=(
+                "Held-out error 3.1 % median, 7.9 % p95 on 7 points; ceilings drifted 1.2 %;"
+                " nothing flagged but prompt 4096."
+            ),
             report="runs/qwen-3b-eager/report.html",
         ),
         points=points,
@@ -207,9 +279,24 @@ def example_view():
         explained=tuple(explained(row) for row in points if row.status == "ok"),
         ceilings=(*ceilings(EAGER), *ceilings(GRAPHS)),
         statements=(
-            Statement(sentence="Throughput grows 26.5 times from batch 1 to 64 while a step takes 2.4 times as long.", support="supported"),
-            Statement(sentence="Prefill per token is not constant: it rises 1.58 times from 128 to 4096 tokens.", support="supported"),
-            Statement(sentence="The two runs may differ in prefill; 7 repetitions do not tell.", support="undecided"),
+            Statement(
+                sentence=(
+                    "Throughput grows 26.5 times from batch 1 to 64 while a step takes 2.4 times as"
+                    " long."
+                ),
+                support="supported",
+            ),
+            Statement(
+                sentence=(
+                    "Prefill per token is not constant: it rises 1.58 times from 128 to 4096"
+                    " tokens."
+                ),
+                support="supported",
+            ),
+            Statement(
+                sentence="The two runs may differ in prefill; 7 repetitions do not tell.",
+                support="undecided",
+            ),
         ),
         cautions=(
             Caution(
@@ -224,19 +311,62 @@ def example_view():
             ),
         ),
         parameters=(
-            ParameterRow(name="host launch overhead", value="14.5 ms", interval="14.1–14.9 ms", told_by="batches 1–4"),
-            ParameterRow(name="effective read bandwidth", value="541 GB/s", interval="520–563 GB/s", told_by="batches 16–64"),
+            ParameterRow(
+                name="host launch overhead",
+                value="14.5 ms",
+                interval="14.1–14.9 ms",
+                told_by="batches 1–4",
+            ),
+            ParameterRow(
+                name="effective read bandwidth",
+                value="541 GB/s",
+                interval="520–563 GB/s",
+                told_by="batches 16–64",
+            ),
         ),
         held_out=(
-            HeldOutRow(run_label="example", phase="decode", n_points=7, median_fraction=0.031, p95_fraction=0.079, coverage_fraction=0.93),
-            HeldOutRow(run_label="example", phase="prefill", n_points=7, median_fraction=0.042, p95_fraction=0.11, coverage_fraction=0.86),
+            HeldOutRow(
+                run_label="example",
+                phase="decode",
+                n_points=7,
+                median_fraction=0.031,
+                p95_fraction=0.079,
+                coverage_fraction=0.93,
+            ),
+            HeldOutRow(
+                run_label="example",
+                phase="prefill",
+                n_points=7,
+                median_fraction=0.042,
+                p95_fraction=0.11,
+                coverage_fraction=0.86,
+            ),
         ),
         fact_groups=(
-            FactGroup(title="Model", facts=(("name", "Qwen2.5-3B-Instruct"), ("parameters", "3.09 B"), ("KV bytes/token", "36,864 B"))),
-            FactGroup(title="Machine", facts=(("accelerator", "NVIDIA GeForce RTX 5070 Ti Laptop GPU"), ("power limit", "95 W"))),
+            FactGroup(
+                title="Model",
+                facts=(
+                    ("name", "Qwen2.5-3B-Instruct"),
+                    ("parameters", "3.09 B"),
+                    ("KV bytes/token", "36,864 B"),
+                ),
+            ),
+            FactGroup(
+                title="Machine",
+                facts=(
+                    ("accelerator", "NVIDIA GeForce RTX 5070 Ti Laptop GPU"),
+                    ("power limit", "95 W"),
+                ),
+            ),
         ),
-        files=(("record", "runs/qwen-3b-eager/run.parquet"), ("table", "runs/qwen-3b-eager/points.csv")),
-        rerun_command="inferometer sweep --model Qwen/Qwen2.5-3B-Instruct --dtype fp16 --seq 128,512,2048,4096 --batch-sizes 1,4,16,64",
+        files=(
+            ("record", "runs/qwen-3b-eager/run.parquet"),
+            ("table", "runs/qwen-3b-eager/points.csv"),
+        ),
+        rerun_command=(
+            "inferometer sweep --model Qwen/Qwen2.5-3B-Instruct --dtype fp16 --seq"
+            " 128,512,2048,4096 --batch-sizes 1,4,16,64"
+        ),
         tool_version="0.1.0",
     )
 
@@ -245,10 +375,26 @@ def one_run_view():
     """One run with a small sweep: no legend of runs, no predictions."""
     view = example_view()
     points = tuple(row for row in view.points if row.run_label == EAGER)
-    return replace(view, points=points, curves=(), predictions=(), explained=(), ceilings=(), roofline=None, held_out=(), parameters=())
+    return replace(
+        view,
+        points=points,
+        curves=(),
+        predictions=(),
+        explained=(),
+        ceilings=(),
+        roofline=None,
+        held_out=(),
+        parameters=(),
+    )
 
 
 def bare_view():
     """A run that measured nothing."""
-    lines = FiveLines(answer="Nothing was measured.", limit="Unknown.", next="Run a sweep.", trust="None.", report="–")
+    lines = FiveLines(
+        answer="Nothing was measured.",
+        limit="Unknown.",
+        next="Run a sweep.",
+        trust="None.",
+        report="–",
+    )
     return SweepReportView(title="Nothing", subtitle="no points", five_lines=lines, points=())

@@ -8,7 +8,10 @@ from inferometer.spec.objectives import parse_objective
 
 FOLDER = Path(__file__).parents[1] / "records" / "fixtures" / "version_2"
 QUESTION = RequestQuestion(
-    objective=parse_objective("ttft:p95<500ms, tpot:p95<50ms"), class_names=("chat", "batch"), n_kv_blocks=139, first_step=3000
+    objective=parse_objective("ttft:p95<500ms, tpot:p95<50ms"),
+    class_names=("chat", "batch"),
+    n_kv_blocks=139,
+    first_step=3000,
 )
 
 

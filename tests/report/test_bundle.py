@@ -40,11 +40,18 @@ def test_the_page_carries_a_notice_of_every_library_of_its_bundle():
     library = Path(vl_convert.__file__).with_name("vl_convert.abi3.so")
     if not library.is_file():
         pytest.skip("vl-convert's library has another name on this platform")
-    bundled = {name.decode() for name in re.findall(rb"/npm/((?:@[a-z]+/)?[a-z0-9.-]+)@[0-9]", library.read_bytes())}
+    bundled = {
+        name.decode()
+        for name in re.findall(rb"/npm/((?:@[a-z]+/)?[a-z0-9.-]+)@[0-9]", library.read_bytes())
+    }
     assert {"vega", "vega-lite", "vega-embed", "d3-array", "delaunator"} <= bundled
     script = page_script().text
     notices = script[: script.index("*/")]
     named = set(re.findall(r"[a-z0-9.-]+", notices))
     assert bundled <= named, bundled - named
-    for licence in ("BSD 3-Clause License\nRedistribution", "ISC License\nPermission", "MIT License\nPermission"):
+    for licence in (
+        "BSD 3-Clause License\nRedistribution",
+        "ISC License\nPermission",
+        "MIT License\nPermission",
+    ):
         assert licence in notices

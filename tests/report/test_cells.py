@@ -2,7 +2,9 @@ from inferometer.report.cells import estimate_cell, notes_text, statistic_text
 from inferometer.stats.estimate import Estimate
 
 GOOD = Estimate(value=2.0, low=1.9, high=2.2, confidence_fraction=0.95, n_samples=7, method="order")
-BARE = Estimate(value=2.0, low=None, high=None, confidence_fraction=0.95, n_samples=3, method="too few")
+BARE = Estimate(
+    value=2.0, low=None, high=None, confidence_fraction=0.95, n_samples=3, method="too few"
+)
 
 
 def test_absent_is_a_dash():

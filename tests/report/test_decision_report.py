@@ -1,4 +1,7 @@
-"""Does the page of a decision draw what there is: trades, costs, replicas over time, probes; and nothing that there is not?"""
+"""Does the page of a decision draw what there is: trades, costs, replicas over time, probes.
+
+And nothing that there is not?
+"""
 
 import json
 import re
@@ -10,14 +13,27 @@ import pytest
 
 from inferometer.records.types import Caution
 from inferometer.report import decision_views as views
-from inferometer.report.charts.decision import limit_cost_chart, pareto_chart, probes_chart, replicas_chart, traffic_chart
+from inferometer.report.charts.decision import (
+    limit_cost_chart,
+    pareto_chart,
+    probes_chart,
+    replicas_chart,
+    traffic_chart,
+)
 from inferometer.report.decision_html import render_decision_report, write_decision_report
 from inferometer.report.tables import TextTable
 from inferometer.stats.estimate import Estimate
 
 
 def about(value):
-    return Estimate(value=value, low=value * 0.9, high=value * 1.1, confidence_fraction=0.95, n_samples=400, method="batches")
+    return Estimate(
+        value=value,
+        low=value * 0.9,
+        high=value * 1.1,
+        confidence_fraction=0.95,
+        n_samples=400,
+        method="batches",
+    )
 
 
 def trade(device, load, per_user, output, verdict):
@@ -31,11 +47,19 @@ def trade(device, load, per_user, output, verdict):
 
 
 def probe(load, effort, verdict, margin):
-    return views.ProbePoint(offered_load=load, effort=effort, verdict=verdict, margin_ratio=margin, why=f"at {load}")
+    return views.ProbePoint(
+        offered_load=load, effort=effort, verdict=verdict, margin_ratio=margin, why=f"at {load}"
+    )
 
 
 def cost(device, ratio, usd):
-    return views.LimitCost(device=device, limit_ratio=ratio, objective=f"ttft:p95<{ratio:g}s", n_replicas=2, usd_per_hour=usd)
+    return views.LimitCost(
+        device=device,
+        limit_ratio=ratio,
+        objective=f"ttft:p95<{ratio:g}s",
+        n_replicas=2,
+        usd_per_hour=usd,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +72,45 @@ def view():
         title="a model: what chat takes",
         subtitle="20 requests/s",
         answers=(("Answer", "2 x A"), ("SLO", "met")),
-        tables=(TextTable(caption="Cost", header=("device", "$/h"), rows=(("a", "2"), ("b", "3"))),),
+        tables=(
+            TextTable(caption="Cost", header=("device", "$/h"), rows=(("a", "2"), ("b", "3"))),
+        ),
         trades=(
             trade("a", 1.0, 90.0, 100.0, "met"),
             trade("a", 9.0, 40.0, 800.0, "met"),
             trade("b", 1.0, 50.0, 90.0, "met"),
             trade("b", 12.0, 10.0, 900.0, "missed"),
         ),
-        limit_costs=(cost("a", 0.5, 4.0), cost("a", 2.0, 2.0), cost("b", 1.0, 3.0), cost("b", 2.0, None)),
+        limit_costs=(
+            cost("a", 0.5, 4.0),
+            cost("a", 2.0, 2.0),
+            cost("b", 1.0, 3.0),
+            cost("b", 2.0, None),
+        ),
         course=views.CourseView(window_s=600.0, rates_per_s=(2.0, 8.0, 4.0), policies=policies),
-        probes=(probe(1.0, 0, "met", 0.2), probe(8.0, 0, "missed", None), probe(4.0, 1, "met", 0.9), probe(4.2, 1, "missed", 1.1)),
+        probes=(
+            probe(1.0, 0, "met", 0.2),
+            probe(8.0, 0, "missed", None),
+            probe(4.0, 1, "met", 0.9),
+            probe(4.2, 1, "missed", 1.1),
+        ),
         kept_load=4.0,
         broken_load=4.2,
         objective="ttft:p95<1s",
         facts=(("router", "least-loaded"),),
-        cautions=(Caution(code="DATASHEET", text="step times are those of datasheets", remedy="a fit"),),
+        cautions=(
+            Caution(code="DATASHEET", text="step times are those of datasheets", remedy="a fit"),
+        ),
         tool_version="0",
     )
 
 
 def rows_of(chart):
-    return [row for layer in (chart.spec, *chart.spec["layer"]) for row in layer.get("data", {}).get("values", [])]
+    return [
+        row
+        for layer in (chart.spec, *chart.spec["layer"])
+        for row in layer.get("data", {}).get("values", [])
+    ]
 
 
 def test_the_best_trade_is_one_that_keeps_the_promise(view):
@@ -100,7 +142,10 @@ def test_costs_without_a_price_are_not_drawn(view):
 def test_replicas_over_time(view):
     assert [row["value"] for row in rows_of(traffic_chart(view))] == [2.0, 8.0, 4.0]
     chart = replicas_chart(view)
-    assert "cheapest policy is scheduled for 4.00 $: it keeps the promise 100.0% of the time" in chart.finding
+    assert (
+        "cheapest policy is scheduled for 4.00 $: it keeps the promise 100.0% of the time"
+        in chart.finding
+    )
     assert chart.rows[0] == ("scheduled", "1 to 3", "4.00", "100.0%")
 
 
@@ -121,7 +166,11 @@ def test_the_page_has_what_there_is(view):
     assert render_decision_report(view) == page
     for name in ("pareto", "cost-vs-slo", "traffic", "replicas", "probes"):
         assert f'<figure id="{name}"' in page
-    bare = render_decision_report(views.DecisionView(title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"))
+    bare = render_decision_report(
+        views.DecisionView(
+            title="t", subtitle="", answers=(("Answer", "nothing"),), tool_version="0"
+        )
+    )
     assert "<figure" not in bare
     assert "<script" not in bare
 
@@ -150,6 +199,8 @@ def test_a_browser_draws_all_charts_without_a_word(view, tmp_path, width):
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    scroll_width, client_width, n_charts = map(int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split())
+    scroll_width, client_width, n_charts = map(
+        int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split()
+    )
     assert scroll_width <= client_width
     assert n_charts == 5

@@ -13,11 +13,19 @@ def test_every_chart_in_every_format(one_run_view, tmp_path):
     assert len(paths) == 3 * len(charts_of(one_run_view))
     for path in paths:
         start = path.read_bytes()[:8]
-        assert {"svg": start.startswith(b"<svg"), "png": start == b"\x89PNG\r\n\x1a\n", "csv": True}[path.suffix[1:]]
+        assert {
+            "svg": start.startswith(b"<svg"),
+            "png": start == b"\x89PNG\r\n\x1a\n",
+            "csv": True,
+        }[path.suffix[1:]]
 
 
 def test_csv_has_the_table(one_run_view, tmp_path):
-    (path,) = [path for path in export_charts(charts_of(one_run_view), tmp_path, ("csv",)) if path.stem == "ttft-vs-prompt"]
+    (path,) = [
+        path
+        for path in export_charts(charts_of(one_run_view), tmp_path, ("csv",))
+        if path.stem == "ttft-vs-prompt"
+    ]
     rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     assert rows[0] == ["prompt tokens", "TTFT ms [95 %]"]
     assert rows[1][0] == "128"

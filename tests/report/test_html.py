@@ -13,7 +13,18 @@ from inferometer.report.html import render_report, write_report
 from inferometer.report.views import FactGroup, Statement
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028"
-SECTIONS = ["answer", "limits", "latency", "time", "memory-section", "predicted", "checks", "method", "provenance", "data"]
+SECTIONS = [
+    "answer",
+    "limits",
+    "latency",
+    "time",
+    "memory-section",
+    "predicted",
+    "checks",
+    "method",
+    "provenance",
+    "data",
+]
 MAX_BYTES = 1_500_000
 
 
@@ -60,7 +71,9 @@ def test_nothing_is_fetched(page, elements):
 
 
 def test_policy_names_the_only_script(page, elements):
-    (policy,) = [attributes["content"] for attributes in elements.all("meta") if attributes.get("http-equiv")]
+    (policy,) = [
+        attributes["content"] for attributes in elements.all("meta") if attributes.get("http-equiv")
+    ]
     assert policy.startswith("default-src 'none'")
     assert "'sha256-" in policy
     assert "'unsafe-inline'" not in policy.split("script-src")[1]
@@ -72,7 +85,9 @@ def test_sections_in_order(elements):
 
 
 def test_sections_without_data_are_absent(one_run_view):
-    found = [attributes["id"] for attributes in Elements(render_report(one_run_view)).all("section")]
+    found = [
+        attributes["id"] for attributes in Elements(render_report(one_run_view)).all("section")
+    ]
     assert found == [name for name in SECTIONS if name not in {"time", "predicted"}]
 
 
@@ -96,7 +111,9 @@ def test_every_chart_has_alternative_text_a_picture_and_a_table(page, elements):
         figure = part.split("</figure>")[0]
         label = re.search(r'role="img" aria-label="([^"]+)"', figure)
         assert label is not None
-        assert f"<figcaption>{label.group(1)}</figcaption>".replace("&#39;", "'") in figure.replace("&#39;", "'")
+        assert f"<figcaption>{label.group(1)}</figcaption>".replace("&#39;", "'") in figure.replace(
+            "&#39;", "'"
+        )
         assert "<svg" in figure
         assert "<details>" in figure
         assert "<table>" in figure
@@ -115,7 +132,9 @@ def test_same_view_same_bytes(example_view, page, tmp_path):
 
 def evil_view(view):
     label = {"run_label": f"eager {EVIL}"}
-    points = tuple(replace(row, **label, flags=(EVIL,), decode_limited_by=EVIL) for row in view.points)
+    points = tuple(
+        replace(row, **label, flags=(EVIL,), decode_limited_by=EVIL) for row in view.points
+    )
     lines = replace(view.five_lines, answer=EVIL, limit=EVIL, next=EVIL, trust=EVIL, report=EVIL)
     return replace(
         view,
@@ -176,9 +195,13 @@ def test_a_browser_draws_all_charts_without_a_word(example_view, tmp_path, width
         }}, 8000);</script>""",
         encoding="utf-8",
     )
-    dom, console = browser(tmp_path, "--window-size=1400,1000", "--dump-dom", f"file://{tmp_path / 'frame.html'}")
+    dom, console = browser(
+        tmp_path, "--window-size=1400,1000", "--dump-dom", f"file://{tmp_path / 'frame.html'}"
+    )
     assert console == []
-    scroll_width, client_width, n_charts, n_images = map(int, re.search(r"<title>([\d ]+)</title>", dom).group(1).split())
+    scroll_width, client_width, n_charts, n_images = map(
+        int, re.search(r"<title>([\d ]+)</title>", dom).group(1).split()
+    )
     assert scroll_width <= client_width <= width
     assert n_charts == 12
     assert n_images == 0

@@ -12,7 +12,7 @@ from inferometer.cli.request_view import request_view
 from inferometer.cli.sweep_view import sweep_view
 from inferometer.fit.held_out import held_out_errors
 from inferometer.records.latencies import Latency
-from inferometer.records.store import read_run
+from inferometer.records.reading import read_run
 from inferometer.report.cells import LEAST_FOR_P95, held_out_text
 from inferometer.report.charts.predicted import predicted_chart
 from inferometer.report.charts.tails import tails_chart
@@ -29,7 +29,10 @@ def analysis():
 
 
 def test_the_error_on_points_held_out(analysis):
-    """Trust line, chart, table: of the points that judge the model, against measurements with the machine's drift taken out."""
+    """Trust line, chart, table.
+
+    Of the points that judge the model, against measurements with the machine's drift taken out.
+    """
     view = sweep_view([analysis])
     words = held_out_text(view.held_out)
     assert words.startswith("prefill ")
@@ -37,7 +40,11 @@ def test_the_error_on_points_held_out(analysis):
     assert f"error on points held out: {words}" in predicted_chart(view).finding
     drawn = [point for point in view.predictions if point.is_judged]
     for row in view.held_out:
-        errors = [abs(point.predicted_s.value / point.measured_s.value - 1) for point in drawn if point.phase == row.phase]
+        errors = [
+            abs(point.predicted_s.value / point.measured_s.value - 1)
+            for point in drawn
+            if point.phase == row.phase
+        ]
         assert len(errors) == row.n_points
         assert np.median(errors) == pytest.approx(row.median_fraction, rel=1e-9)
     n_noisy = len(view.predictions) - len(drawn)
@@ -47,10 +54,21 @@ def test_the_error_on_points_held_out(analysis):
 
 def test_one_point_has_no_median(analysis):
     only = [next(point for point in analysis.held_out if point.phase == "decode")]
-    one = replace(analysis, model=replace(analysis.model, held_out=held_out_errors(only)), held_out=tuple(only))
+    one = replace(
+        analysis,
+        model=replace(analysis.model, held_out=held_out_errors(only)),
+        held_out=tuple(only),
+    )
     assert held_out_text(held_out_rows(one)).endswith("(one point)")
     assert len(predictions(one)) == 1
-    row = HeldOutRow(run_label="", phase="decode", n_points=LEAST_FOR_P95 - 1, median_fraction=0.1, p95_fraction=0.3, coverage_fraction=1.0)
+    row = HeldOutRow(
+        run_label="",
+        phase="decode",
+        n_points=LEAST_FOR_P95 - 1,
+        median_fraction=0.1,
+        p95_fraction=0.3,
+        coverage_fraction=1.0,
+    )
     assert held_out_table(replace(sweep_view([analysis]), held_out=(row,))).rows[0][3] == "–"
 
 
@@ -66,6 +84,12 @@ def test_percentiles_of_latencies(n_requests, recorded_requests):
         name: Latency = latency
         row = next(row for row in chart.rows if row[0] == LATENCY_NAMES[name])
         for share, column in ((0.5, 2), (0.05, 4), (0.01, 5)):
-            told = percentile_text(whole.latency(name).percentile(1 - share)).partition(" [")[0].partition(" (")[0]
+            told = (
+                percentile_text(whole.latency(name).percentile(1 - share))
+                .partition(" [")[0]
+                .partition(" (")[0]
+            )
             assert row[column] in {told, "–"}
-        assert f"{LATENCY_NAMES[name]} exceeds {row[2]} in half and {row[4]} in 5 %" in chart.finding
+        assert (
+            f"{LATENCY_NAMES[name]} exceeds {row[2]} in half and {row[4]} in 5 %" in chart.finding
+        )

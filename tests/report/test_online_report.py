@@ -22,10 +22,19 @@ IS_BAD = np.arange(N) % 57 == 3
 
 def bad_run():
     """A cold start, four tokens a chunk, some errors."""
-    ttft_s = 0.03 * np.where(np.arange(N) < 30, 6, 1) * np.random.default_rng(4).lognormal(0, 0.1, N)
+    ttft_s = (
+        0.03 * np.where(np.arange(N) < 30, 6, 1) * np.random.default_rng(4).lognormal(0, 0.1, N)
+    )
     run = load_run(tokens=64, tokens_per_chunk=4, ttft_s=ttft_s, send_lag_s=0.0003)
-    run = changed(run, "requests", status=np.where(IS_BAD, RequestStatus.FAILED, RequestStatus.LENGTH))
-    return changed(run, "exchanges", error=np.where(IS_BAD, "http_error", ""), http_status=np.where(IS_BAD, 500, 200))
+    run = changed(
+        run, "requests", status=np.where(IS_BAD, RequestStatus.FAILED, RequestStatus.LENGTH)
+    )
+    return changed(
+        run,
+        "exchanges",
+        error=np.where(IS_BAD, "http_error", ""),
+        http_status=np.where(IS_BAD, 500, 200),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +93,15 @@ def test_errors_and_other_tools(view, page):
     text = text_of(view)
     assert "http_error" in text
     assert "500" in text
-    for tool in ("AIPerf", "GuideLLM", "inference-perf", "vLLM bench", "SGLang bench", "MLC endpoints", "MLPerf LoadGen"):
+    for tool in (
+        "AIPerf",
+        "GuideLLM",
+        "inference-perf",
+        "vLLM bench",
+        "SGLang bench",
+        "MLC endpoints",
+        "MLPerf LoadGen",
+    ):
         assert tool in text
     assert "What throughput each tool would have reported" in text
     assert "GuideLLM 0.8.1: schemas/base/statistics.py" in page, "where it is defined"
@@ -101,7 +118,14 @@ def test_the_page_has_every_section_and_stays_small(page):
 
 def test_charts_of_a_load_test(view):
     charts = {chart.chart_id: chart for chart in request_charts_of(view)}
-    assert set(charts) == {"latency-tails", "ttft-over-time", "tpot-over-time", "itl-map", "in-flight", "client-lateness"}
+    assert set(charts) == {
+        "latency-tails",
+        "ttft-over-time",
+        "tpot-over-time",
+        "itl-map",
+        "in-flight",
+        "client-lateness",
+    }
     assert len(ONLINE_CHARTS) == 3
     for chart in charts.values():
         assert chart.finding.endswith(".")
@@ -111,12 +135,23 @@ def test_charts_of_a_load_test(view):
     assert "shaded: warm-up" in json.dumps(charts["ttft-over-time"].spec)
     assert "cividis" in json.dumps(charts["itl-map"].spec)
     assert charts["itl-map"].finding.startswith("Chunks came 20 ms apart on average")
-    assert charts["client-lateness"].finding == "Of the client, sending at most 300 µs late and its timer at most 1 ms late."
+    assert (
+        charts["client-lateness"].finding
+        == "Of the client, sending at most 300 µs late and its timer at most 1 ms late."
+    )
 
 
 def test_without_its_own_tables_a_chart_is_not_drawn(view):
-    bare = replace(view, online=replace(view.online, in_flight=None, lateness=None), gaps=None, tpot_history=None)
-    assert {chart.chart_id for chart in request_charts_of(bare)} == {"latency-tails", "ttft-over-time"}
+    bare = replace(
+        view,
+        online=replace(view.online, in_flight=None, lateness=None),
+        gaps=None,
+        tpot_history=None,
+    )
+    assert {chart.chart_id for chart in request_charts_of(bare)} == {
+        "latency-tails",
+        "ttft-over-time",
+    }
 
 
 def test_machines_read_the_same(view):

@@ -19,7 +19,14 @@ from inferometer.report.perfetto import perfetto_trace, write_perfetto
 
 def check_trace(trace):
     """The rules of the Trace Event Format for the phases that we write, and those of Perfetto's importer: slices of a track nest."""
-    assert set(trace) <= {"traceEvents", "displayTimeUnit", "systemTraceEvents", "otherData", "stackFrames", "samples"}
+    assert set(trace) <= {
+        "traceEvents",
+        "displayTimeUnit",
+        "systemTraceEvents",
+        "otherData",
+        "stackFrames",
+        "samples",
+    }
     assert trace["displayTimeUnit"] in {"ms", "ns"}
     slices = defaultdict(list)
     for event in trace["traceEvents"]:
@@ -28,7 +35,11 @@ def check_trace(trace):
         assert isinstance(event["pid"], int)
         assert isinstance(event["tid"], int)
         if event["ph"] == "M":
-            key = {"process_name": "name", "thread_name": "name", "thread_sort_index": "sort_index"}[event["name"]]
+            key = {
+                "process_name": "name",
+                "thread_name": "name",
+                "thread_sort_index": "sort_index",
+            }[event["name"]]
             assert set(event["args"]) == {key}
             continue
         assert math.isfinite(event["ts"])
@@ -39,9 +50,14 @@ def check_trace(trace):
             slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
         else:
             assert event["args"]
-            assert all(isinstance(value, int | float) and not isinstance(value, bool) for value in event["args"].values())
+            assert all(
+                isinstance(value, int | float) and not isinstance(value, bool)
+                for value in event["args"].values()
+            )
     for track in slices.values():
-        assert all(after[0] >= before[1] - 1e-6 for before, after in pairwise(track)), "in order, none over another"
+        assert all(after[0] >= before[1] - 1e-6 for before, after in pairwise(track)), (
+            "in order, none over another"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +72,10 @@ def test_format(trace):
 def test_the_check_finds_overlaps_and_bad_numbers(trace):
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     for change in ({"dur": 10**9}, {"ts": -1.0}, {"dur": float("nan")}):
-        broken = {**trace, "traceEvents": [*trace["traceEvents"][:-1], {**spans[0], **change}, spans[1]]}
+        broken = {
+            **trace,
+            "traceEvents": [*trace["traceEvents"][:-1], {**spans[0], **change}, spans[1]],
+        }
         with pytest.raises(AssertionError):
             check_trace(broken)
 
@@ -65,14 +84,24 @@ def test_slices_are_those_of_the_timeline(recorded_requests, trace):
     expected = slices_of(slot_timeline(recorded_requests, n_steps=10**9))
     found = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert len(found) == len(expected)
-    assert sum(event["args"]["tokens"] for event in found) == int(recorded_requests.parts.n_computed_tokens.sum())
-    assert {event["name"] for event in found} == {"context (prefill)", "generation (decode)", "end of sequence"}
+    assert sum(event["args"]["tokens"] for event in found) == int(
+        recorded_requests.parts.n_computed_tokens.sum()
+    )
+    assert {event["name"] for event in found} == {
+        "context (prefill)",
+        "generation (decode)",
+        "end of sequence",
+    }
     assert found[0]["ts"] * 1000 == expected[0].start_ns
 
 
 def test_counters_are_those_of_the_steps(recorded_requests, trace):
     steps = recorded_requests.steps
-    points = [event for event in trace["traceEvents"] if event["ph"] == "C" and event["name"] == "requests waiting"]
+    points = [
+        event
+        for event in trace["traceEvents"]
+        if event["ph"] == "C" and event["name"] == "requests waiting"
+    ]
     changes = int((np.diff(steps.n_waiting_requests) != 0).sum()) + 1
     assert len(points) == changes + 1
     assert max(event["args"]["value"] for event in points) == steps.n_waiting_requests.max()
@@ -82,7 +111,11 @@ def test_counters_are_those_of_the_steps(recorded_requests, trace):
 
 def test_steps_that_overlap_make_no_slices_that_do(recorded_requests):
     steps = recorded_requests.steps
-    check_trace(perfetto_trace(replace(recorded_requests, steps=steps._replace(duration_ns=steps.duration_ns * 2)))[0])
+    check_trace(
+        perfetto_trace(
+            replace(recorded_requests, steps=steps._replace(duration_ns=steps.duration_ns * 2))
+        )[0]
+    )
 
 
 def test_size_is_bounded_and_said(recorded_requests):
@@ -110,8 +143,13 @@ def test_without_parts_counters_remain(recorded_requests):
 
 def test_what_nobody_could_tell_is_no_counter(recorded_requests):
     steps = recorded_requests.steps
-    unknown = replace(recorded_requests, steps=steps._replace(kv_blocks_used=np.full_like(steps.kv_blocks_used, ABSENT)))
-    assert "KV blocks used" not in {event["name"] for event in perfetto_trace(unknown)[0]["traceEvents"]}
+    unknown = replace(
+        recorded_requests,
+        steps=steps._replace(kv_blocks_used=np.full_like(steps.kv_blocks_used, ABSENT)),
+    )
+    assert "KV blocks used" not in {
+        event["name"] for event in perfetto_trace(unknown)[0]["traceEvents"]
+    }
 
 
 def test_file(recorded_requests, tmp_path):
@@ -126,7 +164,10 @@ def test_file(recorded_requests, tmp_path):
 
 
 def test_without_steps_there_is_no_trace(recorded_requests):
-    for run in (replace(recorded_requests, steps=None), replace(recorded_requests, steps=tables.select(recorded_requests.steps, []))):
+    for run in (
+        replace(recorded_requests, steps=None),
+        replace(recorded_requests, steps=tables.select(recorded_requests.steps, [])),
+    ):
         with pytest.raises(RecordError, match="no steps"):
             perfetto_trace(run)
     with pytest.raises(RecordError, match="no step 99999"):

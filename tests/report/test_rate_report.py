@@ -19,7 +19,12 @@ from inferometer.cli.run_titles import traffic_text
 from inferometer.records.whole_run import write_run
 from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
-from inferometer.report.charts.rates import goodput_rate_chart, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
+from inferometer.report.charts.rates import (
+    goodput_rate_chart,
+    throughput_latency_chart,
+    tpot_rate_chart,
+    ttft_rate_chart,
+)
 from inferometer.report.rate_html import RATE_CHARTS, render_rate_report
 from inferometer.report.request_html import render_request_report
 from inferometer.spec.objectives import parse_objective
@@ -32,13 +37,21 @@ def run_at(rate_per_s, *, slower=1.0, send_lag_s=0.0, concurrency=None):
     ttft_s = 0.02 * slower * np.random.default_rng(2).lognormal(0, 0.1, 400)
     run = load_run(rate_per_s=rate_per_s, ttft_s=ttft_s, send_lag_s=send_lag_s)
     load = load_plan()
-    arrivals = OpenArrivals(rate_per_s=rate_per_s) if concurrency is None else ClosedArrivals(concurrency=concurrency)
-    load = replace(load, workload=msgspec.structs.replace(load.workload, n_requests=400, arrivals=arrivals))
+    arrivals = (
+        OpenArrivals(rate_per_s=rate_per_s)
+        if concurrency is None
+        else ClosedArrivals(concurrency=concurrency)
+    )
+    load = replace(
+        load, workload=msgspec.structs.replace(load.workload, n_requests=400, arrivals=arrivals)
+    )
     return replace(run, manifest=replace(run.manifest, run_id=f"at {rate_per_s:g}", load=load))
 
 
 def view_of(*runs, question=QUESTION):
-    return rate_view(runs, [request_view(run, question) for run in runs], [f"runs/{i}" for i in range(len(runs))])
+    return rate_view(
+        runs, [request_view(run, question) for run in runs], [f"runs/{i}" for i in range(len(runs))]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +60,11 @@ def view():
 
 
 def rows_of(chart):
-    return [row for layer in (chart.spec, *chart.spec["layer"]) for row in layer.get("data", {}).get("values", [])]
+    return [
+        row
+        for layer in (chart.spec, *chart.spec["layer"])
+        for row in layer.get("data", {}).get("values", [])
+    ]
 
 
 def test_runs_stand_in_order_of_their_rate(view):
@@ -63,7 +80,9 @@ def test_limits_are_lines_that_say_what_was_promised(view):
     promised = [row for row in rows_of(ttft_rate_chart(view)) if row.get("text")]
     assert {(row["value"], row["text"]) for row in promised} == {(40.0, "promised: ttft:p95<40ms")}
     assert not [row for row in rows_of(tpot_rate_chart(view)) if row.get("text")]
-    assert not [row for row in rows_of(ttft_rate_chart(replace(view, objective=""))) if row.get("text")]
+    assert not [
+        row for row in rows_of(ttft_rate_chart(replace(view, objective=""))) if row.get("text")
+    ]
 
 
 def test_curves(view):
@@ -80,7 +99,10 @@ def test_curves(view):
 
 
 def test_where_the_first_token_waits_at_each_rate():
-    slow, fast = (replace(recorded_run(), manifest=replace(recorded_run().manifest, run_id=name)) for name in ("slow", "fast"))
+    slow, fast = (
+        replace(recorded_run(), manifest=replace(recorded_run().manifest, run_id=name))
+        for name in ("slow", "fast")
+    )
     chart = ttft_parts_rate_chart(view_of(slow, fast, question=RequestQuestion()))
     assert {row[0] for row in chart.rows} == {"slow", "fast"}
     assert "rows: runs by their traffic" in json.dumps(chart.spec)
@@ -96,15 +118,24 @@ def test_goodput_is_what_was_promised(view):
 
 def test_users_who_wait_have_no_rate_of_their_own():
     view = view_of(run_at(10), run_at(20), run_at(30, concurrency=8))
-    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {"10 requests/s", "20 requests/s"}
-    assert {row["series"] for row in rows_of(throughput_latency_chart(view)) if "series" in row} == {"open loop", "closed loop"}
+    assert {row["run"] for row in rows_of(ttft_rate_chart(view)) if "run" in row} == {
+        "10 requests/s",
+        "20 requests/s",
+    }
+    assert {
+        row["series"] for row in rows_of(throughput_latency_chart(view)) if "series" in row
+    } == {"open loop", "closed loop"}
     assert tpot_rate_chart(view_of(run_at(10), run_at(30, concurrency=8))) is None
 
 
 def test_closed_loops_stand_by_concurrency_and_name_no_offered_rate():
     runs = [run_at(30, concurrency=32), run_at(10, concurrency=8), run_at(20, concurrency=16)]
     view = view_of(*runs)
-    assert [point.label for point in view.points] == ["concurrency 8", "concurrency 16", "concurrency 32"]
+    assert [point.label for point in view.points] == [
+        "concurrency 8",
+        "concurrency 16",
+        "concurrency 32",
+    ]
     for build in (ttft_rate_chart, tpot_rate_chart, goodput_rate_chart):
         assert sorted({row["x"] for row in rows_of(build(view)) if "run" in row}) == [8, 16, 32]
     page = render_rate_report(view)
@@ -121,9 +152,16 @@ def test_titles_and_legends_name_model_server_workload_and_traffic(view):
     load = load_plan()
     names = (load.served_model, urlsplit(load.url).netloc, load.workload.name)
     assert view.title == " · ".join(names)
-    assert [point.label for point in view.points] == ["10 requests/s", "20 requests/s", "40 requests/s"]
+    assert [point.label for point in view.points] == [
+        "10 requests/s",
+        "20 requests/s",
+        "40 requests/s",
+    ]
     assert request_view(run_at(10), QUESTION).title == " · ".join((*names, "10 requests/s"))
-    assert traffic_text(replace(run_at(10).manifest.load, max_concurrency=4)) == "10 requests/s, at most 4 in flight"
+    assert (
+        traffic_text(replace(run_at(10).manifest.load, max_concurrency=4))
+        == "10 requests/s, at most 4 in flight"
+    )
 
 
 def test_the_page(view):
@@ -138,6 +176,17 @@ def test_the_command(tmp_path):
     for name, rate in (("a", 10), ("b", 20)):
         write_run(tmp_path / name, run_at(rate))
     out = tmp_path / "rates.html"
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "a"), str(tmp_path / "b"), "--slo", "ttft:p95<40ms", "--out", str(out)])
+    done = CliRunner().invoke(
+        app,
+        [
+            "report",
+            str(tmp_path / "a"),
+            str(tmp_path / "b"),
+            "--slo",
+            "ttft:p95<40ms",
+            "--out",
+            str(out),
+        ],
+    )
     assert done.exit_code == 0, done.output
     assert "goodput-vs-rate" in Path(out).read_text(encoding="utf-8")

@@ -17,7 +17,17 @@ from inferometer.report.request_html import render_request_report, write_request
 from inferometer.report.request_terminal import request_report_text
 from inferometer.report.slot_text import slot_timeline_text
 
-SECTIONS = ["answer", "promises", "latency", "load", "slots", "checks", "method", "provenance", "data"]
+SECTIONS = [
+    "answer",
+    "promises",
+    "latency",
+    "load",
+    "slots",
+    "checks",
+    "method",
+    "provenance",
+    "data",
+]
 OVERLOAD = Caution(code="overload", text="the queue grows without bound", remedy="a lower rate")
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
@@ -61,13 +71,23 @@ def test_page(page):
 def bare_example(request_example):
     """Without what charts are drawn of."""
     return replace(
-        request_example, judgement=None, tails=(), history=None, load=None, timeline=None, gaps=None, ttft_parts=None, cautions=()
+        request_example,
+        judgement=None,
+        tails=(),
+        history=None,
+        load=None,
+        timeline=None,
+        gaps=None,
+        ttft_parts=None,
+        cautions=(),
     )
 
 
 def test_sections_without_data_are_absent(bare_example):
     page = render_request_report(bare_example)
-    assert Ids(page).sections == [name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}]
+    assert Ids(page).sections == [
+        name for name in SECTIONS if name not in {"promises", "load", "slots", "checks"}
+    ]
     assert "<script" not in page
 
 
@@ -100,7 +120,12 @@ def test_same_view_same_bytes(request_example, page, tmp_path):
 
 def test_terminal(request_example):
     text = text_of(request_report_text(request_example), 140)
-    assert text.index("ANSWER") < text.index("ttft:p95<500ms") < text.index("Goodput is 7.26 requests/s") < text.index("completed req/s")
+    assert (
+        text.index("ANSWER")
+        < text.index("ttft:p95<500ms")
+        < text.index("Goodput is 7.26 requests/s")
+        < text.index("completed req/s")
+    )
     assert "\x1b" not in text
     for word in ("unfinished", "chat", "batch", "97 [95.5, 98.5]"):
         assert word in text
@@ -109,7 +134,12 @@ def test_terminal(request_example):
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("n_steps", [1, 60, 500])
 def test_slot_timeline_fits_its_width(recorded_requests, width, n_steps):
-    text = text_of(slot_timeline_text(slot_timeline(recorded_requests, first_step=3000, n_steps=n_steps), width=width), 300)
+    text = text_of(
+        slot_timeline_text(
+            slot_timeline(recorded_requests, first_step=3000, n_steps=n_steps), width=width
+        ),
+        300,
+    )
     rows = [line for line in text.splitlines() if re.match(r"^\d+ [CgE·]+$", line)]
     assert rows
     assert all(len(row) <= width for row in rows)
@@ -155,6 +185,8 @@ def test_a_browser_draws_all_charts_without_a_word(request_example, tmp_path):
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
-    scroll_width, client_width, n_charts = map(int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split())
+    scroll_width, client_width, n_charts = map(
+        int, re.search(r"<title>([\d ]+)</title>", done.stdout).group(1).split()
+    )
     assert scroll_width <= client_width
     assert n_charts == 8

@@ -39,7 +39,10 @@ def test_the_terminal_says_where_the_time_goes(vllm):
     assert "Where the mean time to the first token goes" in text
     assert "What the server says (vllm, 2 scrapes)" in text
     assert rows_of(server_table(vllm.online.server))["output tokens"] == "149"
-    assert rows_of(server_table(vllm.online.server))["prompt tokens found in the prefix cache"] == "73.8 %"
+    assert (
+        rows_of(server_table(vllm.online.server))["prompt tokens found in the prefix cache"]
+        == "73.8 %"
+    )
     assert vllm.five_lines.limit.endswith("as the server says.")
 
 
@@ -47,7 +50,14 @@ def test_the_parts_shown_add_up(vllm):
     parts = vllm.online.ttft_parts
     found = (parts.client_s, parts.network_s, parts.queue_s, parts.prefill_s, parts.handover_s)
     assert sum(found) == pytest.approx(parts.total_s)
-    assert [row[0] for row in tables_of(vllm.online)[0].rows] == ["client", "network", "queue", "prefill", "hand-over", "all"]
+    assert [row[0] for row in tables_of(vllm.online)[0].rows] == [
+        "client",
+        "network",
+        "queue",
+        "prefill",
+        "hand-over",
+        "all",
+    ]
 
 
 def test_the_page_has_them_too(vllm):
@@ -60,7 +70,11 @@ def test_json_holds_them_and_obeys_the_schema(vllm):
     answer = json.loads(msgspec.json.encode(answer_of(vllm)))
     jsonschema.validate(answer, json_schema(RequestRunAnswer))
     assert answer["online"]["server"]["output_tokens"] == 149
-    assert {time["name"] for time in answer["online"]["server"]["times"]} >= {"ttft", "queue", "prefill"}
+    assert {time["name"] for time in answer["online"]["server"]["times"]} >= {
+        "ttft",
+        "queue",
+        "prefill",
+    }
 
 
 def test_levels_say_what_they_count(vllm):
@@ -81,8 +95,12 @@ def test_shares_of_the_peaks_are_shown_where_the_device_is_named():
     run = scraped(page("vllm-0.32-before"), page("vllm-0.32-after"))
     view = request_view(run, question_of(None, "l40s:float8"))
     use, l40s = answer_of(view).online.server.use, find_hardware("l40s")
-    assert use.flop_utilisation_fraction == pytest.approx(2.60836608e08 / l40s.peak_flop_per_s("float8").value)
-    assert use.bandwidth_utilisation_fraction == pytest.approx(6.8807252e07 / l40s.memory_bytes_per_s.value)
+    assert use.flop_utilisation_fraction == pytest.approx(
+        2.60836608e08 / l40s.peak_flop_per_s("float8").value
+    )
+    assert use.bandwidth_utilisation_fraction == pytest.approx(
+        6.8807252e07 / l40s.memory_bytes_per_s.value
+    )
     rows = rows_of(server_table(view.online.server, view.online.server_use))
     assert rows["computed, each accelerator"].endswith(f"of the peak of {l40s.name}")
     assert f"of the peak of {l40s.name}" in render_request_report(view)
@@ -98,7 +116,9 @@ def test_a_device_says_nothing_of_a_server_that_estimates_nothing():
     view = request_view(scraped(zeroed(page("tgi")), page("tgi")), question_of(None, "h100_sxm"))
     use = answer_of(view).online.server.use
     assert (use.flop_utilisation_fraction, use.bandwidth_utilisation_fraction) == (None, None)
-    assert "computed, each accelerator" not in rows_of(server_table(view.online.server, view.online.server_use))
+    assert "computed, each accelerator" not in rows_of(
+        server_table(view.online.server, view.online.server_use)
+    )
 
 
 def test_what_a_server_does_not_say_is_left_out():
@@ -121,4 +141,6 @@ def test_the_largest_part_is_named():
     view = request_view(scraped(zeroed(page("sglang")), page("sglang")))
     sentence = limit_sentence(view.online.server, view.online.ttft_parts)
     assert "of the mean TTFT is queue" in sentence
-    assert limit_sentence(view.online.server, None).startswith("at most 162 requests ran and 2826 waited")
+    assert limit_sentence(view.online.server, None).startswith(
+        "at most 162 requests ran and 2826 waited"
+    )

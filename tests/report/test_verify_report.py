@@ -12,7 +12,9 @@ from inferometer.stats.estimate import Estimate
 
 
 def estimate(value, low=None, high=None):
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=60, method="")
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.9, n_samples=60, method=""
+    )
 
 
 def claim(name, predicted, measured, verdict, *, unit="ms"):
@@ -45,7 +47,15 @@ VIEW = VerifyView(
     measured="",
     next="",
     claims=CLAIMS,
-    promises=(PromiseRow(at="2 requests/s", objective="ttft:p95<500ms", predicted="met", measured="met", verdict="held"),),
+    promises=(
+        PromiseRow(
+            at="2 requests/s",
+            objective="ttft:p95<500ms",
+            predicted="met",
+            measured="met",
+            verdict="held",
+        ),
+    ),
     facts=(),
     tool_version="0",
 )
@@ -53,7 +63,12 @@ VIEW = VerifyView(
 
 def drawn(chart):
     """All rows of the chart's data that are points of it."""
-    return [row for layer in chart.spec["layer"] for row in layer.get("data", {}).get("values", ()) if "metric" in row]
+    return [
+        row
+        for layer in chart.spec["layer"]
+        for row in layer.get("data", {}).get("values", ())
+        if "metric" in row
+    ]
 
 
 def test_each_unit_has_its_chart_of_what_was_measured():
@@ -61,7 +76,12 @@ def test_each_unit_has_its_chart_of_what_was_measured():
     assert (ms.chart_id, rate.chart_id) == ("verified-ms", "verified-tok-per-s")
     assert {row["metric"] for row in drawn(ms)} == {"TTFT p50", "TTFT p95", "TPOT p50"}
     assert ms.finding == "1 of 3 held, 1 lie within ±10 %; the median error is 23.1 % in size."
-    assert [row[0:2] + row[-2:] for row in ms.rows][2] == ("2 requests/s", "TPOT p50", "-33.3%", "wrong")
+    assert [row[0:2] + row[-2:] for row in ms.rows][2] == (
+        "2 requests/s",
+        "TPOT p50",
+        "-33.3%",
+        "wrong",
+    )
 
 
 def test_both_intervals_are_drawn_where_they_are_known():
@@ -70,9 +90,15 @@ def test_both_intervals_are_drawn_where_they_are_known():
     assert (rows["TTFT p50"]["x_low"], rows["TTFT p50"]["x_high"]) == (90.0, 110.0)
     assert (rows["TTFT p50"]["low"], rows["TTFT p50"]["high"]) == (99.0, 120.0)
     assert "low" not in rows["TTFT p95"]
-    assert not any("low" in row for row in drawn(rate)), "an end at 0 has no place on a logarithmic axis"
+    assert not any("low" in row for row in drawn(rate)), (
+        "an end at 0 has no place on a logarithmic axis"
+    )
     assert "no bar: n too small" in str(ms.spec)
-    colours = {colour for layer in ms.spec["layer"] for colour in layer["encoding"].get("color", {}).get("scale", {}).get("range", ())}
+    colours = {
+        colour
+        for layer in ms.spec["layer"]
+        for colour in layer["encoding"].get("color", {}).get("scale", {}).get("range", ())
+    }
     assert colours <= set(PALETTE)
 
 

@@ -69,7 +69,9 @@ class Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**26))
 
     def send(self, method, path, body=None, **headers):
-        payload = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        payload = (
+            b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
         lines = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(payload)}"]
         headers = {"content_type": "application/json", **headers}
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -97,11 +99,21 @@ class Client:
         return await asyncio.wait_for(self.receive(), 20)
 
     async def complete(self, prompt="one two three", **body):
-        return await self.ask("POST", "/v1/completions", {"model": MODEL, "prompt": prompt, **body}, x_request_id="mine")
+        return await self.ask(
+            "POST",
+            "/v1/completions",
+            {"model": MODEL, "prompt": prompt, **body},
+            x_request_id="mine",
+        )
 
     async def chat(self, *texts, **body):
-        messages = [{"role": "user" if i % 2 == 0 else "assistant", "content": text} for i, text in enumerate(texts)]
-        return await self.ask("POST", "/v1/chat/completions", {"model": MODEL, "messages": messages, **body})
+        messages = [
+            {"role": "user" if i % 2 == 0 else "assistant", "content": text}
+            for i, text in enumerate(texts)
+        ]
+        return await self.ask(
+            "POST", "/v1/chat/completions", {"model": MODEL, "messages": messages, **body}
+        )
 
     async def close(self):
         self.writer.close()

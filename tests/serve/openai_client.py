@@ -9,8 +9,12 @@ def main(url):
 
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     model = client.models.list().data[0].id
-    whole = client.completions.create(model=model, prompt="one two three", max_tokens=5, extra_body={"ignore_eos": True})
-    chat = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "one two"}], max_completion_tokens=4)
+    whole = client.completions.create(
+        model=model, prompt="one two three", max_tokens=5, extra_body={"ignore_eos": True}
+    )
+    chat = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "one two"}], max_completion_tokens=4
+    )
     with client.chat.completions.create(
         model=model,
         messages=[{"role": "user", "content": [{"type": "text", "text": "one two"}]}],

@@ -20,12 +20,23 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 
 COST = linear_cost(launch_s=5e-3, per_row_s=3e-5, per_request_s=1e-5, per_context_token_s=1e-8)
 EVEN_NS = 10_000_000
-EVEN = linear_cost(launch_s=EVEN_NS / 1e9, per_row_s=0.0, per_request_s=0.0, per_context_token_s=0.0)
+EVEN = linear_cost(
+    launch_s=EVEN_NS / 1e9, per_row_s=0.0, per_request_s=0.0, per_context_token_s=0.0
+)
 CONFIGS = {
-    "vllm": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, max_num_batched_tokens=64),
-    "vllm, one step at a time": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, async_scheduling=False),
+    "vllm": SchedulerConfig(
+        num_blocks=60, max_model_len=256, max_num_seqs=6, max_num_batched_tokens=64
+    ),
+    "vllm, one step at a time": SchedulerConfig(
+        num_blocks=60, max_model_len=256, max_num_seqs=6, async_scheduling=False
+    ),
     "vllm with drafts": SchedulerConfig(
-        num_blocks=60, max_model_len=256, max_num_seqs=6, num_speculative_tokens=3, acceptance_fraction=0.6, draft_method="ngram"
+        num_blocks=60,
+        max_model_len=256,
+        max_num_seqs=6,
+        num_speculative_tokens=3,
+        acceptance_fraction=0.6,
+        draft_method="ngram",
     ),
     "vllm whose drafts cost": SchedulerConfig(
         num_blocks=60,
@@ -36,7 +47,9 @@ CONFIGS = {
         draft_method="eagle",
         draft_cost_ratio=0.15,
     ),
-    "vllm on a pipeline": SchedulerConfig(num_blocks=60, max_model_len=256, max_num_seqs=6, pipeline_parallel_size=3),
+    "vllm on a pipeline": SchedulerConfig(
+        num_blocks=60, max_model_len=256, max_num_seqs=6, pipeline_parallel_size=3
+    ),
     "vllm that swaps": SchedulerConfig(
         num_blocks=24,
         max_model_len=256,
@@ -46,12 +59,25 @@ CONFIGS = {
         swap_bytes_per_s=1e9,
         kv_block_bytes=2**20,
     ),
-    "trtllm": TrtllmConfig(num_blocks=60, max_seq_len=256, max_batch_size=6, max_num_tokens=256, tokens_per_block=16),
-    "sglang": SglangConfig(max_total_num_tokens=900, context_length=256, max_running_requests=6, chunked_prefill_size=64),
-    "dynamic": DynamicBatching(
-        num_blocks=200, max_model_len=256, max_batch_size=4, max_queue_delay_microseconds=3000, default_timeout_microseconds=40_000
+    "trtllm": TrtllmConfig(
+        num_blocks=60, max_seq_len=256, max_batch_size=6, max_num_tokens=256, tokens_per_block=16
     ),
-    "dynamic, short queue": DynamicBatching(num_blocks=200, max_model_len=256, max_batch_size=2, max_queue_size=3),
+    "sglang": SglangConfig(
+        max_total_num_tokens=900,
+        context_length=256,
+        max_running_requests=6,
+        chunked_prefill_size=64,
+    ),
+    "dynamic": DynamicBatching(
+        num_blocks=200,
+        max_model_len=256,
+        max_batch_size=4,
+        max_queue_delay_microseconds=3000,
+        default_timeout_microseconds=40_000,
+    ),
+    "dynamic, short queue": DynamicBatching(
+        num_blocks=200, max_model_len=256, max_batch_size=2, max_queue_size=3
+    ),
 }
 FREE = {
     "vllm whose drafts cost": {"draft_cost_ratio": 0.0},
@@ -102,7 +128,9 @@ def play(asked, config, cost, lateness_ns):
     engine = LiveEngine(config, cost, notes)
     requests = live_requests(asked)
     events = [(request.arrival_ns, 0, request) for request in requests]
-    events += [(int(when), 1, requests[i]) for i, when in enumerate(asked.abort_ns) if when != ABSENT]
+    events += [
+        (int(when), 1, requests[i]) for i, when in enumerate(asked.abort_ns) if when != ABSENT
+    ]
     events.sort(key=lambda event: (event[0], event[1], event[2].index))
     wake_ns = FAR_NS
     for when_ns, together in groupby(events, key=lambda event: event[0]):
@@ -121,7 +149,9 @@ def check_equal(asked, config, cost, lateness_ns):
     lived = play(asked, config, cost, lateness_ns)
     said_tokens = {i: [] for i in range(asked.n_requests)}
     end_ns = said.steps.start_ns + said.steps.duration_ns
-    for step, request, n_tokens in zip(said.parts.step_index, said.parts.request_index, said.parts.n_delivered_tokens, strict=True):
+    for step, request, n_tokens in zip(
+        said.parts.step_index, said.parts.request_index, said.parts.n_delivered_tokens, strict=True
+    ):
         said_tokens[int(request)] += [int(end_ns[step])] * int(n_tokens)
     assert lived.tokens == {i: tokens for i, tokens in said_tokens.items() if tokens}
     finished = said.requests.finished_ns.tolist()
@@ -137,8 +167,12 @@ def asked_of(config, seed, every_ns=1):
     output = rng.integers(1, 40, n_requests)
     most = output + rng.integers(0, 2, n_requests) * rng.integers(1, 20, n_requests)
     leaves = rng.random(n_requests) < 0.2
-    aborts = np.where(leaves, arrival + -(-rng.integers(1, 60_000_000, n_requests) // every_ns) * every_ns, ABSENT)
-    asked = demand(arrival, rng.integers(1, 120, n_requests), output, max_tokens=most, abort_ns=aborts)
+    aborts = np.where(
+        leaves, arrival + -(-rng.integers(1, 60_000_000, n_requests) // every_ns) * every_ns, ABSENT
+    )
+    asked = demand(
+        arrival, rng.integers(1, 120, n_requests), output, max_tokens=most, abort_ns=aborts
+    )
     return with_contents(asked, config.block_size) if config.enable_prefix_caching else asked
 
 
@@ -152,7 +186,9 @@ def test_it_is_the_simulator(name, lateness_ns):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_it_is_the_simulator_where_clients_come_and_go_in_the_instant_in_which_a_step_ends(name):
     for seed in range(20):
-        check_equal(asked_of(CONFIGS[name], seed, every_ns=EVEN_NS // 2), CONFIGS[name], EVEN, lateness_ns=0)
+        check_equal(
+            asked_of(CONFIGS[name], seed, every_ns=EVEN_NS // 2), CONFIGS[name], EVEN, lateness_ns=0
+        )
 
 
 @pytest.mark.parametrize("name", FREE)
@@ -160,23 +196,34 @@ def test_drafts_and_copies_take_time(name):
     config = CONFIGS[name]
     asked = asked_of(config, seed=0)
     free = simulate_plainly(asked, replace(config, **FREE[name]), COST)
-    assert check_equal(asked, config, COST, lateness_ns=0).requests.finished_ns.max() > free.requests.finished_ns.max()
+    assert (
+        check_equal(asked, config, COST, lateness_ns=0).requests.finished_ns.max()
+        > free.requests.finished_ns.max()
+    )
 
 
 def test_who_comes_during_a_step_before_another_leaves_finds_the_queue_full():
     config = DynamicBatching(num_blocks=200, max_model_len=256, max_batch_size=1, max_queue_size=1)
     ms = 1_000_000
     for comes_ms, ends_ms in ((15, 15), (16, 60), (17, 60)):
-        asked = demand([0, 12 * ms, comes_ms * ms], [8, 8, 8], [3, 3, 3], abort_ns=[ABSENT, 16 * ms, ABSENT])
+        asked = demand(
+            [0, 12 * ms, comes_ms * ms], [8, 8, 8], [3, 3, 3], abort_ns=[ABSENT, 16 * ms, ABSENT]
+        )
         check_equal(asked, config, EVEN, lateness_ns=0)
-        assert play(asked, config, EVEN, lateness_ns=0).ended == {0: 30 * ms, 1: 16 * ms, 2: ends_ms * ms}
+        assert play(asked, config, EVEN, lateness_ns=0).ended == {
+            0: 30 * ms,
+            1: 16 * ms,
+            2: ends_ms * ms,
+        }
 
 
 def test_a_prompt_that_does_not_fit_is_refused_at_once():
     config = CONFIGS["vllm"]
     notes = Notes()
     engine = LiveEngine(config, COST, notes)
-    engine.submit(Request(0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16))
+    engine.submit(
+        Request(0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16)
+    )
     assert engine.advance(10) == FAR_NS
     assert notes.ended == {0: 5}
     assert engine.n_unfinished == 0

@@ -33,14 +33,23 @@ def page_after(*asked, config=None):
 
 def value(page, name, **labels):
     """The one sample with this name and these labels."""
-    samples = [sample for family in page.values() for sample in family.samples if sample.name == f"vllm:{name}"]
+    samples = [
+        sample
+        for family in page.values()
+        for sample in family.samples
+        if sample.name == f"vllm:{name}"
+    ]
     (found,) = [sample.value for sample in samples if labels.items() <= sample.labels.items()]
     return found
 
 
 def test_every_family_of_a_real_server_is_there_with_its_labels_and_buckets():
     recorded = families(RECORDED.read_text())
-    real = {name: family for name, family in recorded.items() if name.startswith("vllm:") and not name.startswith(ONLY_WITH_A_FLAG)}
+    real = {
+        name: family
+        for name, family in recorded.items()
+        if name.startswith("vllm:") and not name.startswith(ONLY_WITH_A_FLAG)
+    }
     ours = page_after(("one two", 3))
     assert len(real) > 40
     differ = []
@@ -61,9 +70,18 @@ def test_every_family_of_a_real_server_is_there_with_its_labels_and_buckets():
 
 def shape(family):
     """Names, labels and values of labels of a family's samples; of token counts the buckets end with the context."""
-    series = {(sample.name, *sorted(item for item in sample.labels.items() if item[0] != "model_name")) for sample in family.samples}
+    series = {
+        (sample.name, *sorted(item for item in sample.labels.items() if item[0] != "model_name"))
+        for sample in family.samples
+    }
     return (
-        {one for one in series if not any(key == "le" and float(edge) > 100 for key, edge in one[1:])} if "token" in family.name else series
+        {
+            one
+            for one in series
+            if not any(key == "le" and float(edge) > 100 for key, edge in one[1:])
+        }
+        if "token" in family.name
+        else series
     )
 
 
@@ -86,7 +104,9 @@ def test_counts_and_times_of_two_requests():
 
 
 def test_preemptions_are_seen():
-    config = SchedulerConfig(num_blocks=9, max_model_len=128, max_num_seqs=4, scheduler_reserve_full_isl=False)
+    config = SchedulerConfig(
+        num_blocks=9, max_model_len=128, max_num_seqs=4, scheduler_reserve_full_isl=False
+    )
     page = asyncio.run(crowded(config))
     assert value(page, "num_preemptions_total") > 0
     assert value(page, "request_num_preemptions_sum") == value(page, "num_preemptions_total")
@@ -96,7 +116,9 @@ async def crowded(config):
     async with talking(config=config) as client:
         port = client.writer.get_extra_info("peername")[1]
         others = [await type(client).connect(port) for _ in range(4)]
-        await asyncio.gather(*(other.complete(f"{i} " * 30, max_tokens=60) for i, other in enumerate(others)))
+        await asyncio.gather(
+            *(other.complete(f"{i} " * 30, max_tokens=60) for i, other in enumerate(others))
+        )
         page = families((await client.ask("GET", "/metrics")).body.decode())
         for other in others:
             await other.close()

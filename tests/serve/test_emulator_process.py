@@ -34,7 +34,10 @@ def test_it_starts_serves_and_stops(tmp_path):
 def test_a_port_that_is_taken_is_said():
     with start(PLAN) as emulator:
         port = int(emulator.url.rpartition(":")[2])
-        with pytest.raises(MeasureError, match="address already in use"), start(replace(PLAN, port=port)):
+        with (
+            pytest.raises(MeasureError, match="address already in use"),
+            start(replace(PLAN, port=port)),
+        ):
             pass
 
 

@@ -25,20 +25,32 @@ def test_a_completion_in_one_piece():
     assert said["object"] == "text_completion"
     assert len(said["choices"][0]["text"].split()) == 5
     assert said["choices"][0]["finish_reason"] == "length"
-    assert said["usage"] == {"prompt_tokens": 3, "total_tokens": 8, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}
+    assert said["usage"] == {
+        "prompt_tokens": 3,
+        "total_tokens": 8,
+        "completion_tokens": 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_a_streamed_completion():
     async def main():
         async with talking() as client:
-            return await client.complete([5, 6, 7, 8], max_tokens=4, stream=True, stream_options={"include_usage": True})
+            return await client.complete(
+                [5, 6, 7, 8], max_tokens=4, stream=True, stream_options={"include_usage": True}
+            )
 
     reply = asyncio.run(main())
     assert reply.is_whole
     assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert reply.events[-1] == "[DONE]"
     *tokens, usage = reply.chunks
-    assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [None, None, None, "length"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [
+        None,
+        None,
+        None,
+        "length",
+    ]
     assert all(len(chunk["choices"][0]["text"].split()) == 1 for chunk in tokens)
     assert usage["choices"] == []
     assert usage["usage"]["prompt_tokens"] == 4
@@ -51,21 +63,38 @@ def test_a_streamed_chat_with_continuous_counts():
     async def main():
         async with talking() as client:
             options = {"include_usage": True, "continuous_usage_stats": True}
-            return await client.chat("one two", max_completion_tokens=3, stream=True, stream_options=options)
+            return await client.chat(
+                "one two", max_completion_tokens=3, stream=True, stream_options=options
+            )
 
     role, *tokens, usage = asyncio.run(main()).chunks
     assert role["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert role["object"] == "chat.completion.chunk"
-    assert [chunk["usage"]["completion_tokens"] for chunk in (role, *tokens, usage)] == [0, 1, 2, 3, 3]
+    assert [chunk["usage"]["completion_tokens"] for chunk in (role, *tokens, usage)] == [
+        0,
+        1,
+        2,
+        3,
+        3,
+    ]
     assert usage["choices"] == []
 
 
 def test_parts_of_messages_count_where_they_are_text():
     async def main():
         async with talking() as client:
-            parts = [{"type": "text", "text": "one two"}, {"type": "image_url", "image_url": {"url": "x"}}]
+            parts = [
+                {"type": "text", "text": "one two"},
+                {"type": "image_url", "image_url": {"url": "x"}},
+            ]
             return await client.ask(
-                "POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": parts}], "max_tokens": 2, "ignore_eos": True}
+                "POST",
+                "/v1/chat/completions",
+                {
+                    "messages": [{"role": "user", "content": parts}],
+                    "max_tokens": 2,
+                    "ignore_eos": True,
+                },
             )
 
     assert asyncio.run(main()).json["usage"]["prompt_tokens"] == 2
@@ -110,7 +139,9 @@ def test_an_answer_ends_by_itself_or_at_a_stop_text():
 def test_the_same_seed_says_the_same():
     async def main(seed):
         async with talking(mean_output_tokens=20.0, seed=seed) as client:
-            return [(await client.complete(max_tokens=50)).json["choices"][0]["text"] for _ in range(5)]
+            return [
+                (await client.complete(max_tokens=50)).json["choices"][0]["text"] for _ in range(5)
+            ]
 
     assert asyncio.run(main(1)) == asyncio.run(main(1))
     assert asyncio.run(main(1)) != asyncio.run(main(2))
@@ -170,7 +201,9 @@ def test_several_prompts_with_several_answers_each():
     for index, text in enumerate(texts):
         mine = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
         assert "".join(one["text"] for one in mine) == text
-        assert [one["finish_reason"] is not None for one in mine] == [False] * (len(mine) - 1) + [True]
+        assert [one["finish_reason"] is not None for one in mine] == [False] * (len(mine) - 1) + [
+            True
+        ]
 
 
 def test_a_chat_with_two_answers_has_two_roles():
@@ -178,7 +211,11 @@ def test_a_chat_with_two_answers_has_two_roles():
         async with talking() as client:
             return (await client.chat("one", n=2, max_tokens=2, stream=True)).chunks
 
-    roles = [chunk["choices"][0]["index"] for chunk in asyncio.run(main()) if "role" in chunk["choices"][0]["delta"]]
+    roles = [
+        chunk["choices"][0]["index"]
+        for chunk in asyncio.run(main())
+        if "role" in chunk["choices"][0]["delta"]
+    ]
     assert roles == [0, 1]
 
 
@@ -187,7 +224,10 @@ def test_the_prompt_is_repeated_and_weighed_where_that_is_asked(prompt):
     async def main():
         async with talking() as client:
             asked = {"echo": True, "logprobs": 2}
-            return [await client.complete(prompt, **asked, max_tokens=n, stream=n == 3) for n in (0, 2, 3)]
+            return [
+                await client.complete(prompt, **asked, max_tokens=n, stream=n == 3)
+                for n in (0, 2, 3)
+            ]
 
     silent, whole, streamed = asyncio.run(main())
     (only,) = silent.json["choices"]
@@ -197,27 +237,42 @@ def test_the_prompt_is_repeated_and_weighed_where_that_is_asked(prompt):
     told = choice["logprobs"]
     assert "".join(told["tokens"]) == choice["text"]
     assert choice["text"].startswith(only["text"])
-    assert [choice["text"][at:] for at in told["text_offset"]] == ["".join(told["tokens"][i:]) for i in range(5)]
+    assert [choice["text"][at:] for at in told["text_offset"]] == [
+        "".join(told["tokens"][i:]) for i in range(5)
+    ]
     assert told["token_logprobs"][0] is None
     assert np.exp(told["token_logprobs"][1:]) == pytest.approx(1 / 256)
-    assert all(next(iter(top)) == token and len(top) == 2 for token, top in zip(told["tokens"][1:], told["top_logprobs"][1:], strict=True))
+    assert all(
+        next(iter(top)) == token and len(top) == 2
+        for token, top in zip(told["tokens"][1:], told["top_logprobs"][1:], strict=True)
+    )
     pieces = [chunk["choices"][0]["logprobs"] for chunk in streamed.chunks]
     text = "".join(chunk["choices"][0]["text"] for chunk in streamed.chunks)
-    assert [text[at:].startswith(token) for piece in pieces for at, token in zip(piece["text_offset"], piece["tokens"], strict=True)] == [
-        True
-    ] * 6
+    assert [
+        text[at:].startswith(token)
+        for piece in pieces
+        for at, token in zip(piece["text_offset"], piece["tokens"], strict=True)
+    ] == [True] * 6
 
 
 def test_likelihoods_of_a_chat():
     async def main():
         async with talking() as client:
             plain = await client.chat("one", max_tokens=2, logprobs=True)
-            return plain, await client.chat("one", max_tokens=2, logprobs=True, top_logprobs=3, stream=True)
+            return plain, await client.chat(
+                "one", max_tokens=2, logprobs=True, top_logprobs=3, stream=True
+            )
 
     plain, streamed = asyncio.run(main())
     (choice,) = plain.json["choices"]
-    assert "".join(one["token"] for one in choice["logprobs"]["content"]) == choice["message"]["content"]
-    assert all(bytes(one["bytes"]).decode() == one["token"] and one["top_logprobs"] == [] for one in choice["logprobs"]["content"])
+    assert (
+        "".join(one["token"] for one in choice["logprobs"]["content"])
+        == choice["message"]["content"]
+    )
+    assert all(
+        bytes(one["bytes"]).decode() == one["token"] and one["top_logprobs"] == []
+        for one in choice["logprobs"]["content"]
+    )
     told = [chunk["choices"][0]["logprobs"]["content"][0] for chunk in streamed.chunks[1:]]
     assert [len(one["top_logprobs"]) for one in told] == [3, 3]
 
@@ -227,7 +282,9 @@ def test_a_stop_text_is_kept_where_that_is_asked():
         async with talking() as client:
             words = (await client.complete(max_tokens=9)).json["choices"][0]["text"].split()
         async with talking() as client:
-            return words, await client.complete(max_tokens=9, stop=words[4], include_stop_str_in_output=True)
+            return words, await client.complete(
+                max_tokens=9, stop=words[4], include_stop_str_in_output=True
+            )
 
     words, stopped = asyncio.run(main())
     assert stopped.json["choices"][0]["text"].split() == words[:5]
@@ -236,9 +293,19 @@ def test_a_stop_text_is_kept_where_that_is_asked():
 def test_pages():
     async def main():
         async with talking() as client:
-            asked = [("GET", "/health"), ("GET", "/v1/models"), ("GET", "/version"), ("GET", "/nowhere"), ("GET", "/v1/completions")]
+            asked = [
+                ("GET", "/health"),
+                ("GET", "/v1/models"),
+                ("GET", "/version"),
+                ("GET", "/nowhere"),
+                ("GET", "/v1/completions"),
+            ]
             pages = [await client.ask(*page) for page in asked]
-            pages.append(await client.ask("POST", "/tokenize", {"prompt": "one two one", "return_token_strs": True}))
+            pages.append(
+                await client.ask(
+                    "POST", "/tokenize", {"prompt": "one two one", "return_token_strs": True}
+                )
+            )
             pages.append(await client.ask("POST", "/detokenize", {"tokens": [1, 2, 1]}))
             return pages
 
@@ -265,8 +332,15 @@ def test_prefixes_are_found_again_also_across_turns():
             return first, second, other, (await client.ask("GET", "/metrics")).body.decode()
 
     first, second, other, page = asyncio.run(main())
-    cached = [reply.json["usage"]["prompt_tokens_details"]["cached_tokens"] for reply in (first, second, other)]
-    assert cached == [0, 80, 0]  # the last token of an answer is never computed, so its block is not whole
+    cached = [
+        reply.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+        for reply in (first, second, other)
+    ]
+    assert cached == [
+        0,
+        80,
+        0,
+    ]  # the last token of an answer is never computed, so its block is not whole
     assert f'vllm:prefix_cache_hits_total{{engine="0",model_name="{MODEL}"}} 80.0' in page
 
 
@@ -289,7 +363,9 @@ def test_a_client_that_leaves_frees_its_seat(tmp_path):
     async def main():
         async with emulator(emission_log=tmp_path / "log") as port:
             leaver, stayer = await Client.connect(port), await Client.connect(port)
-            leaver.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 400, "stream": True})
+            leaver.send(
+                "POST", "/v1/completions", {"prompt": "x", "max_tokens": 400, "stream": True}
+            )
             await leaver.reader.readuntil(b"data: ")
             during = await stayer.ask("GET", "/metrics")
             await leaver.close()
@@ -317,7 +393,12 @@ def test_the_log_says_when_each_token_was_written(tmp_path):
     reply, before_ns, after_ns = asyncio.run(main())
     log = read_emission_log(tmp_path / "log")
     (request,) = log.requests
-    assert (request.client_id, request.end, request.prompt_tokens, request.output_tokens) == ("mine", "length", 3, 20)
+    assert (request.client_id, request.end, request.prompt_tokens, request.output_tokens) == (
+        "mine",
+        "length",
+        3,
+        20,
+    )
     instants_ns = log.token_instants_ns(request.number)
     assert len(instants_ns) == len(reply.chunks) == 20
     assert before_ns < request.accepted_ns < instants_ns[0]
@@ -348,7 +429,9 @@ def raw(*requests, n_bytes=None, **changes):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for request in requests:
                 writer.write(request)
-            said = await asyncio.wait_for(reader.read() if n_bytes is None else reader.readexactly(n_bytes), 10)
+            said = await asyncio.wait_for(
+                reader.read() if n_bytes is None else reader.readexactly(n_bytes), 10
+            )
             writer.close()
             return said
 
@@ -360,7 +443,10 @@ POST = b"POST %b HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r
 
 def test_http_1_0_gets_a_stream_without_chunks_and_an_end():
     body = b'{"prompt": "x", "max_tokens": 2, "stream": true}'
-    said = raw(b"POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+    said = raw(
+        b"POST /v1/completions HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length:"
+        b" %d\r\n\r\n%b" % (len(body), body)
+    )
     head, _, stream = said.partition(b"\r\n\r\n")
     assert b"chunked" not in head
     assert b"connection: close" in head
@@ -369,7 +455,9 @@ def test_http_1_0_gets_a_stream_without_chunks_and_an_end():
 
 
 def test_a_client_that_waits_for_a_word_before_it_sends_gets_it():
-    said = raw(POST % b"/tokenize" + b"expect: 100-continue\r\ncontent-length: 15\r\n\r\n", n_bytes=25)
+    said = raw(
+        POST % b"/tokenize" + b"expect: 100-continue\r\ncontent-length: 15\r\n\r\n", n_bytes=25
+    )
     assert said == b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -387,7 +475,10 @@ def test_a_client_that_waits_for_a_word_before_it_sends_gets_it():
 def test_other_hosts_and_types_are_refused(head, status):
     content_type = b"" if b"content-type" in head else b"\r\ncontent-type: application/json"
     body = b'{"model": "another", "prompt": "x"}'
-    request = b"POST /v1/completions HTTP/1.1\r\n%b%b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    request = (
+        b"POST /v1/completions HTTP/1.1\r\n%b%b\r\nconnection: close\r\ncontent-length:"
+        b" %d\r\n\r\n%b"
+    )
     said = raw(request % (head, content_type, len(body), body))
     assert said.startswith(b"HTTP/1.1 %d " % status), said[:300]
 
@@ -401,7 +492,10 @@ def test_what_is_no_http_is_sent_away():
 def test_bodies_may_come_in_pieces_and_chunks():
     pieces = [b'{"prompt": "one ', b'two", "max_tokens": 1}']
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    said = raw(POST % b"/v1/completions" + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n", chunks)
+    said = raw(
+        POST % b"/v1/completions" + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n",
+        chunks,
+    )
     assert b'"prompt_tokens":2' in said
 
 
@@ -421,7 +515,9 @@ def test_it_stops_by_itself(tmp_path):
         started_s = time.perf_counter()
         async with emulator(for_s=0.2, emission_log=tmp_path / "log") as port:
             client = await Client.connect(port)
-            client.send("POST", "/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True})
+            client.send(
+                "POST", "/v1/completions", {"prompt": "x", "max_tokens": 500, "stream": True}
+            )
             rest = await asyncio.wait_for(client.reader.read(), 10)
             await client.close()
             return rest, time.perf_counter() - started_s
@@ -443,7 +539,9 @@ def test_a_tokenizer_of_its_own(tmp_path):
     async def main():
         async with talking(tokenizer=folder) as client:
             first = await client.complete("ban dar nowhere", max_tokens=20)
-            tokens = await client.ask("POST", "/tokenize", {"prompt": first.json["choices"][0]["text"]})
+            tokens = await client.ask(
+                "POST", "/tokenize", {"prompt": first.json["choices"][0]["text"]}
+            )
             again = await client.complete([*tokens.json["tokens"]] * 2, max_tokens=1)
             back = await client.ask("POST", "/detokenize", {"tokens": tokens.json["tokens"][:3]})
             return first, tokens, again, back
@@ -457,7 +555,12 @@ def test_a_tokenizer_of_its_own(tmp_path):
 
 def test_a_plan_that_cannot_be_is_refused(tmp_path):
     side_by_side = DynamicBatching(num_blocks=100, max_model_len=64, instance_count=2)
-    for change in ({"time_scale_ratio": 0.0}, {"mean_output_tokens": 0.5}, {"port": 70_000}, {"config": side_by_side}):
+    for change in (
+        {"time_scale_ratio": 0.0},
+        {"mean_output_tokens": 0.5},
+        {"port": 70_000},
+        {"config": side_by_side},
+    ):
         with pytest.raises(SpecError):
             replace(PLAN, **change)
     with pytest.raises(SpecError, match="tokenizer"):

@@ -24,7 +24,9 @@ def ask(fault, tmp_path=None, **body):
         log = None if tmp_path is None else tmp_path / "log"
         async with talking(faults=parse_faults(fault), emission_log=log) as client:
             started_s = time.perf_counter()
-            reply = await client.complete(**((STREAM if body.get("stream", True) else WHOLE) | body))
+            reply = await client.complete(
+                **((STREAM if body.get("stream", True) else WHOLE) | body)
+            )
             return reply, time.perf_counter() - started_s
 
     return asyncio.run(main())
@@ -128,11 +130,13 @@ class Listener(asyncio.Protocol):
 def test_a_reset():
     async def main():
         async with emulator(faults=parse_faults("reset(after=2)")) as port:
-            transport, listener = await asyncio.get_running_loop().create_connection(Listener, "127.0.0.1", port)
+            transport, listener = await asyncio.get_running_loop().create_connection(
+                Listener, "127.0.0.1", port
+            )
             body = json.dumps({"prompt": "x", **STREAM}).encode()
             transport.write(
-                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
-                % (len(body), body)
+                b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type:"
+                b" application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
             )
             end = await asyncio.wait_for(listener.end, 10)
             await page_when_idle(port)
@@ -215,7 +219,9 @@ def test_several_tokens_in_a_chunk(tmp_path):
 
 
 def test_the_server_goes_on_after_each_kind():
-    rules = parse_faults("reset:0.3(after=1), truncated-sse:0.3, error-event:0.3, http-500:0.3, malformed-json:0.3")
+    rules = parse_faults(
+        "reset:0.3(after=1), truncated-sse:0.3, error-event:0.3, http-500:0.3, malformed-json:0.3"
+    )
 
     async def main():
         async with emulator(faults=rules, seed=1) as port:
@@ -250,12 +256,25 @@ def test_faults_are_drawn_alike_under_one_seed_and_as_often_as_asked():
 
 def test_rules_are_read_with_their_options():
     (rule,) = parse_faults(" stall:0.01(for=3s, after=5) ")
-    assert rule == FaultRule(kind="stall", share_fraction=0.01, hold_ns=3_000_000_000, after_tokens=5)
+    assert rule == FaultRule(
+        kind="stall", share_fraction=0.01, hold_ns=3_000_000_000, after_tokens=5
+    )
     assert parse_faults("tokens-per-chunk=4")[0].count == 4
     assert parse_faults("") == ()
 
 
-@pytest.mark.parametrize("text", ["resets", "reset:2", "reset:x", "stall(for=3)", "stall(when=3s)", "reset(after=x)", "tokens-per-chunk=0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resets",
+        "reset:2",
+        "reset:x",
+        "stall(for=3)",
+        "stall(when=3s)",
+        "reset(after=x)",
+        "tokens-per-chunk=0",
+    ],
+)
 def test_rules_that_cannot_be_are_refused(text):
     with pytest.raises(SpecError, match=r"--fault"):
         parse_faults(text)

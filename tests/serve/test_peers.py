@@ -34,7 +34,12 @@ def python():
 def run(*words):
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     done = subprocess.run(
-        [python(), *map(str, words)], capture_output=True, text=True, timeout=500, env={**os.environ, **offline}, check=False
+        [python(), *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, **offline},
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -55,10 +60,15 @@ def test_openais_client():
     assert "maximum context length" in said["too_long"]
 
 
-@pytest.mark.parametrize(("backend", "endpoint"), [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")])
+@pytest.mark.parametrize(
+    ("backend", "endpoint"),
+    [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")],
+)
 def test_vllm_bench_serve(backend, endpoint, tmp_path):
     tokenizer = write_word_tokenizer(tmp_path / "tokenizer")
-    plan = replace(PLAN, config=CONFIG, cost=linear_cost(launch_s=10e-3), emission_log=tmp_path / "log")
+    plan = replace(
+        PLAN, config=CONFIG, cost=linear_cost(launch_s=10e-3), emission_log=tmp_path / "log"
+    )
     flags = {
         "backend": backend,
         "endpoint": endpoint,
@@ -74,21 +84,41 @@ def test_vllm_bench_serve(backend, endpoint, tmp_path):
     }
     with start(plan) as emulator:
         words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-        run(Path(__file__).parent / "vllm_bench.py", "--base-url", emulator.url, *words, "--ignore-eos", "--save-result")
+        run(
+            Path(__file__).parent / "vllm_bench.py",
+            "--base-url",
+            emulator.url,
+            *words,
+            "--ignore-eos",
+            "--save-result",
+        )
         emulator.stop()
         log = read_emission_log(tmp_path / "log")
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["completed"] == N_REQUESTS
     assert result["failed"] == 0
     assert result["total_output_tokens"] == N_REQUESTS * N_OUTPUT
-    measured = [request for request in log.requests if request.accepted_ns >= log.requests[-N_REQUESTS].accepted_ns]
+    measured = [
+        request
+        for request in log.requests
+        if request.accepted_ns >= log.requests[-N_REQUESTS].accepted_ns
+    ]
     assert [request.output_tokens for request in measured[-N_REQUESTS:]] == [N_OUTPUT] * N_REQUESTS
-    assert abs(result["total_input_tokens"] / N_REQUESTS - np.mean([request.prompt_tokens for request in log.requests[-N_REQUESTS:]])) < 1
+    assert (
+        abs(
+            result["total_input_tokens"] / N_REQUESTS
+            - np.mean([request.prompt_tokens for request in log.requests[-N_REQUESTS:]])
+        )
+        < 1
+    )
     check_times(result, log)
 
 
 def check_times(result, log):
-    """A client cannot see a token before it is written; this one's own lag has no upper bound that a shared machine keeps."""
+    """A client cannot see a token before it is written.
+
+    This one's own lag has no upper bound that a shared machine keeps.
+    """
     ttft_ms, tpot_ms = [], []
     for request in log.requests[-N_REQUESTS:]:
         instants_ns = log.token_instants_ns(request.number)

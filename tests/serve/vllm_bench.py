@@ -1,4 +1,7 @@
-"""``vllm bench serve``, by its functions: a vLLM built for CPUs has a name of its own, which vLLM's command does not know."""
+"""``vllm bench serve``, by its functions.
+
+A vLLM built for CPUs has a name of its own, which vLLM's command does not know.
+"""
 
 import argparse
 import sys

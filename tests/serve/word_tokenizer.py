@@ -1,4 +1,7 @@
-"""A tokenizer whose tokens are the emulator's words, in files that other tools read: what they send and count is what we send and count."""
+"""A tokenizer whose tokens are the emulator's words, in files that other tools read.
+
+What they send and count is what we send and count.
+"""
 
 import json
 

@@ -13,7 +13,8 @@ STOP_TOKEN = 99
 class CaseRequest:
     prompt: tuple[int, ...]
     outputs: tuple[int, ...]
-    """What the model would say; the last one is the stop token where that is before ``max_tokens``."""
+    """What the model would say; the last one is the stop token where that is before
+    ``max_tokens``."""
     max_tokens: int
     priority: int
     arrival_step: int
@@ -35,7 +36,9 @@ class Case:
         """What each full block of prompt and output holds: dense integers, equal where all tokens so far are."""
         size = self.config.block_size
         ids: dict[tuple[int, tuple[int, ...]], int] = {}
-        return [self._chain(request.prompt + request.outputs, size, ids) for request in self.requests]
+        return [
+            self._chain(request.prompt + request.outputs, size, ids) for request in self.requests
+        ]
 
     @staticmethod
     def _chain(tokens, size, ids):
@@ -57,11 +60,20 @@ def random_case(seed: int) -> Case:
     requests = random_requests(rng, config, n_requests)
     drain_rate = rng.choice([0.0, 0.1, 0.5])
     drains = frozenset(int(step) for step in np.flatnonzero(rng.random(400) < drain_rate))
-    return Case(seed=seed, config=config, requests=requests, drain_steps=drains, max_steps=2000 if is_large else 400)
+    return Case(
+        seed=seed,
+        config=config,
+        requests=requests,
+        drain_steps=drains,
+        max_steps=2000 if is_large else 400,
+    )
 
 
 def speculating_case(seed: int) -> Case:
-    """The same workload with drafts that are verified; a threshold below theirs is one that the real scheduler fails on."""
+    """The same workload with drafts that are verified.
+
+    A threshold below theirs is one that the real scheduler fails on.
+    """
     case, rng = random_case(seed), np.random.default_rng([seed, 2])
     n_drafts = int(rng.choice([1, 2, 3, 5]))
     acceptance = float(rng.choice([0.0, 0.3, 0.7, 0.95, 1.0]))
@@ -82,7 +94,9 @@ def speculating_case(seed: int) -> Case:
 def piped_case(seed: int) -> Case:
     """The same workload on a pipeline."""
     case, rng = random_case(seed), np.random.default_rng([seed, 3])
-    return replace(case, config=replace(case.config, pipeline_parallel_size=int(rng.choice([2, 3, 4]))))
+    return replace(
+        case, config=replace(case.config, pipeline_parallel_size=int(rng.choice([2, 3, 4])))
+    )
 
 
 def random_config(rng) -> SchedulerConfig:
@@ -157,7 +171,9 @@ def random_requests(rng, config, n_requests) -> tuple[CaseRequest, ...]:
 
 def random_prompt(rng, made, vocabulary, longest) -> tuple[int, ...]:
     """A fresh prompt, or one that goes on where another's prompt or answer ended."""
-    fresh = tuple(int(token) for token in rng.integers(0, vocabulary, int(rng.integers(1, longest + 1))))
+    fresh = tuple(
+        int(token) for token in rng.integers(0, vocabulary, int(rng.integers(1, longest + 1)))
+    )
     if made and rng.random() < 0.6:
         other = made[int(rng.integers(len(made)))]
         shared = other.prompt + (other.outputs if rng.random() < 0.5 else ())

@@ -53,7 +53,12 @@ def trtllm_configs(draw):
 @st.composite
 def engines(draw, kind):
     """This kind of engine, and the scale of its times."""
-    strategy = {"vllm": configs(), "sglang": sglang_configs(), "trtllm": trtllm_configs(), "batches": batch_configs()}[kind]
+    strategy = {
+        "vllm": configs(),
+        "sglang": sglang_configs(),
+        "trtllm": trtllm_configs(),
+        "batches": batch_configs(),
+    }[kind]
     return draw(strategy), BATCH_SCALE if kind == "batches" else 1
 
 
@@ -62,7 +67,9 @@ def clusters(draw, kind, *, n_replicas=None):
     """A cluster and the scale of its times."""
     engine, scale = draw(engines(kind))
     n_replicas = draw(st.integers(1, 5)) if n_replicas is None else n_replicas
-    routers = [router for router in ROUTERS if router != "prefix-affine" or engine.enable_prefix_caching]
+    routers = [
+        router for router in ROUTERS if router != "prefix-affine" or engine.enable_prefix_caching
+    ]
     classes = st.tuples(*[st.sets(st.integers(0, n_replicas - 1), min_size=1).map(tuple)] * 3)
     cluster = ClusterConfig(
         engine=engine,
@@ -82,5 +89,11 @@ def clusters(draw, kind, *, n_replicas=None):
 def settings_of_clusters(draw, kind, *, n_replicas=None, **kinds):
     cluster, scale = draw(clusters(kind, n_replicas=n_replicas))
     requests = draw(demands(cluster.engine, scale=scale, **kinds))
-    classes = draw(st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests))
-    return cluster, requests._replace(class_index=np.array(classes, np.int32)), draw(costs(scale=scale))
+    classes = draw(
+        st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests)
+    )
+    return (
+        cluster,
+        requests._replace(class_index=np.array(classes, np.int32)),
+        draw(costs(scale=scale)),
+    )

@@ -1,6 +1,7 @@
 """Compile the simulator before the tests: two processes that test side by side would each compile the same.
 
-Two processes compile here too, each other engines: kinds of one engine's loop share most of their code, engines share little.
+Two processes compile here too, each other engines: kinds of one engine's loop share most of their
+code, engines share little.
 """
 
 import sys
@@ -38,7 +39,9 @@ def vllm():
     simulate_cluster(REQUESTS, cluster, COST, gate=GateConfig())
     simulate_cluster(REQUESTS, replace(cluster, in_lockstep=True), COST)
     simulate_disaggregated(
-        REQUESTS, DisaggregatedConfig(prefill=cluster, decode=cluster, link=KvLink(block_bytes=1)), PoolCosts(COST, COST)
+        REQUESTS,
+        DisaggregatedConfig(prefill=cluster, decode=cluster, link=KvLink(block_bytes=1)),
+        PoolCosts(COST, COST),
     )
     for case in map(random_case, range(20)):
         for _ in drive(case, [KernelDriver(case)]):

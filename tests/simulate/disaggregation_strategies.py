@@ -1,4 +1,7 @@
-"""Hypothesis strategies: two pools of vLLM engines behind every router, every kind of link, and what may be asked of them."""
+"""Hypothesis strategies.
+
+Two pools of vLLM engines behind every router, every kind of link, and what may be asked of them.
+"""
 
 from dataclasses import replace
 
@@ -8,14 +11,26 @@ from simulator_strategies import VLLMS, configs, costs, demands, speculating_con
 
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.disaggregated import PoolCosts
-from inferometer.simulate.disaggregation_config import BEGINNINGS, LINK_SHAPES, DisaggregatedConfig, KvLink
+from inferometer.simulate.disaggregation_config import (
+    BEGINNINGS,
+    LINK_SHAPES,
+    DisaggregatedConfig,
+    KvLink,
+)
 
 
 @st.composite
 def pools(draw, engine):
     n_replicas = draw(st.integers(1, 3))
-    routers = [router for router in ROUTERS if router != "prefix-affine" or engine.enable_prefix_caching]
-    return ClusterConfig(engine=engine, n_replicas=n_replicas, router=draw(st.sampled_from(routers)), seed=draw(st.integers(0, 5)))
+    routers = [
+        router for router in ROUTERS if router != "prefix-affine" or engine.enable_prefix_caching
+    ]
+    return ClusterConfig(
+        engine=engine,
+        n_replicas=n_replicas,
+        router=draw(st.sampled_from(routers)),
+        seed=draw(st.integers(0, 5)),
+    )
 
 
 @st.composite
@@ -33,8 +48,16 @@ def links(draw):
 def disaggregated_configs(draw):
     """Little memory on either side, so that somebody waits for room."""
     prefill = draw(configs(policies=VLLMS) | speculating_configs(policies=VLLMS))
-    same = {"policies": VLLMS, "block_size": prefill.block_size, "max_model_len": prefill.max_model_len}
-    decode = draw(configs(**same) | speculating_configs(**same) if prefill.num_speculative_tokens == 0 else configs(**same))
+    same = {
+        "policies": VLLMS,
+        "block_size": prefill.block_size,
+        "max_model_len": prefill.max_model_len,
+    }
+    decode = draw(
+        configs(**same) | speculating_configs(**same)
+        if prefill.num_speculative_tokens == 0
+        else configs(**same)
+    )
     if draw(st.booleans()):
         swap = {"preemption_mode": "swap", "kv_block_bytes": 10, "swap_bytes_per_s": 1e10}
         decode = replace(decode, swap_space_bytes=draw(st.sampled_from([25, 1000])), **swap)
@@ -50,5 +73,11 @@ def disaggregated_configs(draw):
 def settings_of_disaggregated_runs(draw, **kinds):
     config = draw(disaggregated_configs())
     requests = draw(demands(config.prefill.engine, **kinds))
-    classes = draw(st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests))
-    return config, requests._replace(class_index=np.array(classes, np.int32)), PoolCosts(draw(costs()), draw(costs()))
+    classes = draw(
+        st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests)
+    )
+    return (
+        config,
+        requests._replace(class_index=np.array(classes, np.int32)),
+        PoolCosts(draw(costs()), draw(costs())),
+    )

@@ -1,4 +1,7 @@
-"""Both forms of the gate behind one interface, and the smallest loop that keeps its contract: servers that take a known time."""
+"""Both forms of the gate behind one interface, and the smallest loop that keeps its contract.
+
+Servers that take a known time.
+"""
 
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -74,10 +77,14 @@ class Passage(NamedTuple):
 def drive(gate, requests, service_ns, n_servers):
     """Requests arrive and go away as asked, and each that is let in takes its time on one of so many servers."""
     arrivals = [(int(when), i) for i, when in enumerate(requests.arrival_ns)]
-    departures = sorted((int(when), i) for i, when in enumerate(requests.abort_ns) if when != ABSENT)
+    departures = sorted(
+        (int(when), i) for i, when in enumerate(requests.abort_ns) if when != ABSENT
+    )
     ends, events, n_room = [], [], n_servers
     while True:
-        now_ns = min((times[0][0] for times in (arrivals, departures, ends) if times), default=FAR_NS)
+        now_ns = min(
+            (times[0][0] for times in (arrivals, departures, ends) if times), default=FAR_NS
+        )
         now_ns = min(now_ns, gate.wake_ns)
         if now_ns == FAR_NS:
             assert gate.n_waiting == 0, "a deadlock"

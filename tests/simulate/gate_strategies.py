@@ -33,7 +33,11 @@ def class_rules(draw):
 @st.composite
 def tenant_rules(draw, *, has_bucket=True):
     rate = draw(st.sampled_from([0, 100_000_000, 333_333_333, 2_000_000_007])) if has_bucket else 0
-    return TenantRules(tokens_per_s=rate, burst_tokens=draw(st.integers(5, 80)) if rate else 0, weight=draw(st.integers(1, 4)))
+    return TenantRules(
+        tokens_per_s=rate,
+        burst_tokens=draw(st.integers(5, 80)) if rate else 0,
+        weight=draw(st.integers(1, 4)),
+    )
 
 
 @st.composite
@@ -60,7 +64,9 @@ def gate_demands(draw, n_classes=3, n_tenants=3, *, can_leave=True):
     n_requests = draw(st.integers(1, 30))
 
     def numbers():
-        return np.array(draw(st.lists(st.integers(0, 200), min_size=n_requests, max_size=n_requests)))
+        return np.array(
+            draw(st.lists(st.integers(0, 200), min_size=n_requests, max_size=n_requests))
+        )
 
     arrival, output, patience = np.sort(numbers()), 1 + numbers() % 15, numbers()
     return demand(

@@ -65,7 +65,9 @@ class KernelDriver:
         scheduled, preempted = (), ()
         if self.slot is not None:
             parts = memory.parts[self.slot][: memory.batches[self.slot]["n_parts"]]
-            scheduled = tuple(zip(parts["request"].tolist(), parts["num_tokens"].tolist(), strict=True))
+            scheduled = tuple(
+                zip(parts["request"].tolist(), parts["num_tokens"].tolist(), strict=True)
+            )
             preempted = tuple(sorted(memory.preempted[: counters["n_preempted"]].tolist()))
         return State(
             scheduled=scheduled,
@@ -78,9 +80,17 @@ class KernelDriver:
         )
 
     def waiting(self):
-        memory, head, size = self.memory, self.counters["waiting_head"], self.counters["waiting_size"]
+        memory, head, size = (
+            self.memory,
+            self.counters["waiting_head"],
+            self.counters["waiting_size"],
+        )
         places = (head + np.arange(size)) % len(memory.waiting)
-        indices = [index for index in memory.waiting[places].tolist() if memory.requests["status"][index] < int(Status.STOPPED)]
+        indices = [
+            index
+            for index in memory.waiting[places].tolist()
+            if memory.requests["status"][index] < int(Status.STOPPED)
+        ]
         assert len(indices) == self.counters["n_waiting"]
         if self.case.config.policy == "priority":
             indices.sort(key=lambda index: (memory.requests["priority"][index], index))

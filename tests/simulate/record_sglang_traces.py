@@ -1,6 +1,7 @@
 """Compare the twins' radix tree, admission, retraction and preemption with those of SGLang 0.5.23, and record what these say.
 
-Where ``sglang`` can be imported (no GPU is needed, nor most of what it depends on), from the root of the repository::
+Where ``sglang`` can be imported (no GPU is needed, nor most of what it depends on), from the root
+of the repository::
 
     PYTHONPATH=src:tests/simulate python tests/simulate/record_sglang_traces.py fuzz 3000
     PYTHONPATH=src:tests/simulate python tests/simulate/record_sglang_traces.py record 150
@@ -63,14 +64,18 @@ class RealTree:
     def __init__(self, case, n_free_tokens=0):
         self.allocator = Allocator(case.page_size, n_free_tokens)
         parts = (ComponentType.FULL,)
-        self.cache = UnifiedRadixCache(CacheInitParams(False, None, self.allocator, case.page_size, tree_components=parts))
+        self.cache = UnifiedRadixCache(
+            CacheInitParams(False, None, self.allocator, case.page_size, tree_components=parts)
+        )
         self.sequences = case.sequences
 
     def _key(self, which, n_tokens):
         return RadixKey(array("q", self.sequences[which][:n_tokens]))
 
     def insert(self, which, n_tokens):
-        return self.cache.insert(InsertParams(key=self._key(which, n_tokens), value=torch.arange(n_tokens))).prefix_len
+        return self.cache.insert(
+            InsertParams(key=self._key(which, n_tokens), value=torch.arange(n_tokens))
+        ).prefix_len
 
     def match(self, which, n_tokens):
         result = self.cache.match_prefix(MatchPrefixParams(key=self._key(which, n_tokens)))
@@ -128,12 +133,26 @@ def play_real_admission(case):
     running = SimpleNamespace(reqs=[real_request([], said, most) for _, said, most in case.running])
     chunk = None if case.chunked_prefill_size == -1 else case.chunked_prefill_size
     n_mixed = len(case.running) if case.is_mixed else 0
-    adder, said = Adder(size, tree.cache, tree.allocator, running, case.ratio, case.max_prefill_tokens, chunk, n_mixed), []
+    adder, said = (
+        Adder(
+            size,
+            tree.cache,
+            tree.allocator,
+            running,
+            case.ratio,
+            case.max_prefill_tokens,
+            chunk,
+            n_mixed,
+        ),
+        [],
+    )
     for which, most in case.waiting:
         if adder.budget_state().name == "OTHER":
             break
         request = real_request(case.tree.sequences[which], 0, most)
-        request.prefix_len, request.last_node = tree.match(which, len(case.tree.sequences[which]) - 1)
+        request.prefix_len, request.last_node = tree.match(
+            which, len(case.tree.sequences[which]) - 1
+        )
         request.best_match_node = request.last_node
         verdict = adder.add_one_req(request, has_chunked_req=False, truncation_align_size=None).name
         is_chosen = bool(adder.can_run_list) and adder.can_run_list[-1] is request
@@ -152,7 +171,12 @@ class RealBatch(schedule_batch.ScheduleBatch):
         self.spec_algorithm, self.released = SimpleNamespace(is_none=lambda: True), []
         for index, (prompt, said, most, priority) in enumerate(case.running):
             request = real_request([0] * prompt, said, most)
-            request.index, request.priority, request.beam_group, request.rid = index, priority, None, str(index)
+            request.index, request.priority, request.beam_group, request.rid = (
+                index,
+                priority,
+                None,
+                str(index),
+            )
             request.origin_input_ids, request.finished = [0] * prompt, lambda: False
             request.kv.kv_committed_len = prompt + said - 1
             request.time_stats = SimpleNamespace(wait_queue_entry_time=index)
@@ -161,7 +185,9 @@ class RealBatch(schedule_batch.ScheduleBatch):
     def release_req(self, idx, *_, **__):
         self.released.append(self.reqs[idx].index)
         size = self.token_to_kv_pool_allocator.page_size
-        self.token_to_kv_pool_allocator.n_free_tokens += -(-self.reqs[idx].kv.kv_committed_len // size) * size
+        self.token_to_kv_pool_allocator.n_free_tokens += (
+            -(-self.reqs[idx].kv.kv_committed_len // size) * size
+        )
         return True
 
     def filter_batch(self, keep_indices, **_):
@@ -169,7 +195,11 @@ class RealBatch(schedule_batch.ScheduleBatch):
 
 
 def under_pressure(case):
-    schedule = SimpleNamespace(retraction_policy="default", schedule_low_priority_values_first=case.is_low_first, schedule_policy="fcfs")
+    schedule = SimpleNamespace(
+        retraction_policy="default",
+        schedule_low_priority_values_first=case.is_low_first,
+        schedule_policy="fcfs",
+    )
     schedule_batch.get_schedule = schedule_policy.get_schedule = lambda: schedule
     tree = RealTree(TreeCase(case.page_size, [], []), case.n_free_pages * case.page_size)
     return tree, RealBatch(case, tree)
@@ -188,13 +218,27 @@ def play_real_preemption(case):
     prompt, most, priority = case.waiting
     waiting = real_request([0] * prompt, 0, most)
     waiting.priority = priority
-    adder = Adder(case.page_size, tree.cache, tree.allocator, batch, case.ratio, 16384, None, 0, case.threshold)
+    adder = Adder(
+        case.page_size,
+        tree.cache,
+        tree.allocator,
+        batch,
+        case.ratio,
+        16384,
+        None,
+        0,
+        case.threshold,
+    )
     adder.preempt_to_schedule(waiting)
     return sorted(batch.released)
 
 
 PLAYS = {
-    "trees": (random_tree_case, lambda case: play_tree(case, RealTree(case)), lambda case: play_tree(case, OwnTree(case))),
+    "trees": (
+        random_tree_case,
+        lambda case: play_tree(case, RealTree(case)),
+        lambda case: play_tree(case, OwnTree(case)),
+    ),
     "admissions": (random_admission_case, play_real_admission, play_admission),
     "retractions": (random_pressure_case, play_real_retraction, play_retraction),
     "preemptions": (random_pressure_case, play_real_preemption, play_preemption),
@@ -212,7 +256,10 @@ def main():
             if said != own(case):
                 n_different += 1
                 sys.stderr.write(f"{name} {seed}: {case}\n  {said}\n  {own(case)}\n")
-    counts = ", ".join(f"{sum(len(said) for _, said in cases)} answers of {n_cases} {name}" for name, cases in recorded.items())
+    counts = ", ".join(
+        f"{sum(len(said) for _, said in cases)} answers of {n_cases} {name}"
+        for name, cases in recorded.items()
+    )
     sys.stdout.write(f"{counts}; {n_different} different\n")
     if what == "record":
         store(GOLDEN, **recorded)

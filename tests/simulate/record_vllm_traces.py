@@ -1,10 +1,12 @@
 """Compare the twins with the real scheduler of vLLM 0.32.0 after every step, and record what it decides.
 
-In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts, ``--piped`` on a pipeline::
+In vLLM's environment, from the root of the repository; ``--speculating`` does the same with drafts,
+``--piped`` on a pipeline::
 
-    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz --seeds 0:3000
-    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py loop --seeds 0:1000
-    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py record --seeds 0:120
+    PYTHONPATH=src:tests/simulate .venv-vllm/bin/python tests/simulate/record_vllm_traces.py fuzz
+    --seeds 0:3000 PYTHONPATH=src:tests/simulate .venv-vllm/bin/python
+    tests/simulate/record_vllm_traces.py loop --seeds 0:1000 PYTHONPATH=src:tests/simulate
+    .venv-vllm/bin/python tests/simulate/record_vllm_traces.py record --seeds 0:120
 """
 
 import argparse
@@ -70,10 +72,17 @@ def compare_loops(seeds, make_case) -> int:
         requests = demand_of(case)
         n_requests = requests.n_requests
         arrival = np.sort(rng.integers(0, rng.choice([1, 300, 3000]), n_requests))
-        gone = np.where(rng.random(n_requests) < 0.1, arrival + rng.integers(1, 900, n_requests), ABSENT)
-        order = [dataclasses.replace(request, arrival=int(when)) for request, when in zip(case.requests, arrival, strict=True)]
+        gone = np.where(
+            rng.random(n_requests) < 0.1, arrival + rng.integers(1, 900, n_requests), ABSENT
+        )
+        order = [
+            dataclasses.replace(request, arrival=int(when))
+            for request, when in zip(case.requests, arrival, strict=True)
+        ]
         case = dataclasses.replace(case, requests=tuple(order))
-        requests = requests._replace(arrival_ns=arrival.astype(np.int64), abort_ns=gone.astype(np.int64))
+        requests = requests._replace(
+            arrival_ns=arrival.astype(np.int64), abort_ns=gone.astype(np.int64)
+        )
         cost = linear_cost(launch_s=20e-9, per_row_s=1e-9, per_request_s=2e-9)
         outcome, _, table, steps, *_ = simulate(requests, case.config, cost)
         counts[outcome.name] += 1
@@ -82,9 +91,14 @@ def compare_loops(seeds, make_case) -> int:
         first, last = Loop(case, requests, factory, cost).run()
         done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
         counts["steps"] += len(steps.start_ns)
-        if table.first_token_ns.tolist() != first or np.where(done, table.finished_ns, ABSENT).tolist() != last:
+        if (
+            table.first_token_ns.tolist() != first
+            or np.where(done, table.finished_ns, ABSENT).tolist() != last
+        ):
             counts["different"] += 1
-            sys.stderr.write(f"seed {seed}: {case.config}\n  {table.first_token_ns.tolist()}\n  {first}\n")
+            sys.stderr.write(
+                f"seed {seed}: {case.config}\n  {table.first_token_ns.tolist()}\n  {first}\n"
+            )
     sys.stdout.write(json.dumps(counts) + "\n")
     return counts["different"]
 
@@ -95,12 +109,16 @@ def record(path: Path, make_case, n_cases: int) -> None:
     traces = []
     for seed in range(n_cases):
         case = make_case(seed)
-        traces.append((case, [states[0] for _, _, states in drive(case, [VllmDriver(case, factory)])]))
+        traces.append(
+            (case, [states[0] for _, _, states in drive(case, [VllmDriver(case, factory)])])
+        )
     path.write_bytes(encode(traces))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("fuzz", "loop", "record"))
     parser.add_argument("--seeds", default="0:2500", help="first:end")
     parser.add_argument("--speculating", action="store_true")

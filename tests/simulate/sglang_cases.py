@@ -22,7 +22,8 @@ class TreeCase(NamedTuple):
     page_size: int
     sequences: list[list[int]]
     calls: list[list[int]]
-    """(0 insert, sequence, tokens) (1 match, sequence, tokens) (2 match and lock) (3 unlock, which) (4 evict, tokens)"""
+    """(0 insert, sequence, tokens) (1 match, sequence, tokens) (2 match and lock) (3 unlock,
+    which) (4 evict, tokens)"""
 
 
 def random_tree_case(seed: int) -> TreeCase:
@@ -56,13 +57,19 @@ class OwnTree:
     def __init__(self, case: TreeCase) -> None:
         self.size, self.tree = case.page_size, RadixTree()
         ids: dict = {}
-        self.contents = [Case._chain(tuple(sequence), case.page_size, ids) for sequence in case.sequences]
+        self.contents = [
+            Case._chain(tuple(sequence), case.page_size, ids) for sequence in case.sequences
+        ]
 
     def insert(self, which, n_tokens):
         return self.tree.insert(self.contents[which], n_tokens // self.size)[0] * self.size
 
     def match(self, which, n_tokens):
-        n_pages, node = self.tree.match(self.contents[which], n_tokens // self.size) if n_tokens >= self.size else (0, self.tree.root)
+        n_pages, node = (
+            self.tree.match(self.contents[which], n_tokens // self.size)
+            if n_tokens >= self.size
+            else (0, self.tree.root)
+        )
         return n_pages * self.size, node
 
     def lock(self, node):
@@ -104,7 +111,8 @@ class AdmissionCase(NamedTuple):
     chunked_prefill_size: int
     ratio: float
     running: list[list[int]]
-    """(prompt tokens, tokens said, max_new_tokens) of those who generate; they hold no pages here."""
+    """(prompt tokens, tokens said, max_new_tokens) of those who generate; they hold no pages
+    here."""
     waiting: list[list[int]]
     """(sequence, max_new_tokens)"""
     is_mixed: bool
@@ -116,7 +124,8 @@ def random_admission_case(seed: int) -> AdmissionCase:
     tree = random_tree_case(seed)
     chunk = int(rng.choice([-1, 8, 16, 64]))
     running = [
-        [int(rng.integers(1, 50)), said, said + int(rng.integers(0, 60))] for said in map(int, rng.integers(1, 9, int(rng.integers(0, 5))))
+        [int(rng.integers(1, 50)), said, said + int(rng.integers(0, 60))]
+        for said in map(int, rng.integers(1, 9, int(rng.integers(0, 5))))
     ]
     waiting = [[int(rng.integers(12)), int(rng.integers(1, 30))] for _ in range(8)]
     return AdmissionCase(
@@ -132,7 +141,10 @@ def random_admission_case(seed: int) -> AdmissionCase:
 
 
 def play_admission(case: AdmissionCase) -> list[list[int]]:
-    """For each that waits until one stops the queue: the verdict, and where it would begin and end computing (-1: it may not)."""
+    """For each that waits until one stops the queue.
+
+    The verdict, and where it would begin and end computing (-1: it may not).
+    """
     own = OwnTree(case.tree)
     play_tree(case.tree, own)
     size = case.tree.page_size
@@ -147,7 +159,9 @@ def play_admission(case: AdmissionCase) -> list[list[int]]:
     )
     cache = PageCache(config)
     cache.tree, cache.n_free_pages = own.tree, case.n_free_pages
-    running = [request_of(i, prompt, said, most, []) for i, (prompt, said, most) in enumerate(case.running)]
+    running = [
+        request_of(i, prompt, said, most, []) for i, (prompt, said, most) in enumerate(case.running)
+    ]
     adder, said = PrefillAdder(config, cache, running, case.ratio), []
     for which, most in case.waiting:
         if adder.verdict is Verdict.OTHER:
@@ -182,7 +196,14 @@ def random_pressure_case(seed: int) -> PressureCase:
     running = []
     for _ in range(int(rng.integers(1, 9))):
         n_said = int(rng.integers(1, 9))
-        running.append([int(rng.integers(1, 30)), n_said, n_said + int(rng.integers(1, 60)), int(rng.integers(0, 5))])
+        running.append(
+            [
+                int(rng.integers(1, 30)),
+                n_said,
+                n_said + int(rng.integers(1, 60)),
+                int(rng.integers(0, 5)),
+            ]
+        )
     return PressureCase(
         page_size=int(rng.choice([1, 2, 4])),
         n_free_pages=int(rng.integers(0, rng.choice([2, 8, 60]))),
@@ -196,9 +217,13 @@ def random_pressure_case(seed: int) -> PressureCase:
 
 def play_retraction(case: PressureCase) -> list[float]:
     """Who has to go so that the others can go on, in order, and the ratio after it, -1 where not even the last can; nothing where nobody
-    has to."""
+
+    has to.
+    """
     size = case.page_size
-    scheduler = SglangScheduler(SglangConfig(max_total_num_tokens=100_000 * size, context_length=100_000, page_size=size))
+    scheduler = SglangScheduler(
+        SglangConfig(max_total_num_tokens=100_000 * size, context_length=100_000, page_size=size)
+    )
     for index, (prompt, said, most, _) in enumerate(case.running):
         request = request_of(index, prompt, said, most, [])
         request.num_computed_tokens = prompt + said - 1
@@ -240,7 +265,15 @@ def play_preemption(case: PressureCase) -> list[int]:
 
 
 def request_of(index, prompt, said, most, contents):
-    request = Request(index, arrival_ns=0, prompt=prompt, stop=most, max_tokens=most, priority=0, contents=contents)
+    request = Request(
+        index,
+        arrival_ns=0,
+        prompt=prompt,
+        stop=most,
+        max_tokens=most,
+        priority=0,
+        contents=contents,
+    )
     request.status = Status.WAITING
     request.num_tokens += said
     return request

@@ -22,7 +22,9 @@ def configs(draw, policies=("fcfs", "priority", "srpt"), **fixed):
     max_model_len = fixed.get("max_model_len") or draw(st.integers(2, 60))
     max_num_seqs = draw(st.integers(1, 12))
     is_chunked = draw(st.booleans())
-    n_least = max(max_num_seqs, fixed.get("num_speculative_tokens", 0) + 1, 0 if is_chunked else max_model_len)
+    n_least = max(
+        max_num_seqs, fixed.get("num_speculative_tokens", 0) + 1, 0 if is_chunked else max_model_len
+    )
     batched = max(draw(st.sampled_from([4, 16, 64, 256])), n_least)
     n_smallest = max(2, -(-max_model_len // block_size))
     values = {
@@ -69,12 +71,17 @@ def batch_configs(draw):
     max_model_len = draw(st.integers(2, 60))
     size = draw(st.integers(1, 6))
     memory = {
-        "num_blocks": -(-max_model_len // block_size) * draw(st.sampled_from([1, 2, 10])) + draw(st.integers(0, 3)),
+        "num_blocks": (
+            -(-max_model_len // block_size) * draw(st.sampled_from([1, 2, 10]))
+            + draw(st.integers(0, 3))
+        ),
         "max_model_len": max_model_len,
         "block_size": block_size,
     }
     wait_ns = draw(st.sampled_from([0, 0, 500, 5000]))
-    static = StaticBatching(**memory, max_batch_size=size, max_wait_ns=wait_ns, is_streaming=draw(st.booleans()))
+    static = StaticBatching(
+        **memory, max_batch_size=size, max_wait_ns=wait_ns, is_streaming=draw(st.booleans())
+    )
     dynamic = DynamicBatching(
         **memory,
         max_batch_size=size,
@@ -112,14 +119,22 @@ def demands(draw, config, *, can_abort=True, can_stop=True, can_follow=True, sca
         priority=np.array(draw(integers)) % 3,
         follows=follows,
         think_ns=np.array(draw(integers)) // 4 * scale,
-        abort_ns=np.where(can_abort & (patience < 80), np.where(follows < 0, arrival, 0) + patience * scale, ABSENT),
+        abort_ns=np.where(
+            can_abort & (patience < 80),
+            np.where(follows < 0, arrival, 0) + patience * scale,
+            ABSENT,
+        ),
     )
     families = np.array(draw(integers)) % 3
     n_full = (prompt + output) // config.block_size
     n_shared = np.minimum(np.array(draw(integers)) % 8, n_full)
-    ids = [family * 1000 + i for family, n in zip(families, n_shared, strict=True) for i in range(n)]
+    ids = [
+        family * 1000 + i for family, n in zip(families, n_shared, strict=True) for i in range(n)
+    ]
     start = np.concatenate([[0], np.cumsum(n_shared)])
-    return with_contents(requests, config.block_size, SharedBlocks(start=start, ids=np.array(ids, dtype=np.int64)))
+    return with_contents(
+        requests, config.block_size, SharedBlocks(start=start, ids=np.array(ids, dtype=np.int64))
+    )
 
 
 @st.composite
@@ -178,8 +193,20 @@ def settings_of_old_rules(draw, **kinds):
     rules = draw(st.sampled_from(["sarathi", "orca", "vllm-v0"]))
     fixed = {"enable_prefix_caching": False} if rules == "orca" else {}
     fixed |= {} if rules == "sarathi" else {"long_prefill_token_threshold": 0}
-    swap = {"preemption_mode": "swap", "kv_block_bytes": 10, "swap_space_bytes": 200, "swap_bytes_per_s": 1e10}
-    config = draw(configs(rules=rules, enable_chunked_prefill=rules == "sarathi", **fixed, **(swap if draw(st.booleans()) else {})))
+    swap = {
+        "preemption_mode": "swap",
+        "kv_block_bytes": 10,
+        "swap_space_bytes": 200,
+        "swap_bytes_per_s": 1e10,
+    }
+    config = draw(
+        configs(
+            rules=rules,
+            enable_chunked_prefill=rules == "sarathi",
+            **fixed,
+            **(swap if draw(st.booleans()) else {}),
+        )
+    )
     return config, draw(demands(config, **kinds)), draw(costs())
 
 
@@ -191,11 +218,17 @@ def settings_of_batches(draw, **kinds):
 
 def assert_equal(one, other):
     """Two simulations say the same, cell by cell and type by type."""
-    assert (one.outcome, one.end_ns, one.n_never_sent) == (other.outcome, other.end_ns, other.n_never_sent)
+    assert (one.outcome, one.end_ns, one.n_never_sent) == (
+        other.outcome,
+        other.end_ns,
+        other.n_never_sent,
+    )
     assert np.array_equal(one.busy_ns, other.busy_ns)
     for table, expected in zip(_tables(one), _tables(other), strict=True):
         assert (table is None) == (expected is None)
-        for name, column, right in zip(table._fields, table, expected, strict=True) if table is not None else ():
+        for name, column, right in (
+            zip(table._fields, table, expected, strict=True) if table is not None else ()
+        ):
             assert np.array_equal(column, right), name
             assert column.dtype == right.dtype, name
 

@@ -110,7 +110,9 @@ class ReferenceDriver:
         running = self.scheduler.running
         batch = self.batch
         return State(
-            scheduled=tuple((part.request.index, part.num_tokens) for part in batch.scheduled) if batch else (),
+            scheduled=tuple((part.request.index, part.num_tokens) for part in batch.scheduled)
+            if batch
+            else (),
             preempted=tuple(sorted(request.index for request in batch.preempted)) if batch else (),
             running=tuple(request.index for request in running),
             waiting=tuple(request.index for request in self.scheduler.waiting.in_order()),

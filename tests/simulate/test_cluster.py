@@ -19,9 +19,14 @@ from inferometer.simulate.step_cost import linear_cost
 
 COST = linear_cost(launch_s=1e-6)
 """1,000 ns a step, whatever it does."""
-KINDS = [pytest.param(kind, marks=() if kind == "vllm" else (pytest.mark.slow, pytest.mark.xdist_group(kind))) for kind in ENGINES]
-"""The loop is compiled for each kind of engine, which takes longer than a fast suite may: the others are in the slow one, where the same
-process tests what it has compiled."""
+KINDS = [
+    pytest.param(
+        kind, marks=() if kind == "vllm" else (pytest.mark.slow, pytest.mark.xdist_group(kind))
+    )
+    for kind in ENGINES
+]
+"""The loop is compiled for each kind of engine, which takes longer than a fast suite may: the
+others are in the slow one, where the same process tests what it has compiled."""
 BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainly])
 
 
@@ -50,7 +55,10 @@ def test_one_replica_is_the_engine_alone(kind, data):
 @settings(max_examples=150, deadline=None)
 @given(settings_of_clusters("vllm", can_abort=False, can_stop=False))
 def test_nothing_is_lost(setting):
-    """Every request is served by one replica, whole; what all replicas compute is what was asked for, less what was cached."""
+    """Every request is served by one replica, whole.
+
+    What all replicas compute is what was asked for, less what was cached.
+    """
     cluster, requests, cost = setting
     run = simulate_cluster(requests, cluster, cost)
     table, steps = run.requests, run.steps
@@ -73,15 +81,21 @@ def test_nothing_is_lost(setting):
 @given(settings_of_clusters("vllm"))
 def test_the_same_again(setting):
     cluster, requests, cost = setting
-    assert_equal(simulate_cluster(requests, cluster, cost), simulate_cluster(requests, cluster, cost))
+    assert_equal(
+        simulate_cluster(requests, cluster, cost), simulate_cluster(requests, cluster, cost)
+    )
 
 
 def config(**changes):
-    return SchedulerConfig(**({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes))
+    return SchedulerConfig(
+        **({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes)
+    )
 
 
 def replicas_of(run, router, requests, *, n_replicas=3, engine=None, **changes):
-    cluster = ClusterConfig(engine=engine or config(), n_replicas=n_replicas, router=router, **changes)
+    cluster = ClusterConfig(
+        engine=engine or config(), n_replicas=n_replicas, router=router, **changes
+    )
     visits = run(requests, cluster, COST).visits
     assert np.array_equal(visits.request_index, np.arange(requests.n_requests))
     return visits.replica.tolist()
@@ -94,7 +108,10 @@ def test_round_robin_by_hand(run):
 
 @BOTH
 def test_least_loaded_by_hand(run):
-    """Requests 0 and 1 take a step, 2 takes nine. At 1,500 ns replicas 0 and 1 are free again; of these the next behind the last one."""
+    """Requests 0 and 1 take a step, 2 takes nine.
+
+    At 1,500 ns replicas 0 and 1 are free again; of these the next behind the last one.
+    """
     requests = demand([0, 0, 0, 1500, 1500, 1500], [5] * 6, [1, 1, 9, 9, 9, 9])
     assert replicas_of(run, "least-loaded", requests) == [0, 1, 2, 0, 1, 2]
     assert replicas_of(run, "least-loaded", requests, n_replicas=2) == [0, 1, 0, 1, 0, 1]
@@ -121,11 +138,15 @@ def test_classes_have_replicas_of_their_own(run):
 def test_vllms_front_end_by_hand(run):
     """Six that stay come at once, of which nothing is reported: what was sent counts, by either rule.
 
-    Where every step of 1,000 ns is reported at once, the older rule knows at 1,200 ns that one runs on each replica since 1,000 ns, and
-    has forgotten what it sent to replica 0 at 1,100 ns.
+    Where every step of 1,000 ns is reported at once, the older rule knows at 1,200 ns that one runs
+    on each replica since 1,000 ns, and has forgotten what it sent to replica 0 at 1,100 ns.
     """
     burst = demand([0, 0, 0, 1, 1, 1], [5] * 6, [9] * 6)
-    assert replicas_of(run, "vllm", burst) == replicas_of(run, "vllm-0.19", burst) == [0, 1, 2, 0, 1, 2]
+    assert (
+        replicas_of(run, "vllm", burst)
+        == replicas_of(run, "vllm-0.19", burst)
+        == [0, 1, 2, 0, 1, 2]
+    )
     later = demand([0, 0, 0, 1100, 1200, 2100], [5] * 6, [9] * 6)
     assert replicas_of(run, "vllm", later, report_interval_s=0.0) == [0, 1, 2, 0, 1, 2]
     assert replicas_of(run, "vllm-0.19", later, report_interval_s=0.0) == [0, 1, 2, 0, 0, 1]
@@ -138,27 +159,45 @@ def test_vllms_front_end_shuns_who_waits_for_memory(run):
     Who comes later goes to replica 1 up to the fourth in flight there.
     """
     tight = config(block_size=16, enable_prefix_caching=False, num_blocks=9)
-    requests = demand([0, 0, 10, *range(1500, 7500, 1000)], [100, 5, 100, *[5] * 6], [20, 1, *[20] * 7])
+    requests = demand(
+        [0, 0, 10, *range(1500, 7500, 1000)], [100, 5, 100, *[5] * 6], [20, 1, *[20] * 7]
+    )
     fair = replicas_of(run, "least-loaded", requests, engine=tight, n_replicas=2)
     assert fair == [0, 1, 0, 1, 1, 0, 1, 0, 1]
-    assert replicas_of(run, "vllm", requests, engine=tight, n_replicas=2, report_interval_s=0.0) == [0, 1, 0, *[1] * 5, 0]
+    assert replicas_of(
+        run, "vllm", requests, engine=tight, n_replicas=2, report_interval_s=0.0
+    ) == [0, 1, 0, *[1] * 5, 0]
 
 
 @BOTH
 def test_prefixes_go_where_they_are_known(run):
     """Three families of prompts of two blocks each, none of which is done when the last one comes.
 
-    Without a bound each family stays where its first member went. Where more than 1.5 times the least requests are one too many: 3
-    leaves two on replica 2, so that 4 and 5 go to the least loaded, 0 and 1; now 6 finds its prefix on both, and takes the first, 7 the
-    less loaded.
+    Without a bound each family stays where its first member went. Where more than 1.5 times the
+    least requests are one too many: 3 leaves two on replica 2, so that 4 and 5 go to the least
+    loaded, 0 and 1; now 6 finds its prefix on both, and takes the first, 7 the less loaded.
     """
     families = [0, 1, 2, 2, 1, 0, 0, 0]
     requests = demand(np.arange(8), [8] * 8, [4] * 8)
-    _, contents = np.unique([(10 * family, 10 * family + 1, 100 + i) for i, family in enumerate(families)], return_inverse=True)
-    requests = requests._replace(contents=contents.ravel().astype(np.int32), content_start=np.arange(9) * 3)
+    _, contents = np.unique(
+        [(10 * family, 10 * family + 1, 100 + i) for i, family in enumerate(families)],
+        return_inverse=True,
+    )
+    requests = requests._replace(
+        contents=contents.ravel().astype(np.int32), content_start=np.arange(9) * 3
+    )
     engine = config(block_size=4)
     assert replicas_of(run, "prefix-affine", requests, engine=engine) == families
-    assert replicas_of(run, "prefix-affine", requests, engine=engine, balance_abs_threshold=0) == [0, 1, 2, 2, 0, 1, 0, 1]
+    assert replicas_of(run, "prefix-affine", requests, engine=engine, balance_abs_threshold=0) == [
+        0,
+        1,
+        2,
+        2,
+        0,
+        1,
+        0,
+        1,
+    ]
 
 
 @BOTH
@@ -167,20 +206,37 @@ def test_followers_are_sent_from_where_their_leader_ended(run):
     requests = demand([0, 0], [5, 5], [2, 1], follows=[-1, 0], think_ns=[0, 700])
     result = run(requests, ClusterConfig(engine=config(), n_replicas=2), COST)
     assert result.requests.intended_send_ns.tolist() == [0, 2700]
-    assert [column.tolist() for column in result.visits] == [[0, 1], [0, 1], [0, 2700], [2000, 3700]]
+    assert [column.tolist() for column in result.visits] == [
+        [0, 1],
+        [0, 1],
+        [0, 2700],
+        [2000, 3700],
+    ]
 
 
 @BOTH
 def test_what_never_fits_anywhere_is_named(run):
-    small = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    small = SchedulerConfig(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
     cluster = ClusterConfig(engine=small, n_replicas=2)
     result = run(demand([0, 0, 0], [60, 10, 10], [2, 2, 2]), cluster, COST)
     assert result.outcome is Outcome.STUCK
-    assert result.requests.status.tolist() == [RequestStatus.UNFINISHED, RequestStatus.LENGTH, RequestStatus.UNFINISHED]
+    assert result.requests.status.tolist() == [
+        RequestStatus.UNFINISHED,
+        RequestStatus.LENGTH,
+        RequestStatus.UNFINISHED,
+    ]
 
 
 def test_random_and_power_of_two_draw_evenly_and_as_the_seed_says():
-    requests = demand(np.arange(6000) * 10_000, [5] * 6000, [1] * 6000)  # nobody is there when the next one comes
+    requests = demand(
+        np.arange(6000) * 10_000, [5] * 6000, [1] * 6000
+    )  # nobody is there when the next one comes
     for router in ("random", "power-of-two"):
         drawn = replicas_of(simulate_cluster, router, requests, seed=7)
         counts = np.bincount(drawn, minlength=3)
@@ -207,4 +263,13 @@ def test_what_cannot_be_is_refused(changes):
 
 
 def test_every_router_is_tried():
-    assert set(ROUTERS) == {"random", "round-robin", "least-loaded", "power-of-two", "prefix-affine", "class-aware", "vllm", "vllm-0.19"}
+    assert set(ROUTERS) == {
+        "random",
+        "round-robin",
+        "least-loaded",
+        "power-of-two",
+        "prefix-affine",
+        "class-aware",
+        "vllm",
+        "vllm-0.19",
+    }

@@ -1,4 +1,7 @@
-"""Do routers do what the theory of load balancing and of caches says? Tolerances are intervals across repetitions."""
+"""Do routers do what the theory of load balancing and of caches says?
+
+Tolerances are intervals across repetitions.
+"""
 
 from functools import cache
 
@@ -24,7 +27,12 @@ COST = linear_cost(launch_s=STEP_NS * 1e-9)
 
 def engine(n_seats, **changes):
     """A step of all seats takes as long as of one: servers side by side."""
-    values = {"num_blocks": 2000, "max_model_len": 4096, "max_num_seqs": n_seats, "max_num_batched_tokens": 64}
+    values = {
+        "num_blocks": 2000,
+        "max_model_len": 4096,
+        "max_num_seqs": n_seats,
+        "max_num_batched_tokens": 64,
+    }
     return SchedulerConfig(**values, enable_prefix_caching=False, async_scheduling=False, **changes)
 
 
@@ -32,8 +40,14 @@ def engine(n_seats, **changes):
 def requests_of(seed):
     """Poisson arrivals for a load of 0.8 on all servers together, geometric lengths."""
     rng = np.random.default_rng([20261121, seed])
-    arrival = np.cumsum(rng.exponential(MEAN_TOKENS * STEP_NS / LOAD / N_REPLICAS, N_REQUESTS)).astype(np.int64)
-    return demand(arrival, np.full(N_REQUESTS, 8), np.minimum(rng.geometric(1 / MEAN_TOKENS, N_REQUESTS), 4000))
+    arrival = np.cumsum(
+        rng.exponential(MEAN_TOKENS * STEP_NS / LOAD / N_REPLICAS, N_REQUESTS)
+    ).astype(np.int64)
+    return demand(
+        arrival,
+        np.full(N_REQUESTS, 8),
+        np.minimum(rng.geometric(1 / MEAN_TOKENS, N_REQUESTS), 4000),
+    )
 
 
 @cache
@@ -44,7 +58,9 @@ def mean_waits(router):
         if router == "central":
             table = simulate(requests_of(seed), engine(N_REPLICAS), COST).requests
         else:
-            cluster = ClusterConfig(engine=engine(1), n_replicas=N_REPLICAS, router=router, seed=seed)
+            cluster = ClusterConfig(
+                engine=engine(1), n_replicas=N_REPLICAS, router=router, seed=seed
+            )
             table = simulate_cluster(requests_of(seed), cluster, COST).requests
         waits.append(np.mean((table.admitted_ns - table.intended_send_ns)[N_WARM:]))
     return np.array(waits)
@@ -52,7 +68,11 @@ def mean_waits(router):
 
 def interval(values):
     """Two-sided t interval of the mean of independent repetitions."""
-    half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    half = (
+        stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)
+        * np.std(values, ddof=1)
+        / np.sqrt(len(values))
+    )
     return np.mean(values) - half, np.mean(values) + half
 
 
@@ -78,7 +98,9 @@ def test_who_knows_more_waits_less(better, worse):
     assert low > 0
 
 
-@pytest.mark.parametrize("router", ["random", "round-robin", "least-loaded", "power-of-two", "class-aware"])
+@pytest.mark.parametrize(
+    "router", ["random", "round-robin", "least-loaded", "power-of-two", "class-aware"]
+)
 def test_a_replica_is_busy_as_long_as_its_tokens_take(router):
     """The utilisation law, to the nanosecond: each token takes a step of its own."""
     cluster = ClusterConfig(engine=engine(1), n_replicas=N_REPLICAS, router=router)
@@ -96,30 +118,46 @@ def sessions(n_sessions, n_turns):
     session, turn = np.divmod(np.arange(n_requests), n_turns)
     prompt = turn * spoken + 64
     n_shared = (prompt + 32) // 16
-    ids = np.concatenate([which * 10_000 + np.arange(n) for which, n in zip(session, n_shared, strict=True)])
+    ids = np.concatenate(
+        [which * 10_000 + np.arange(n) for which, n in zip(session, n_shared, strict=True)]
+    )
     requests = demand(
-        np.where(turn == 0, np.repeat(np.sort(rng.integers(0, 20_000_000_000, n_sessions)), n_turns), 0),
+        np.where(
+            turn == 0, np.repeat(np.sort(rng.integers(0, 20_000_000_000, n_sessions)), n_turns), 0
+        ),
         prompt,
         np.full(n_requests, 32),
         follows=np.where(turn == 0, -1, np.arange(n_requests) - 1),
         think_ns=np.full(n_requests, 100_000_000),
     )
-    return with_contents(requests, 16, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids))
+    return with_contents(
+        requests, 16, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids)
+    )
 
 
 def test_sessions_find_their_prefixes_where_they_were_sent_before():
-    """All turns but the first find all full blocks of what was said; a router that does not care, in one of four cases or so."""
+    """All turns but the first find all full blocks of what was said.
+
+    A router that does not care, in one of four cases or so.
+    """
     requests = sessions(120, 6)
-    config = SchedulerConfig(num_blocks=20_000, max_model_len=4096, max_num_seqs=64, async_scheduling=False)
+    config = SchedulerConfig(
+        num_blocks=20_000, max_model_len=4096, max_num_seqs=64, async_scheduling=False
+    )
     cached = {}
     for router in ("prefix-affine", "round-robin", "least-loaded", "random"):
         cluster = ClusterConfig(engine=config, n_replicas=N_REPLICAS, router=router)
-        table = simulate_cluster(requests, cluster, linear_cost(launch_s=5e-3, per_row_s=2e-5)).requests
+        table = simulate_cluster(
+            requests, cluster, linear_cost(launch_s=5e-3, per_row_s=2e-5)
+        ).requests
         assert np.all(table.status == RequestStatus.LENGTH)
         cached[router] = int(table.cached_tokens.sum())
     alone = simulate(requests, config, linear_cost(launch_s=5e-3, per_row_s=2e-5)).requests
     assert cached["prefix-affine"] == int(alone.cached_tokens.sum())
-    assert max(cached["round-robin"], cached["least-loaded"], cached["random"]) < 0.6 * cached["prefix-affine"]
+    assert (
+        max(cached["round-robin"], cached["least-loaded"], cached["random"])
+        < 0.6 * cached["prefix-affine"]
+    )
 
 
 @pytest.mark.parametrize(("load", "code"), [(0.5, None), (1.5, "overload")])
@@ -127,7 +165,9 @@ def test_the_overload_of_a_cluster_is_named(load, code):
     cluster = ClusterConfig(engine=engine(1), n_replicas=N_REPLICAS, router="least-loaded")
     requests = requests_of(0)
     requests = requests._replace(arrival_ns=(requests.arrival_ns * LOAD / load).astype(np.int64))
-    cautions = cautions_of(simulate_cluster(requests, cluster, COST, record_steps=False), cluster.engine)
+    cautions = cautions_of(
+        simulate_cluster(requests, cluster, COST, record_steps=False), cluster.engine
+    )
     assert [caution.code for caution in cautions] == ([] if code is None else [code])
 
 
@@ -135,8 +175,15 @@ def test_one_replica_that_has_too_much_to_do_is_named():
     """Nine in ten requests are of the class that replica 0 serves alone."""
     requests = requests_of(0)
     classes = (np.random.default_rng(1).random(N_REQUESTS) > 0.9).astype(np.int32)
-    cluster = ClusterConfig(engine=engine(1), n_replicas=N_REPLICAS, router="class-aware", class_replicas=((0,), (1, 2, 3)))
+    cluster = ClusterConfig(
+        engine=engine(1),
+        n_replicas=N_REPLICAS,
+        router="class-aware",
+        class_replicas=((0,), (1, 2, 3)),
+    )
     slow = requests._replace(class_index=classes, arrival_ns=requests.arrival_ns * 2)
-    cautions = cautions_of(simulate_cluster(slow, cluster, COST, record_steps=False), cluster.engine)
+    cautions = cautions_of(
+        simulate_cluster(slow, cluster, COST, record_steps=False), cluster.engine
+    )
     assert [caution.code for caution in cautions] == ["overload", "uneven"]
     assert cautions[1].text.endswith("not on the others: replica 0")

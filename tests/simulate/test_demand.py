@@ -45,7 +45,10 @@ def test_impossible_ends_are_named():
         ({"follows": [-1, -2, -1]}, "request 1 follows request -2"),
         ({"follows": [-1, 0, 0]}, "request 2 follows request 0, as another does"),
         ({"follows": [-1, 0, 1], "think_ns": [0, -1, 0]}, "think_ns of request 1 is -1"),
-        ({"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, -2]}, "request 2 is aborted before it arrives"),
+        (
+            {"follows": [-1, 0, 1], "abort_ns": [50, ABSENT, -2]},
+            "request 2 is aborted before it arrives",
+        ),
         ({"follows": [-1, -1, 1], "arrival_ns": [4, 3, 0]}, "request 1 arrives at 3 ns"),
         ({"follows": [-1, 0, 1], "arrival_ns": [0, 0, -1]}, "request 2 arrives at -1 ns"),
     ],
@@ -61,7 +64,8 @@ def test_unshared_blocks_have_contents_of_their_own():
     shared = SharedBlocks(start=np.array([0, 3, 5]), ids=np.array([900, 901, 902, 900, 901]))
     contents = with_contents(requests, 16, shared)
     first, second = (
-        contents.contents[start:end].tolist() for start, end in zip(contents.content_start, contents.content_start[1:], strict=False)
+        contents.contents[start:end].tolist()
+        for start, end in zip(contents.content_start, contents.content_start[1:], strict=False)
     )
     assert len(first) == (64 + 20) // 16
     assert first[:2] == second[:2]
@@ -77,19 +81,27 @@ def test_contents_of_another_block_size_are_refused():
 
 def test_too_many_shared_blocks_are_refused():
     with pytest.raises(SpecError, match="do not fit"):
-        with_contents(demand([0], [16], [1]), 16, SharedBlocks(start=np.array([0, 2]), ids=np.array([1, 2])))
+        with_contents(
+            demand([0], [16], [1]), 16, SharedBlocks(start=np.array([0, 2]), ids=np.array([1, 2]))
+        )
 
 
 @pytest.mark.parametrize("run", [simulate, simulate_plainly])
 def test_a_prefix_is_computed_once(run):
-    """Two equal prompts of 64 tokens in one step: 64 tokens and 16 tokens, as the real scheduler does; the last block is never a hit."""
+    """Two equal prompts of 64 tokens in one step.
+
+    64 tokens and 16 tokens, as the real scheduler does; the last block is never a hit.
+    """
     requests = demand([0, 0], [64, 64], [2, 2])
     shared = SharedBlocks(start=np.array([0, 4, 8]), ids=np.tile(np.arange(4), 2))
     config = SchedulerConfig(num_blocks=100, max_model_len=128, async_scheduling=False)
     table, steps = run(with_contents(requests, 16, shared), config, linear_cost(launch_s=1e-3))[2:4]
     assert table.cached_tokens.tolist() == [0, 48]
     assert steps.prefill_tokens.tolist() == [80, 0]
-    assert steps.prefill_context_product_tokens2.tolist() == [64 * 65 // 2 + 16 * 48 + 16 * 17 // 2, 0]
+    assert steps.prefill_context_product_tokens2.tolist() == [
+        64 * 65 // 2 + 16 * 48 + 16 * 17 // 2,
+        0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +110,10 @@ def test_a_prefix_is_computed_once(run):
         ({"num_blocks": 7}, "num_blocks = 7"),
         ({"max_model_len": 1}, "max_model_len = 1"),
         ({"max_num_batched_tokens": 200}, "max_num_batched_tokens = 200"),
-        ({"enable_chunked_prefill": False, "max_model_len": 4096, "num_blocks": 1000}, "max_num_batched_tokens = 2048"),
+        (
+            {"enable_chunked_prefill": False, "max_model_len": 4096, "num_blocks": 1000},
+            "max_num_batched_tokens = 2048",
+        ),
         ({"long_prefill_token_threshold": 129}, "long_prefill_token_threshold = 129"),
         ({"watermark_fraction": 1.0}, "watermark_fraction = 1.0"),
         ({"block_size": 0}, "block_size = 0"),

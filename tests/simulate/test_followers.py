@@ -1,4 +1,7 @@
-"""Is a request that follows another sent when it is due, whatever became of the other? Both simulators, by hand."""
+"""Is a request that follows another sent when it is due, whatever became of the other?
+
+Both simulators, by hand.
+"""
 
 import numpy as np
 import pytest
@@ -29,7 +32,9 @@ def test_a_closed_loop_of_one_client(run):
 @BOTH
 def test_rows_are_in_order_of_sending_and_found_again(run):
     """Two clients with two turns each: the second client's first turn comes before the first one's second."""
-    requests = demand([0, 0, 10, 0], [5] * 4, [3, 1, 1, 1], follows=[-1, 0, -1, 2], think_ns=[0, 100, 0, 50])
+    requests = demand(
+        [0, 0, 10, 0], [5] * 4, [3, 1, 1, 1], follows=[-1, 0, -1, 2], think_ns=[0, 100, 0, 50]
+    )
     table = run(requests, CONFIG, COST).requests
     assert table.request_index.tolist() == [0, 2, 3, 1]
     assert table.intended_send_ns.tolist() == [0, 10, 2050, 3100]
@@ -48,19 +53,38 @@ def test_without_a_pause_the_next_one_joins_the_very_next_step(run):
 def test_a_refusal_and_a_departure_are_ends_too(run):
     """Request 0 is too long, request 1's client leaves at 2,500 ns in the third step; each has a follower 100 ns later."""
     away_ns = [ABSENT, 2500, ABSENT, ABSENT]
-    requests = demand([7, 8, 0, 0], [200, 5, 5, 5], [1, 50, 1, 1], follows=[-1, -1, 0, 1], think_ns=[0, 0, 100, 100], abort_ns=away_ns)
+    requests = demand(
+        [7, 8, 0, 0],
+        [200, 5, 5, 5],
+        [1, 50, 1, 1],
+        follows=[-1, -1, 0, 1],
+        think_ns=[0, 0, 100, 100],
+        abort_ns=away_ns,
+    )
     table = run(requests, CONFIG, COST).requests
-    assert table.status.tolist() == [RequestStatus.REJECTED, RequestStatus.ABORTED, RequestStatus.LENGTH, RequestStatus.LENGTH]
+    assert table.status.tolist() == [
+        RequestStatus.REJECTED,
+        RequestStatus.ABORTED,
+        RequestStatus.LENGTH,
+        RequestStatus.LENGTH,
+    ]
     assert table.intended_send_ns.tolist() == [7, 8, 107, 2600]
 
 
 @BOTH
 def test_a_follower_loses_patience_so_long_after_its_sending(run):
-    """Request 1 is sent at 2,000 and has its second token at 4,000; its client leaves at 4,500, and request 2 follows that."""
+    """Request 1 is sent at 2,000 and has its second token at 4,000.
+
+    Its client leaves at 4,500, and request 2 follows that.
+    """
     away_ns = [ABSENT, 2500, 1600]
     requests = demand([0, 0, 0], [5] * 3, [2, 50, 50], follows=[-1, 0, 1], abort_ns=away_ns)
     table = run(requests, CONFIG, COST).requests
-    assert table.status.tolist() == [RequestStatus.LENGTH, RequestStatus.ABORTED, RequestStatus.ABORTED]
+    assert table.status.tolist() == [
+        RequestStatus.LENGTH,
+        RequestStatus.ABORTED,
+        RequestStatus.ABORTED,
+    ]
     assert table.intended_send_ns.tolist() == [0, 2000, 4500]
     assert table.finished_ns.tolist() == [2000, 4500, 6100]
     assert table.output_tokens.tolist() == [2, 2, 1]
@@ -68,7 +92,13 @@ def test_a_follower_loses_patience_so_long_after_its_sending(run):
 
 @BOTH
 def test_a_follower_of_one_that_never_ends_never_comes_and_is_counted(run):
-    config = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    config = SchedulerConfig(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
     simulation = run(demand([0, 0, 0], [60, 5, 5], [2, 1, 1], follows=[-1, 0, 1]), config, COST)
     assert simulation.outcome is Outcome.STUCK
     assert simulation.requests.request_index.tolist() == [0]
@@ -78,14 +108,30 @@ def test_a_follower_of_one_that_never_ends_never_comes_and_is_counted(run):
 
 @BOTH
 def test_a_follower_after_the_horizon_is_counted(run):
-    simulation = run(demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]), CONFIG, COST, until_ns=2400)
+    simulation = run(
+        demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]),
+        CONFIG,
+        COST,
+        until_ns=2400,
+    )
     assert simulation.outcome is Outcome.HORIZON
     assert simulation.n_never_sent == 1
-    assert run(demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]), CONFIG, COST, until_ns=2500).n_never_sent == 0
+    assert (
+        run(
+            demand([0, 0], [5, 5], [2, 2], follows=[-1, 0], think_ns=[0, 500]),
+            CONFIG,
+            COST,
+            until_ns=2500,
+        ).n_never_sent
+        == 0
+    )
 
 
 def test_a_closed_loop_never_has_more_requests_than_clients():
-    """Eight clients with forty turns each; their cycle is service and pause, so that the response-time law holds exactly."""
+    """Eight clients with forty turns each.
+
+    Their cycle is service and pause, so that the response-time law holds exactly.
+    """
     n_clients, n_turns, think_ns = 8, 40, 700
     index = np.arange(n_clients * n_turns)
     rng = np.random.default_rng(4)
@@ -98,8 +144,13 @@ def test_a_closed_loop_never_has_more_requests_than_clients():
     )
     table = simulate(requests, CONFIG, COST).requests
     by_request = np.argsort(table.request_index)
-    sent, finished = (column[by_request].reshape(n_turns, n_clients) for column in (table.intended_send_ns, table.finished_ns))
+    sent, finished = (
+        column[by_request].reshape(n_turns, n_clients)
+        for column in (table.intended_send_ns, table.finished_ns)
+    )
     assert np.array_equal(sent[1:], finished[:-1] + think_ns)
     moments = np.sort(table.intended_send_ns)
-    inside = np.searchsorted(moments, moments, side="right") - np.searchsorted(np.sort(table.finished_ns), moments, side="right")
+    inside = np.searchsorted(moments, moments, side="right") - np.searchsorted(
+        np.sort(table.finished_ns), moments, side="right"
+    )
     assert inside.max() == n_clients

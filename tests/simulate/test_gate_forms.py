@@ -14,7 +14,9 @@ from inferometer.simulate.reference.gate import Gate
 @st.composite
 def passages(draw):
     config, requests = draw(gate_configs()), draw(gate_demands())
-    service = draw(st.lists(st.integers(1, 50), min_size=requests.n_requests, max_size=requests.n_requests))
+    service = draw(
+        st.lists(st.integers(1, 50), min_size=requests.n_requests, max_size=requests.n_requests)
+    )
     return config, requests, service, draw(st.integers(1, 4))
 
 
@@ -55,10 +57,17 @@ def check_both_forms(config, requests, service, n_servers):
     gate = Both(requests, config)
     events, reasons = drive(gate, requests, service, n_servers)
     if config.order == "fair":
-        assert [tenant.service for tenant in gate.plain._tenants] == gate.compiled.state.tenants["service"].tolist()
-    fates = {kind: {event.index for event in events if event.what == kind} for kind in ("in", "gone", "refused", "shed")}
+        assert [tenant.service for tenant in gate.plain._tenants] == gate.compiled.state.tenants[
+            "service"
+        ].tolist()
+    fates = {
+        kind: {event.index for event in events if event.what == kind}
+        for kind in ("in", "gone", "refused", "shed")
+    }
     assert sum(map(len, fates.values())) == len(set().union(*fates.values())) == requests.n_requests
-    assert {i for i, reason in enumerate(reasons) if reason != Reason.NONE} == fates["refused"] | fates["shed"]
+    assert {i for i, reason in enumerate(reasons) if reason != Reason.NONE} == fates[
+        "refused"
+    ] | fates["shed"]
 
 
 @pytest.mark.parametrize("order", ["shortest-remaining", "least-slack", "fair"])
@@ -68,7 +77,10 @@ def test_both_forms_do_the_same_for_long(order):
     n_requests = 600
     config = GateConfig(
         order=order,
-        classes=(ClassRules(ttft_limit_ns=10**9, max_in_flight=2), ClassRules(window_ns=5 * 10**8, window_size=20, max_wait_ns=10**10)),
+        classes=(
+            ClassRules(ttft_limit_ns=10**9, max_in_flight=2),
+            ClassRules(window_ns=5 * 10**8, window_size=20, max_wait_ns=10**10),
+        ),
         tenants=(
             TenantRules(weight=3),
             TenantRules(tokens_per_s=3_001, burst_tokens=4_000),

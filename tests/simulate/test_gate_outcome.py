@@ -17,14 +17,34 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 def test_all_who_were_turned_away_are_counted():
-    reasons = np.array([Reason.NONE, Reason.TOO_LATE, Reason.QUEUE_FULL, Reason.TOO_LATE, Reason.NONE, Reason.TOO_LATE], np.int32)
+    reasons = np.array(
+        [
+            Reason.NONE,
+            Reason.TOO_LATE,
+            Reason.QUEUE_FULL,
+            Reason.TOO_LATE,
+            Reason.NONE,
+            Reason.TOO_LATE,
+        ],
+        np.int32,
+    )
     class_index = np.array([0, 0, 0, 0, 1, 2], np.int32)
-    assert shed_counts(reasons, class_index) == ((0, Reason.QUEUE_FULL, 1), (0, Reason.TOO_LATE, 2), (2, Reason.TOO_LATE, 1))
+    assert shed_counts(reasons, class_index) == (
+        (0, Reason.QUEUE_FULL, 1),
+        (0, Reason.TOO_LATE, 2),
+        (2, Reason.TOO_LATE, 1),
+    )
     chat, report = shed_cautions(reasons, class_index, ("chat", "agent", "report"))
     assert (
-        chat.text == "the gate turned away 3 of 4 requests of chat: 1 found the gate's queue full, 2 could not meet their deadline any more"
+        chat.text
+        == "the gate turned away 3 of 4 requests of chat: 1 found the gate's queue full, 2 could"
+        " not meet their deadline any more"
     )
-    assert report.text == "the gate turned away 1 of 1 requests of report: 1 could not meet their deadline any more"
+    assert (
+        report.text
+        == "the gate turned away 1 of 1 requests of report: 1 could not meet their deadline any"
+        " more"
+    )
     assert shed_cautions(np.zeros(3, np.int32), np.zeros(3, np.int32), ("chat",)) == ()
 
 
@@ -46,8 +66,17 @@ ENGINES = [
 
 @pytest.mark.parametrize("config", ENGINES, ids=lambda config: config.engine)
 def test_a_longer_answer_is_cut_and_says_so(config):
-    """Answers of 5, 9 (allowed more), 10, 11 and 60 tokens, in a class with 10 at most; and one of 60 in a class without."""
-    requests = demand([0] * 6, [20] * 6, [5, 9, 10, 11, 60, 60], max_tokens=[5, 90, 90, 90, 60, 60], class_index=[0, 0, 0, 0, 0, 1])
+    """Answers of 5, 9 (allowed more), 10, 11 and 60 tokens, in a class with 10 at most.
+
+    And one of 60 in a class without.
+    """
+    requests = demand(
+        [0] * 6,
+        [20] * 6,
+        [5, 9, 10, 11, 60, 60],
+        max_tokens=[5, 90, 90, 90, 60, 60],
+        class_index=[0, 0, 0, 0, 0, 1],
+    )
     cut = cut_answers(requests, GateConfig(classes=(ClassRules(max_tokens=10), ClassRules())))
     cost = linear_cost(launch_s=1e-3)
     table = simulate(cut, config, cost).requests

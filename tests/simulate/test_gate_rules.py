@@ -19,13 +19,21 @@ PACE = FirstTokenPace(base_ns=7, per_prompt_token_ns=1.5)
 S = 10**9
 
 
-def workload(classes=("chat", "report"), slos=("ttft p95 < 500ms, tpot:p50<50ms, ttft p99 < 2s", None), tenants=("tenant-0", "tenant-1")):
+def workload(
+    classes=("chat", "report"),
+    slos=("ttft p95 < 500ms, tpot:p50<50ms, ttft p99 < 2s", None),
+    tenants=("tenant-0", "tenant-1"),
+):
     plan = request_plan("here", arrival_ns=[0], prompt_tokens=[1], output_tokens=[1])
-    return DrawnWorkload(name="here", plan=plan, class_names=classes, class_slos=slos, tenant_names=tenants)
+    return DrawnWorkload(
+        name="here", plan=plan, class_names=classes, class_slos=slos, tenant_names=tenants
+    )
 
 
 def rules_of(text, **kinds):
-    return gate_rules(gate_from_text(text, where="desk.toml"), workload(**kinds), PACE, where="desk.toml")
+    return gate_rules(
+        gate_from_text(text, where="desk.toml"), workload(**kinds), PACE, where="desk.toml"
+    )
 
 
 def test_nothing_said_is_no_rule():
@@ -46,13 +54,26 @@ def test_the_page_runs():
 def test_the_page_shows_every_key_and_order():
     text = PAGE.read_text()
     example = re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1]
-    found = rules_of(example, classes=("conversation", "report"), tenants=("tenant-0", "tenant-1", "tenant-2"))
-    report = ClassRules(name="report", priority=1, window_ns=5 * S, window_size=16, max_in_flight=8, max_tokens=512, max_wait_ns=600 * S)
+    found = rules_of(
+        example, classes=("conversation", "report"), tenants=("tenant-0", "tenant-1", "tenant-2")
+    )
+    report = ClassRules(
+        name="report",
+        priority=1,
+        window_ns=5 * S,
+        window_size=16,
+        max_in_flight=8,
+        max_tokens=512,
+        max_wait_ns=600 * S,
+    )
     assert found == GateConfig(
         order="earliest-deadline",
         has_bands=True,
         max_in_flight=64,
-        classes=(ClassRules(name="conversation", priority=0, ttft_limit_ns=S // 2, max_queue=200), report),
+        classes=(
+            ClassRules(name="conversation", priority=0, ttft_limit_ns=S // 2, max_queue=200),
+            report,
+        ),
         tenants=(TenantRules(weight=4), *[TenantRules(tokens_per_s=2000, burst_tokens=50_000)] * 2),
         max_queue=500,
         max_queued_tokens=2_000_000,
@@ -68,7 +89,10 @@ def test_the_page_shows_every_key_and_order():
 def test_deadlines_are_those_of_the_slo_where_the_gate_says_none():
     by_deadline = "order = 'earliest-deadline'\n"
     assert [one.ttft_limit_ns for one in rules_of(by_deadline).classes] == [S // 2, 0]
-    own = by_deadline + "[[classes]]\nname = 'chat'\nttft_limit_s = 3\n[[classes]]\nname = '*'\nttft_limit_s = 60"
+    own = (
+        by_deadline
+        + "[[classes]]\nname = 'chat'\nttft_limit_s = 3\n[[classes]]\nname = '*'\nttft_limit_s = 60"
+    )
     assert [one.ttft_limit_ns for one in rules_of(own).classes] == [3 * S, 60 * S]
     assert [one.ttft_limit_ns for one in rules_of("").classes] == [0, 0]  # nobody asks for them
 
@@ -86,10 +110,30 @@ def test_deadlines_must_come_from_somewhere(text):
     [
         ("[[classes]]\nname = 'chatt'", "no class 'chatt'", "desk.toml", "chat, report, or *"),
         ("[[tenants]]\nname = 'x'", "no tenant 'x'", "desk.toml", "tenant-0, tenant-1, or *"),
-        ("[[classes]]\nname = 'a'\nmax_wait_s = -1", "classes[0].max_wait_s: -1", "key classes[0].max_wait_s", "above 0"),
-        ("[[classes]]\nname = 'a'\nwindow_size = 2", "window_size without window_s", "key classes[0]", "keys name"),
-        ("[[tenants]]\nname = 'a'\ntokens_per_s = 2", "both tokens_per_s and burst_tokens", "key tenants[0]", "keys name"),
-        ("[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'", "two tenants have one name: a, a", "desk.toml", "keys order"),
+        (
+            "[[classes]]\nname = 'a'\nmax_wait_s = -1",
+            "classes[0].max_wait_s: -1",
+            "key classes[0].max_wait_s",
+            "above 0",
+        ),
+        (
+            "[[classes]]\nname = 'a'\nwindow_size = 2",
+            "window_size without window_s",
+            "key classes[0]",
+            "keys name",
+        ),
+        (
+            "[[tenants]]\nname = 'a'\ntokens_per_s = 2",
+            "both tokens_per_s and burst_tokens",
+            "key tenants[0]",
+            "keys name",
+        ),
+        (
+            "[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'",
+            "two tenants have one name: a, a",
+            "desk.toml",
+            "keys order",
+        ),
         ("oder = 'fair'", "unknown field `oder`", "desk.toml", "keys order"),
         ("order = ", "the TOML is damaged", "desk.toml", ""),
     ],
@@ -115,4 +159,6 @@ def test_first_tokens_are_predicted_from_step_times():
     pace = first_token_pace(linear_cost(launch_s=3e-3, per_row_s=50e-6))
     assert pace == FirstTokenPace(base_ns=3_000_000, per_prompt_token_ns=pytest.approx(50_000))
     bent = first_token_pace(linear_cost(launch_s=3e-3, per_prefill_pair_s=1e-9))
-    assert np.isclose(bent.base_ns + bent.per_prompt_token_ns * 2048, 3e6 + 2048 * 2049 / 2, rtol=1e-6)
+    assert np.isclose(
+        bent.base_ns + bent.per_prompt_token_ns * 2048, 3e6 + 2048 * 2049 / 2, rtol=1e-6
+    )

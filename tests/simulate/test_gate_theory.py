@@ -1,4 +1,7 @@
-"""Do requests wait at the gate as long as theory says? Tolerances are intervals across repetitions; bounds hold in every run."""
+"""Do requests wait at the gate as long as theory says?
+
+Tolerances are intervals across repetitions; bounds hold in every run.
+"""
 
 from itertools import combinations
 
@@ -52,12 +55,19 @@ def waits_ns(config, lengths, arrival, **columns):
 
 def interval(values):
     """Two-sided t interval of the mean of independent repetitions."""
-    half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    half = (
+        stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)
+        * np.std(values, ddof=1)
+        / np.sqrt(len(values))
+    )
     return np.mean(values) - half, np.mean(values) + half
 
 
 def cobham_ns(loads, mean_square_tokens2, rate_per_token):
-    """Mean wait of each class, the most urgent first, nobody interrupted: W0 / ((1 - sigma before) (1 - sigma with it)) (Cobham 1954)."""
+    """Mean wait of each class, the most urgent first, nobody interrupted.
+
+    W0 / ((1 - sigma before) (1 - sigma with it)) (Cobham 1954).
+    """
     residual_ns = rate_per_token * mean_square_tokens2 / 2 * TOKEN_NS
     sigma = np.concatenate([[0], np.cumsum(loads)])
     return residual_ns / ((1 - sigma[:-1]) * (1 - sigma[1:]))
@@ -77,7 +87,9 @@ def test_priorities_wait_as_cobham_says(load):
         rng = np.random.default_rng([17, seed])
         arrival = np.cumsum(rng.exponential(mean * TOKEN_NS / load, N_REQUESTS)).astype(np.int64)
         is_urgent = rng.random(N_REQUESTS) < share
-        waited = waits_ns(config, geometric(rng, mean), arrival, class_index=is_urgent.astype(int))[N_WARM:]
+        waited = waits_ns(config, geometric(rng, mean), arrival, class_index=is_urgent.astype(int))[
+            N_WARM:
+        ]
         found.append([waited[is_urgent[N_WARM:]].mean(), waited[~is_urgent[N_WARM:]].mean()])
     expected = cobham_ns([load * share, load * (1 - share)], mean * (2 * mean - 1), load / mean)
     for values, wait_ns in zip(np.transpose(found), expected, strict=True):
@@ -96,7 +108,9 @@ def test_shortest_first_waits_as_phipps_says(load):
         rng = np.random.default_rng([19, seed])
         arrival = np.cumsum(rng.exponential(mean * TOKEN_NS / load, N_REQUESTS)).astype(np.int64)
         drawn = rng.choice(lengths, N_REQUESTS, p=shares)
-        shortest.append(waits_ns(GateConfig(order="shortest-remaining"), drawn, arrival)[N_WARM:].mean())
+        shortest.append(
+            waits_ns(GateConfig(order="shortest-remaining"), drawn, arrival)[N_WARM:].mean()
+        )
         first_come.append(waits_ns(GateConfig(), drawn, arrival)[N_WARM:].mean())
     expected_ns = shares @ cobham_ns(load * shares * lengths / mean, mean_square, load / mean)
     low, high = interval(shortest)
@@ -107,7 +121,10 @@ def test_shortest_first_waits_as_phipps_says(load):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=12), st.sampled_from(["fcfs", "shortest-remaining"]))
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(0, 3)), min_size=1, max_size=12),
+    st.sampled_from(["fcfs", "shortest-remaining"]),
+)
 def test_no_order_has_a_smaller_worst_lateness_than_earliest_deadline(requests, order):
     """One server, all there at once (Jackson 1955)."""
     lengths, class_index = np.transpose(requests)
@@ -116,7 +133,11 @@ def test_no_order_has_a_smaller_worst_lateness_than_earliest_deadline(requests, 
 
     def worst_ns(order):
         config = GateConfig(order=order, classes=classes)
-        return (waits_ns(config, lengths, np.zeros(len(lengths)), class_index=class_index) + lengths * TOKEN_NS - limits).max()
+        return (
+            waits_ns(config, lengths, np.zeros(len(lengths)), class_index=class_index)
+            + lengths * TOKEN_NS
+            - limits
+        ).max()
 
     assert worst_ns("earliest-deadline") <= worst_ns(order)
 
@@ -137,7 +158,10 @@ def backlogs(draw):
     n_requests = draw(st.integers(3, 60))
     numbers = st.lists(st.integers(0, 100), min_size=n_requests, max_size=n_requests)
     requests = demand(
-        np.zeros(n_requests), 1 + np.array(draw(numbers)), 1 + np.array(draw(numbers)), tenant_index=np.array(draw(numbers)) % 3
+        np.zeros(n_requests),
+        1 + np.array(draw(numbers)),
+        1 + np.array(draw(numbers)),
+        tenant_index=np.array(draw(numbers)) % 3,
     )
     return requests, tuple(draw(st.lists(tenant_rules(has_bucket=False), min_size=3, max_size=3)))
 
@@ -147,15 +171,21 @@ def backlogs(draw):
 def test_tenants_who_wait_are_served_alike(backlog, n_servers):
     """While two tenants have somebody waiting, what one was served by its weight leads the other's by at most one of its requests.
 
-    The bound of virtual token counters (Sheng et al. 2024) where lengths are known beforehand: what a single release charges.
+    The bound of virtual token counters (Sheng et al. 2024) where lengths are known beforehand: what
+    a single release charges.
     """
     requests, tenants = backlog
     config = GateConfig(order="fair", tenants=tenants)
-    released = drive(CompiledGate(requests, config), requests, requests.output_tokens, n_servers).released()
+    released = drive(
+        CompiledGate(requests, config), requests, requests.output_tokens, n_servers
+    ).released()
     price = requests.prompt_tokens + 2 * requests.output_tokens
     weights = np.array([rules.weight for rules in tenants])
     served, left = np.zeros(3), np.bincount(requests.tenant_index, minlength=3)
-    most = np.array([max(price[requests.tenant_index == tenant], default=0) for tenant in range(3)]) / weights
+    most = (
+        np.array([max(price[requests.tenant_index == tenant], default=0) for tenant in range(3)])
+        / weights
+    )
     for index in released:
         tenant = requests.tenant_index[index]
         for one, other in combinations(range(3), 2):
@@ -181,21 +211,29 @@ def test_a_patient_tenant_is_not_starved():
 @st.composite
 def throttled(draw):
     requests = draw(gate_demands(n_classes=1, can_leave=False))
-    rules = TenantRules(tokens_per_s=draw(st.sampled_from([10**8, 333_333_333, 2 * 10**9 + 7])), burst_tokens=draw(st.integers(60, 90)))
+    rules = TenantRules(
+        tokens_per_s=draw(st.sampled_from([10**8, 333_333_333, 2 * 10**9 + 7])),
+        burst_tokens=draw(st.integers(60, 90)),
+    )
     return requests, (rules, TenantRules(), TenantRules())
 
 
 @settings(max_examples=300, deadline=None)
 @given(throttled(), st.integers(1, 3))
 def test_buckets_are_never_overdrawn_and_never_idle(case, n_servers):
-    """In any time the tenant with a bucket gets at most the burst and what flows in; and each of its requests goes in at the first
+    """In any time the tenant with a bucket gets at most the burst and what flows in.
+
+    And each of its requests goes in at the first
+
     instant at which it is the tenant's turn, a server is free, and the bucket pays.
     """
     requests, tenants = case
     config = GateConfig(tenants=tenants)
     passage = drive(CompiledGate(requests, config), requests, requests.output_tokens, n_servers)
     price = requests.prompt_tokens + requests.max_tokens
-    mine = [(now, index) for index, now in passage.times().items() if requests.tenant_index[index] == 0]
+    mine = [
+        (now, index) for index, now in passage.times().items() if requests.tenant_index[index] == 0
+    ]
     rate, burst = tenants[0].tokens_per_s, tenants[0].burst_tokens
     for begin in range(len(mine)):
         taken = np.cumsum([int(price[index]) for _, index in mine[begin:]])
@@ -206,12 +244,17 @@ def test_buckets_are_never_overdrawn_and_never_idle(case, n_servers):
     for (now, index), before in zip(mine, [0, *(now for now, _ in mine)], strict=False):
         asked = max(int(requests.arrival_ns[index]), before)
         for instant in range(asked, now):
-            pays = min(level + rate * (instant - last), burst * NS_PER_S) >= int(price[index]) * NS_PER_S
+            pays = (
+                min(level + rate * (instant - last), burst * NS_PER_S)
+                >= int(price[index]) * NS_PER_S
+            )
             assert not (pays and is_free(instant))
         level = min(level + rate * (now - last), burst * NS_PER_S) - int(price[index]) * NS_PER_S
         last = now
 
 
 def free_servers(passage, requests, n_servers):
-    begun = [(now, now + int(requests.output_tokens[index])) for index, now in passage.times().items()]
+    begun = [
+        (now, now + int(requests.output_tokens[index])) for index, now in passage.times().items()
+    ]
     return lambda instant: sum(begin <= instant < end for begin, end in begun) < n_servers

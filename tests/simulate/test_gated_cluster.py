@@ -25,12 +25,16 @@ ENGINE = SchedulerConfig(num_blocks=100, max_model_len=128, max_num_seqs=4, asyn
 @st.composite
 def gated(draw, kind):
     cluster, requests, cost = draw(settings_of_clusters(kind))
-    tenants = draw(st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests))
+    tenants = draw(
+        st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests)
+    )
     gate = draw(gate_configs(max_in_flight=draw(maybe(3))))
     return cluster, gate, requests._replace(tenant_index=np.array(tenants, np.int32)), cost
 
 
-BATCHES = pytest.param("batches", marks=(pytest.mark.slow, pytest.mark.xdist_group("batches behind a gate")))
+BATCHES = pytest.param(
+    "batches", marks=(pytest.mark.slow, pytest.mark.xdist_group("batches behind a gate"))
+)
 
 
 @pytest.mark.parametrize("kind", ["vllm", BATCHES])
@@ -39,8 +43,12 @@ BATCHES = pytest.param("batches", marks=(pytest.mark.slow, pytest.mark.xdist_gro
 def test_kernel_equals_reference(kind, data):
     cluster, gate, requests, cost = data.draw(gated(kind))
     until_ns = data.draw(st.none() | st.integers(0, 1500))
-    fast = simulate_cluster(requests, cluster, cost, gate=gate, until_ns=until_ns, record_parts=True)
-    plain = simulate_cluster_plainly(requests, cluster, cost, gate=gate, until_ns=until_ns, record_parts=True)
+    fast = simulate_cluster(
+        requests, cluster, cost, gate=gate, until_ns=until_ns, record_parts=True
+    )
+    plain = simulate_cluster_plainly(
+        requests, cluster, cost, gate=gate, until_ns=until_ns, record_parts=True
+    )
     assert_equal(fast, plain)
     assert np.array_equal(fast.shed_reasons, plain.shed_reasons)
 
@@ -63,7 +71,10 @@ def test_nobody_is_lost_at_the_gate(setting):
 
 @BOTH
 def test_the_shortest_first_by_hand(run):
-    """One at a time on one server: 0 is let in at once; of those who came since, 2 is shorter than 1. Each token takes 1,000 ns."""
+    """One at a time on one server: 0 is let in at once.
+
+    Of those who came since, 2 is shorter than 1. Each token takes 1,000 ns.
+    """
     requests = demand([0, 10, 20], [5, 5, 5], [2, 9, 3])
     gate = GateConfig(order="shortest-remaining", max_in_flight=1)
     table = run(requests, ClusterConfig(engine=ENGINE), COST, gate=gate).requests
@@ -76,7 +87,12 @@ def test_the_shortest_first_by_hand(run):
 def test_room_is_counted_over_all_replicas(run):
     """Two replicas with one place each: 0 and 1 go in, 2 when the first of them has ended, to where there is room."""
     requests = demand([0, 0, 0], [5] * 3, [4, 2, 1])
-    made = run(requests, ClusterConfig(engine=ENGINE, n_replicas=2, router="least-loaded"), COST, gate=GateConfig(max_in_flight=1))
+    made = run(
+        requests,
+        ClusterConfig(engine=ENGINE, n_replicas=2, router="least-loaded"),
+        COST,
+        gate=GateConfig(max_in_flight=1),
+    )
     assert made.visits.replica.tolist() == [0, 1, 1]
     assert made.visits.arrived_ns.tolist() == [0, 0, 2000]
     assert made.requests.intended_send_ns.tolist() == [0, 0, 0]
@@ -86,10 +102,17 @@ def test_room_is_counted_over_all_replicas(run):
 @BOTH
 @pytest.mark.parametrize("limit", ["memory", "step budget"])
 def test_the_order_holds_where_the_engine_lacks_memory_or_budget(run, limit):
-    """Never more than 4 of 100 places are taken. The first long request runs, the second waits in the engine for blocks or for tokens of a
-    step; the third long one and the short one wait at the gate, and the short one goes first, though it came last."""
+    """Never more than 4 of 100 places are taken.
+
+    The first long request runs, the second waits in the engine for blocks or for tokens of a
+
+    step; the third long one and the short one wait at the gate, and the short one goes first,
+    though it came last.
+    """
     engine = {
-        "memory": SchedulerConfig(num_blocks=10, max_model_len=128, max_num_seqs=100, async_scheduling=False),
+        "memory": SchedulerConfig(
+            num_blocks=10, max_model_len=128, max_num_seqs=100, async_scheduling=False
+        ),
         "step budget": SchedulerConfig(
             num_blocks=1000,
             max_model_len=128,
@@ -100,7 +123,9 @@ def test_the_order_holds_where_the_engine_lacks_memory_or_budget(run, limit):
         ),
     }[limit]
     requests = demand([0, 10, 20, 30], [96, 96, 96, 16], [3, 3, 3, 3])
-    table = run(requests, ClusterConfig(engine=engine), COST, gate=GateConfig(order="shortest-remaining")).requests
+    table = run(
+        requests, ClusterConfig(engine=engine), COST, gate=GateConfig(order="shortest-remaining")
+    ).requests
     assert np.argsort(table.first_token_ns, kind="stable").tolist() == [0, 1, 3, 2]
     plain = run(requests, ClusterConfig(engine=engine), COST).requests
     assert np.argsort(plain.first_token_ns, kind="stable").tolist() == [0, 1, 2, 3]
@@ -108,11 +133,25 @@ def test_the_order_holds_where_the_engine_lacks_memory_or_budget(run, limit):
 
 @BOTH
 def test_a_gate_that_only_orders_by_arrival_costs_nothing(run):
-    """What the engine could admit is always there: first come, first served at the gate is first come, first served without one."""
+    """What the engine could admit is always there.
+
+    First come, first served at the gate is first come, first served without one.
+    """
     rng = np.random.default_rng(4)
-    engine = SchedulerConfig(num_blocks=60, max_model_len=128, max_num_seqs=64, max_num_batched_tokens=128, enable_prefix_caching=False)
-    requests = demand(np.cumsum(rng.integers(0, 800, 150)), rng.integers(1, 100, 150), rng.integers(1, 20, 150))
-    gated, plain = (run(requests, ClusterConfig(engine=engine), COST, gate=gate) for gate in (GateConfig(), None))
+    engine = SchedulerConfig(
+        num_blocks=60,
+        max_model_len=128,
+        max_num_seqs=64,
+        max_num_batched_tokens=128,
+        enable_prefix_caching=False,
+    )
+    requests = demand(
+        np.cumsum(rng.integers(0, 800, 150)), rng.integers(1, 100, 150), rng.integers(1, 20, 150)
+    )
+    gated, plain = (
+        run(requests, ClusterConfig(engine=engine), COST, gate=gate)
+        for gate in (GateConfig(), None)
+    )
     assert gated.n_held > 30
     assert plain.n_held == 0
     assert gated.end_ns <= 1.01 * plain.end_ns
@@ -122,14 +161,33 @@ def test_a_gate_that_only_orders_by_arrival_costs_nothing(run):
 @BOTH
 def test_who_is_turned_away_or_leaves_the_queue_is_told_and_followed(run):
     """A queue of one place: 2 finds it full, at once followed by 3; the client of 1 gives up at the gate."""
-    requests = demand([0, 10, 20, 0], [5] * 4, [3, 2, 2, 1], follows=[-1, -1, -1, 2], abort_ns=[ABSENT, 500, ABSENT, ABSENT])
+    requests = demand(
+        [0, 10, 20, 0],
+        [5] * 4,
+        [3, 2, 2, 1],
+        follows=[-1, -1, -1, 2],
+        abort_ns=[ABSENT, 500, ABSENT, ABSENT],
+    )
     gate = GateConfig(max_in_flight=1, max_queue=1)
     made = run(requests, ClusterConfig(engine=ENGINE), COST, gate=gate)
     by_request = np.argsort(made.requests.request_index)
-    status, finished = made.requests.status[by_request].tolist(), made.requests.finished_ns[by_request].tolist()
-    assert status == [RequestStatus.LENGTH, RequestStatus.ABORTED, RequestStatus.REJECTED, RequestStatus.REJECTED]
+    status, finished = (
+        made.requests.status[by_request].tolist(),
+        made.requests.finished_ns[by_request].tolist(),
+    )
+    assert status == [
+        RequestStatus.LENGTH,
+        RequestStatus.ABORTED,
+        RequestStatus.REJECTED,
+        RequestStatus.REJECTED,
+    ]
     assert finished == [3000, 500, 20, 20]
-    assert made.shed_reasons.tolist() == [Reason.NONE, Reason.NONE, Reason.QUEUE_FULL, Reason.QUEUE_FULL]
+    assert made.shed_reasons.tolist() == [
+        Reason.NONE,
+        Reason.NONE,
+        Reason.QUEUE_FULL,
+        Reason.QUEUE_FULL,
+    ]
 
 
 @BOTH

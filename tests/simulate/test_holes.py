@@ -19,7 +19,13 @@ BOTH = pytest.mark.parametrize("run", [simulate, simulate_plainly])
 
 
 def config_of(**changes):
-    values = {"num_blocks": 11, "max_model_len": 10, "block_size": 1, "max_num_seqs": 8, "async_scheduling": False} | changes
+    values = {
+        "num_blocks": 11,
+        "max_model_len": 10,
+        "block_size": 1,
+        "max_num_seqs": 8,
+        "async_scheduling": False,
+    } | changes
     return SchedulerConfig(**values, enable_prefix_caching=False)
 
 
@@ -28,7 +34,9 @@ def config_of(**changes):
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
-    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+    assert_equal(
+        fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -41,7 +49,9 @@ def test_nobody_is_thrown_out_and_nothing_leaks(run):
     if holes is None:
         assert len(steps.start_ns) == 0
         return
-    assert np.array_equal(holes.free_blocks + steps.kv_blocks_used, np.full(len(steps.start_ns), config.n_kv_blocks))
+    assert np.array_equal(
+        holes.free_blocks + steps.kv_blocks_used, np.full(len(steps.start_ns), config.n_kv_blocks)
+    )
     assert np.all(holes.largest_hole_blocks <= holes.free_blocks)
     assert np.all((holes.largest_hole_blocks > 0) == (holes.free_blocks > 0))
     assert np.all(holes.compaction_debt_blocks <= steps.kv_blocks_used)
@@ -52,7 +62,10 @@ def test_nobody_is_thrown_out_and_nothing_leaks(run):
 
 @BOTH
 def test_enough_is_free_but_not_in_one_piece(run):
-    """Ten blocks: pieces of 3, 3, 3. When the outer two have gone 3 + 4 are free, and a request of 6 waits for the middle one, though
+    """Ten blocks: pieces of 3, 3, 3.
+
+    When the outer two have gone 3 + 4 are free, and a request of 6 waits for the middle one, though
+
     to move that one's 3 blocks would do. Paged, it is admitted as soon as its prompt fits.
     """
     requests = demand([0, 0, 0, 500], [2, 1, 2, 5], [1, 2, 1, 1])
@@ -70,15 +83,23 @@ def test_enough_is_free_but_not_in_one_piece(run):
 
 @BOTH
 def test_what_may_be_generated_is_lost_to_others(run):
-    """Each says that it may generate 4 tokens and stops after one: 5 blocks each, two at once; paged all four are in at once."""
+    """Each says that it may generate 4 tokens and stops after one: 5 blocks each, two at once.
+
+    Paged all four are in at once.
+    """
     requests = demand([0] * 4, [1] * 4, [1] * 4, max_tokens=[4] * 4)
-    assert run(requests, config_of(kv_allocation="contiguous"), COST).requests.admitted_ns.tolist() == [0, 0, 1000, 1000]
+    assert run(
+        requests, config_of(kv_allocation="contiguous"), COST
+    ).requests.admitted_ns.tolist() == [0, 0, 1000, 1000]
     assert run(requests, config_of(), COST).requests.admitted_ns.tolist() == [0] * 4
 
 
 @BOTH
 def test_the_first_hole_is_taken_not_the_best(run):
-    """Pieces of 3, 10, 2, 10 of 39 blocks; the 3 and the 2 go. A request of 2 takes the hole of 3, so that one of 3 goes behind all: 11
+    """Pieces of 3, 10, 2, 10 of 39 blocks; the 3 and the 2 go.
+
+    A request of 2 takes the hole of 3, so that one of 3 goes behind all: 11
+
     of the 14 there stay in one piece.
     """
     requests = demand([0, 0, 0, 0, 500, 500], [2, 1, 1, 1, 1, 2], [1, 9, 1, 9, 1, 1])

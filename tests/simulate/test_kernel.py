@@ -34,16 +34,32 @@ def test_kernel_equals_reference_at_size(is_async, num_blocks):
     rng = np.random.default_rng(5)
     n_requests = 400
     arrival = np.cumsum(rng.exponential(2e6, n_requests)).astype(np.int64)
-    requests = demand(arrival, rng.integers(1, 900, n_requests), rng.integers(1, 120, n_requests), max_tokens=np.full(n_requests, 150))
+    requests = demand(
+        arrival,
+        rng.integers(1, 900, n_requests),
+        rng.integers(1, 120, n_requests),
+        max_tokens=np.full(n_requests, 150),
+    )
     n_shared = rng.integers(0, 20, n_requests) % (requests.prompt_tokens // 16 + 1)
     families = rng.integers(0, 5, n_requests)
-    ids = np.concatenate([family * 100 + np.arange(n) for family, n in zip(families, n_shared, strict=True)])
-    requests = with_contents(requests, 16, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids))
-    config = SchedulerConfig(num_blocks=num_blocks, max_model_len=2048, max_num_seqs=64, async_scheduling=is_async)
-    cost = linear_cost(launch_s=1e-3, per_row_s=2e-6, per_context_token_s=1e-8, per_prefill_pair_s=1e-10)
+    ids = np.concatenate(
+        [family * 100 + np.arange(n) for family, n in zip(families, n_shared, strict=True)]
+    )
+    requests = with_contents(
+        requests, 16, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids)
+    )
+    config = SchedulerConfig(
+        num_blocks=num_blocks, max_model_len=2048, max_num_seqs=64, async_scheduling=is_async
+    )
+    cost = linear_cost(
+        launch_s=1e-3, per_row_s=2e-6, per_context_token_s=1e-8, per_prefill_pair_s=1e-10
+    )
     fast, plain = simulate(requests, config, cost), simulate_plainly(requests, config, cost)
     assert fast.outcome is plain.outcome is Outcome.FINISHED
-    assert all(np.array_equal(one, other) for one, other in zip(fast.requests + fast.steps, plain.requests + plain.steps, strict=True))
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip(fast.requests + fast.steps, plain.requests + plain.steps, strict=True)
+    )
     assert (fast.requests.n_preemptions.sum() > 0) == (num_blocks == 700)
     assert fast.requests.cached_tokens.sum() > 0
 
@@ -55,12 +71,20 @@ def test_every_request_is_accounted_for(run):
     outcome, _, table, steps, _, n_never_sent, *_ = simulate(requests, config, cost)
     assert len(table.status) + n_never_sent == requests.n_requests
     assert len(set(table.request_index)) == len(table.status)
-    requests = requests._replace(**{name: getattr(requests, name)[table.request_index] for name in ("prompt_tokens", "output_tokens")})
+    requests = requests._replace(
+        **{
+            name: getattr(requests, name)[table.request_index]
+            for name in ("prompt_tokens", "output_tokens")
+        }
+    )
     is_done = np.isin(table.status, DONE)
     is_refused = table.status == RequestStatus.REJECTED
     expected = np.minimum(requests.output_tokens, config.max_model_len - requests.prompt_tokens)
     assert np.array_equal(table.output_tokens[is_done], expected[is_done])
-    assert np.array_equal(is_refused, (requests.prompt_tokens >= config.max_model_len) & (table.status != RequestStatus.ABORTED))
+    assert np.array_equal(
+        is_refused,
+        (requests.prompt_tokens >= config.max_model_len) & (table.status != RequestStatus.ABORTED),
+    )
     assert outcome in {Outcome.FINISHED, Outcome.STUCK, Outcome.LIVELOCK}
     assert (outcome is Outcome.FINISHED) == (RequestStatus.UNFINISHED not in table.status)
     assert np.all((table.finished_ns == ABSENT) == (table.status == RequestStatus.UNFINISHED))
@@ -100,7 +124,9 @@ def check_blocks(scheduler):
     owned = [block for request in scheduler.running for block in request.blocks]
     counts = np.bincount(owned, minlength=config.num_blocks)
     assert np.array_equal(counts, pool.ref_count)
-    assert sorted(pool.free_queue) == [block for block in range(1, config.num_blocks) if counts[block] == 0]
+    assert sorted(pool.free_queue) == [
+        block for block in range(1, config.num_blocks) if counts[block] == 0
+    ]
     for request in scheduler.running:
         assert len(set(request.blocks)) == len(request.blocks)
         assert len(request.blocks) * config.block_size >= request.num_computed_tokens
@@ -123,7 +149,12 @@ def test_a_cut_run_is_the_beginning_of_the_whole(run):
     whole = simulate(requests, config, cost)
     until_ns = whole.end_ns // 2
     # What happens in the very nanosecond of the cut may fall on either side of it.
-    assume(not any(np.any(getattr(whole.requests, name) == until_ns) for name in ("first_token_ns", "finished_ns", "admitted_ns")))
+    assume(
+        not any(
+            np.any(getattr(whole.requests, name) == until_ns)
+            for name in ("first_token_ns", "finished_ns", "admitted_ns")
+        )
+    )
     part = simulate(requests, config, cost, until_ns=until_ns)
     n_rows = len(part.requests.status)
     for name in ("first_token_ns", "finished_ns", "admitted_ns"):
@@ -136,8 +167,16 @@ def test_a_cut_run_is_the_beginning_of_the_whole(run):
 
 def test_what_never_fits_is_named():
     """vLLM starts with exactly the blocks of one longest request, of which the null block takes one."""
-    config = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
-    outcome, _, table, *_ = simulate(demand([0, 5], [60, 10], [2, 2]), config, linear_cost(launch_s=1e-3))
+    config = SchedulerConfig(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
+    outcome, _, table, *_ = simulate(
+        demand([0, 5], [60, 10], [2, 2]), config, linear_cost(launch_s=1e-3)
+    )
     assert outcome is Outcome.STUCK
     assert np.all(table.status == RequestStatus.UNFINISHED)
 
@@ -159,7 +198,9 @@ def test_a_livelock_is_named():
     found = set()
     rng = np.random.default_rng(0)
     for _ in range(300):
-        requests = demand(np.zeros(5), rng.integers(4, 8, 5), np.ones(5), priority=rng.integers(0, 3, 5))
+        requests = demand(
+            np.zeros(5), rng.integers(4, 8, 5), np.ones(5), priority=rng.integers(0, 3, 5)
+        )
         cost = linear_cost(launch_s=1e-3)
         outcome, _, table, *_ = simulate(requests, config, cost)
         assert outcome == simulate_plainly(requests, config, cost).outcome
@@ -173,9 +214,21 @@ def test_threads_change_nothing():
     config = SchedulerConfig(num_blocks=300, max_model_len=1024, max_num_seqs=32)
     cost = linear_cost(launch_s=1e-3, per_row_s=1e-6)
     rng = np.random.default_rng(1)
-    workloads = [demand(np.sort(rng.integers(0, 10**9, 300)), rng.integers(1, 500, 300), rng.integers(1, 80, 300)) for _ in range(4)]
+    workloads = [
+        demand(
+            np.sort(rng.integers(0, 10**9, 300)),
+            rng.integers(1, 500, 300),
+            rng.integers(1, 80, 300),
+        )
+        for _ in range(4)
+    ]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda requests: simulate(requests, config, cost), workloads * 4))
     for requests, run in zip(workloads * 4, together, strict=True):
         alone = simulate(requests, config, cost)
-        assert all(np.array_equal(one, other) for one, other in zip(alone.requests + alone.steps, run.requests + run.steps, strict=True))
+        assert all(
+            np.array_equal(one, other)
+            for one, other in zip(
+                alone.requests + alone.steps, run.requests + run.steps, strict=True
+            )
+        )

@@ -25,7 +25,8 @@ BOTH = pytest.mark.parametrize("run", [simulate_cluster, simulate_cluster_plainl
 COST = linear_cost(launch_s=1e-6)
 """1,000 ns a step, whatever it does."""
 ROWS = linear_cost(launch_s=1e-9, per_row_s=1e-6)._replace(expert_row_s=1e-7)
-"""A step takes 1,000 ns for each row of the replica that has most, 100 ns for each row of the group, and 1 ns."""
+"""A step takes 1,000 ns for each row of the replica that has most, 100 ns for each row of the
+group, and 1 ns."""
 
 
 @st.composite
@@ -35,11 +36,19 @@ def groups(draw, *, n_replicas=None):
     engine = cluster.engine
     if draw(st.sampled_from([False, False, True])):
         engine = draw(speculating_configs())
-        engine = replace(engine, enable_prefix_caching=engine.enable_prefix_caching or cluster.router == "prefix-affine")
+        engine = replace(
+            engine,
+            enable_prefix_caching=engine.enable_prefix_caching or cluster.router == "prefix-affine",
+        )
     cluster = replace(cluster, engine=engine, in_lockstep=True)
     requests = draw(demands(engine))
-    classes = draw(st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests))
-    cost = draw(costs())._replace(expert_row_s=draw(st.sampled_from([0.0, 1e-9, 3e-9])), link_row_s=draw(st.sampled_from([0.0, 1e-10])))
+    classes = draw(
+        st.lists(st.integers(0, 2), min_size=requests.n_requests, max_size=requests.n_requests)
+    )
+    cost = draw(costs())._replace(
+        expert_row_s=draw(st.sampled_from([0.0, 1e-9, 3e-9])),
+        link_row_s=draw(st.sampled_from([0.0, 1e-10])),
+    )
     return cluster, requests._replace(class_index=np.array(classes, np.int32)), cost
 
 
@@ -55,7 +64,10 @@ def test_kernel_equals_reference(group, until_ns):
 @settings(max_examples=150, deadline=None)
 @given(groups(n_replicas=1))
 def test_one_replica_is_the_engine_alone(group):
-    """But that a group notes who waits, and what is held, when a step begins; an engine alone notes it when the step is decided."""
+    """But that a group notes who waits, and what is held, when a step begins.
+
+    An engine alone notes it when the step is decided.
+    """
     cluster, requests, cost = group
     alone = simulate(requests, cluster.engine, cost, record_parts=True)
     group = simulate_cluster(requests, cluster, cost, record_parts=True)
@@ -63,7 +75,9 @@ def test_one_replica_is_the_engine_alone(group):
         return
     assert group.outcome is alone.outcome
     if cluster.engine.async_scheduling:
-        group = group._replace(steps=group.steps._replace(**{name: getattr(alone.steps, name) for name in NOTED}))
+        group = group._replace(
+            steps=group.steps._replace(**{name: getattr(alone.steps, name) for name in NOTED})
+        )
     assert_equal(group, alone)
 
 
@@ -81,7 +95,9 @@ def test_all_steps_begin_and_end_together(group):
     longest_ns = np.zeros(len(begins), np.int64)
     np.maximum.at(longest_ns, group_of_row, steps.duration_ns)
     is_short = steps.duration_ns < longest_ns[group_of_row]
-    assert not steps.duration_ns[is_short].any()  # somebody was only thrown out, and the step began at the same instant
+    assert not steps.duration_ns[
+        is_short
+    ].any()  # somebody was only thrown out, and the step began at the same instant
     assert np.all(begins[1:] >= (begins + longest_ns)[:-1])
     if run.outcome is Outcome.FINISHED:
         for replica in range(cluster.n_replicas):
@@ -89,7 +105,9 @@ def test_all_steps_begin_and_end_together(group):
 
 
 def engine(**changes):
-    return SchedulerConfig(**({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes))
+    return SchedulerConfig(
+        **({"num_blocks": 100, "max_model_len": 128, "async_scheduling": False} | changes)
+    )
 
 
 def group_of(n_replicas=2, **changes):
@@ -104,7 +122,10 @@ def starts(run, replica):
 
 @BOTH
 def test_a_short_step_waits_for_a_long_one(run):
-    """Replica 0 computes 30 rows, replica 1 four: 30 of its own and 34 of the group for both; then each decodes, two rows in all."""
+    """Replica 0 computes 30 rows, replica 1 four: 30 of its own and 34 of the group for both.
+
+    Then each decodes, two rows in all.
+    """
     made = run(demand([0, 0], [30, 4], [2, 2]), group_of(), ROWS)
     assert starts(made, 0) == starts(made, 1) == [(0, 33_401), (33_401, 1_201)]
     assert made.requests.finished_ns.tolist() == [34_602, 34_602]
@@ -123,25 +144,46 @@ def test_who_comes_to_an_idle_replica_waits_for_the_step_of_the_others(run):
 @BOTH
 def test_what_was_decided_ahead_takes_in_who_comes_to_an_idle_replica(run):
     """At 0 replica 0 decides two steps; the second begins at 1,000 ns, with the one that came to replica 1 meanwhile."""
-    made = run(demand([0, 500], [5, 5], [3, 1]), group_of(async_scheduling=True), ROWS._replace(expert_row_s=0.0))
+    made = run(
+        demand([0, 500], [5, 5], [3, 1]),
+        group_of(async_scheduling=True),
+        ROWS._replace(expert_row_s=0.0),
+    )
     assert starts(made, 0) == [(0, 5001), (5001, 5001), (10_002, 1001)]
     assert starts(made, 1) == [(5001, 5001)]
 
 
 @BOTH
 def test_seats_and_blocks_are_of_each_replica(run):
-    """Three requests of 60 tokens, two seats in all and blocks for one of them on each replica: the third waits for a replica's own."""
-    made = run(demand([0, 0, 0], [60] * 3, [4] * 3), group_of(num_blocks=5, max_model_len=64, max_num_seqs=1), COST)
+    """Three requests of 60 tokens, two seats in all and blocks for one of them on each replica.
+
+    The third waits for a replica's own.
+    """
+    made = run(
+        demand([0, 0, 0], [60] * 3, [4] * 3),
+        group_of(num_blocks=5, max_model_len=64, max_num_seqs=1),
+        COST,
+    )
     assert made.visits.replica.tolist() == [0, 1, 0]
     assert made.requests.finished_ns.tolist() == [4000, 4000, 8000]
 
 
 @BOTH
 def test_a_replica_whose_requests_never_fit_does_not_hold_up_the_others(run):
-    small = group_of(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    small = group_of(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
     made = run(demand([0, 0, 0], [60, 10, 10], [2, 2, 2]), small, COST)
     assert made.outcome is Outcome.STUCK
-    assert made.requests.status.tolist() == [RequestStatus.UNFINISHED, RequestStatus.LENGTH, RequestStatus.UNFINISHED]
+    assert made.requests.status.tolist() == [
+        RequestStatus.UNFINISHED,
+        RequestStatus.LENGTH,
+        RequestStatus.UNFINISHED,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -161,4 +203,6 @@ def test_what_cannot_step_together_is_refused(refused):
 def test_pools_do_not_step_together():
     pool = group_of()
     with pytest.raises(SpecError, match="lockstep"):
-        DisaggregatedConfig(prefill=pool, decode=replace(pool, in_lockstep=False), link=KvLink(block_bytes=1))
+        DisaggregatedConfig(
+            prefill=pool, decode=replace(pool, in_lockstep=False), link=KvLink(block_bytes=1)
+        )

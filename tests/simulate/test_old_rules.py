@@ -1,4 +1,7 @@
-"""Do Sarathi-Serve, Orca and vLLM v0 batch as their rules say? Both simulators, by hand and equal to the nanosecond."""
+"""Do Sarathi-Serve, Orca and vLLM v0 batch as their rules say?
+
+Both simulators, by hand and equal to the nanosecond.
+"""
 
 from dataclasses import replace
 
@@ -32,7 +35,9 @@ def config_of(policy, **knobs):
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
-    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+    assert_equal(
+        fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -42,23 +47,39 @@ def test_every_request_ends_with_all_its_tokens(run):
     simulation = simulate(requests, config, cost)
     table, steps = simulation.requests, simulation.steps
     done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
-    wanted = np.minimum(requests.output_tokens, config.max_model_len - requests.prompt_tokens)[table.request_index]
+    wanted = np.minimum(requests.output_tokens, config.max_model_len - requests.prompt_tokens)[
+        table.request_index
+    ]
     assert np.array_equal(table.output_tokens[done], wanted[done])
-    assert (simulation.outcome is Outcome.FINISHED) == (RequestStatus.UNFINISHED not in table.status)
+    assert (simulation.outcome is Outcome.FINISHED) == (
+        RequestStatus.UNFINISHED not in table.status
+    )
     assert np.all(steps.prefill_tokens + steps.n_decode_requests <= config.step_budget_tokens)
     assert np.all(steps.kv_blocks_used <= config.n_kv_blocks)
-    if config.rules == "vllm-v0" and config.preemption_mode == "recompute":  # who comes back from the host rides with prompts
+    if (
+        config.rules == "vllm-v0" and config.preemption_mode == "recompute"
+    ):  # who comes back from the host rides with prompts
         assert not np.any((steps.n_prefill_requests > 0) & (steps.n_decode_requests > 0))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_with_memory_for_all_sarathi_is_what_vllm_does_today(data):
-    """Without a cap on a prompt's share of a step the only unfinished prompt is the last admitted: decodes come before it anyway."""
-    sarathi = config_of("sarathi", max_num_batched_tokens=data.draw(st.sampled_from([8, 16, 40])), num_blocks=2000)
+    """Without a cap on a prompt's share of a step the only unfinished prompt is the last admitted.
+
+    Decodes come before it anyway.
+    """
+    sarathi = config_of(
+        "sarathi", max_num_batched_tokens=data.draw(st.sampled_from([8, 16, 40])), num_blocks=2000
+    )
     requests, cost = data.draw(demands(sarathi)), data.draw(costs())
-    run, today = simulate(requests, sarathi, cost), simulate(requests, replace(sarathi, rules="vllm"), cost)
-    assert all(np.array_equal(one, other) for one, other in zip(run.requests, today.requests, strict=True))
+    run, today = (
+        simulate(requests, sarathi, cost),
+        simulate(requests, replace(sarathi, rules="vllm"), cost),
+    )
+    assert all(
+        np.array_equal(one, other) for one, other in zip(run.requests, today.requests, strict=True)
+    )
 
 
 @BOTH
@@ -69,7 +90,9 @@ def test_sarathi_computes_decodes_first_and_reserves_the_whole_prompt(run):
     assert simulation.parts.request_index.tolist() == [0, 1, 1, 0, 1, 0, 0]
     assert simulation.parts.n_computed_tokens.tolist() == [4, 4, 1, 4, 1, 4, 8]
     assert simulation.steps.kv_blocks_used.tolist() == [6, 7, 7, 5]
-    today = run(demand([0, 0], [20, 4], [1, 3]), replace(config, rules="vllm"), COST, record_parts=True)
+    today = run(
+        demand([0, 0], [20, 4], [1, 3]), replace(config, rules="vllm"), COST, record_parts=True
+    )
     assert today.parts.request_index.tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert today.steps.kv_blocks_used.tolist() == [2, 4, 5, 5]
 
@@ -79,8 +102,12 @@ def test_sarathi_keeps_a_watermark_free_of_admissions(run):
     """Two prompts of 7 blocks and one that stays free join in 15 blocks, not in 14."""
     config = config_of("sarathi", watermark_fraction=0.1)
     requests = demand([0, 0], [27, 27], [1, 1])
-    assert run(requests, replace(config, num_blocks=16), COST).steps.n_prefill_requests.tolist() == [2]
-    assert run(requests, replace(config, num_blocks=15), COST).steps.n_prefill_requests.tolist() == [1, 1]
+    assert run(
+        requests, replace(config, num_blocks=16), COST
+    ).steps.n_prefill_requests.tolist() == [2]
+    assert run(
+        requests, replace(config, num_blocks=15), COST
+    ).steps.n_prefill_requests.tolist() == [1, 1]
 
 
 @BOTH
@@ -104,7 +131,11 @@ def test_vllm_v0_stalls_decodes_for_prompts(run):
 @BOTH
 def test_vllm_v0_pads_prompts_to_the_longest(run):
     """3 x 12 is more than 32 tokens, though 3 + 12 + 4 is not."""
-    simulation = run(demand([0, 0, 0], [3, 12, 4], [1, 1, 1]), config_of("vllm-v0", max_num_batched_tokens=32), COST)
+    simulation = run(
+        demand([0, 0, 0], [3, 12, 4], [1, 1, 1]),
+        config_of("vllm-v0", max_num_batched_tokens=32),
+        COST,
+    )
     assert simulation.steps.n_prefill_requests.tolist() == [2, 1]
 
 
@@ -122,7 +153,13 @@ def test_vllm_v0_preempts_the_newest_by_recomputation_or_swap(run):
 
 
 @pytest.mark.parametrize(
-    ("policy", "engine"), [("sarathi", "Sarathi-Serve"), ("orca", "Orca"), ("vllm-v0", "vLLM v0"), ("vllm", "vLLM 0.32.0")]
+    ("policy", "engine"),
+    [
+        ("sarathi", "Sarathi-Serve"),
+        ("orca", "Orca"),
+        ("vllm-v0", "vLLM v0"),
+        ("vllm", "vLLM 0.32.0"),
+    ],
 )
 def test_each_confesses_whose_rules_it_follows(policy, engine):
     assert config_of(policy).engine == engine
@@ -144,6 +181,15 @@ def test_what_an_engine_never_did_is_refused(policy, knobs):
 
 
 def test_the_presets_are_defaults_only():
-    config = engine_config("sarathi", {"num_blocks": 100, "max_num_batched_tokens": 256, **SMALL}, {"watermark_fraction": "0.0"}, where="x")
+    config = engine_config(
+        "sarathi",
+        {"num_blocks": 100, "max_num_batched_tokens": 256, **SMALL},
+        {"watermark_fraction": "0.0"},
+        where="x",
+    )
     assert isinstance(config, SchedulerConfig)
-    assert (config.max_num_batched_tokens, config.watermark_fraction, config.async_scheduling) == (256, 0.0, False)
+    assert (config.max_num_batched_tokens, config.watermark_fraction, config.async_scheduling) == (
+        256,
+        0.0,
+        False,
+    )

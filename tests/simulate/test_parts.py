@@ -21,10 +21,20 @@ COST = linear_cost(launch_s=1e-6)
 
 @pytest.mark.parametrize("run", [simulate, simulate_plainly])
 def test_chunks_seats_and_tokens_by_hand(run):
-    """Six tokens a step: request 0's prompt of 9 takes two chunks, request 1 (3) joins in the second step and gets the next seat;
+    """Six tokens a step.
+
+    Request 0's prompt of 9 takes two chunks, request 1 (3) joins in the second step and gets the
+    next seat;
+
     when 0 is done, 2 takes its seat, the lowest free one.
     """
-    config = SchedulerConfig(num_blocks=20, max_model_len=32, max_num_seqs=2, max_num_batched_tokens=6, async_scheduling=False)
+    config = SchedulerConfig(
+        num_blocks=20,
+        max_model_len=32,
+        max_num_seqs=2,
+        max_num_batched_tokens=6,
+        async_scheduling=False,
+    )
     parts = run(demand([0, 0, 0], [9, 3, 2], [2, 3, 1]), config, COST, record_parts=True).parts
     rows = list(zip(*(column.tolist() for column in parts), strict=True))
     context, generation = int(PartKind.CONTEXT), int(PartKind.GENERATION)
@@ -49,7 +59,12 @@ def test_a_step_wasted_behind_a_stop_token_delivers_nothing():
 def test_one_prefill_at_a_time(run):
     """The workload above: request 1 may begin only when the chunks of request 0 are through, in the third step."""
     config = SchedulerConfig(
-        num_blocks=20, max_model_len=32, max_num_seqs=3, max_num_batched_tokens=6, async_scheduling=False, one_prefill_at_a_time=True
+        num_blocks=20,
+        max_model_len=32,
+        max_num_seqs=3,
+        max_num_batched_tokens=6,
+        async_scheduling=False,
+        one_prefill_at_a_time=True,
     )
     parts = run(demand([0, 0, 0], [9, 3, 2], [2, 3, 1]), config, COST, record_parts=True).parts
     assert list(zip(parts.step_index, parts.request_index, parts.kind, strict=True)) == [
@@ -64,7 +79,9 @@ def test_one_prefill_at_a_time(run):
 
 
 def test_nobody_asked():
-    simulation = simulate(demand([0], [4], [2]), SchedulerConfig(num_blocks=20, max_model_len=32), COST)
+    simulation = simulate(
+        demand([0], [4], [2]), SchedulerConfig(num_blocks=20, max_model_len=32), COST
+    )
     assert simulation.parts is None
 
 
@@ -78,14 +95,26 @@ def test_parts_agree_with_steps_and_requests(run):
     count = lambda rows, weights=None: np.bincount(parts.step_index[rows], weights, n_steps)  # noqa: E731
     assert np.array_equal(count(is_context), steps.n_prefill_requests)
     assert np.array_equal(count(~is_context), steps.n_decode_requests)
-    assert np.array_equal(count(is_context, parts.n_computed_tokens[is_context]), steps.prefill_tokens)
-    assert len(set(zip(parts.step_index.tolist(), parts.seat.tolist(), strict=True))) == len(parts.seat)
+    assert np.array_equal(
+        count(is_context, parts.n_computed_tokens[is_context]), steps.prefill_tokens
+    )
+    assert len(set(zip(parts.step_index.tolist(), parts.seat.tolist(), strict=True))) == len(
+        parts.seat
+    )
     assert not config.one_prefill_at_a_time or np.all(steps.n_prefill_requests <= 1)
     assert np.all((parts.seat >= 0) & (parts.seat < config.max_num_active))
     tokens = token_times(SimpleNamespace(steps=steps, parts=parts))
-    n_delivered = np.bincount(tokens.request_index, minlength=requests.n_requests)[table.request_index]
+    n_delivered = np.bincount(tokens.request_index, minlength=requests.n_requests)[
+        table.request_index
+    ]
     assert np.array_equal(n_delivered, table.output_tokens)
-    for index, first, last, n in zip(table.request_index, table.first_token_ns, table.finished_ns, table.output_tokens, strict=True):
+    for index, first, last, n in zip(
+        table.request_index,
+        table.first_token_ns,
+        table.finished_ns,
+        table.output_tokens,
+        strict=True,
+    ):
         times = tokens.time_ns[tokens.request_index == index]
         assert n == 0 or times[0] == first
         assert n < requests.output_tokens[index] or times[-1] == last
@@ -98,9 +127,20 @@ def test_parts_agree_with_steps_and_requests(run):
 def test_a_run_carries_its_parts():
     config = SchedulerConfig(num_blocks=2000, max_model_len=2048, max_num_seqs=64)
     rng = np.random.default_rng(6)
-    requests = demand(np.sort(rng.integers(0, 10**7, 3000)), rng.integers(1, 500, 3000), rng.integers(1, 300, 3000))
+    requests = demand(
+        np.sort(rng.integers(0, 10**7, 3000)),
+        rng.integers(1, 500, 3000),
+        rng.integers(1, 300, 3000),
+    )
     simulation = simulate(requests, config, COST, record_parts=True)
-    run = simulated_run(simulation, config, run_id="one", created_utc="2026-11-21T00:00:00Z", command=("test",), tool_version="0")
+    run = simulated_run(
+        simulation,
+        config,
+        run_id="one",
+        created_utc="2026-11-21T00:00:00Z",
+        command=("test",),
+        tool_version="0",
+    )
     assert run.parts is simulation.parts
     assert len(run.parts.seat) > 1 << 18  # more than one piece of the log
     assert len(token_times(run).time_ns) == run.requests.output_tokens.sum()

@@ -18,7 +18,12 @@ STEP_NS = 1_000_000
 
 
 def piped(n_stages, **changes):
-    return SchedulerConfig(**({"num_blocks": 1000, "max_model_len": 4096, "pipeline_parallel_size": n_stages} | changes))
+    return SchedulerConfig(
+        **(
+            {"num_blocks": 1000, "max_model_len": 4096, "pipeline_parallel_size": n_stages}
+            | changes
+        )
+    )
 
 
 def constant(n_requests, n_tokens, config):
@@ -32,7 +37,9 @@ def constant(n_requests, n_tokens, config):
 def test_kernel_equals_reference(run, n_stages):
     config, requests, cost = run
     config = replace(config, pipeline_parallel_size=n_stages)
-    fast, plain = (one(requests, config, cost, record_parts=True) for one in (simulate, simulate_plainly))
+    fast, plain = (
+        one(requests, config, cost, record_parts=True) for one in (simulate, simulate_plainly)
+    )
     assert_equal(fast, plain)
 
 
@@ -56,7 +63,9 @@ def test_as_many_batches_as_stages_are_worked_off_at_once():
 def test_the_chunks_of_a_prompt_follow_one_another_through_the_stages():
     """Eight chunks on four stages: the first is out after a step, each of the others a quarter of a step later."""
     requests = demand([0], [8 * 100], [1])
-    table = simulate(requests, piped(4, max_num_batched_tokens=100, max_num_seqs=4), linear_cost(launch_s=1e-3)).requests
+    table = simulate(
+        requests, piped(4, max_num_batched_tokens=100, max_num_seqs=4), linear_cost(launch_s=1e-3)
+    ).requests
     assert table.first_token_ns.tolist() == [STEP_NS + 7 * STEP_NS // 4]
 
 
@@ -66,8 +75,15 @@ def test_a_pipeline_is_as_busy_as_its_mean_stage():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pipeline_parallel_size": 0}, {"rules": "sarathi"}, {"num_speculative_tokens": 2, "acceptance_fraction": 0.5}]
+    "changes",
+    [
+        {"pipeline_parallel_size": 0},
+        {"rules": "sarathi"},
+        {"num_speculative_tokens": 2, "acceptance_fraction": 0.5},
+    ],
 )
 def test_what_is_not_simulated_is_refused(changes):
     with pytest.raises(SpecError, match="pipeline_parallel_size"):
-        SchedulerConfig(**({"num_blocks": 1000, "max_model_len": 4096, "pipeline_parallel_size": 2} | changes))
+        SchedulerConfig(
+            **({"num_blocks": 1000, "max_model_len": 4096, "pipeline_parallel_size": 2} | changes)
+        )

@@ -1,4 +1,7 @@
-"""Does the engine, where it is a textbook queue, wait as the textbook says? Tolerances are intervals across repetitions."""
+"""Does the engine, where it is a textbook queue, wait as the textbook says?
+
+Tolerances are intervals across repetitions.
+"""
 
 import math
 from dataclasses import replace
@@ -36,7 +39,11 @@ def one_seat(max_model_len=4096):
 
 def interval(values):
     """Two-sided t interval of the mean of independent repetitions."""
-    half = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    half = (
+        stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)
+        * np.std(values, ddof=1)
+        / np.sqrt(len(values))
+    )
     return np.mean(values) - half, np.mean(values) + half
 
 
@@ -48,7 +55,9 @@ def mean_waits(lengths_of, rate_per_ns):
     for seed in range(N_REPETITIONS):
         rng = np.random.default_rng([20261121, seed])
         arrival = np.cumsum(rng.exponential(1 / rate_per_ns, N_REQUESTS)).astype(np.int64)
-        table = simulate(demand(arrival, np.full(N_REQUESTS, 8), lengths_of(rng)), config, cost).requests
+        table = simulate(
+            demand(arrival, np.full(N_REQUESTS, 8), lengths_of(rng)), config, cost
+        ).requests
         waits.append(np.mean((table.admitted_ns - table.intended_send_ns)[N_WARM:]))
     return np.array(waits)
 
@@ -62,10 +71,15 @@ def test_m_d_1_waits_as_pollaczek_and_khinchine_say(load):
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_geometric_service_waits_as_pollaczek_and_khinchine_say(load):
-    """M/M/1 in whole tokens: E[S^2] of a geometric length with mean m is m (2m - 1); as m grows the wait becomes M/M/1's."""
+    """M/M/1 in whole tokens: E[S^2] of a geometric length with mean m is m (2m - 1).
+
+    As m grows the wait becomes M/M/1's.
+    """
     mean = 20
     expected_ns = load / (2 * (1 - load)) * (2 * mean - 1) * STEP_NS
-    waits = mean_waits(lambda rng: np.minimum(rng.geometric(1 / mean, N_REQUESTS), 4000), load / (mean * STEP_NS))
+    waits = mean_waits(
+        lambda rng: np.minimum(rng.geometric(1 / mean, N_REQUESTS), 4000), load / (mean * STEP_NS)
+    )
     low, high = interval(waits)
     assert low <= expected_ns <= high
     m_m_1_ns = load / (1 - load) * mean * STEP_NS
@@ -82,7 +96,9 @@ def test_no_batching_is_m_g_1(load):
     for seed in range(N_REPETITIONS):
         rng = np.random.default_rng([13, seed])
         arrival = np.cumsum(rng.exponential(mean * STEP_NS / load, N_REQUESTS)).astype(np.int64)
-        table = simulate(demand(arrival, np.full(N_REQUESTS, 8), rng.choice([5, 95], N_REQUESTS)), config, cost).requests
+        table = simulate(
+            demand(arrival, np.full(N_REQUESTS, 8), rng.choice([5, 95], N_REQUESTS)), config, cost
+        ).requests
         waits.append(np.mean((table.admitted_ns - table.intended_send_ns)[N_WARM:]))
     low, high = interval(np.array(waits))
     assert low <= load * mean_square * STEP_NS / (2 * mean * (1 - load)) <= high
@@ -91,13 +107,17 @@ def test_no_batching_is_m_g_1(load):
 @pytest.mark.parametrize(("n_seats", "load"), [(4, 0.8), (16, 0.9)])
 def test_seats_that_do_not_slow_one_another_are_servers(n_seats, load):
     """M/M/c: every step takes the same, so each seat serves at its own pace; Erlang's C tells who waits (Erlang 1917).
+
     Lengths are geometric and service begins with a step: the theory's wait is right to one step.
     """
     mean = 40
     config = replace(one_seat(), max_num_seqs=n_seats, num_blocks=n_seats * 260)
     cost = linear_cost(launch_s=STEP_NS * 1e-9)
     offered = load * n_seats
-    inverse = sum(math.factorial(n_seats) / (math.factorial(k) * offered ** (n_seats - k)) for k in range(n_seats)) * (1 - load)
+    inverse = sum(
+        math.factorial(n_seats) / (math.factorial(k) * offered ** (n_seats - k))
+        for k in range(n_seats)
+    ) * (1 - load)
     expected_ns = 1 / (1 + inverse) * mean * STEP_NS / (n_seats * (1 - load))
     waits = []
     for seed in range(N_REPETITIONS):
@@ -112,23 +132,42 @@ def test_seats_that_do_not_slow_one_another_are_servers(n_seats, load):
 
 @pytest.mark.parametrize("load", [0.6, 0.85])
 def test_shortest_remaining_first_is_schrage_and_millers_queue(load):
-    """Lengths of 20 or 200 steps, preempted without loss (swapped in no time). Schrage and Miller (Operations Research 14, 1966): the
-    wait of length x is lambda E[min(S, x)^2] / 2 / (1 - load of shorter ones) / (1 - load up to x), and then it takes dt / (1 - load of
-    those shorter than t) for each dt that is left. Who comes during a step waits for its end: right to one step.
+    """Lengths of 20 or 200 steps, preempted without loss (swapped in no time).
+
+    Schrage and Miller (Operations Research 14, 1966): the
+
+    wait of length x is lambda E[min(S, x)^2] / 2 / (1 - load of shorter ones) / (1 - load up to x),
+    and then it takes dt / (1 - load of those shorter than t) for each dt that is left. Who comes
+    during a step waits for its end: right to one step.
     """
     short, long, share = 20, 200, 0.8
     mean = share * short + (1 - share) * long
     rate = load / mean
     shorter = rate * share * short
     short_steps = rate * short**2 / 2 / (1 - shorter) + short
-    long_steps = rate * (share * short**2 + (1 - share) * long**2) / 2 / (1 - shorter) / (1 - load) + short + (long - short) / (1 - shorter)
-    config = replace(one_seat(), policy="srpt", preemption_mode="swap", swap_bytes_per_s=math.inf, kv_block_bytes=1, num_blocks=600)
+    long_steps = (
+        rate * (share * short**2 + (1 - share) * long**2) / 2 / (1 - shorter) / (1 - load)
+        + short
+        + (long - short) / (1 - shorter)
+    )
+    config = replace(
+        one_seat(),
+        policy="srpt",
+        preemption_mode="swap",
+        swap_bytes_per_s=math.inf,
+        kv_block_bytes=1,
+        num_blocks=600,
+    )
     excess = []
     for seed in range(N_REPETITIONS):
         rng = np.random.default_rng([17, seed])
         arrival = np.cumsum(rng.exponential(STEP_NS / rate, N_REQUESTS)).astype(np.int64)
         lengths = np.where(rng.random(N_REQUESTS) < share, short, long)
-        table = simulate(demand(arrival, np.ones(N_REQUESTS), lengths), config, linear_cost(launch_s=STEP_NS * 1e-9)).requests
+        table = simulate(
+            demand(arrival, np.ones(N_REQUESTS), lengths),
+            config,
+            linear_cost(launch_s=STEP_NS * 1e-9),
+        ).requests
         steps = (table.finished_ns - table.intended_send_ns)[N_WARM:] / STEP_NS
         expected = np.where(lengths[N_WARM:] == short, short_steps, long_steps)
         excess.append(np.mean(steps - expected))
@@ -138,9 +177,12 @@ def test_shortest_remaining_first_is_schrage_and_millers_queue(load):
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
 def test_many_seats_share_the_processor(load):
-    """Each row costs the same and each request gets one row a step: M/G/1 processor sharing, whose mean sojourn E[S]/(1 - load)
-    does not depend on how lengths are distributed. A request that comes during a step waits for its end, which the theory's
-    infinitely small steps do not know: at most one step more.
+    """Each row costs the same and each request gets one row a step.
+
+    M/G/1 processor sharing, whose mean sojourn E[S]/(1 - load)
+
+    does not depend on how lengths are distributed. A request that comes during a step waits for its
+    end, which the theory's infinitely small steps do not know: at most one step more.
     """
     config = SchedulerConfig(
         num_blocks=300_000,
@@ -152,7 +194,10 @@ def test_many_seats_share_the_processor(load):
     )
     row_ns, mean = 10_000, 50
     cost = linear_cost(launch_s=0, per_row_s=row_ns * 1e-9)
-    for lengths_of in (lambda _: np.full(N_REQUESTS, mean), lambda rng: rng.choice([10, 90], N_REQUESTS)):
+    for lengths_of in (
+        lambda _: np.full(N_REQUESTS, mean),
+        lambda rng: rng.choice([10, 90], N_REQUESTS),
+    ):
         excess, steps = [], []
         for seed in range(N_REPETITIONS // 2):
             rng = np.random.default_rng([7, seed])
@@ -187,7 +232,9 @@ def busy_runs(draw):
 @given(busy_runs())
 def test_littles_law(run):
     """Requests in the engine, summed over time by steps, are the times in the engine, summed over requests: to the nanosecond.
-    Those who wait are counted when a step begins, so each arrival during a step is missed for less than that step.
+
+    Those who wait are counted when a step begins, so each arrival during a step is missed for less
+    than that step.
     """
     config, requests, cost = run
     outcome, _, table, steps, *_ = simulate(requests, config, cost)

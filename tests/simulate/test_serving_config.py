@@ -39,13 +39,29 @@ def test_an_error_names_what_was_typed():
 @pytest.mark.parametrize(
     ("engine", "own", "what"),
     [
-        ("dynamic", {"preferred_batch_size": "4,x"}, "preferred_batch_size = 4,x\n.*\n.*whole numbers with commas"),
+        (
+            "dynamic",
+            {"preferred_batch_size": "4,x"},
+            "preferred_batch_size = 4,x\n.*\n.*whole numbers with commas",
+        ),
         ("vllm", {"policy": "nope"}, "policy = nope\n.*\n.*fcfs, priority, srpt"),
         ("sglang", {"enable_mixed_chunk": "yes"}, "enable_mixed_chunk = yes\n.*\n.*true or false"),
         ("vllm", {"watermark_fraction": "1x"}, "watermark_fraction = 1x\n.*\n.*a number"),
-        ("sglang", {"enable_mixed_chunk": "true", "chunked_prefill_size": "512"}, "max_running_requests = 2048"),
-        ("sglang", {"enable_priority_scheduling": "true", "schedule_policy": "lpm"}, "enable_priority_scheduling"),
-        ("vllm", {"policy": "srpt", "kv_allocation": "contiguous", "enable_prefix_caching": "false"}, "policy = srpt"),
+        (
+            "sglang",
+            {"enable_mixed_chunk": "true", "chunked_prefill_size": "512"},
+            "max_running_requests = 2048",
+        ),
+        (
+            "sglang",
+            {"enable_priority_scheduling": "true", "schedule_policy": "lpm"},
+            "enable_priority_scheduling",
+        ),
+        (
+            "vllm",
+            {"policy": "srpt", "kv_allocation": "contiguous", "enable_prefix_caching": "false"},
+            "policy = srpt",
+        ),
         ("orca", {"policy": "srpt"}, "policy = srpt"),
     ],
 )

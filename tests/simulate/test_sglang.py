@@ -69,20 +69,36 @@ def run_of(config, requests):
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
-    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+    assert_equal(
+        fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
+    )
 
 
-@pytest.mark.parametrize(("policy", "page_size"), [("fcfs", 1), ("fcfs", 16), ("lpm", 1), ("dfs-weight", 16), ("lof", 1), ("random", 16)])
+@pytest.mark.parametrize(
+    ("policy", "page_size"),
+    [("fcfs", 1), ("fcfs", 16), ("lpm", 1), ("dfs-weight", 16), ("lof", 1), ("random", 16)],
+)
 def test_kernel_equals_reference_at_size(policy, page_size):
     """Requests that share prefixes, more of them than the cache holds: hits, evictions, retractions and long queues."""
     rng = np.random.default_rng(5)
     n_requests = 300
     arrival = np.cumsum(rng.exponential(1e6, n_requests)).astype(np.int64)
-    requests = demand(arrival, rng.integers(1, 400, n_requests), rng.integers(1, 120, n_requests), max_tokens=np.full(n_requests, 150))
-    n_shared = rng.integers(0, 300, n_requests) // page_size % (requests.prompt_tokens // page_size + 1)
+    requests = demand(
+        arrival,
+        rng.integers(1, 400, n_requests),
+        rng.integers(1, 120, n_requests),
+        max_tokens=np.full(n_requests, 150),
+    )
+    n_shared = (
+        rng.integers(0, 300, n_requests) // page_size % (requests.prompt_tokens // page_size + 1)
+    )
     families = rng.integers(0, 9, n_requests)
-    ids = np.concatenate([family * 1000 + np.arange(n) for family, n in zip(families, n_shared, strict=True)])
-    requests = with_contents(requests, page_size, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids))
+    ids = np.concatenate(
+        [family * 1000 + np.arange(n) for family, n in zip(families, n_shared, strict=True)]
+    )
+    requests = with_contents(
+        requests, page_size, SharedBlocks(start=np.concatenate([[0], np.cumsum(n_shared)]), ids=ids)
+    )
     config = SglangConfig(
         max_total_num_tokens=4000,
         context_length=2048,
@@ -107,11 +123,18 @@ def test_every_request_is_served(run):
     run = simulate(requests, config, cost)
     table, steps = run.requests, run.steps
     assert run.outcome is Outcome.FINISHED
-    prompt, said, most = (getattr(requests, name)[table.request_index] for name in ("prompt_tokens", "output_tokens", "max_tokens"))
+    prompt, said, most = (
+        getattr(requests, name)[table.request_index]
+        for name in ("prompt_tokens", "output_tokens", "max_tokens")
+    )
     is_done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
-    allowed = np.array([max(config.max_new_tokens(int(n), int(m)), 1) for n, m in zip(prompt, most, strict=True)])
+    allowed = np.array(
+        [max(config.max_new_tokens(int(n), int(m)), 1) for n, m in zip(prompt, most, strict=True)]
+    )
     assert np.array_equal(table.output_tokens[is_done], np.minimum(said, allowed)[is_done])
-    assert config.enable_mixed_chunk or np.all((steps.n_prefill_requests == 0) | (steps.n_decode_requests == 0))
+    assert config.enable_mixed_chunk or np.all(
+        (steps.n_prefill_requests == 0) | (steps.n_decode_requests == 0)
+    )
     assert np.all(steps.n_prefill_requests + steps.n_decode_requests <= config.max_running_requests)
     assert np.all(steps.kv_blocks_used <= config.n_kv_blocks)
     if config.chunked_prefill_size != -1:
@@ -127,7 +150,9 @@ def test_tokens_are_conserved(run):
     table, steps = run.requests, run.steps
     if table.n_preemptions.any():
         return
-    needed = (table.prompt_tokens + table.output_tokens - 1 - table.cached_tokens)[table.status != RequestStatus.REJECTED].sum()
+    needed = (table.prompt_tokens + table.output_tokens - 1 - table.cached_tokens)[
+        table.status != RequestStatus.REJECTED
+    ].sum()
     assert (steps.prefill_tokens + steps.n_decode_requests).sum() == needed
 
 
@@ -143,7 +168,9 @@ def test_pages_are_never_owned_twice_nor_lost(run):
         nodes = set(cache.tree._node_of.values())
         contents = [content for node in nodes for content in node.contents]
         assert len(contents) == len(set(contents))
-        assert cache.tree.n_evictable_pages == sum(len(node.contents) for node in nodes if node.lock_ref == 0)
+        assert cache.tree.n_evictable_pages == sum(
+            len(node.contents) for node in nodes if node.lock_ref == 0
+        )
         own = sum(row.n_pages - row.n_protected for row in cache.rows.values())
         assert cache.n_free_pages + len(contents) + own == config.n_kv_blocks
         assert cache.n_free_pages >= 0
@@ -165,7 +192,12 @@ def path_of(node):
     return path
 
 
-PLAIN = SglangConfig(max_total_num_tokens=1000, context_length=500, disable_overlap_schedule=True, disable_radix_cache=True)
+PLAIN = SglangConfig(
+    max_total_num_tokens=1000,
+    context_length=500,
+    disable_overlap_schedule=True,
+    disable_radix_cache=True,
+)
 TIGHT = SglangConfig(
     max_total_num_tokens=64,
     context_length=64,
@@ -176,9 +208,16 @@ TIGHT = SglangConfig(
 
 
 def test_prompts_stall_those_who_generate():
-    """The first request has said two tokens when prompts of 150 and 30 come: three steps of up to 64 tokens go by without a third."""
+    """The first request has said two tokens when prompts of 150 and 30 come.
+
+    Three steps of up to 64 tokens go by without a third.
+    """
     config = SglangConfig(
-        max_total_num_tokens=1000, context_length=500, chunked_prefill_size=64, disable_overlap_schedule=True, disable_radix_cache=True
+        max_total_num_tokens=1000,
+        context_length=500,
+        chunked_prefill_size=64,
+        disable_overlap_schedule=True,
+        disable_radix_cache=True,
     )
     run = run_of(config, demand([0, 2 * MS, 2 * MS], [20, 150, 30], [8, 4, 4]))
     assert run.steps.prefill_tokens.tolist() == [20, 0, 64, 64, 22 + 30, 0, 0, 0, 0, 0, 0]
@@ -188,23 +227,41 @@ def test_prompts_stall_those_who_generate():
 
 
 def test_mixed_chunks_let_those_who_generate_go_on():
-    """Who generates takes one of eight tokens: request 1 computes seven of its twelve, then five, and then both generate."""
+    """Who generates takes one of eight tokens.
+
+    Request 1 computes seven of its twelve, then five, and then both generate.
+    """
     memory = {"max_total_num_tokens": 200, "context_length": 100, "disable_overlap_schedule": True}
-    config = SglangConfig(**memory, max_running_requests=4, chunked_prefill_size=8, enable_mixed_chunk=True)
+    config = SglangConfig(
+        **memory, max_running_requests=4, chunked_prefill_size=8, enable_mixed_chunk=True
+    )
     found = run_of(config, demand([0, MS // 2], [4, 12], [5, 2]))
     parts = found.parts
-    assert list(zip(parts.step_index, parts.request_index, parts.n_computed_tokens, strict=True)) == [
+    assert list(
+        zip(parts.step_index, parts.request_index, parts.n_computed_tokens, strict=True)
+    ) == [
         *[(0, 0, 4), (1, 1, 7), (1, 0, 1), (2, 1, 5), (2, 0, 1)],
         *[(3, 1, 1), (3, 0, 1), (4, 0, 1)],
     ]
     assert found.requests.finished_ns.tolist() == [5 * MS, 4 * MS]
 
 
-@pytest.mark.parametrize(("urgency", "finished_ms", "n_preempted"), [(20, [12, 4], 1), (10, [10, 12], 0)])
-def test_who_is_much_more_urgent_takes_the_place_of_who_generates(urgency, finished_ms, n_preempted):
-    """More than the threshold of 10: request 0 goes with two tokens said, computes them again with its prompt, and says eight more."""
+@pytest.mark.parametrize(
+    ("urgency", "finished_ms", "n_preempted"), [(20, [12, 4], 1), (10, [10, 12], 0)]
+)
+def test_who_is_much_more_urgent_takes_the_place_of_who_generates(
+    urgency, finished_ms, n_preempted
+):
+    """More than the threshold of 10.
+
+    Request 0 goes with two tokens said, computes them again with its prompt, and says eight more.
+    """
     config = SglangConfig(
-        max_total_num_tokens=200, context_length=100, max_running_requests=1, disable_overlap_schedule=True, enable_priority_scheduling=True
+        max_total_num_tokens=200,
+        context_length=100,
+        max_running_requests=1,
+        disable_overlap_schedule=True,
+        enable_priority_scheduling=True,
     )
     found = run_of(config, demand([0, 3 * MS // 2], [4, 3], [10, 2], priority=[0, urgency]))
     assert found.requests.finished_ns.tolist() == [n * MS for n in finished_ms]
@@ -221,9 +278,13 @@ def test_the_most_urgent_waits_least_of_equals_the_first():
             enable_priority_scheduling=True,
             schedule_low_priority_values_first=low_first,
         )
-        simulation = run_of(config, demand([0, 1, 2, 3, 4], [4] * 5, [3] * 5, priority=[9, 1, 3, 1, 3]))
+        simulation = run_of(
+            config, demand([0, 1, 2, 3, 4], [4] * 5, [3] * 5, priority=[9, 1, 3, 1, 3])
+        )
         found[low_first] = np.argsort(simulation.requests.admitted_ns).tolist()
-        assert [caution.code for caution in cautions_of(simulation, config)] == ["priorities"] * (not low_first)
+        assert [caution.code for caution in cautions_of(simulation, config)] == ["priorities"] * (
+            not low_first
+        )
     assert found == {False: [0, 2, 4, 1, 3], True: [0, 1, 3, 2, 4]}
 
 
@@ -235,13 +296,18 @@ def test_who_has_said_least_is_thrown_out():
 
 
 def test_of_those_who_have_said_as_much_the_longest_prompt_goes():
-    """One after the other, without a pause: prompts stall all others, so that all have said 13 tokens when the cache is full."""
+    """One after the other, without a pause.
+
+    Prompts stall all others, so that all have said 13 tokens when the cache is full.
+    """
     run = run_of(TIGHT, demand([0, MS, 2 * MS], [10, 12, 6], [30, 30, 24]))
     assert run.requests.n_preemptions.tolist() == [0, 1, 0]
     assert run.steps.kv_blocks_used[14] == 64
     assert run.steps.n_preempted_requests.nonzero()[0].tolist() == [15]
     again = run.steps.n_prefill_requests.nonzero()[0][-1]
-    assert run.steps.prefill_tokens[again] == 12 + 13  # what it had said is computed again with its prompt
+    assert (
+        run.steps.prefill_tokens[again] == 12 + 13
+    )  # what it had said is computed again with its prompt
     assert run.requests.admitted_ns[1] == 1 * MS
 
 
@@ -251,7 +317,13 @@ def ratios_of(config, requests):
 
     def noted(scheduler, now_ns):
         batch = schedule(scheduler, now_ns)
-        seen.append((scheduler.new_token_ratio, list(scheduler.running), [request.index for request in batch.preempted]))
+        seen.append(
+            (
+                scheduler.new_token_ratio,
+                list(scheduler.running),
+                [request.index for request in batch.preempted],
+            )
+        )
         return batch
 
     with pytest.MonkeyPatch.context() as patch:
@@ -264,13 +336,20 @@ def test_the_expected_share_of_new_tokens_decays_and_starts_anew_after_a_rest():
     """From 0.7 to 0.098 in 600 steps that generate; a prompt's step changes nothing."""
     seen = [ratio for ratio, _, _ in ratios_of(PLAIN, demand([0, 10**12], [10, 10], [5, 2]))]
     decay = (0.7 - 0.098) / 600
-    assert seen == pytest.approx([0.7, 0.7 - decay, 0.7 - 2 * decay, 0.7 - 3 * decay, 0.7 - 4 * decay, 0.7, 0.7 - decay])
-    long = SglangConfig(max_total_num_tokens=2000, context_length=1000, disable_overlap_schedule=True)
+    assert seen == pytest.approx(
+        [0.7, 0.7 - decay, 0.7 - 2 * decay, 0.7 - 3 * decay, 0.7 - 4 * decay, 0.7, 0.7 - decay]
+    )
+    long = SglangConfig(
+        max_total_num_tokens=2000, context_length=1000, disable_overlap_schedule=True
+    )
     assert ratios_of(long, demand([0], [10], [700]))[-1][0] == pytest.approx(0.098)
 
 
 def test_after_somebody_was_thrown_out_more_is_expected():
-    """(tokens said + 20 each) / (tokens allowed + 1) of those who stay: 13 + 13 + 40 of 30 + 24 + 1 would be more than all."""
+    """(tokens said + 20 each) / (tokens allowed + 1) of those who stay.
+
+    13 + 13 + 40 of 30 + 24 + 1 would be more than all.
+    """
     seen = ratios_of(TIGHT, demand([0, MS, 2 * MS], [10, 12, 6], [30, 30, 24]))
     ((ratio, running, gone),) = [(ratio, running, gone) for ratio, running, gone in seen if gone]
     assert gone == [1]
@@ -286,31 +365,45 @@ def test_after_somebody_was_thrown_out_more_is_expected():
     ratios = ratios_of(config, demand([0, MS], [10, 10], [200, 200]))
     ((ratio, _, gone),) = [row for row in ratios if row[2]]
     assert gone == [1]
-    assert ratio == pytest.approx((116 + 20) / 201)  # 20 tokens of prompts, then 115 steps of two fill the cache
+    assert ratio == pytest.approx(
+        (116 + 20) / 201
+    )  # 20 tokens of prompts, then 115 steps of two fill the cache
 
 
 def test_overlap_knows_the_last_allowed_token_but_not_the_stop_token():
     config = SglangConfig(max_total_num_tokens=1000, context_length=500)
-    assert run_of(config, demand([0], [10], [3], max_tokens=[10])).steps.n_decode_requests.sum() == 3
+    assert (
+        run_of(config, demand([0], [10], [3], max_tokens=[10])).steps.n_decode_requests.sum() == 3
+    )
     assert run_of(config, demand([0], [10], [3])).steps.n_decode_requests.sum() == 2
 
 
 def test_prefixes_are_found_again_but_for_the_last_token():
-    shared = SharedBlocks(start=np.array([0, 8, 16, 26]), ids=np.array([*range(8), *range(8), *range(8), 100, 101]))
+    shared = SharedBlocks(
+        start=np.array([0, 8, 16, 26]), ids=np.array([*range(8), *range(8), *range(8), 100, 101])
+    )
     requests = with_contents(demand([0, 20 * MS, 40 * MS], [10, 12, 8], [4, 4, 2]), 1, shared)
-    config = SglangConfig(max_total_num_tokens=100, context_length=40, disable_overlap_schedule=True)
+    config = SglangConfig(
+        max_total_num_tokens=100, context_length=40, disable_overlap_schedule=True
+    )
     assert run_of(config, requests).requests.cached_tokens.tolist() == [0, 8, 7]
 
 
 def test_the_queue_goes_by_the_longest_prefix():
-    """A first request leaves 200 tokens in the cache; of three that come together, which start as it did with 50, 150 and 100 tokens,
-    the second goes first, the first last."""
+    """A first request leaves 200 tokens in the cache.
+
+    Of three that come together, which start as it did with 50, 150 and 100 tokens,
+
+    the second goes first, the first last.
+    """
     start, ids = [0], []
     for n_same in (200, 50, 150, 100):
         ids += range(n_same)
         start.append(len(ids))
     shared = SharedBlocks(start=np.array(start), ids=np.array(ids))
-    requests = with_contents(demand([0, 20 * MS, 20 * MS, 20 * MS], [200, 210, 210, 210], [2, 2, 2, 2]), 1, shared)
+    requests = with_contents(
+        demand([0, 20 * MS, 20 * MS, 20 * MS], [200, 210, 210, 210], [2, 2, 2, 2]), 1, shared
+    )
     for policy, admitted in (("lpm", [0, 22, 20, 20]), ("fcfs", [0, 20, 22, 22])):
         config = SglangConfig(
             max_total_num_tokens=3000,
@@ -342,18 +435,45 @@ def one_after_the_other(requests, **knobs):
 
 
 def test_the_queue_goes_by_the_longest_output_that_is_allowed():
-    requests = demand([0, 1, 1, 1, 1], [10] * 5, [2, 2, 3, 2, 2], max_tokens=[2, 20, 30, 40, 20], priority=[0, 0, 0, 1, 0])
+    requests = demand(
+        [0, 1, 1, 1, 1],
+        [10] * 5,
+        [2, 2, 3, 2, 2],
+        max_tokens=[2, 20, 30, 40, 20],
+        priority=[0, 0, 0, 1, 0],
+    )
     assert one_after_the_other(requests, schedule_policy="lof") == [0, 3, 2, 1, 4]
-    by_priority = {"enable_priority_scheduling": True, "schedule_low_priority_values_first": True, "disable_priority_preemption": True}
+    by_priority = {
+        "enable_priority_scheduling": True,
+        "schedule_low_priority_values_first": True,
+        "disable_priority_preemption": True,
+    }
     assert one_after_the_other(requests, schedule_policy="lof", **by_priority) == [0, 2, 1, 4, 3]
 
 
 def test_the_queue_goes_depth_first_where_most_wait():
-    """A first request leaves 30 tokens, then one that leaves 30 + 20 and one that leaves 20 others. Of those who wait, one ends at the
-    first node, two behind it (at its child), one at the other root: the heavier subtree first, a child before its parent."""
-    ids = [[*range(30)], [*range(50)], [*range(100, 120)], [*range(100, 120)], [*range(30)], [*range(50)], [*range(50)]]
-    shared = SharedBlocks(np.cumsum([0, *map(len, ids)]), np.array([one for row in ids for one in row]))
-    requests = with_contents(demand([0, 0, 0, 9 * MS, 9 * MS, 9 * MS, 9 * MS], [60] * 7, [2] * 7), 1, shared)
+    """A first request leaves 30 tokens, then one that leaves 30 + 20 and one that leaves 20 others.
+
+    Of those who wait, one ends at the
+
+    first node, two behind it (at its child), one at the other root: the heavier subtree first, a
+    child before its parent.
+    """
+    ids = [
+        [*range(30)],
+        [*range(50)],
+        [*range(100, 120)],
+        [*range(100, 120)],
+        [*range(30)],
+        [*range(50)],
+        [*range(50)],
+    ]
+    shared = SharedBlocks(
+        np.cumsum([0, *map(len, ids)]), np.array([one for row in ids for one in row])
+    )
+    requests = with_contents(
+        demand([0, 0, 0, 9 * MS, 9 * MS, 9 * MS, 9 * MS], [60] * 7, [2] * 7), 1, shared
+    )
     first = [0, 1, 2]
     requests = requests._replace(arrival_ns=np.array([0, 0, 0, *[5 * MS] * 4]))
     assert one_after_the_other(requests, schedule_policy="fcfs") == [*first, 3, 4, 5, 6]
@@ -364,7 +484,10 @@ def test_the_queue_goes_depth_first_where_most_wait():
 
 def test_a_random_queue_is_the_same_for_the_same_seed_and_another_for_another():
     requests = demand([0] * 30, [10] * 30, [2] * 30)
-    orders = [one_after_the_other(requests, schedule_policy="random", random_seed=seed) for seed in (0, 0, 1)]
+    orders = [
+        one_after_the_other(requests, schedule_policy="random", random_seed=seed)
+        for seed in (0, 0, 1)
+    ]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == list(range(30)) != orders[0]
 
@@ -372,12 +495,21 @@ def test_a_random_queue_is_the_same_for_the_same_seed_and_another_for_another():
 def test_without_a_radix_tree_only_what_does_not_ask_it_orders():
     """``SchedulePolicy._validate_and_adjust_policy``"""
     requests = demand([0, 1, 1, 1], [10] * 4, [2] * 4, max_tokens=[2, 20, 30, 40])
-    for policy, order in (("lpm", [0, 1, 2, 3]), ("dfs-weight", [0, 1, 2, 3]), ("lof", [0, 3, 2, 1])):
-        assert one_after_the_other(requests, schedule_policy=policy, disable_radix_cache=True) == order
+    for policy, order in (
+        ("lpm", [0, 1, 2, 3]),
+        ("dfs-weight", [0, 1, 2, 3]),
+        ("lof", [0, 3, 2, 1]),
+    ):
+        assert (
+            one_after_the_other(requests, schedule_policy=policy, disable_radix_cache=True) == order
+        )
 
 
 def test_of_those_who_share_what_is_not_cached_one_goes_first():
-    """Two requests share 40 tokens that nobody has computed; under lpm the second waits behind the third and then finds them."""
+    """Two requests share 40 tokens that nobody has computed.
+
+    Under lpm the second waits behind the third and then finds them.
+    """
     shared = SharedBlocks(start=np.array([0, 40, 80, 80]), ids=np.array([*range(40), *range(40)]))
     requests = with_contents(demand([0, 0, 0], [60, 60, 60], [2, 2, 2]), 1, shared)
     found = {}
@@ -391,7 +523,10 @@ def test_of_those_who_share_what_is_not_cached_one_goes_first():
             disable_overlap_schedule=True,
         )
         run = run_of(config, requests)
-        found[policy] = (run.requests.admitted_ns // MS).tolist(), run.requests.cached_tokens.tolist()
+        found[policy] = (
+            (run.requests.admitted_ns // MS).tolist(),
+            run.requests.cached_tokens.tolist(),
+        )
     assert found["lpm"] == ([0, 1, 0], [0, 40, 0])
     assert found["fcfs"] == ([0, 0, 1], [0, 0, 0])
 
@@ -426,6 +561,11 @@ def test_the_tree_splits_nodes_and_evicts_the_leaf_that_was_unused_longest():
     ],
 )
 def test_what_the_server_refuses_is_refused(name, value):
-    shared = {"max_total_num_tokens": 1000, "page_size": 4, "context_length": 500, "disable_radix_cache": True}
+    shared = {
+        "max_total_num_tokens": 1000,
+        "page_size": 4,
+        "context_length": 500,
+        "disable_radix_cache": True,
+    }
     with pytest.raises(SpecError, match=name):
         SglangConfig(**(shared | {name: value}))

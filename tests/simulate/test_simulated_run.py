@@ -17,7 +17,14 @@ COST = linear_cost(launch_s=1e-3)
 
 def test_a_run_of_the_common_type():
     simulation = simulate(demand([0, 500_000], [10, 20], [3, 3]), CONFIG, COST)
-    run = simulated_run(simulation, CONFIG, run_id="one", created_utc="2026-11-21T00:00:00Z", command=("test",), tool_version="0")
+    run = simulated_run(
+        simulation,
+        CONFIG,
+        run_id="one",
+        created_utc="2026-11-21T00:00:00Z",
+        command=("test",),
+        tool_version="0",
+    )
     assert run.manifest.origin == "simulated"
     assert run.manifest.cautions == ()
     assert run.requests.first_token_ns.tolist() == [1_000_000, 2_000_000]
@@ -44,7 +51,10 @@ def test_the_unfinished_and_the_refused_are_confessed():
     simulation = simulate(requests, CONFIG, COST, until_ns=50_000_000)
     assert simulation.outcome is Outcome.HORIZON
     assert simulation.end_ns == 50_000_000
-    assert {caution.code for caution in cautions_of(simulation, CONFIG)} == {"unfinished", "rejected"}
+    assert {caution.code for caution in cautions_of(simulation, CONFIG)} == {
+        "unfinished",
+        "rejected",
+    }
     assert simulation.requests.output_tokens.tolist() == [50, 3, 0]
     assert all(caution.remedy for caution in cautions_of(simulation, CONFIG))
 
@@ -62,18 +72,34 @@ def test_the_unfinished_and_the_refused_are_confessed():
 )
 def test_a_load_above_capacity_is_named(load, seats, num_blocks, is_named):
     config = SchedulerConfig(
-        num_blocks=num_blocks, max_model_len=512, max_num_seqs=seats, max_num_batched_tokens=8192, enable_prefix_caching=False
+        num_blocks=num_blocks,
+        max_model_len=512,
+        max_num_seqs=seats,
+        max_num_batched_tokens=8192,
+        enable_prefix_caching=False,
     )
     n_requests, mean = 2000, 40
     for seed in range(10):
         rng = np.random.default_rng(seed)
         arrival = np.cumsum(rng.exponential(mean * 1e6 / 8 / load, n_requests)).astype(np.int64)
-        simulation = simulate(demand(arrival, np.full(n_requests, 5), rng.integers(1, 2 * mean, n_requests)), config, COST)
-        assert [caution.code for caution in cautions_of(simulation, config)] == ["overload"] * is_named
+        simulation = simulate(
+            demand(arrival, np.full(n_requests, 5), rng.integers(1, 2 * mean, n_requests)),
+            config,
+            COST,
+        )
+        assert [caution.code for caution in cautions_of(simulation, config)] == [
+            "overload"
+        ] * is_named
 
 
 def test_a_configuration_that_never_ends_is_confessed():
-    config = SchedulerConfig(num_blocks=4, max_model_len=64, max_num_seqs=4, max_num_batched_tokens=64, enable_prefix_caching=False)
+    config = SchedulerConfig(
+        num_blocks=4,
+        max_model_len=64,
+        max_num_seqs=4,
+        max_num_batched_tokens=64,
+        enable_prefix_caching=False,
+    )
     simulation = simulate(demand([0], [60], [2]), config, COST)
     (caution,) = cautions_of(simulation, config)
     assert caution.code == "stuck"

@@ -5,7 +5,13 @@ from hypothesis import given, settings, strategies as st
 
 from inferometer.simulate.step_cost import compiled_duration_ns, duration_ns, linear_cost
 
-MIXTURE = linear_cost(launch_s=1e-3, per_row_s=3e-6, per_request_s=2e-6, per_context_token_s=7e-9, per_prefill_pair_s=3e-10)._replace(
+MIXTURE = linear_cost(
+    launch_s=1e-3,
+    per_row_s=3e-6,
+    per_request_s=2e-6,
+    per_context_token_s=7e-9,
+    per_prefill_pair_s=3e-10,
+)._replace(
     launch_s=2e-3,
     prefill_launch_s=4e-3,
     overlap_ratio=3.3,
@@ -27,7 +33,13 @@ MIXTURE = linear_cost(launch_s=1e-3, per_row_s=3e-6, per_request_s=2e-6, per_con
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.integers(0, 64), st.integers(0, 512), st.integers(0, 2000), st.integers(0, 10**6), st.integers(0, 4000))
+@given(
+    st.integers(0, 64),
+    st.integers(0, 512),
+    st.integers(0, 2000),
+    st.integers(0, 10**6),
+    st.integers(0, 4000),
+)
 def test_plain_and_compiled_agree(n_prefill, n_decode, more_tokens, cached_pairs, context):
     if n_prefill + n_decode == 0:
         return
@@ -39,12 +51,27 @@ def test_plain_and_compiled_agree(n_prefill, n_decode, more_tokens, cached_pairs
 
 @given(st.integers(0, 8), st.integers(0, 64), st.integers(0, 2000), st.integers(0, 10**5))
 def test_the_linear_cost_is_the_sum_of_its_terms(n_prefill, n_decode, more_tokens, context):
-    cost = linear_cost(launch_s=1e-3, per_row_s=1e-6, per_request_s=1e-5, per_context_token_s=1e-8, per_prefill_pair_s=1e-9)
+    cost = linear_cost(
+        launch_s=1e-3,
+        per_row_s=1e-6,
+        per_request_s=1e-5,
+        per_context_token_s=1e-8,
+        per_prefill_pair_s=1e-9,
+    )
     prefill_tokens = n_prefill + more_tokens if n_prefill else 0
     context = context if n_decode else 0
     pairs = prefill_tokens**2
-    expected_ns = 1e6 + 1e3 * max(prefill_tokens + n_decode, 1) + 1e4 * (n_prefill + n_decode) + 10 * context + pairs
-    assert abs(duration_ns(cost, n_prefill, n_decode, prefill_tokens, pairs, context) - expected_ns) <= 1
+    expected_ns = (
+        1e6
+        + 1e3 * max(prefill_tokens + n_decode, 1)
+        + 1e4 * (n_prefill + n_decode)
+        + 10 * context
+        + pairs
+    )
+    assert (
+        abs(duration_ns(cost, n_prefill, n_decode, prefill_tokens, pairs, context) - expected_ns)
+        <= 1
+    )
 
 
 def test_a_step_takes_time():

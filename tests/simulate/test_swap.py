@@ -1,4 +1,7 @@
-"""Is nothing lost between device and host, and when does swapping pay? Both simulators, by hand and equal to the nanosecond."""
+"""Is nothing lost between device and host, and when does swapping pay?
+
+Both simulators, by hand and equal to the nanosecond.
+"""
 
 from dataclasses import replace
 
@@ -27,9 +30,16 @@ RECOMPUTE = SchedulerConfig(
     enable_prefix_caching=False,
     async_scheduling=False,
 )
-SWAP = replace(RECOMPUTE, preemption_mode="swap", kv_block_bytes=1000, swap_space_bytes=8000, swap_bytes_per_s=100e9)  # 10 ns a block
+SWAP = replace(
+    RECOMPUTE,
+    preemption_mode="swap",
+    kv_block_bytes=1000,
+    swap_space_bytes=8000,
+    swap_bytes_per_s=100e9,
+)  # 10 ns a block
 TWO = demand([0, 0], [19, 18], [6, 6])
-"""5 blocks each, which is all; request 0 wants a sixth for its 21st token, which throws out request 1."""
+"""5 blocks each, which is all; request 0 wants a sixth for its 21st token, which throws out
+request 1."""
 
 
 @settings(max_examples=300, deadline=None)
@@ -37,7 +47,9 @@ TWO = demand([0, 0], [19, 18], [6, 6])
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
-    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+    assert_equal(
+        fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -54,21 +66,41 @@ def test_no_block_is_lost_or_owned_twice_here_or_there(run):
 def check_both(scheduler):
     check_blocks(scheduler)
     waiting = scheduler.waiting.in_order()
-    assert scheduler.n_host_free + sum(request.num_host_blocks for request in waiting) == scheduler._config.n_host_blocks
+    assert (
+        scheduler.n_host_free + sum(request.num_host_blocks for request in waiting)
+        == scheduler._config.n_host_blocks
+    )
     assert scheduler.n_host_free >= 0
     assert all(request.num_host_blocks == 0 for request in scheduler.running)
     for request in waiting:
         if request.num_host_blocks:
-            assert request.num_host_blocks * scheduler._config.block_size >= request.num_computed_tokens
+            assert (
+                request.num_host_blocks * scheduler._config.block_size
+                >= request.num_computed_tokens
+            )
 
 
 @BOTH
 def test_a_swap_by_hand(run):
-    """Step 2 copies 5 blocks out, and computes one token of request 0; when that is done, step 6 copies them back, and computes one."""
+    """Step 2 copies 5 blocks out, and computes one token of request 0.
+
+    When that is done, step 6 copies them back, and computes one.
+    """
     simulation = run(TWO, SWAP, COST, record_parts=True)
     assert simulation.requests.n_preemptions.tolist() == [0, 1]
     assert simulation.requests.output_tokens.tolist() == [6, 6]
-    assert simulation.steps.duration_ns.tolist() == [1370, 1020, 1060, 1010, 1010, 1010, 1060, 1010, 1010, 1010]
+    assert simulation.steps.duration_ns.tolist() == [
+        1370,
+        1020,
+        1060,
+        1010,
+        1010,
+        1010,
+        1060,
+        1010,
+        1010,
+        1010,
+    ]
     assert simulation.steps.n_preempted_requests.tolist() == [0, 0, 1] + [0] * 7
     assert simulation.steps.prefill_tokens.tolist() == [37] + [0] * 9
     assert simulation.parts.n_computed_tokens.sum() == 37 + 5 + 5
@@ -87,7 +119,10 @@ def test_a_full_host_means_to_compute_again(run, space_bytes, n_prefills):
 @BOTH
 @pytest.mark.parametrize("block_ns", [5, 18, 19, 20, 100])
 def test_swapping_pays_where_copying_is_faster_than_computing(run, block_ns):
-    """The same steps either way: 5 blocks twice, against 20 tokens rather than 1 when it runs again. 19 ns a block is break-even."""
+    """The same steps either way.
+
+    5 blocks twice, against 20 tokens rather than 1 when it runs again. 19 ns a block is break-even.
+    """
     swapped = run(TWO, replace(SWAP, swap_bytes_per_s=1000 / (block_ns * 1e-9)), COST)
     again = run(TWO, RECOMPUTE, COST)
     assert swapped.end_ns - again.end_ns == 2 * 5 * block_ns - (20 - 1) * 10
@@ -95,7 +130,13 @@ def test_swapping_pays_where_copying_is_faster_than_computing(run, block_ns):
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"swap_bytes_per_s": None}, {"kv_block_bytes": None}, {"swap_bytes_per_s": 0.0}, {"swap_space_bytes": -1}]
+    "knobs",
+    [
+        {"swap_bytes_per_s": None},
+        {"kv_block_bytes": None},
+        {"swap_bytes_per_s": 0.0},
+        {"swap_space_bytes": -1},
+    ],
 )
 def test_what_cannot_be_is_refused(knobs):
     with pytest.raises(SpecError, match="the scheduler's configuration"):

@@ -61,7 +61,9 @@ def run_of(config, requests):
 def test_kernel_equals_reference(run, until_ns):
     config, requests, cost = run
     fast = simulate(requests, config, cost, until_ns=until_ns, record_parts=True)
-    assert_equal(fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True))
+    assert_equal(
+        fast, simulate_plainly(requests, config, cost, until_ns=until_ns, record_parts=True)
+    )
 
 
 @pytest.mark.parametrize("policy", CAPACITY_POLICIES)
@@ -69,7 +71,9 @@ def test_kernel_equals_reference(run, until_ns):
 def test_kernel_equals_reference_at_size(policy, chunking):
     rng = np.random.default_rng(5)
     arrival = np.cumsum(rng.exponential(2e6, 300)).astype(np.int64)
-    requests = demand(arrival, rng.integers(1, 900, 300), rng.integers(1, 120, 300), max_tokens=np.full(300, 150))
+    requests = demand(
+        arrival, rng.integers(1, 900, 300), rng.integers(1, 120, 300), max_tokens=np.full(300, 150)
+    )
     config = TrtllmConfig(
         num_blocks=400,
         max_seq_len=2048,
@@ -91,7 +95,12 @@ def test_every_request_is_served(run):
     run = simulate(requests, config, cost)
     table, steps = run.requests, run.steps
     assert run.outcome is Outcome.FINISHED
-    requests = requests._replace(**{name: getattr(requests, name)[table.request_index] for name in ("prompt_tokens", "output_tokens")})
+    requests = requests._replace(
+        **{
+            name: getattr(requests, name)[table.request_index]
+            for name in ("prompt_tokens", "output_tokens")
+        }
+    )
     is_done = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH))
     expected = np.minimum(requests.output_tokens, config.max_seq_len - requests.prompt_tokens)
     assert np.array_equal(table.output_tokens[is_done], expected[is_done])
@@ -126,7 +135,9 @@ def test_blocks_are_never_lost(run):
         batch = schedule(scheduler, now_ns)
         held = {block for request in scheduler.active for block in request.blocks}
         assert scheduler.blocks.n_free == config.num_blocks - len(held)
-        assert config.enable_block_reuse or len(held) == sum(len(request.blocks) for request in scheduler.active)
+        assert config.enable_block_reuse or len(held) == sum(
+            len(request.blocks) for request in scheduler.active
+        )
         assert len(scheduler.active) <= config.max_batch_size
         return batch
 
@@ -137,25 +148,38 @@ def test_blocks_are_never_lost(run):
 
 @pytest.mark.parametrize(("max_tokens", "n_together"), [(16, 5), (32, 4), (48, 3)])
 def test_no_evict_counts_what_is_declared_not_what_is_said(max_tokens, n_together):
-    """16 blocks of 16 tokens, prompts of 32: each request is promised blocks for 32 + max_tokens, though all say 4 tokens."""
-    config = TrtllmConfig(num_blocks=16, max_seq_len=96, tokens_per_block=16, disable_overlap_scheduler=True)
+    """16 blocks of 16 tokens, prompts of 32.
+
+    Each request is promised blocks for 32 + max_tokens, though all say 4 tokens.
+    """
+    config = TrtllmConfig(
+        num_blocks=16, max_seq_len=96, tokens_per_block=16, disable_overlap_scheduler=True
+    )
     run = run_of(config, demand([0] * 6, [32] * 6, [4] * 6, max_tokens=[max_tokens] * 6))
     assert run.steps.n_prefill_requests[0] == n_together
-    assert run.requests.first_token_ns.tolist() == [(1 + 4 * (i // n_together)) * MS for i in range(6)]
+    assert run.requests.first_token_ns.tolist() == [
+        (1 + 4 * (i // n_together)) * MS for i in range(6)
+    ]
     assert run.steps.kv_blocks_used.max() == n_together * 3  # 35 tokens each
 
 
 def test_no_evict_stops_at_the_first_that_does_not_fit():
     """The second request needs more than is left: the third, which would fit, waits behind it."""
-    config = TrtllmConfig(num_blocks=10, max_seq_len=160, tokens_per_block=16, disable_overlap_scheduler=True)
+    config = TrtllmConfig(
+        num_blocks=10, max_seq_len=160, tokens_per_block=16, disable_overlap_scheduler=True
+    )
     run = run_of(config, demand([0, 0, 0], [32, 100, 10], [4, 4, 4], max_tokens=[40, 40, 4]))
     assert run.requests.admitted_ns.tolist() == [0, 4 * MS, 4 * MS]
 
 
 def test_max_utilization_pauses_the_last_started_and_it_comes_back_first():
-    """Four blocks of 4 tokens, three prompts of 4. The second tokens need three more blocks: the third request is paused. Tokens 9
-    need two more: the second is paused. When the first is done the second comes back alone (9 tokens, 3 blocks), then the third,
-    before the fourth, which came while they waited."""
+    """Four blocks of 4 tokens, three prompts of 4.
+
+    The second tokens need three more blocks: the third request is paused. Tokens 9
+
+    need two more: the second is paused. When the first is done the second comes back alone (9
+    tokens, 3 blocks), then the third, before the fourth, which came while they waited.
+    """
     config = TrtllmConfig(
         num_blocks=4,
         max_seq_len=16,
@@ -176,24 +200,41 @@ def test_max_utilization_pauses_the_last_started_and_it_comes_back_first():
 def test_static_batch_admits_nobody_until_all_are_done():
     """The short answer of the second request leaves its place empty until the first one ends."""
     config = TrtllmConfig(
-        num_blocks=100, max_seq_len=64, max_batch_size=2, capacity_scheduler_policy="STATIC_BATCH", disable_overlap_scheduler=True
+        num_blocks=100,
+        max_seq_len=64,
+        max_batch_size=2,
+        capacity_scheduler_policy="STATIC_BATCH",
+        disable_overlap_scheduler=True,
     )
     run = run_of(config, demand([0, 0, 0], [8, 8, 8], [6, 2, 2]))
     assert (run.requests.first_token_ns // MS).tolist() == [1, 1, 7]
     in_flight = run_of(
-        TrtllmConfig(num_blocks=100, max_seq_len=64, max_batch_size=2, disable_overlap_scheduler=True),
+        TrtllmConfig(
+            num_blocks=100, max_seq_len=64, max_batch_size=2, disable_overlap_scheduler=True
+        ),
         demand([0, 0, 0], [8, 8, 8], [6, 2, 2]),
     )
     assert (in_flight.requests.first_token_ns // MS).tolist() == [1, 1, 3]
 
 
 def test_without_chunks_a_prompt_that_does_not_fit_holds_up_all_behind_it():
-    config = TrtllmConfig(num_blocks=100, max_seq_len=64, max_num_tokens=64, disable_overlap_scheduler=True)
+    config = TrtllmConfig(
+        num_blocks=100, max_seq_len=64, max_num_tokens=64, disable_overlap_scheduler=True
+    )
     run = run_of(config, demand([0, 0, 0], [40, 30, 10], [1, 1, 1]))
     assert run.steps.prefill_tokens.tolist() == [40, 40]
-    chunked = TrtllmConfig(num_blocks=100, max_seq_len=64, max_num_tokens=64, enable_chunked_prefill=True, disable_overlap_scheduler=True)
+    chunked = TrtllmConfig(
+        num_blocks=100,
+        max_seq_len=64,
+        max_num_tokens=64,
+        enable_chunked_prefill=True,
+        disable_overlap_scheduler=True,
+    )
     run = run_of(chunked, demand([0, 0, 0], [40, 30, 10], [1, 1, 1]))
-    assert run.steps.prefill_tokens.tolist() == [50, 30]  # 40, none of the second (24 tokens are less than a block), the 10
+    assert run.steps.prefill_tokens.tolist() == [
+        50,
+        30,
+    ]  # 40, none of the second (24 tokens are less than a block), the 10
 
 
 @pytest.mark.parametrize(
@@ -224,29 +265,48 @@ def test_overlap_knows_the_last_allowed_token_but_not_the_stop_token():
 def begins_alike(n_same, *lengths):
     """Requests of these prompts and answers of 2 tokens that come 20 ms apart and share their first ``n_same`` tokens."""
     n_requests, n_shared = len(lengths), n_same // 16
-    shared = SharedBlocks(np.arange(n_requests + 1) * n_shared, np.tile(np.arange(n_shared), n_requests))
-    return with_contents(demand(np.arange(n_requests) * 20 * MS, lengths, [2] * n_requests), 16, shared)
+    shared = SharedBlocks(
+        np.arange(n_requests + 1) * n_shared, np.tile(np.arange(n_shared), n_requests)
+    )
+    return with_contents(
+        demand(np.arange(n_requests) * 20 * MS, lengths, [2] * n_requests), 16, shared
+    )
 
 
 def test_blocks_of_an_earlier_prompt_are_reused_but_never_its_last_token():
-    """64 tokens are four blocks of 16. The second prompt is the same: its last block is computed again. The third goes on: it finds all."""
-    run = run_of(TrtllmConfig(num_blocks=40, max_seq_len=128, tokens_per_block=16), begins_alike(64, 64, 64, 80))
+    """64 tokens are four blocks of 16.
+
+    The second prompt is the same: its last block is computed again. The third goes on: it finds
+    all.
+    """
+    run = run_of(
+        TrtllmConfig(num_blocks=40, max_seq_len=128, tokens_per_block=16),
+        begins_alike(64, 64, 64, 80),
+    )
     assert run.requests.cached_tokens.tolist() == [0, 48, 64]
     assert run.steps.prefill_tokens[run.steps.n_prefill_requests > 0].tolist() == [64, 16, 16]
-    off = TrtllmConfig(num_blocks=40, max_seq_len=128, tokens_per_block=16, enable_block_reuse=False)
+    off = TrtllmConfig(
+        num_blocks=40, max_seq_len=128, tokens_per_block=16, enable_block_reuse=False
+    )
     assert not run_of(off, begins_alike(64, 64, 64, 80)).requests.cached_tokens.any()
 
 
 def test_free_blocks_are_taken_in_the_order_in_which_they_were_given_up():
-    """Eight blocks: a prompt of 64 tokens leaves four in the tree, its tail first to go; another one of 96 needs the four that were never
-    used, and two of these: the two that begin the prompt are still there."""
+    """Eight blocks: a prompt of 64 tokens leaves four in the tree, its tail first to go.
+
+    Another one of 96 needs the four that were never
+
+    used, and two of these: the two that begin the prompt are still there.
+    """
     shared = SharedBlocks(np.array([0, 4, 4, 8]), np.array([*range(4), *range(4)]))
     requests = with_contents(demand([0, 20 * MS, 40 * MS], [64, 95, 64], [1, 1, 1]), 16, shared)
     run = run_of(TrtllmConfig(num_blocks=8, max_seq_len=112, tokens_per_block=16), requests)
     assert run.requests.cached_tokens.tolist() == [0, 0, 32]
 
 
-@pytest.mark.parametrize(("is_aware", "cached", "admitted"), [(True, [0, 48], [0, 1]), (False, [0, 0], [0, 0])])
+@pytest.mark.parametrize(
+    ("is_aware", "cached", "admitted"), [(True, [0, 48], [0, 1]), (False, [0, 0], [0, 0])]
+)
 def test_a_request_waits_for_another_one_that_computes_its_prefix(is_aware, cached, admitted):
     shared = SharedBlocks(np.array([0, 4, 8]), np.array([*range(4), *range(4)]))
     requests = with_contents(demand([0, 0], [64, 64], [2, 2]), 16, shared)
@@ -266,18 +326,34 @@ def test_what_can_be_reused_costs_no_budget():
     """Two prompts of 80 tokens of which 64 are cached fit into one step of 40 tokens."""
     shared = SharedBlocks(np.array([0, 4, 8, 12]), np.tile(np.arange(4), 3))
     requests = with_contents(demand([0, 20 * MS, 20 * MS], [65, 80, 80], [1, 1, 1]), 16, shared)
-    config = TrtllmConfig(num_blocks=40, max_seq_len=128, max_num_tokens=80, tokens_per_block=16, disable_overlap_scheduler=True)
+    config = TrtllmConfig(
+        num_blocks=40,
+        max_seq_len=128,
+        max_num_tokens=80,
+        tokens_per_block=16,
+        disable_overlap_scheduler=True,
+    )
     assert run_of(config, requests).steps.prefill_tokens.tolist() == [65, 32]
 
 
 def test_a_server_with_a_long_context_starts_and_refuses_prompts_beyond_its_budget_alone():
-    """``_check_arguments`` of tensorrt_llm/llmapi/llm.py: without chunked prefill a prompt has at most ``max_num_tokens``."""
+    """``_check_arguments`` of tensorrt_llm/llmapi/llm.py.
+
+    Without chunked prefill a prompt has at most ``max_num_tokens``.
+    """
     requests = demand([0, 0, 0], [8192, 8193, 100], [4, 4, 4])
     config = TrtllmConfig(num_blocks=4096, max_seq_len=131_072)
     run = run_of(config, requests)
-    assert run.requests.status.tolist() == [RequestStatus.LENGTH, RequestStatus.REJECTED, RequestStatus.LENGTH]
+    assert run.requests.status.tolist() == [
+        RequestStatus.LENGTH,
+        RequestStatus.REJECTED,
+        RequestStatus.LENGTH,
+    ]
     (caution,) = cautions_of(run, config)
-    assert caution.text == "1 of 3 requests were refused: their prompts have more than max_num_tokens = 8192 tokens"
+    assert (
+        caution.text
+        == "1 of 3 requests were refused: their prompts have more than max_num_tokens = 8192 tokens"
+    )
     assert caution.remedy == "--max-num-batched-tokens 131072, or --set enable_chunked_prefill=true"
     chunked = TrtllmConfig(num_blocks=4096, max_seq_len=131_072, enable_chunked_prefill=True)
     assert not np.any(run_of(chunked, requests).requests.status == RequestStatus.REJECTED)
@@ -285,11 +361,20 @@ def test_a_server_with_a_long_context_starts_and_refuses_prompts_beyond_its_budg
 
 def test_paused_requests_must_fit_into_a_step_again():
     with pytest.raises(SpecError, match="max_num_tokens = 8192"):
-        TrtllmConfig(num_blocks=4096, max_seq_len=131_072, capacity_scheduler_policy="MAX_UTILIZATION")
+        TrtllmConfig(
+            num_blocks=4096, max_seq_len=131_072, capacity_scheduler_policy="MAX_UTILIZATION"
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("max_num_tokens", 0), ("num_blocks", 3), ("max_batch_size", 0), ("tokens_per_block", 0), ("max_seq_len", 1)]
+    ("name", "value"),
+    [
+        ("max_num_tokens", 0),
+        ("num_blocks", 3),
+        ("max_batch_size", 0),
+        ("tokens_per_block", 0),
+        ("max_seq_len", 1),
+    ],
 )
 def test_what_the_server_refuses_is_refused(name, value):
     with pytest.raises(SpecError, match=name):

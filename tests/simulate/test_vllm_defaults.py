@@ -12,20 +12,34 @@ from inferometer.spec.types import EngineSpec
 
 
 def config_on(device, **knobs):
-    model, hardware, engine = find_model("llama-3.1-8b"), find_hardware(device), EngineSpec(dtype="bfloat16", device="cuda")
-    return deploy(model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs(**knobs)).config
+    model, hardware, engine = (
+        find_model("llama-3.1-8b"),
+        find_hardware(device),
+        EngineSpec(dtype="bfloat16", device="cuda"),
+    )
+    return deploy(
+        model, engine, hardware, datasheet_levels(model, engine, hardware), Knobs(**knobs)
+    ).config
 
 
 @pytest.mark.parametrize(
     ("device", "limits"),
-    [("h100_sxm", (1024, 8192)), ("b200_sxm", (1024, 16_384)), ("a100_80gb_sxm", (256, 2048)), ("l40s", (256, 2048))],
+    [
+        ("h100_sxm", (1024, 8192)),
+        ("b200_sxm", (1024, 16_384)),
+        ("a100_80gb_sxm", (256, 2048)),
+        ("l40s", (256, 2048)),
+    ],
 )
 def test_limits_follow_from_the_device(device, limits):
     config = config_on(device)
     assert (config.max_num_seqs, config.max_num_batched_tokens) == limits
 
 
-@pytest.mark.parametrize(("device", "limits"), [("tpu_v5e", (256, 512)), ("tpu_v5p", (256, 256)), ("tpu_v6e", (256, 1024))])
+@pytest.mark.parametrize(
+    ("device", "limits"),
+    [("tpu_v5e", (256, 512)), ("tpu_v5p", (256, 256)), ("tpu_v6e", (256, 1024))],
+)
 def test_a_tpu_has_the_step_budget_of_its_chip(device, limits):
     """``EngineArgs.get_batch_defaults`` of vLLM 0.33.0 for an API server."""
     assert default_limits(find_hardware(device), n_devices=4) == limits
@@ -43,7 +57,9 @@ def test_each_rank_of_a_processor_brings_its_own():
 
 def test_what_is_said_counts():
     assert config_on("h100_sxm", shared={"max_num_seqs": 7}).max_num_seqs == 7
-    assert config_on("h100_sxm", own={"max_num_batched_tokens": "4096"}).max_num_batched_tokens == 4096
+    assert (
+        config_on("h100_sxm", own={"max_num_batched_tokens": "4096"}).max_num_batched_tokens == 4096
+    )
 
 
 def test_a_smaller_budget_leaves_no_more_seats_than_tokens():
@@ -52,5 +68,7 @@ def test_a_smaller_budget_leaves_no_more_seats_than_tokens():
 
 
 def test_without_chunks_a_step_holds_the_longest_context():
-    config = config_on("h100_sxm", own={"enable_chunked_prefill": "false"}, shared={"max_model_len": 20_000})
+    config = config_on(
+        "h100_sxm", own={"enable_chunked_prefill": "false"}, shared={"max_model_len": 20_000}
+    )
     assert config.max_num_batched_tokens == 20_000

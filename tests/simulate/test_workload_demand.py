@@ -23,7 +23,15 @@ def test_columns_arrive():
     plan = plan_of(n_requests=300, tenants={"n_tenants": 3})
     assert len(np.unique(plan.tenant_index)) == 3
     requests = demand_of(plan, 16)
-    for name in ("prompt_tokens", "output_tokens", "max_tokens", "priority", "class_index", "tenant_index", "follows"):
+    for name in (
+        "prompt_tokens",
+        "output_tokens",
+        "max_tokens",
+        "priority",
+        "class_index",
+        "tenant_index",
+        "follows",
+    ):
         assert np.array_equal(getattr(requests, name), getattr(plan, name)), name
     leads = plan.follows == NONE
     assert np.array_equal(requests.arrival_ns[leads], plan.arrival_ns[leads])
@@ -44,13 +52,18 @@ def test_contents_fit_the_engine(block_size):
 def test_an_endless_cache_finds_every_shared_block():
     """One request at a time and blocks for all: the hits are the shared prefixes, cut to blocks.
 
-    Neither is the last token of a prompt a hit, nor is the last token of an answer in the cache: no step computes its keys.
+    Neither is the last token of a prompt a hit, nor is the last token of an answer in the cache: no
+    step computes its keys.
     """
     plan = plan_of(n_requests=60, arrivals={"kind": "closed", "concurrency": 1})
-    config = SchedulerConfig(num_blocks=200_000, max_model_len=140_000, max_num_batched_tokens=8192, block_size=16)
+    config = SchedulerConfig(
+        num_blocks=200_000, max_model_len=140_000, max_num_batched_tokens=8192, block_size=16
+    )
     table = simulate(demand_of(plan, 16), config, linear_cost(launch_s=1e-3)).requests
     computed = (plan.prompt_tokens + plan.output_tokens - 1)[plan.prefix_request]
-    expected = np.minimum(np.minimum(plan.prefix_tokens, computed), plan.prompt_tokens - 1) // 16 * 16
+    expected = (
+        np.minimum(np.minimum(plan.prefix_tokens, computed), plan.prompt_tokens - 1) // 16 * 16
+    )
     assert plan.prefix_tokens.sum() > 0.2 * plan.prompt_tokens.sum()
     assert np.array_equal(table.cached_tokens, expected)
 

@@ -19,10 +19,14 @@ def encode(traces: list[tuple[Case, list[State]]]) -> bytes:
     for case, states in traces:
         rows, before = [], (None,) * len(State._fields)
         for state in states:
-            rows.append([None if value == old else value for value, old in zip(state, before, strict=True)])
+            rows.append(
+                [None if value == old else value for value, old in zip(state, before, strict=True)]
+            )
             before = state
         plain.append({"case": msgspec.to_builtins(case, order="deterministic"), "states": rows})
-    text = json.dumps({"engine": "vLLM 0.32.0", "fields": State._fields, "traces": plain}, separators=(",", ":"))
+    text = json.dumps(
+        {"engine": "vLLM 0.32.0", "fields": State._fields, "traces": plain}, separators=(",", ":")
+    )
     return gzip.compress(text.encode(), mtime=0)
 
 
@@ -31,7 +35,12 @@ def decode(content: bytes) -> list[tuple[Case, list[State]]]:
     for trace in json.loads(gzip.decompress(content))["traces"]:
         states, before = [], (None,) * len(State._fields)
         for row in trace["states"]:
-            before = State(*(old if value is None else frozen(value) for value, old in zip(row, before, strict=True)))
+            before = State(
+                *(
+                    old if value is None else frozen(value)
+                    for value, old in zip(row, before, strict=True)
+                )
+            )
             states.append(before)
         traces.append((msgspec.convert(trace["case"], Case), states))
     return traces

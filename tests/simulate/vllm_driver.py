@@ -1,4 +1,7 @@
-"""The real scheduler of vLLM 0.32.0 behind the same interface: no model, no GPU, no network. Runs in vLLM's environment."""
+"""The real scheduler of vLLM 0.32.0 behind the same interface: no model, no GPU, no network.
+
+Runs in vLLM's environment.
+"""
 
 import json
 import os
@@ -47,7 +50,12 @@ class VllmFactory:
 
     def scheduler(self, config):
         cls = AsyncScheduler if config.async_scheduling else Scheduler
-        model = ModelConfig(model=self._folder.name, dtype="float32", skip_tokenizer_init=True, max_model_len=config.max_model_len)
+        model = ModelConfig(
+            model=self._folder.name,
+            dtype="float32",
+            skip_tokenizer_init=True,
+            max_model_len=config.max_model_len,
+        )
         cache = CacheConfig(
             block_size=config.block_size,
             gpu_memory_utilization=0.9,
@@ -74,9 +82,17 @@ class VllmFactory:
             cache_config=cache,
         )
         vllm_config.speculative_config = speculation(config, model, vllm_config.parallel_config)
-        spec = FullAttentionSpec(block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        blocks = KVCacheConfig(num_blocks=config.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
-        if config.pipeline_parallel_size > 1:  # as on a GPU: model runner V2, which alone pipes asynchronously
+        spec = FullAttentionSpec(
+            block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
+        )
+        blocks = KVCacheConfig(
+            num_blocks=config.num_blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+        )
+        if (
+            config.pipeline_parallel_size > 1
+        ):  # as on a GPU: model runner V2, which alone pipes asynchronously
             vllm_config.parallel_config.pipeline_parallel_size = config.pipeline_parallel_size
             os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
         scheduler = cls(
@@ -92,7 +108,10 @@ class VllmFactory:
 
 
 def speculation(config, model, parallel):
-    """vLLM's own rules of each method, without the weights of a draft: made as n-grams, which need none, and then renamed."""
+    """vLLM's own rules of each method, without the weights of a draft.
+
+    Made as n-grams, which need none, and then renamed.
+    """
     if config.num_speculative_tokens == 0:
         return None
     made = SpeculativeConfig(
@@ -110,12 +129,18 @@ class VllmDriver:
     def __init__(self, case, factory: VllmFactory) -> None:
         self.case = case
         self.scheduler = factory.scheduler(case.config)
-        hasher = get_request_block_hasher(case.config.block_size, sha256) if case.config.enable_prefix_caching else None
+        hasher = (
+            get_request_block_hasher(case.config.block_size, sha256)
+            if case.config.enable_prefix_caching
+            else None
+        )
         self.requests = [
             Request(
                 request_id=f"{i:06d}",
                 prompt_token_ids=list(request.prompt),
-                sampling_params=SamplingParams(max_tokens=request.max_tokens, ignore_eos=True, stop_token_ids=[STOP_TOKEN]),
+                sampling_params=SamplingParams(
+                    max_tokens=request.max_tokens, ignore_eos=True, stop_token_ids=[STOP_TOKEN]
+                ),
                 pooling_params=None,
                 arrival_time=float(request.arrival),
                 priority=request.priority,
@@ -135,13 +160,19 @@ class VllmDriver:
         self.in_flight.append((self.output, self.yields(self.output, drafted)))
 
     def yields(self, output, drafted):
-        """What will the device say of each request in the batch: None of an unfinished prompt, else how many drafts it can accept?
+        """What will the device say of each request in the batch.
+
+        None of an unfinished prompt, else how many drafts it can accept?
 
         Who had no drafts and verifies some was padded with such as cannot be accepted.
         """
         verified = output.scheduled_spec_decode_tokens
         return {
-            name: None if self.requests[int(name)].is_prefill_chunk else len(verified.get(name, ())) * (name in drafted)
+            name: (
+                None
+                if self.requests[int(name)].is_prefill_chunk
+                else len(verified.get(name, ())) * (name in drafted)
+            )
             for name in output.num_scheduled_tokens
         }
 
@@ -153,9 +184,14 @@ class VllmDriver:
             self.scheduler.update_draft_token_ids(drafts)
 
     def sampled(self, yields):
-        tokens = [[] if n_drafts is None else self._next_tokens(int(name), n_drafts) for name, n_drafts in yields.items()]
+        tokens = [
+            [] if n_drafts is None else self._next_tokens(int(name), n_drafts)
+            for name, n_drafts in yields.items()
+        ]
         places = {name: i for i, name in enumerate(yields)}
-        return ModelRunnerOutput(req_ids=list(yields), req_id_to_index=places, sampled_token_ids=tokens, logprobs=None)
+        return ModelRunnerOutput(
+            req_ids=list(yields), req_id_to_index=places, sampled_token_ids=tokens, logprobs=None
+        )
 
     def n_drafts(self):
         """How many drafts does the step verify that was just scheduled?"""
@@ -177,17 +213,34 @@ class VllmDriver:
         owned = self.scheduler.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         output = self.output
         return State(
-            scheduled=tuple((int(name), n) for name, n in output.num_scheduled_tokens.items()) if output else (),
-            preempted=tuple(sorted(int(name) for name in output.preempted_req_ids or ())) if output else (),
+            scheduled=(
+                tuple((int(name), n) for name, n in output.num_scheduled_tokens.items())
+                if output
+                else ()
+            ),
+            preempted=(
+                tuple(sorted(int(name) for name in output.preempted_req_ids or ()))
+                if output
+                else ()
+            ),
             running=tuple(int(request.request_id) for request in running),
             waiting=tuple(int(request.request_id) for request in self.scheduler.waiting),
             computed=tuple(request.num_computed_tokens for request in running),
-            blocks=tuple(tuple(block.block_id for block in owned[request.request_id]) for request in running),
-            free_queue=tuple(block.block_id for block in self.scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()),
+            blocks=tuple(
+                tuple(block.block_id for block in owned[request.request_id]) for request in running
+            ),
+            free_queue=tuple(
+                block.block_id
+                for block in (
+                    self.scheduler.kv_cache_manager.block_pool.free_block_queue.get_all_free_blocks()
+                )
+            ),
         )
 
     def _next_tokens(self, index, n_drafts):
         """What the model says next, and one more for each draft that it accepts; of a finished request nobody asks."""
         outputs, n_said = self.case.requests[index].outputs, self.requests[index].num_output_tokens
         n_tokens = 1 + n_accepted(self.case.config.acceptance, index, n_said, n_drafts)
-        return [outputs[i] if i < len(outputs) else STOP_TOKEN for i in range(n_said, n_said + n_tokens)]
+        return [
+            outputs[i] if i < len(outputs) else STOP_TOKEN for i in range(n_said, n_said + n_tokens)
+        ]

@@ -1,7 +1,8 @@
 """The real engine loop of vLLM 0.32.0 (``EngineCore.step`` and ``step_with_batch_queue``) on a clock of our own.
 
-Only the device is replaced: a batch takes what its rows and requests cost, and asking for a result moves the clock to its end.
-Runs in vLLM's environment; ``record_vllm_traces.py loop`` compares it with both simulators.
+Only the device is replaced: a batch takes what its rows and requests cost, and asking for a result
+moves the clock to its end. Runs in vLLM's environment; ``record_vllm_traces.py loop`` compares it
+with both simulators.
 """
 
 import queue
@@ -29,7 +30,9 @@ class Device:
         assert non_block
         chosen = scheduler_output.num_scheduled_tokens
         yields = self._driver.yields(scheduler_output, self.drafted)
-        took_ns = duration_ns(self._cost, len(chosen), 0, sum(chosen.values()), 0, 0) if chosen else 0
+        took_ns = (
+            duration_ns(self._cost, len(chosen), 0, sum(chosen.values()), 0, 0) if chosen else 0
+        )
         is_sampling = any(n_drafts is not None for n_drafts in yields.values())
         passage = self.stages.work(self.now_ns, took_ns, is_sampling=is_sampling)
         self._last = Result(self, passage.end_ns, yields)
@@ -70,7 +73,9 @@ class Loop(EngineCore):
         self.async_scheduling = case.config.async_scheduling
         self._weight_version = None
         self.arrival_ns = requests.arrival_ns.tolist()
-        self.departures = deque(sorted((when, i) for i, when in enumerate(requests.abort_ns.tolist()) if when != ABSENT))
+        self.departures = deque(
+            sorted((when, i) for i, when in enumerate(requests.abort_ns.tolist()) if when != ABSENT)
+        )
         self.late_aborts = []
         self.n_arrived = 0
 
@@ -78,14 +83,20 @@ class Loop(EngineCore):
         """Nothing was started."""
 
     def hand_in_aborts(self):
-        """Aborts are put into both queues: the engine looks at one before tokens are processed, at the other before it schedules."""
+        """Aborts are put into both queues.
+
+        The engine looks at one before tokens are processed, at the other before it schedules.
+        """
         while self.departures and self.departures[0][0] <= self.device.now_ns:
             _, index = self.departures.popleft()
             self.aborts_queue.put([f"{index:06d}"])
             self.late_aborts.append(f"{index:06d}")
 
     def take_in(self):
-        while self.n_arrived < len(self.arrival_ns) and self.arrival_ns[self.n_arrived] <= self.device.now_ns:
+        while (
+            self.n_arrived < len(self.arrival_ns)
+            and self.arrival_ns[self.n_arrived] <= self.device.now_ns
+        ):
             self.driver.add(self.n_arrived)
             self.n_arrived += 1
         self.hand_in_aborts()
@@ -104,7 +115,11 @@ class Loop(EngineCore):
                     break
                 self.device.now_ns = self.arrival_ns[self.n_arrived]
                 continue
-            self.device.drafted = {f"{i:06d}" for i, request in enumerate(self.driver.requests) if request.spec_token_ids}
+            self.device.drafted = {
+                f"{i:06d}"
+                for i, request in enumerate(self.driver.requests)
+                if request.spec_token_ids
+            }
             outputs, is_executed = step()
             if self.batch_queue is None:
                 self.post_step(is_executed)

@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.spec.catalog import close_models, find_hardware, find_model, known_model, load_hardware, load_models, unsourced_constants
+from inferometer.spec.catalog import (
+    close_models,
+    find_hardware,
+    find_model,
+    known_model,
+    load_hardware,
+    load_models,
+    unsourced_constants,
+)
 from inferometer.spec.catalog_files import HardwareEntry, hardware_from_entry, model_from_entry
 from inferometer.spec.types import Constant, Source
 
@@ -14,7 +22,13 @@ SOURCE = {"s": Source(kind="page", where="somewhere")}
 
 
 def constants(device):
-    found = [device.memory_bytes, device.memory_bytes_per_s, device.link_bytes_per_s, device.pcie_bytes_per_s, device.power_watt]
+    found = [
+        device.memory_bytes,
+        device.memory_bytes_per_s,
+        device.link_bytes_per_s,
+        device.pcie_bytes_per_s,
+        device.power_watt,
+    ]
     found += [peak.flop_per_s for peak in (*device.peaks, *device.measured_peaks)]
     rates = (*device.kernels.dense, *device.kernels.experts)
     found += [device.kernels.message_s, device.kernels.reduce_bytes_per_s]
@@ -29,10 +43,14 @@ def test_the_catalogue_is_as_large_as_promised():
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.hardware_id)
 def test_every_number_of_a_device_has_a_source(device):
-    sources = [part.source for part in constants(device)] + [price.source for price in device.prices]
+    sources = [part.source for part in constants(device)] + [
+        price.source for price in device.prices
+    ]
     assert len(sources) >= 4
     assert all(source.where and source.kind for source in sources)
-    assert all(isinstance(part, Constant) and part.value > 0 for part in constants(device)), "an absent fact is None, not 0"
+    assert all(isinstance(part, Constant) and part.value > 0 for part in constants(device)), (
+        "an absent fact is None, not 0"
+    )
     assert device.peaks
 
 
@@ -55,13 +73,22 @@ def test_peaks_are_dense_and_measured_peaks_stay_below_them(device):
         assert measured.flop_per_s.value < peaks[measured.dtype]
 
 
-@pytest.mark.parametrize("device", [one for one in DEVICES if one.kernels.dense], ids=lambda device: device.hardware_id)
+@pytest.mark.parametrize(
+    "device", [one for one in DEVICES if one.kernels.dense], ids=lambda device: device.hardware_id
+)
 def test_kernels_stay_below_the_peaks_of_their_device(device):
     peaks = {peak.dtype: peak.flop_per_s.value for peak in device.peaks}
     fastest = {"bfloat16": "bfloat16", "float8": "float8", "nvfp4": "float4", "mxfp4": "float8"}
     for rate in (*device.kernels.dense, *device.kernels.experts):
-        assert 0.1 * peaks[fastest[rate.weights]] < rate.flop_per_s.value < peaks[fastest[rate.weights]]
-        assert rate.read_bytes_per_s is None or 0.4 < rate.read_bytes_per_s.value / device.memory_bytes_per_s.value < 1
+        assert (
+            0.1 * peaks[fastest[rate.weights]]
+            < rate.flop_per_s.value
+            < peaks[fastest[rate.weights]]
+        )
+        assert (
+            rate.read_bytes_per_s is None
+            or 0.4 < rate.read_bytes_per_s.value / device.memory_bytes_per_s.value < 1
+        )
     if device.kernels.reduce_bytes_per_s is not None:
         assert device.kernels.reduce_bytes_per_s.value < device.link_bytes_per_s.value
 
@@ -100,7 +127,9 @@ def test_models_are_found_by_id_and_by_hub_name(name, model_id):
     assert find_model(name).model_id == model_id
 
 
-@pytest.mark.parametrize("name", ["qwen2.5-3c", "", "llama", "Qwen/Qwen2.5-3B-Math", "meta-llama/Llama-2-7b-70b"])
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-3c", "", "llama", "Qwen/Qwen2.5-3B-Math", "meta-llama/Llama-2-7b-70b"]
+)
 def test_a_name_that_is_not_quite_right_is_not_guessed(name):
     assert known_model(name) is None
 
@@ -120,7 +149,13 @@ def test_devices_are_found_however_they_are_written(name):
 
 @pytest.mark.parametrize(
     ("name", "meant"),
-    [("b200", "b200_sxm"), ("rtx4090", "rtx_4090"), ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"), ("Tesla T4", "t4"), ("a6000", "rtx_a6000")],
+    [
+        ("b200", "b200_sxm"),
+        ("rtx4090", "rtx_4090"),
+        ("NVIDIA A100-SXM4-80GB", "a100_80gb_sxm"),
+        ("Tesla T4", "t4"),
+        ("a6000", "rtx_a6000"),
+    ],
 )
 def test_what_only_one_device_is_called_means_that_one(name, meant):
     assert find_hardware(name).hardware_id == meant

@@ -47,7 +47,9 @@ def models(draw):
     n_experts = draw(st.integers(2, 256))
     return ModelSpec(
         model_id="m",
-        architecture="mixtral" if has_experts else draw(st.sampled_from(["llama", "mistral", "granite"])),
+        architecture="mixtral"
+        if has_experts
+        else draw(st.sampled_from(["llama", "mistral", "granite"])),
         n_layers=n_layers,
         hidden_size=draw(st.integers(1, 512)) * 64,
         vocab_size=draw(st.integers(2, 300_000)),
@@ -73,7 +75,9 @@ def models(draw):
 @given(models())
 def test_any_model_of_a_family_survives_the_round_trip(model):
     if model.moe is not None:  # Mixtral has one width for all
-        model = replace(model, moe=replace(model.moe, intermediate_size=model.mlp.intermediate_size))
+        model = replace(
+            model, moe=replace(model.moe, intermediate_size=model.mlp.intermediate_size)
+        )
     assert same_shape(read(config_from_model(model)), model)
 
 
@@ -95,7 +99,9 @@ def count_on_meta(config):
         with torch.device("meta"):
             built = transformers.AutoModelForCausalLM.from_config(hf_config)
     # DeepSeek's score correction is stored in checkpoints, but is a buffer in transformers.
-    corrections = [part for name, part in built.named_buffers() if name.endswith("e_score_correction_bias")]
+    corrections = [
+        part for name, part in built.named_buffers() if name.endswith("e_score_correction_bias")
+    ]
     return sum(part.numel() for part in [*built.parameters(), *corrections])
 
 

@@ -13,7 +13,9 @@ from inferometer.spec.file_tables import table_from_text
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.foreign_yaml import yaml_value
 
-DOOR = Door(noun="file", allowed="what is allowed", refusal=RecordError, try_="another", max_bytes=10_000)
+DOOR = Door(
+    noun="file", allowed="what is allowed", refusal=RecordError, try_="another", max_bytes=10_000
+)
 DEEP = 100_000
 
 
@@ -33,7 +35,9 @@ def refused(call, *words):
 @pytest.fixture
 def packed(tmp_path):
     path = tmp_path / "a.jsonl.gz"
-    path.write_bytes(gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(800)), mtime=0))
+    path.write_bytes(
+        gzip.compress(b"".join(b'{"a": %d}\n' % number for number in range(800)), mtime=0)
+    )
     return path
 
 
@@ -43,7 +47,12 @@ def test_lines_of_a_packed_file_are_those_inside(packed):
 
 def test_damaged_compression(packed):
     content = packed.read_bytes()
-    for broken in (content[:-20], content[:100], b"\x1f\x8b" + content[4:], content[:200] + b"\x00\xff\x00" + content[203:]):
+    for broken in (
+        content[:-20],
+        content[:100],
+        b"\x1f\x8b" + content[4:],
+        content[:200] + b"\x00\xff\x00" + content[203:],
+    ):
         packed.write_bytes(broken)
         refused(lambda: list(DOOR.lines_of(packed)), "the file is damaged")
         refused(lambda: DOOR.bytes_of(packed), "the file is damaged")
@@ -73,7 +82,9 @@ def test_text():
     refused(lambda: DOOR.text(b"ab\xffc", where="here"), "byte 0xff at 2 is not UTF-8")
 
 
-@pytest.mark.parametrize("content", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b"]" * DEEP, b'["\\\\", ' * 100])
+@pytest.mark.parametrize(
+    "content", [b"[" * DEEP, b'{"a":' * DEEP, b"[" * DEEP + b"]" * DEEP, b'["\\\\", ' * 100]
+)
 def test_deep_json(content):
     refused(lambda: DOOR.json(content, object, where="here"), "nested more than 64 deep")
     refused(lambda: DOOR.loose_json(content.decode(), where="here"), "nested more than 64 deep")
@@ -85,7 +96,20 @@ def test_brackets_in_texts_are_not_nesting():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "nul", "9" * 5000, '{"a": 1}x', '"\\ud800"', "[1,]", '"\x00"', '"' + "a" * 1000, "-", "1e999999999999x"]
+    "text",
+    [
+        "",
+        "{",
+        "nul",
+        "9" * 5000,
+        '{"a": 1}x',
+        '"\\ud800"',
+        "[1,]",
+        '"\x00"',
+        '"' + "a" * 1000,
+        "-",
+        "1e999999999999x",
+    ],
 )
 def test_broken_json(text):
     refused(lambda: DOOR.loose_json(text, where="here"), "the file is damaged")
@@ -117,8 +141,14 @@ def test_broken_toml(text, words):
 
 
 def test_sound_toml_passes():
-    text = 'a.b = [1.5, 2.5]\n[c."d.e.f".g]\nh = """x.y.z = [[[["""\ni = \'[[[\'  # a.b.c.d\nj = 192.5\n'
-    assert DOOR.toml(text, where="here") == {"a": {"b": [1.5, 2.5]}, "c": {"d.e.f": {"g": {"h": "x.y.z = [[[[", "i": "[[[", "j": 192.5}}}}
+    text = (
+        'a.b = [1.5, 2.5]\n[c."d.e.f".g]\nh = """x.y.z = [[[["""\ni = \'[[[\'  # a.b.c.d\nj ='
+        " 192.5\n"
+    )
+    assert DOOR.toml(text, where="here") == {
+        "a": {"b": [1.5, 2.5]},
+        "c": {"d.e.f": {"g": {"h": "x.y.z = [[[[", "i": "[[[", "j": 192.5}}},
+    }
 
 
 @pytest.mark.parametrize(
@@ -138,9 +168,17 @@ def test_broken_yaml(text, words):
 
 
 def test_csv():
-    assert list(DOOR.csv_records(["a,b", "1,2", "", "3,4"], where="here")) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
-    refused(lambda: list(DOOR.csv_records(["a,b", "1"], where="here")), "line 2 has 1 fields, the header has 2")
-    refused(lambda: list(DOOR.csv_rows(["a" * 200_000], where="here")), "field larger than field limit")
+    assert list(DOOR.csv_records(["a,b", "1,2", "", "3,4"], where="here")) == [
+        {"a": "1", "b": "2"},
+        {"a": "3", "b": "4"},
+    ]
+    refused(
+        lambda: list(DOOR.csv_records(["a,b", "1"], where="here")),
+        "line 2 has 1 fields, the header has 2",
+    )
+    refused(
+        lambda: list(DOOR.csv_rows(["a" * 200_000], where="here")), "field larger than field limit"
+    )
     for text in ("nan", "inf", "1e400", "x", "", "1e16"):
         refused(lambda text=text: DOOR.number(text, "rate", where="here"), f"rate = {text!r}")
 

@@ -28,7 +28,11 @@ def packed_value(name, value):
     if isinstance(value, str):
         return packed_text(name) + struct.pack("<I", 8) + packed_text(value)
     if isinstance(value, list):
-        return packed_text(name) + struct.pack("<IIQ", 9, 4, len(value)) + struct.pack(f"<{len(value)}I", *value)
+        return (
+            packed_text(name)
+            + struct.pack("<IIQ", 9, 4, len(value))
+            + struct.pack(f"<{len(value)}I", *value)
+        )
     return packed_text(name) + struct.pack("<II", 4, value)
 
 
@@ -36,7 +40,12 @@ def write_gguf(path, metadata, tensors, *, version=3):
     content = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
     content += b"".join(packed_value(name, value) for name, value in metadata.items())
     for name, shape, code in tensors:
-        content += packed_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape) + struct.pack("<IQ", code, 0)
+        content += (
+            packed_text(name)
+            + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *shape)
+            + struct.pack("<IQ", code, 0)
+        )
     path.write_bytes(content)
     return path
 
@@ -50,7 +59,10 @@ def numbers(architecture, **fields):
         "feed_forward_length": 96,
         "context_length": 128,
     }
-    named = {f"{architecture}.{name.replace('__', '.')}": value for name, value in (usual | fields).items()}
+    named = {
+        f"{architecture}.{name.replace('__', '.')}": value
+        for name, value in (usual | fields).items()
+    }
     return {"general.architecture": architecture} | named
 
 
@@ -82,7 +94,9 @@ def test_what_the_tensors_tell(tmp_path):
 
 
 def test_a_llama_with_experts_is_mixtral(tmp_path):
-    file = write_gguf(tmp_path / "m.gguf", numbers("llama", expert_count=8, expert_used_count=2), [EMBEDDING])
+    file = write_gguf(
+        tmp_path / "m.gguf", numbers("llama", expert_count=8, expert_used_count=2), [EMBEDDING]
+    )
     model = read_gguf_model(file)
     assert model.architecture == "mixtral"
     assert model.moe is not None
@@ -102,9 +116,15 @@ def test_latent_attention_and_lists_with_a_number_per_layer(tmp_path):
         "expert_feed_forward_length": 32,
         "leading_dense_block_count": 1,
     }
-    model = read_gguf_model(write_gguf(tmp_path / "m.gguf", numbers("deepseek2", **fields), [EMBEDDING]))
+    model = read_gguf_model(
+        write_gguf(tmp_path / "m.gguf", numbers("deepseek2", **fields), [EMBEDDING])
+    )
     assert model.mla is not None
-    assert (model.mla.qk_nope_head_dim, model.mla.qk_rope_head_dim, model.mla.v_head_dim) == (8, 4, 8)
+    assert (model.mla.qk_nope_head_dim, model.mla.qk_rope_head_dim, model.mla.v_head_dim) == (
+        8,
+        4,
+        8,
+    )
     assert model.moe is not None
     assert model.moe.n_dense_layers == 1
 
@@ -130,7 +150,10 @@ def test_a_part_of_a_model_is_refused(tmp_path):
         (b"GGUF" + struct.pack("<I", 1), "version 1"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1 << 60), "claims"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 5) + b"ab", "damaged"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + packed_text("x") + struct.pack("<I", 99), "damaged"),
+        (
+            b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + packed_text("x") + struct.pack("<I", 99),
+            "damaged",
+        ),
     ],
 )
 def test_a_damaged_file_is_one_clear_error(tmp_path, content, message):

@@ -21,11 +21,19 @@ def test_every_family_has_a_case():
     assert set(CASES) == set(FAMILIES)
 
 
-@pytest.mark.parametrize(("model_type", "index"), [(name, index) for name, cases in CASES.items() for index in range(len(cases))])
+@pytest.mark.parametrize(
+    ("model_type", "index"),
+    [(name, index) for name, cases in CASES.items() for index in range(len(cases))],
+)
 def test_every_family_is_read(model_type, index):
     model = read(CASES[model_type][index] | {"model_type": model_type})
     assert model.architecture == model_type
-    assert (model.n_layers, model.hidden_size, model.attention.n_heads, model.vocab_size) == (4, 64, 4, 500)
+    assert (model.n_layers, model.hidden_size, model.attention.n_heads, model.vocab_size) == (
+        4,
+        64,
+        4,
+        500,
+    )
     assert model.note is None
     assert model.source.kind == "config"
 
@@ -45,9 +53,20 @@ def test_gemma3_nested_in_a_multimodal_configuration_with_what_its_files_leave_o
         "vision_config": {"hidden_size": 1152},
     }
     model = read(config)
-    assert (model.attention.n_heads, model.attention.n_kv_heads, model.attention.head_dim) == (8, 4, 256)
-    assert (model.vocab_size, model.tie_word_embeddings, model.checkpoint_dtype) == (262_208, True, "bfloat16")
-    assert (model.attention.sliding_window_tokens, model.attention.full_attention_every) == (1024, 6)
+    assert (model.attention.n_heads, model.attention.n_kv_heads, model.attention.head_dim) == (
+        8,
+        4,
+        256,
+    )
+    assert (model.vocab_size, model.tie_word_embeddings, model.checkpoint_dtype) == (
+        262_208,
+        True,
+        "bfloat16",
+    )
+    assert (model.attention.sliding_window_tokens, model.attention.full_attention_every) == (
+        1024,
+        6,
+    )
 
 
 def test_a_window_that_the_file_turns_off():
@@ -63,8 +82,14 @@ def test_which_layers_slide():
     listed = CASES["gemma2"][0] | {"model_type": "gemma2"}
     kinds = ["full_attention", "sliding_attention", "sliding_attention", "sliding_attention"]
     assert read(listed | {"layer_types": kinds}).attention.n_full_attention_layers == 1
-    assert read(listed | {"layer_types": ["full_attention"] * 4}).attention.sliding_window_tokens is None
-    assert read(listed | {"layer_types": ["sliding_attention"] * 4}).attention.full_attention_every is None
+    assert (
+        read(listed | {"layer_types": ["full_attention"] * 4}).attention.sliding_window_tokens
+        is None
+    )
+    assert (
+        read(listed | {"layer_types": ["sliding_attention"] * 4}).attention.full_attention_every
+        is None
+    )
     with pytest.raises(SpecError, match="layer_types has 2 entries"):
         read(listed | {"layer_types": ["full_attention"] * 2})
 
@@ -137,7 +162,15 @@ def test_an_unknown_type_with_the_fields_of_llama_is_read_with_a_note():
     model = read(LLAMA | {"model_type": "newllama"})
     assert model.architecture == "newllama"
     assert "newllama" in (model.note or "")
-    moe = read(LLAMA | {"model_type": "newmoe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32})
+    moe = read(
+        LLAMA
+        | {
+            "model_type": "newmoe",
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+        }
+    )
     assert moe.moe is not None
     assert moe.moe.intermediate_size == 32
     with pytest.raises(SpecError, match="is missing"):
@@ -174,14 +207,21 @@ def test_files(tmp_path):
     model = read_model_config(folder)
     assert model == read_model_config(folder / "config.json")
     assert model.model_id == "tiny-llama"
-    assert model.source.where == "tiny-llama/config.json", "the record must not say where this machine keeps it"
+    assert model.source.where == "tiny-llama/config.json", (
+        "the record must not say where this machine keeps it"
+    )
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'{"model_type": "llama"', b'{"a": ' + b"[" * 10_000])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b"\xff\xfe{}", b'{"model_type": "llama"', b'{"a": ' + b"[" * 10_000],
+)
 def test_a_broken_file_is_one_clear_error(tmp_path, content):
     file = tmp_path / "config.json"
     file.write_bytes(content)
-    with pytest.raises(SpecError, match=r"the configuration is damaged|nested more than 64 deep") as caught:
+    with pytest.raises(
+        SpecError, match=r"the configuration is damaged|nested more than 64 deep"
+    ) as caught:
         read_model_config(file)
     assert caught.value.where == str(file)
     with pytest.raises(SpecError, match="cannot be read"):

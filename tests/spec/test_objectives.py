@@ -5,7 +5,13 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
 from inferometer.spec.objective_presets import PRESET_OBJECTIVES
-from inferometer.spec.objectives import METRIC_MEANINGS, ObjectiveSpec, Threshold, parse_goodput, parse_objective
+from inferometer.spec.objectives import (
+    METRIC_MEANINGS,
+    ObjectiveSpec,
+    Threshold,
+    parse_goodput,
+    parse_objective,
+)
 
 THRESHOLDS = st.builds(
     Threshold,
@@ -17,7 +23,11 @@ THRESHOLDS = st.builds(
 
 @pytest.mark.parametrize(
     "text",
-    ["ttft:p95<500ms, tpot:p95<50ms", "ttft p95 < 500ms,tpot p95<=50ms", " TTFT:p95 < 0.5s , tpot : p95 < 50 ms,"],
+    [
+        "ttft:p95<500ms, tpot:p95<50ms",
+        "ttft p95 < 500ms,tpot p95<=50ms",
+        " TTFT:p95 < 0.5s , tpot : p95 < 50 ms,",
+    ],
 )
 def test_spellings_of_one_promise(text):
     assert parse_objective(text) == ObjectiveSpec(
@@ -28,14 +38,22 @@ def test_spellings_of_one_promise(text):
     )
 
 
-@given(st.lists(THRESHOLDS, min_size=1, max_size=4, unique_by=lambda t: (t.metric, t.percentile_fraction)))
+@given(
+    st.lists(
+        THRESHOLDS, min_size=1, max_size=4, unique_by=lambda t: (t.metric, t.percentile_fraction)
+    )
+)
 def test_what_is_written_is_read(thresholds):
     objective = ObjectiveSpec(thresholds=tuple(thresholds))
     assert parse_objective(objective.text) == objective
 
 
 def test_a_bare_number_is_taken_for_what_was_most_likely_meant():
-    for text, try_ in (("ttft:p95<500", "ttft:p95<500ms"), ("tpot p50 < 5", "tpot:p50<5ms"), ("ttft:p95<1.5", "ttft:p95<1.5s")):
+    for text, try_ in (
+        ("ttft:p95<500", "ttft:p95<500ms"),
+        ("tpot p50 < 5", "tpot:p50<5ms"),
+        ("ttft:p95<1.5", "ttft:p95<1.5s"),
+    ):
         with pytest.raises(SpecError) as caught:
             parse_objective(text)
         assert caught.value.try_ == try_
@@ -69,7 +87,10 @@ def test_what_is_no_promise_is_refused(text, what, allowed):
 
 
 def test_two_percentiles_of_one_latency():
-    assert [t.text for t in parse_objective("ttft:p50<100ms, ttft:p99.9<2s").thresholds] == ["ttft:p50<100ms", "ttft:p99.9<2000ms"]
+    assert [t.text for t in parse_objective("ttft:p50<100ms, ttft:p99.9<2s").thresholds] == [
+        "ttft:p50<100ms",
+        "ttft:p99.9<2000ms",
+    ]
 
 
 def test_goodput_in_the_words_of_others():
@@ -83,7 +104,9 @@ def test_goodput_in_the_words_of_others():
             parse_goodput(text)
 
 
-@pytest.mark.parametrize(("fraction", "limit"), [(0.0, 1.0), (1.0, 1.0), (0.5, 0.0), (0.5, float("nan"))])
+@pytest.mark.parametrize(
+    ("fraction", "limit"), [(0.0, 1.0), (1.0, 1.0), (0.5, 0.0), (0.5, float("nan"))]
+)
 def test_impossible_thresholds_are_not_born(fraction, limit):
     with pytest.raises(SpecError):
         Threshold(metric="ttft", percentile_fraction=fraction, limit_s=limit)
@@ -99,6 +122,8 @@ def test_mlperf_limits_have_names():
 
 def test_every_preset_promises_something_and_has_a_source():
     for preset in PRESET_OBJECTIVES.values():
-        assert {one.percentile_fraction for one in parse_objective(preset.name).thresholds} == {0.99}
+        assert {one.percentile_fraction for one in parse_objective(preset.name).thresholds} == {
+            0.99
+        }
         assert preset.source.kind == "repository"
         assert preset.source.checked_utc

@@ -23,11 +23,17 @@ def test_a_file_rules_over_the_catalogue_and_absent_is_not_free(tmp_path):
     assert rents_of([catalog.find_hardware("h200_sxm")], None) != [None]
 
 
-OWNED = GOOD + "owned: {h100_sxm: {price_usd: 35064, n_years: 4}}\npower: {usd_per_kwh: 0.1, pue_ratio: 1.5}\nused_fraction: 0.5\n"
+OWNED = (
+    GOOD + "owned: {h100_sxm: {price_usd: 35064, n_years: 4}}\npower: {usd_per_kwh: 0.1, pue_ratio:"
+    " 1.5}\nused_fraction: 0.5\n"
+)
 
 
 def test_a_bought_device_costs_capital_and_power(tmp_path):
-    """35,064 $ over 4 years of 8,766 h: 1 $/h, twice that where half of them are used; 700 W at 0.1 $/kWh and PUE 1.5: 0.105 $/h."""
+    """35,064 $ over 4 years of 8,766 h: 1 $/h, twice that where half of them are used.
+
+    700 W at 0.1 $/kWh and PUE 1.5: 0.105 $/h.
+    """
     (tmp_path / "prices.yaml").write_text(OWNED)
     owned = read_prices(tmp_path / "prices.yaml").owned["h100_sxm"]
     assert owned.usd_per_hour == pytest.approx(2.105)
@@ -41,7 +47,12 @@ def test_prices_of_tokens_elsewhere(tmp_path):
     api = "api: {one: {input_usd_per_million_tokens: 0.2, output_usd_per_million_tokens: 0.6}}\n"
     (tmp_path / "prices.yaml").write_text(GOOD + api)
     (one,) = read_prices(tmp_path / "prices.yaml").apis
-    assert (one.name, one.input_usd_per_million_tokens, one.output_usd_per_million_tokens, one.date_utc) == ("one", 0.2, 0.6, "2026-11-01")
+    assert (
+        one.name,
+        one.input_usd_per_million_tokens,
+        one.output_usd_per_million_tokens,
+        one.date_utc,
+    ) == ("one", 0.2, 0.6, "2026-11-01")
 
 
 @pytest.mark.parametrize(

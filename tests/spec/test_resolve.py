@@ -8,7 +8,9 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.spec.resolve import hub_cache_folder, resolve_model
 
-LLAMA = json.loads((Path(__file__).parent / "small_configs.json").read_text())["llama"][0] | {"model_type": "llama"}
+LLAMA = json.loads((Path(__file__).parent / "small_configs.json").read_text())["llama"][0] | {
+    "model_type": "llama"
+}
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +66,12 @@ def test_the_cache_is_where_hugging_face_keeps_it(monkeypatch, tmp_path):
 @pytest.mark.parametrize("text", ["qwen2.5-3b", "Qwen/Qwen2.5-3B-Instruct"])
 def test_the_catalogue_knows_shapes_without_weights(text):
     found = resolve_model(text, load_format="dummy")
-    assert (found.kind, found.path, found.spec.model_id, found.weights_available) == ("catalog", None, "qwen2.5-3b", False)
+    assert (found.kind, found.path, found.spec.model_id, found.weights_available) == (
+        "catalog",
+        None,
+        "qwen2.5-3b",
+        False,
+    )
     with pytest.raises(SpecError, match="its weights are not on this machine") as caught:
         resolve_model(text, load_format="auto")
     assert "--load-format dummy" in (caught.value.try_ or "")
@@ -100,10 +107,16 @@ def test_folders_and_files_that_hold_no_model(tmp_path):
 
 def test_weights_lie_as_they_were_published_unless_somebody_says_otherwise(tmp_path):
     published = resolve_model("deepseek-r1", load_format="dummy")
-    assert [published.quantization(asked) for asked in (None, "none", "int4")] == ["float8", None, "int4"]
+    assert [published.quantization(asked) for asked in (None, "none", "int4")] == [
+        "float8",
+        None,
+        "int4",
+    ]
     assert resolve_model("llama-3.1-8b", load_format="dummy").quantization() is None
     folder = write_folder(tmp_path / "tiny", has_weights=False)
-    (folder / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}}))
+    (folder / "config.json").write_text(
+        json.dumps(LLAMA | {"quantization_config": {"quant_method": "awq", "bits": 4}})
+    )
     assert resolve_model(str(folder), load_format="dummy").quantization() == "int4"
 
 
@@ -111,6 +124,12 @@ def test_what_is_served_is_the_id_that_was_given():
     """The catalogue knows the shape by another variant's name; commands and files name what the user has."""
     given = "meta-llama/Llama-3.1-8B"
     assert resolve_model(given, load_format="dummy").spec.hf_id == given
-    assert resolve_model("meta-llama/Llama-3.1-8B-Instruct", load_format="dummy").spec.hf_id == "meta-llama/Llama-3.1-8B-Instruct"
-    assert resolve_model("llama-3.1-8b", load_format="dummy").spec.hf_id == "meta-llama/Llama-3.1-8B-Instruct"
+    assert (
+        resolve_model("meta-llama/Llama-3.1-8B-Instruct", load_format="dummy").spec.hf_id
+        == "meta-llama/Llama-3.1-8B-Instruct"
+    )
+    assert (
+        resolve_model("llama-3.1-8b", load_format="dummy").spec.hf_id
+        == "meta-llama/Llama-3.1-8B-Instruct"
+    )
     assert resolve_model("qwen2.5-7b", load_format="dummy").spec.hf_id == "Qwen/Qwen2.5-7B-Instruct"

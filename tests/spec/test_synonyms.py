@@ -65,7 +65,15 @@ def test_devices(typed, meant):
 
 @pytest.mark.parametrize(
     "typed",
-    ["NVIDIA A100-PCIE-40GB", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "rtx pro 6000", "NVIDIA", "h1000", "Intel(R) Xeon(R) Processor"],
+    [
+        "NVIDIA A100-PCIE-40GB",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H200 NVL",
+        "rtx pro 6000",
+        "NVIDIA",
+        "h1000",
+        "Intel(R) Xeon(R) Processor",
+    ],
 )
 def test_a_device_that_is_not_in_the_catalogue_is_not_taken_for_another(typed):
     with pytest.raises(SpecError):
@@ -82,7 +90,11 @@ def test_every_device_and_model_is_found_by_its_own_names():
 
 
 def test_no_two_models_share_a_form():
-    forms = [form for model in load_models() for form in {model_form(model.model_id), model_form(model.hf_id)}]
+    forms = [
+        form
+        for model in load_models()
+        for form in {model_form(model.model_id), model_form(model.hf_id)}
+    ]
     assert len(forms) == len(set(forms))
 
 

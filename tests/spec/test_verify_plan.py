@@ -12,13 +12,17 @@ SERVER = "[server]\nmodel = 'smollm2-135m'\nhardware = 'l4'\n"
 def test_paths_hold_from_the_plan_and_do_not_move_its_sum(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "w.toml").write_text("")
-    text = f"name = 'x'\n{SERVER}fit = 'fit.json'\n[traffic]\nworkload = 'w.toml'\nrates_per_s = [1]\n"
+    text = (
+        f"name = 'x'\n{SERVER}fit = 'fit.json'\n[traffic]\nworkload = 'w.toml'\nrates_per_s = [1]\n"
+    )
     (tmp_path / "here" / "plan.toml").write_text(text)
     plan = read_plan(tmp_path / "here" / "plan.toml")
     assert plan.server.fit == str(tmp_path / "here" / "fit.json")
     assert plan.traffic.workload == str(tmp_path / "here" / "w.toml")
     assert plan_sha256(plan) == plan_sha256(plan_from_text(text, where="here"))
-    assert plan_sha256(plan) != plan_sha256(plan_from_text(text.replace("[1]", "[2]"), where="here"))
+    assert plan_sha256(plan) != plan_sha256(
+        plan_from_text(text.replace("[1]", "[2]"), where="here")
+    )
 
 
 def test_the_plan_of_a_sizing_is_the_one_beside_it(tmp_path):
@@ -37,7 +41,10 @@ def test_the_plan_of_a_sizing_is_the_one_beside_it(tmp_path):
         (f"name = 'x'\n{SERVER}", "either"),
         (f"name = ' '\n{SERVER}[traffic]", "no name"),
         (f"name = 'x'\n{SERVER}[traffic]\nconcurrencies = [4]", "n_requests"),
-        (f"name = 'x'\n{SERVER}[traffic]\nconcurrencies = [4]\nn_requests = 5\nduration_s = 3", "duration_s"),
+        (
+            f"name = 'x'\n{SERVER}[traffic]\nconcurrencies = [4]\nn_requests = 5\nduration_s = 3",
+            "duration_s",
+        ),
         (f"name = 'x'\n{SERVER}[traffic]\nrates_per_s = [1.0, 1.0]", "twice"),
         (f"name = 'x'\n{SERVER}[traffic]\nrates_per_s = [0]", "rates_per_s"),
         (f"name = 'x'\n{SERVER}[points]\nprompt_tokens = []\nbatch_sizes = [1]", "prompt_tokens"),

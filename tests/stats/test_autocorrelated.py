@@ -33,7 +33,9 @@ def misses(correlation, n, quantile):
     rng = np.random.default_rng(3)
     found = [run_quantile_estimate(chain(rng, n, correlation), quantile) for _ in range(N_RUNS)]
     with_interval = [estimate for estimate in found if estimate.low is not None]
-    return len(with_interval), sum(not estimate.low <= ndtri(quantile) <= estimate.high for estimate in with_interval)
+    return len(with_interval), sum(
+        not estimate.low <= ndtri(quantile) <= estimate.high for estimate in with_interval
+    )
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9, 0.97])
@@ -74,7 +76,11 @@ def test_what_never_ended_bounds_from_below_only():
     assert judge(at_p95, 1.0) == "missed"
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.sampled_from([0.5, 0.9, 0.99]), st.floats(0.1, 1e3))
+@given(
+    st.lists(st.floats(0, 1e6), min_size=1, max_size=300),
+    st.sampled_from([0.5, 0.9, 0.99]),
+    st.floats(0.1, 1e3),
+)
 def test_value_is_a_sample_and_scales(samples, quantile, factor):
     estimate = run_quantile_estimate(samples, quantile)
     assert estimate.value in samples
@@ -96,7 +102,9 @@ def test_mean_of_a_run(correlation):
     n_missed = 0
     for _ in range(N_RUNS):
         samples = chain(rng, 4000, correlation)
-        estimate = run_mean_estimate(samples.reshape(40, 100).mean(axis=1), float(samples.mean()), name="mean")
+        estimate = run_mean_estimate(
+            samples.reshape(40, 100).mean(axis=1), float(samples.mean()), name="mean"
+        )
         n_missed += not estimate.low <= 0 <= estimate.high
     assert n_missed <= binom.ppf(0.999, N_RUNS, 0.05)
     assert run_mean_estimate([1.0] * 12, 1.0, name="mean").low is None
@@ -107,7 +115,9 @@ def test_share_of_a_run(share):
     rng = np.random.default_rng(4)
     limit = ndtri(share)
     found = [run_share_estimate(chain(rng, 4000, 0.9) < limit, name="share") for _ in range(N_RUNS)]
-    n_missed = sum(not estimate.low <= share <= estimate.high for estimate in found if estimate.low is not None)
+    n_missed = sum(
+        not estimate.low <= share <= estimate.high for estimate in found if estimate.low is not None
+    )
     assert n_missed <= binom.ppf(0.999, N_RUNS, 0.05)
     assert run_share_estimate([], name="share") is None
     assert run_share_estimate([True] * 10, name="share").low is None

@@ -99,7 +99,10 @@ def test_pairs_cancel_what_both_share():
     """A machine that is twice as slow for some pairs hides 3 % from the unpaired test and not from the paired one."""
     rng = np.random.default_rng(3)
     shared = np.exp(rng.normal(0, 0.5, 12))
-    old, new = shared * np.exp(rng.normal(0, 0.005, 12)), 1.03 * shared * np.exp(rng.normal(0, 0.005, 12))
+    old, new = (
+        shared * np.exp(rng.normal(0, 0.005, 12)),
+        1.03 * shared * np.exp(rng.normal(0, 0.005, 12)),
+    )
     assert compare(new, old).verdict == "undecided"
     assert compare_pairs(new, old).verdict == "higher"
 

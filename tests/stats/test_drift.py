@@ -22,7 +22,10 @@ def test_steady_samples_drift_less_than_the_margin():
 
 def test_false_alarms_are_rare():
     rng = np.random.default_rng(5)
-    n_alarms = sum(drift(samples, margin_ratio=0).verdict in {"lower", "higher"} for samples in np.exp(rng.normal(0, 0.1, (1000, 24))))
+    n_alarms = sum(
+        drift(samples, margin_ratio=0).verdict in {"lower", "higher"}
+        for samples in np.exp(rng.normal(0, 0.1, (1000, 24)))
+    )
     assert scipy.stats.binomtest(n_alarms, 1000).proportion_ci(0.999).low <= 0.05
 
 

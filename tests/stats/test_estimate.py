@@ -7,7 +7,9 @@ from inferometer.stats.estimate import Estimate, judge
 
 
 def estimate_of(value, low=None, high=None):
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="test")
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.95, n_samples=7, method="test"
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,14 @@ def test_larger_may_be_better():
 
 @pytest.mark.parametrize("bad", [{"n_samples": 0}, {"low": 0.1}, {"low": 0.6, "high": 0.9}])
 def test_impossible_estimates_are_not_born(bad):
-    fields = {"value": 0.5, "low": None, "high": None, "confidence_fraction": 0.95, "n_samples": 7, "method": "test"}
+    fields = {
+        "value": 0.5,
+        "low": None,
+        "high": None,
+        "confidence_fraction": 0.95,
+        "n_samples": 7,
+        "method": "test",
+    }
     with pytest.raises(ValueError, match=r"sample|ends|outside"):
         Estimate(**(fields | bad))
 

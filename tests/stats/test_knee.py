@@ -35,7 +35,10 @@ def test_known_knees(time_at, truth):
 @pytest.mark.parametrize(("time_at", "truth"), [(additive, 8.0), (roofline, 40 / 3)])
 def test_coverage(time_at, truth):
     """40 seeded sweeps with 5 % of noise: the interval holds the truth in a share compatible with 95 %."""
-    knees = [find_knee(BATCHES, repeats_of(time_at, noise=0.05, n_repeats=7, seed=seed), seed=seed) for seed in range(40)]
+    knees = [
+        find_knee(BATCHES, repeats_of(time_at, noise=0.05, n_repeats=7, seed=seed), seed=seed)
+        for seed in range(40)
+    ]
     found = [knee.at for knee in knees if knee.status == "found"]
     n_hits = sum(at.low <= truth <= at.high for at in found)
     assert len(found) > 25
@@ -43,9 +46,13 @@ def test_coverage(time_at, truth):
 
 
 def test_no_knee_within_what_was_measured():
-    beyond = find_knee(BATCHES, repeats_of(lambda x: 1000 + x, noise=0.01, n_repeats=7, seed=1), seed=2)
+    beyond = find_knee(
+        BATCHES, repeats_of(lambda x: 1000 + x, noise=0.01, n_repeats=7, seed=1), seed=2
+    )
     assert (beyond.status, beyond.at) == ("beyond", None)
-    before = find_knee(BATCHES, repeats_of(lambda x: 0.1 + x, noise=0.01, n_repeats=7, seed=1), seed=2)
+    before = find_knee(
+        BATCHES, repeats_of(lambda x: 0.1 + x, noise=0.01, n_repeats=7, seed=1), seed=2
+    )
     assert (before.status, before.at) == ("before", None)
 
 
@@ -76,8 +83,17 @@ def test_points_without_samples_do_not_count():
 
 def test_few_points_take_one_line_and_refuse_what_does_not_fit():
     few = 2.0 ** np.arange(1, 6, 1.33)
-    assert find_knee(few, repeats_of(additive, noise=0.005, n_repeats=7, seed=1, batches=few), seed=2).status == "found"
-    bent = find_knee(few, repeats_of(lambda x: np.maximum(9, x), noise=0.005, n_repeats=7, seed=1, batches=few), seed=2)
+    assert (
+        find_knee(
+            few, repeats_of(additive, noise=0.005, n_repeats=7, seed=1, batches=few), seed=2
+        ).status
+        == "found"
+    )
+    bent = find_knee(
+        few,
+        repeats_of(lambda x: np.maximum(9, x), noise=0.005, n_repeats=7, seed=1, batches=few),
+        seed=2,
+    )
     assert bent.status == "undecided"
     assert "misses a point" in bent.why
 

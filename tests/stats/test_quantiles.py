@@ -15,7 +15,10 @@ from inferometer.stats.quantiles import (
 )
 
 
-@pytest.mark.parametrize(("quantile_fraction", "needed"), [(0.5, 6), (0.9, 36), (0.95, 72), (0.99, 368), (0.1, 36), (0.999, 3688)])
+@pytest.mark.parametrize(
+    ("quantile_fraction", "needed"),
+    [(0.5, 6), (0.9, 36), (0.95, 72), (0.99, 368), (0.1, 36), (0.999, 3688)],
+)
 def test_the_least_number_of_samples(quantile_fraction, needed):
     assert min_samples(quantile_fraction) == needed
     assert interval_ranks(needed, quantile_fraction) is not None
@@ -41,7 +44,9 @@ def test_the_interval_is_scipys():
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high))
 
 
-@pytest.mark.parametrize(("n_samples", "quantile_fraction"), [(6, 0.5), (7, 0.5), (25, 0.5), (80, 0.95)])
+@pytest.mark.parametrize(
+    ("n_samples", "quantile_fraction"), [(6, 0.5), (7, 0.5), (25, 0.5), (80, 0.95)]
+)
 def test_coverage_is_at_least_what_is_said(n_samples, quantile_fraction):
     """4,000 seeded experiments on a skewed distribution: the share of hits must be compatible with 95 % or more."""
     rng = np.random.default_rng(11)
@@ -67,7 +72,11 @@ def test_absent_samples_are_no_samples():
     assert median_estimate([np.nan, 2.0]).n_samples == 1
 
 
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.95]), st.floats(0.1, 10))
+@given(
+    st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60),
+    st.sampled_from([0.5, 0.9, 0.95]),
+    st.floats(0.1, 10),
+)
 def test_order_and_scale_do_not_matter(samples, quantile_fraction, factor_ratio):
     estimate = quantile_estimate(samples, quantile_fraction)
     assert estimate == quantile_estimate(samples[::-1], quantile_fraction)
@@ -95,4 +104,6 @@ def test_ranks_are_those_of_a_search_through_all(quantile):
         below = scipy.stats.binom.cdf(np.arange(n), n, quantile)
         above = scipy.stats.binom.sf(np.arange(n), n, quantile)
         n_low, n_high = int((below <= 0.025).sum()), int((above <= 0.025).sum())
-        assert interval_ranks(n, quantile) == (Ranks(n_low, n + 1 - n_high) if n_low and n_high else None)
+        assert interval_ranks(n, quantile) == (
+            Ranks(n_low, n + 1 - n_high) if n_low and n_high else None
+        )

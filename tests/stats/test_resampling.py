@@ -14,7 +14,9 @@ def means(resamples):
 def test_it_is_scipys_bca():
     samples = np.random.default_rng(2).lognormal(size=30)
     ours = bootstrap_estimate(samples, means, name="mean", seed=1, n_resamples=20_000)
-    theirs = scipy.stats.bootstrap((samples,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(8)).confidence_interval
+    theirs = scipy.stats.bootstrap(
+        (samples,), np.mean, n_resamples=20_000, method="BCa", rng=np.random.default_rng(8)
+    ).confidence_interval
     width = theirs.high - theirs.low
     assert ours.low == pytest.approx(theirs.low, abs=0.03 * width)
     assert ours.high == pytest.approx(theirs.high, abs=0.03 * width)
@@ -22,8 +24,12 @@ def test_it_is_scipys_bca():
 
 def test_the_same_seed_gives_the_same_interval():
     samples = np.random.default_rng(2).lognormal(size=30)
-    assert bootstrap_estimate(samples, means, name="mean", seed=1) == bootstrap_estimate(samples, means, name="mean", seed=1)
-    assert bootstrap_estimate(samples, means, name="mean", seed=1) != bootstrap_estimate(samples, means, name="mean", seed=2)
+    assert bootstrap_estimate(samples, means, name="mean", seed=1) == bootstrap_estimate(
+        samples, means, name="mean", seed=1
+    )
+    assert bootstrap_estimate(samples, means, name="mean", seed=1) != bootstrap_estimate(
+        samples, means, name="mean", seed=2
+    )
 
 
 def test_coverage_of_a_mean():
@@ -53,7 +59,9 @@ def test_samples_that_do_not_vary():
 
 
 def test_groups_are_resampled_within_themselves():
-    drawn = resampled_medians([np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])], seed=1, n_resamples=50)
+    drawn = resampled_medians(
+        [np.array([1.0, 2.0, 3.0]), np.array([10.0, 20.0, 30.0])], seed=1, n_resamples=50
+    )
     assert drawn.shape == (50, 2)
     assert set(drawn[:, 0]) <= {1.0, 2.0, 3.0}
     assert set(drawn[:, 1]) <= {10.0, 20.0, 30.0}

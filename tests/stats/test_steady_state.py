@@ -24,7 +24,11 @@ def queue(rng, n, load, skipped=0):
 
 
 def mser_by_hand(samples):
-    means = np.asarray(samples)[: len(samples) // MSER_BATCH * MSER_BATCH].reshape(-1, MSER_BATCH).mean(axis=1)
+    means = (
+        np.asarray(samples)[: len(samples) // MSER_BATCH * MSER_BATCH]
+        .reshape(-1, MSER_BATCH)
+        .mean(axis=1)
+    )
     errors = [means[cut:].var() / (len(means) - cut) for cut in range(len(means) // 2 + 1)]
     return int(np.argmin(errors)) * MSER_BATCH
 
@@ -70,7 +74,12 @@ def test_a_warm_up_is_found_where_it_ends(slower):
 def test_overload_and_slow_drift_are_drifts():
     rng = np.random.default_rng(9)
     assert share(30, lambda: trend(queue(rng, 400, 1.3)).is_drifting) >= 0.95
-    assert share(30, lambda: trend(autoregressive(rng, 400, 0.3) * np.linspace(1, 1.5, 400)).is_drifting) >= 0.9
+    assert (
+        share(
+            30, lambda: trend(autoregressive(rng, 400, 0.3) * np.linspace(1, 1.5, 400)).is_drifting
+        )
+        >= 0.9
+    )
 
 
 def test_what_does_not_matter_is_left_alone():

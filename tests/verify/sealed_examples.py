@@ -11,7 +11,14 @@ AT = "2 requests/s"
 
 
 def estimate(value, low=None, high=None):
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.95, n_samples=100, method="order statistics")
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=0.95,
+        n_samples=100,
+        method="order statistics",
+    )
 
 
 def seal(*claims, promised="met"):
@@ -29,5 +36,7 @@ def seal(*claims, promised="met"):
 
 
 def measurement(value, *, run_id="a", at_utc=LATER_UTC, validity="VALID", promise="met"):
-    measured = Measured(at=AT, run_id=run_id, measured_utc=at_utc, asked_as="", validity=validity, why=None)
+    measured = Measured(
+        at=AT, run_id=run_id, measured_utc=at_utc, asked_as="", validity=validity, why=None
+    )
     return Measurement(measured=measured, values={"ttft_p50_s": value}, promise=promise)

@@ -32,7 +32,10 @@ def test_both_intervals_judge(measured, is_inside, verdict):
 
 
 def test_an_endless_upper_end_is_no_interval_in_json_but_still_judges():
-    found = outcome_of(Claim(at=AT, metric="ttft_p50_s", predicted=spanned(2.0, [1.8, 2.4])), estimate(9.0, 8.0, float("inf")))
+    found = outcome_of(
+        Claim(at=AT, metric="ttft_p50_s", predicted=spanned(2.0, [1.8, 2.4])),
+        estimate(9.0, 8.0, float("inf")),
+    )
     assert found.verdict == "wrong"
     assert (found.measured.low, found.measured.high) == (None, None)
 
@@ -43,7 +46,10 @@ def test_an_endless_upper_end_is_no_interval_in_json_but_still_judges():
      ("met", "undecided", "undecided")],
 )  # fmt: skip
 def test_promises(promised, seen, verdict):
-    assert check(seal(promised=promised), measurement(estimate(2.0), promise=seen)).promises[0].verdict == verdict
+    assert (
+        check(seal(promised=promised), measurement(estimate(2.0), promise=seen)).promises[0].verdict
+        == verdict
+    )
 
 
 def test_an_invalid_measurement_is_recorded_and_proves_nothing():
@@ -54,7 +60,11 @@ def test_an_invalid_measurement_is_recorded_and_proves_nothing():
 
 @pytest.mark.parametrize(
     ("at_utc", "words"),
-    [("2026-11-21T11:59:59Z", "before its prediction was sealed"), ("unknown", "nobody can tell when"), ("2026-11-22", "nobody can tell")],
+    [
+        ("2026-11-21T11:59:59Z", "before its prediction was sealed"),
+        ("unknown", "nobody can tell when"),
+        ("2026-11-22", "nobody can tell"),
+    ],
 )
 def test_what_was_measured_before_or_nobody_knows_when_is_refused(at_utc, words):
     with pytest.raises(RecordError, match=words):
@@ -64,7 +74,12 @@ def test_what_was_measured_before_or_nobody_knows_when_is_refused(at_utc, words)
 def test_a_seal_that_is_dated_after_the_ledger_counts_from_its_own_date():
     sealed = seal()
     with pytest.raises(RecordError, match="before its prediction"):
-        checked(sealed, sha256_of(sealed), "2026-11-21T11:00:00+00:00", [measurement(estimate(2.0), at_utc="2026-11-21T11:30:00+00:00")])
+        checked(
+            sealed,
+            sha256_of(sealed),
+            "2026-11-21T11:00:00+00:00",
+            [measurement(estimate(2.0), at_utc="2026-11-21T11:30:00+00:00")],
+        )
 
 
 def test_claims_reach_over_both_ends_and_are_never_sharper_than_a_replay():

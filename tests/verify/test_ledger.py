@@ -37,9 +37,17 @@ def test_it_reads_back_and_says_how_right_it_was(path):
     experiment = score_of(entries).experiments[0]
     assert experiment.seal == SEAL
     assert experiment.verdict == "wrong"
-    assert [(one.run_id, one.validity) for one in experiment.measured] == [("bad", "INVALID"), ("a", "VALID")]
+    assert [(one.run_id, one.validity) for one in experiment.measured] == [
+        ("bad", "INVALID"),
+        ("a", "VALID"),
+    ]
     (total,) = score_of(entries).totals
-    assert (total.n_measured, total.n_inside, total.n_wrong, total.median_error_fraction) == (1, 0, 1, pytest.approx(1 - 2 / 2.6))
+    assert (total.n_measured, total.n_inside, total.n_wrong, total.median_error_fraction) == (
+        1,
+        0,
+        1,
+        pytest.approx(1 - 2 / 2.6),
+    )
 
 
 def test_what_was_never_measured_stays_open(tmp_path):
@@ -94,7 +102,9 @@ def test_writers_wait_for_one_another(tmp_path):
 
     def write_ten(name):
         for i in range(10):
-            append(path, at_utc=SEALED_UTC, add=lambda _, i=i: replace(SEAL, experiment=f"{name}{i}"))
+            append(
+                path, at_utc=SEALED_UTC, add=lambda _, i=i: replace(SEAL, experiment=f"{name}{i}")
+            )
 
     with ThreadPoolExecutor(4) as writers:
         list(writers.map(write_ten, "abcd"))
@@ -117,10 +127,14 @@ def test_an_anchor_shows_a_chain_that_was_written_anew_or_cut(path, tmp_path):
     anchor = anchor_of(read_ledger(path))
     assert anchor == f"3:{read_ledger(path)[-1].sha256}"
     refuse_without(read_ledger(path), anchor, where="l")
-    append(path, at_utc=LATER_UTC, add=lambda _: Attempt(seal_sha256=SHA256, at=AT, folder="load-00"))
+    append(
+        path, at_utc=LATER_UTC, add=lambda _: Attempt(seal_sha256=SHA256, at=AT, folder="load-00")
+    )
     refuse_without(read_ledger(path), anchor, where="l")
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:2]))
-    with pytest.raises(RecordError, match="has 2 lines and had 3 when it was anchored: its end was cut off"):
+    with pytest.raises(
+        RecordError, match="has 2 lines and had 3 when it was anchored: its end was cut off"
+    ):
         refuse_without(read_ledger(path), anchor, where="l")
     path.write_bytes(whole)
     forged(path, tmp_path / "other.jsonl", promised="missed")
@@ -129,7 +143,9 @@ def test_an_anchor_shows_a_chain_that_was_written_anew_or_cut(path, tmp_path):
         refuse_without(read_ledger(path), anchor, where="l")
 
 
-@pytest.mark.parametrize("anchor", ["", "3", "x:" + "0" * 64, "3:abc", "0:" + "1" * 64, "-1:" + "0" * 64])
+@pytest.mark.parametrize(
+    "anchor", ["", "3", "x:" + "0" * 64, "3:abc", "0:" + "1" * 64, "-1:" + "0" * 64]
+)
 def test_what_is_no_anchor_is_refused(path, anchor):
     with pytest.raises((SpecError, RecordError)):
         refuse_without(read_ledger(path), anchor, where="l")
@@ -137,16 +153,25 @@ def test_what_is_no_anchor_is_refused(path, anchor):
 
 def test_dates_in_the_future_or_out_of_order_are_refused(path, tmp_path):
     refuse_future(read_ledger(path), now_utc=LATER_UTC, where="l")
-    with pytest.raises(RecordError, match="line 1 of the ledger is dated 2026-11-21T12:00:00\\+00:00, which is in the future"):
+    with pytest.raises(
+        RecordError,
+        match="line 1 of the ledger is dated 2026-11-21T12:00:00\\+00:00, which is in the future",
+    ):
         refuse_future(read_ledger(path), now_utc="2026-11-21T11:00:00+00:00", where="l")
     with pytest.raises(RecordError, match="in the future"):
         append(path, at_utc="2026-11-21T11:00:00+00:00", add=lambda _: SEAL)
     late = tmp_path / "late.jsonl"
     append(late, at_utc=SEALED_UTC, add=lambda _: SEAL)
-    with pytest.raises(RecordError, match="was measured at 2027-01-01T00:00:00\\+00:00, which is in the future"):
+    with pytest.raises(
+        RecordError, match="was measured at 2027-01-01T00:00:00\\+00:00, which is in the future"
+    ):
         record(late, measurement(estimate(2.0), at_utc="2027-01-01T00:00:00+00:00"))
     with pytest.raises(RecordError, match="the predictions are dated"):
-        append(late, at_utc=LATER_UTC, add=lambda _: replace(SEAL, sealed_utc="2026-12-21T12:00:00+00:00"))
+        append(
+            late,
+            at_utc=LATER_UTC,
+            add=lambda _: replace(SEAL, sealed_utc="2026-12-21T12:00:00+00:00"),
+        )
 
 
 def test_an_attempt_without_a_run_stays_visible(tmp_path):
@@ -168,7 +193,11 @@ def test_lines_of_an_older_version_are_what_they_were(tmp_path):
     path.write_bytes(ours.read_bytes())
     n_lines = len(read_ledger(path))
     assert b'"attempt"' not in ours.read_bytes().splitlines()[0]
-    append(path, at_utc="2027-11-21T12:00:01+00:00", add=lambda _: Attempt(seal_sha256="", at=AT, folder="f"))
+    append(
+        path,
+        at_utc="2027-11-21T12:00:01+00:00",
+        add=lambda _: Attempt(seal_sha256="", at=AT, folder="f"),
+    )
     assert path.read_bytes().startswith(ours.read_bytes())
     assert len(read_ledger(path)) == n_lines + 1
 
@@ -178,13 +207,19 @@ def test_a_run_is_known_by_its_files(tmp_path):
     for name in ("manifest.json", "SHA256SUMS", "raw/session-000-process-00.raw"):
         (tmp_path / name).write_text(name)
     stored = evidence_of(tmp_path)
-    assert [one.name for one in stored] == ["manifest.json", "SHA256SUMS", "raw/session-000-process-00.raw"]
+    assert [one.name for one in stored] == [
+        "manifest.json",
+        "SHA256SUMS",
+        "raw/session-000-process-00.raw",
+    ]
     refuse_changed(tmp_path, stored, run_id="a")
     (tmp_path / "manifest.json").write_text("edited")
     with pytest.raises(RecordError, match=r"manifest.json of run a changed since"):
         refuse_changed(tmp_path, stored, run_id="a")
     (tmp_path / "raw" / "session-000-process-00.raw").unlink()
-    with pytest.raises(RecordError, match=r"manifest.json, raw/session-000-process-00.raw of run a"):
+    with pytest.raises(
+        RecordError, match=r"manifest.json, raw/session-000-process-00.raw of run a"
+    ):
         refuse_changed(tmp_path, stored, run_id="a")
 
 
@@ -202,4 +237,6 @@ def test_the_same_raw_log_is_no_second_measurement(tmp_path):
     record(path, with_log("a"))
     with pytest.raises(RecordError, match="run b has a raw log of run a"):
         record(path, with_log("b"), sha256=sha256_of(other))
-    assert record(path, with_log("a"), sha256=sha256_of(other)) is not None, "one run may answer two predictions that were sealed before it"
+    assert record(path, with_log("a"), sha256=sha256_of(other)) is not None, (
+        "one run may answer two predictions that were sealed before it"
+    )

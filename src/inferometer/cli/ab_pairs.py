@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer.cli import answer, load_options, load_running, load_wording
+from inferometer.cli import load_options, load_running, load_wording, terminal
 from inferometer.errors import MeasureError, RecordError
 from inferometer.records import durability, layout, types, validity
 from inferometer.spec import load_plan, objectives
@@ -23,7 +23,12 @@ from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.workload import reading, replay
 from inferometer.units import format_duration
 
-_DOOR: Final = Door(noun="question", allowed="the file as it was written", refusal=RecordError, try_="another folder with --out")
+_DOOR: Final = Door(
+    noun="question",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="another folder with --out",
+)
 
 _SIDES: Final = ("a", "b")
 _QUESTION: Final = "ab.json"
@@ -58,44 +63,74 @@ class Pairs:
         """Which side comes first in each pair: each in half of them, in an order that is drawn."""
         rng = np.random.default_rng([_ORDER_SEED, self.loads[0].workload.seed])
         begins = int(rng.integers(2))
-        return tuple(int(side) for side in rng.permutation([(begins + pair) % 2 for pair in range(self.n_pairs)]))
+        return tuple(
+            int(side)
+            for side in rng.permutation([(begins + pair) % 2 for pair in range(self.n_pairs)])
+        )
 
     @property
     def sentence(self) -> str:
         """What will happen, and how long it takes."""
         for_s = self.loads[0].for_s
-        lasts = "" if for_s is None else f" of {format_duration(for_s)} each, {format_duration(2 * self.n_pairs * for_s)} in all"
+        lasts = (
+            ""
+            if for_s is None
+            else (
+                f" of {format_duration(for_s)} each, {format_duration(2 * self.n_pairs * for_s)}"
+                " in all"
+            )
+        )
         order = " ".join("BA" if first else "AB" for first in self.first_sides)
         places = " and ".join(dict.fromkeys(load.url for load in self.loads))
-        return f"{self.n_pairs} pairs of load tests{lasts}, of {places}, in the order {order}; into {self.folder}"
+        return (
+            f"{self.n_pairs} pairs of load tests{lasts}, of {places}, in the order {order}; into"
+            f" {self.folder}"
+        )
 
     def folders(self, side: int) -> tuple[Path, ...]:
         """Where the runs of a side lie."""
-        return tuple(self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs))
+        return tuple(
+            self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs)
+        )
 
     def request(self, side: int, pair: int) -> load_options.LoadRequest:
         """What is sent: the same arrivals and lengths to both sides of a pair, other ones in each pair."""
         request = self.requests[side]
         seed = request.load.workload.seed + pair
         is_one_server = self.loads[0].url == self.loads[1].url
-        workload = reading.with_changes(request.load.workload, {"seed": seed}, where="the pairs of --ab")
+        workload = reading.with_changes(
+            request.load.workload, {"seed": seed}, where="the pairs of --ab"
+        )
         text_seed = 2 * seed + side if is_one_server else None
-        return replace(request, load=replace(request.load, workload=workload, text_seed=text_seed, repeats_prompts=True))
+        return replace(
+            request,
+            load=replace(
+                request.load, workload=workload, text_seed=text_seed, repeats_prompts=True
+            ),
+        )
 
 
 def default_folder(requests: tuple[load_options.LoadRequest, load_options.LoadRequest]) -> Path:
     """Where pairs go if nobody says: the same question, the same folder."""
-    digest = hashlib.sha256(msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])).hexdigest()[:6]
-    return Path("runs") / f"ab-{load_wording.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
+    digest = hashlib.sha256(
+        msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])
+    ).hexdigest()[:6]
+    return (
+        Path("runs")
+        / f"ab-{load_wording.default_folder(requests[0].load).name.removeprefix('load-')}-{digest}"
+    )
 
 
-def made(asked: Pairs, *, takes_invalid: bool) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
+def made(
+    asked: Pairs, *, takes_invalid: bool
+) -> tuple[tuple[types.Run, ...], tuple[types.Run, ...]]:
     """The runs of A and of B; those that were made before are read.
 
     Raises
     ------
     MeasureError
-        A server is not there, a client process died, or a run is INVALID; the runs before it are kept.
+        A server is not there, a client process died, or a run is INVALID; the runs before it are
+        kept.
     RecordError
         The folder cannot be written, or was begun for another question.
     KeyboardInterrupt
@@ -105,7 +140,10 @@ def made(asked: Pairs, *, takes_invalid: bool) -> tuple[tuple[types.Run, ...], t
     found: list[tuple[types.Run, types.Run]] = []
     for pair, first in enumerate(asked.first_sides):
         _put_aside_half(asked, pair)
-        runs = {side: _run(asked, side, pair, takes_invalid=takes_invalid) for side in (first, 1 - first)}
+        runs = {
+            side: _run(asked, side, pair, takes_invalid=takes_invalid)
+            for side in (first, 1 - first)
+        }
         found.append((runs[0], runs[1]))
     return tuple(old for old, _ in found), tuple(new for _, new in found)
 
@@ -113,19 +151,31 @@ def made(asked: Pairs, *, takes_invalid: bool) -> tuple[tuple[types.Run, ...], t
 def _open(asked: Pairs) -> None:
     path, question = (
         asked.folder / _QUESTION,
-        _Question((load_plan.without_secrets(asked.loads[0]), load_plan.without_secrets(asked.loads[1])), asked.n_pairs),
+        _Question(
+            (load_plan.without_secrets(asked.loads[0]), load_plan.without_secrets(asked.loads[1])),
+            asked.n_pairs,
+        ),
     )
     durability.make_folder(asked.folder)
     if not path.exists():
-        durability.replace_file(path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n")
+        durability.replace_file(
+            path, msgspec.json.format(msgspec.json.encode(question), indent=2) + b"\n"
+        )
         return
     stored = _DOOR.json(_DOOR.bytes_of(path), _Question, where=str(path))
     if stored != question:
         raise RecordError(
             "the folder was begun for another question"
-            + (f": {stored.n_pairs} pairs, not {question.n_pairs}" if stored.n_pairs != question.n_pairs else ""),
+            + (
+                f": {stored.n_pairs} pairs, not {question.n_pairs}"
+                if stored.n_pairs != question.n_pairs
+                else ""
+            ),
             where=str(path),
-            allowed="the same command, which goes on: more pairs, once the first are seen, would make false alarms",
+            allowed=(
+                "the same command, which goes on: more pairs, once the first are seen, would make"
+                " false alarms"
+            ),
             try_="another folder with --out",
         )
 
@@ -140,7 +190,7 @@ def _put_aside_half(asked: Pairs, pair: int) -> None:
         durability.make_folder(aside)
         name = f"{folder.parent.name}-{folder.name}"
         folder.replace(aside / f"{name}-{len(list(aside.glob(f'{name}-*')))}")
-        answer.talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
+        terminal.talk(f"pair {pair + 1} was cut short: {folder} is put aside, and made again")
 
 
 def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Run:
@@ -148,7 +198,10 @@ def _run(asked: Pairs, side: int, pair: int, *, takes_invalid: bool) -> types.Ru
     drawn = replay.draw_workload(request.load.workload)
     load_wording.check_size(request.load)
     load_wording.check_prompts(request.load, drawn)
-    answer.talk(f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}: {load_wording.what_will_happen(request.load, drawn)}")
+    terminal.talk(
+        f"pair {pair + 1} of {asked.n_pairs}, {_SIDES[side].upper()}:"
+        f" {load_wording.what_will_happen(request.load, drawn)}"
+    )
     percentiles = () if asked.objective is None else asked.objective.percentile_fractions
     loaded = load_running.run_load(request, drawn, folder, percentiles, as_json=False)
     if loaded.is_interrupted:
@@ -166,8 +219,8 @@ def _require_valid(run: types.Run, folder: Path, *, forced: bool) -> None:
             error.what,
             where=str(folder),
             allowed=error.allowed,
-            try_=f"{error.try_}; without that folder the same command makes the pair again, with --force it goes on",
+            try_=(
+                f"{error.try_}; without that folder the same command makes the pair again, with"
+                " --force it goes on"
+            ),
         ) from error
-
-
-__all__ = ["Pairs", "default_folder", "made"]

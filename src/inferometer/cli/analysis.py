@@ -1,11 +1,15 @@
-"""What do runs say together: summaries, a step-time model where they carry one, and what it says of points it had not seen?"""
+"""What do runs say together.
+
+Summaries, a step-time model where they carry one, and what it says of points it had not seen?
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer.errors import ModelError
-from inferometer.fit.sweep_fit import HeldOutPoint, fit_and_validate
+from inferometer.fit.held_out import HeldOutPoint
+from inferometer.fit.sweep_fit import fit_and_validate
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.collapse import TokenCostChange, collapses
 from inferometer.records.summaries import PointSummary, summarise_points
@@ -58,7 +62,9 @@ def label_runs(runs: Sequence[Run]) -> tuple[str, ...]:
         if len(set(words)) == len(runs):
             return tuple(words)
     both = [f"{model} {engine}" for engine, model in zip(*candidates, strict=True)]
-    return tuple(both) if len(set(both)) == len(runs) else tuple(run.manifest.run_id for run in runs)
+    return (
+        tuple(both) if len(set(both)) == len(runs) else tuple(run.manifest.run_id for run in runs)
+    )
 
 
 def _engine_words(run: Run) -> str:
@@ -66,7 +72,9 @@ def _engine_words(run: Run) -> str:
     if plan is None:
         return _own_name(run)
     engine = plan.engine
-    words = [engine.engine, engine.mode, engine.dtype] + ([f"tp{engine.tensor_parallel_size}"] if engine.tensor_parallel_size > 1 else [])
+    words = [engine.engine, engine.mode, engine.dtype] + (
+        [f"tp{engine.tensor_parallel_size}"] if engine.tensor_parallel_size > 1 else []
+    )
     return " ".join(words)
 
 
@@ -78,6 +86,3 @@ def _own_name(run: Run) -> str:
     """A table is called by its file."""
     source = run.manifest.source
     return source.where if source is not None else run.manifest.run_id
-
-
-__all__ = ["Analysis", "analyse", "label_runs"]

@@ -1,7 +1,8 @@
 """How does a verb give its answer: one frozen object, as text for people or as JSON for machines?
 
-stdout carries the answer alone, stderr the talk. Keys of the JSON are the field names of the answer's dataclass, so
-they carry their units; ``inferometer schema VERB`` prints the schema, and a test holds it still.
+stdout carries the answer alone, stderr the talk. Keys of the JSON are the field names of the
+answer's dataclass, so they carry their units; ``inferometer schema VERB`` prints the schema, and a
+test holds it still.
 """
 
 import os
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from inferometer.cli.drawing import SafeConsole
-from inferometer.cli.terminal import printable_json, talk, write_answer, write_drawn
+from inferometer.cli.terminal import printable_json, write_answer, write_drawn
 from inferometer.errors import COMMAND
 
 T = TypeVar("T")
@@ -28,7 +29,9 @@ _PIPE_COLUMNS: Final = 10_000
 def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> None:
     """Print the answer to stdout, as JSON or as ``show`` draws it."""
     if as_json:
-        write_answer(printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()))
+        write_answer(
+            printable_json(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
+        )
         return
     shown = show(answer)
     if isinstance(shown, str):
@@ -40,7 +43,8 @@ def give(answer: T, *, as_json: bool, show: Callable[[T], RenderableType]) -> No
 def drawn(shown: RenderableType) -> str:
     """What ``shown`` looks like on stdout: as wide as the terminal, or, in a pipe or a file, as wide as it likes.
 
-    Programs and people who paste read pipes: nothing is wrapped there unless ``COLUMNS`` asks for it, and no line ends in blanks.
+    Programs and people who paste read pipes: nothing is wrapped there unless ``COLUMNS`` asks for
+    it, and no line ends in blanks.
     """
     is_terminal = sys.stdout.isatty()
     width = None if is_terminal or "COLUMNS" in os.environ else _PIPE_COLUMNS
@@ -54,8 +58,8 @@ def drawn(shown: RenderableType) -> str:
 def whole_words(shown: RenderableType) -> RenderableType:
     """The same with nothing cut or broken that is made to be copied.
 
-    Tables fold what is longer than its column, where rich would cut ids and paths. A text that holds a command is left to the terminal to
-    wrap, where rich would put newlines into the command.
+    Tables fold what is longer than its column, where rich would cut ids and paths. A text that
+    holds a command is left to the terminal to wrap, where rich would put newlines into the command.
     """
     if isinstance(shown, Group):
         for part in shown.renderables:
@@ -79,6 +83,6 @@ def json_schema(answer_type: Any) -> dict[str, Any]:
     return {"anyOf": list(schemas), "$defs": definitions}
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`).")
-
-__all__ = ["drawn", "give", "json_option", "json_schema", "talk", "whole_words"]
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the answer as JSON (see `inferometer schema`)."
+)

@@ -56,15 +56,34 @@ class BestUse:
     @property
     def best(self) -> UseRow | None:
         """The best that changes no quality; else the best of all."""
-        return next((row for row in self.rows if not row.needs_quality_check), self.rows[0] if self.rows else None)
+        return next(
+            (row for row in self.rows if not row.needs_quality_check),
+            self.rows[0] if self.rows else None,
+        )
 
 
-def best_use_of(model: str, n_total: int, found: Sequence[FoundUse], published: DType | None, asked: Sequence[object]) -> BestUse:
+def best_use_of(
+    model: str,
+    n_total: int,
+    found: Sequence[FoundUse],
+    published: DType | None,
+    asked: Sequence[object],
+) -> BestUse:
     """The rows of what was found in each format."""
     rows = [_row(use, published) for one in found for use in one.uses if use.requests_per_s]
     # A load that was only located, with none below it shown to meet the SLO, recommends nothing.
-    rows.sort(key=lambda row: (row.needs_quality_check, row.kept_requests_per_s is None, -row.located_requests_per_s))
-    nearest = min((one.nearest for one in found if one.nearest is not None), key=lambda one: one.margin_ratio, default=None)
+    rows.sort(
+        key=lambda row: (
+            row.needs_quality_check,
+            row.kept_requests_per_s is None,
+            -row.located_requests_per_s,
+        )
+    )
+    nearest = min(
+        (one.nearest for one in found if one.nearest is not None),
+        key=lambda one: one.margin_ratio,
+        default=None,
+    )
     said = BestUse(
         n_total=n_total,
         rows=tuple(rows),
@@ -76,13 +95,32 @@ def best_use_of(model: str, n_total: int, found: Sequence[FoundUse], published: 
     )
     best = said.best
     if best is None:
-        step = "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits (--quantization)"
+        step = (
+            "longer limits, more devices (--total-gpus), other devices (--gpus), or fewer bits"
+            " (--quantization)"
+        )
     else:
         rate = best.kept_requests_per_s or 0.9 * best.located_requests_per_s
         formats = ("--quantization", best.weights_dtype) if best.needs_quality_check else ()
-        words = (model, *asked, "--gpus", best.hardware_id, "--tp", best.tensor_parallel_size, "--rate", f"{rate:.3g}", *formats)
-        step = f"the files that deploy it: {suggestions.command('size', *words, '--out', 'deployment')}"
-    return BestUse(**{name: getattr(said, name) for name in BestUse.__slots__ if name != "next_step"}, next_step=step)
+        words = (
+            model,
+            *asked,
+            "--gpus",
+            best.hardware_id,
+            "--tp",
+            best.tensor_parallel_size,
+            "--rate",
+            f"{rate:.3g}",
+            *formats,
+        )
+        step = (
+            "the files that deploy it:"
+            f" {suggestions.command('size', *words, '--out', 'deployment')}"
+        )
+    return BestUse(
+        **{name: getattr(said, name) for name in BestUse.__slots__ if name != "next_step"},
+        next_step=step,
+    )
 
 
 def _row(use: Use, published: DType | None) -> UseRow:
@@ -105,30 +143,64 @@ def _row(use: Use, published: DType | None) -> UseRow:
     )
 
 
-def best_use_lines(said: BestUse, model_id: str, workload_name: str, objective: str) -> list[RenderableType]:
+def best_use_lines(
+    said: BestUse, model_id: str, workload_name: str, objective: str
+) -> list[RenderableType]:
     """The answer, what other formats would gain, the best layouts."""
     best = said.best
     if best is None:
         why = "" if said.why_none is None else f"; {said.why_none}"
-        head = f"ANSWER no layout of {said.n_total} devices meets {objective} for {model_id}, {workload_name}{why}"
+        head = (
+            f"ANSWER no layout of {said.n_total} devices meets {objective} for {model_id},"
+            f" {workload_name}{why}"
+        )
         return [Text(head, style="bold"), Text(f"NEXT   {said.next_step}")]
-    shown = f" (shown to meet it: {format_number(best.kept_requests_per_s)})" if best.kept_requests_per_s else ""
-    head = (
-        f"ANSWER {best.n_devices} x {best.hardware}: {_replicas(best)}, {best.layout}, serve up to "
-        f"{format_number(best.located_requests_per_s)} requests/s of {workload_name} within {objective}{shown}"
+    shown = (
+        f" (shown to meet it: {format_number(best.kept_requests_per_s)})"
+        if best.kept_requests_per_s
+        else ""
     )
-    check = ["CHECK  its number format is not the published one: needs a quality check"] if best.needs_quality_check else []
-    others = {row.weights_dtype + row.kv_cache_dtype: row for row in reversed(said.rows) if row.needs_quality_check and row is not best}
+    head = (
+        f"ANSWER {best.n_devices} x {best.hardware}: {_replicas(best)}, {best.layout}, serve up to"
+        f" {format_number(best.located_requests_per_s)} requests/s of {workload_name} within"
+        f" {objective}{shown}"
+    )
+    check = (
+        ["CHECK  its number format is not the published one: needs a quality check"]
+        if best.needs_quality_check
+        else []
+    )
+    others = {
+        row.weights_dtype + row.kv_cache_dtype: row
+        for row in reversed(said.rows)
+        if row.needs_quality_check and row is not best
+    }
     offers = [
-        f"OFFER  {row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)} requests/s "
-        f"({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs a quality check"
+        f"OFFER  {row.layout}, {_replicas(row)}: {format_number(row.located_requests_per_s)}"
+        f" requests/s ({row.located_requests_per_s / best.located_requests_per_s:.2f} times), needs"
+        " a quality check"
         for row in sorted(others.values(), key=lambda row: -row.located_requests_per_s)
         if row.located_requests_per_s > best.located_requests_per_s
     ]
-    left_out = f", {said.n_unexamined} not examined within the time limit (--time-limit)" if said.n_unexamined else ""
-    splits = "" if said.is_split_examined else "; splits into prompts and answers were not all examined"
-    tail = [f"TRIED  {said.n_candidates} kinds of replica{left_out}{splits}", f"NEXT   {said.next_step}"]
-    return [Text(head, style="bold"), *map(Text, [*check, *offers]), Text(""), table_text(_table(said)), *map(Text, tail)]
+    left_out = (
+        f", {said.n_unexamined} not examined within the time limit (--time-limit)"
+        if said.n_unexamined
+        else ""
+    )
+    splits = (
+        "" if said.is_split_examined else "; splits into prompts and answers were not all examined"
+    )
+    tail = [
+        f"TRIED  {said.n_candidates} kinds of replica{left_out}{splits}",
+        f"NEXT   {said.next_step}",
+    ]
+    return [
+        Text(head, style="bold"),
+        *map(Text, [*check, *offers]),
+        Text(""),
+        table_text(_table(said)),
+        *map(Text, tail),
+    ]
 
 
 def _table(said: BestUse) -> TextTable:
@@ -136,7 +208,12 @@ def _table(said: BestUse) -> TextTable:
     for row in said.rows:
         best_of.setdefault((row.layout, row.n_prefill), row)
     rows = [
-        (row.layout, _replicas(row), format_number(row.located_requests_per_s), "yes" if row.needs_quality_check else "no")
+        (
+            row.layout,
+            _replicas(row),
+            format_number(row.located_requests_per_s),
+            "yes" if row.needs_quality_check else "no",
+        )
         for row in list(best_of.values())[:_MOST_ROWS]
     ]
     header = ("layout", "replicas", "max req/s", "needs a quality check")
@@ -145,14 +222,15 @@ def _table(said: BestUse) -> TextTable:
 
 def _replicas(row: UseRow) -> str:
     if row.n_prefill:
-        return f"{row.n_prefill} replicas for prompts and {row.n_replicas - row.n_prefill} for answers"
+        return (
+            f"{row.n_prefill} replicas for prompts and {row.n_replicas - row.n_prefill} for answers"
+        )
     return f"{row.n_replicas} replica{'s' * (row.n_replicas > 1)}"
 
 
-def best_use_text(said: BestUse, model_id: str, workload_name: str, objective: str, cautions: Sequence[str]) -> RenderableType:
+def best_use_text(
+    said: BestUse, model_id: str, workload_name: str, objective: str, cautions: Sequence[str]
+) -> RenderableType:
     """The whole answer."""
     lines = best_use_lines(said, model_id, workload_name, objective)
     return Group(*lines, *(Text(f"CAUTION {text}") for text in cautions))
-
-
-__all__ = ["BestUse", "UseRow", "best_use_lines", "best_use_of", "best_use_text"]

@@ -1,4 +1,7 @@
-"""inferometer capacity URL: what is the highest load at which this server keeps its promise? Measured, probe by probe."""
+"""inferometer capacity URL: what is the highest load at which this server keeps its promise?
+
+Measured, probe by probe.
+"""
 
 import sys
 from dataclasses import dataclass, replace
@@ -7,7 +10,15 @@ from typing import Final
 
 import click
 
-from inferometer.cli import answer, capacity_text, decision_pages, load_options, load_running, load_wording
+from inferometer.cli import (
+    answer,
+    capacity_text,
+    decision_pages,
+    load_options,
+    load_running,
+    load_wording,
+    terminal,
+)
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.records import promises, validity
@@ -21,7 +32,10 @@ _SPAN_RATIO: Final = 64.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveProbe:
-    """Asks a server: ``probe(load, effort)``. Every probe has a seed of its own: prompts that came before would be in its prefix cache."""
+    """Asks a server: ``probe(load, effort)``.
+
+    Every probe has a seed of its own: prompts that came before would be in its prefix cache.
+    """
 
     request: load_options.LoadRequest
     objective: ObjectiveSpec
@@ -43,10 +57,14 @@ class LiveProbe:
         request = self._at(load, self.probe_s * 2**effort)
         drawn = replay.draw_workload(request.load.workload)
         load_wording.check_prompts(request.load, drawn)
-        answer.talk(f"{folder.name}: {load_wording.what_will_happen(request.load, drawn)}")
-        loaded = load_running.run_load(request, drawn, folder, self.objective.percentile_fractions, as_json=False)
+        terminal.talk(f"{folder.name}: {load_wording.what_will_happen(request.load, drawn)}")
+        loaded = load_running.run_load(
+            request, drawn, folder, self.objective.percentile_fractions, as_json=False
+        )
         if loaded.is_interrupted:
-            raise MeasureError("somebody stopped the probe", where=str(folder), try_="the same command goes on")
+            raise MeasureError(
+                "somebody stopped the probe", where=str(folder), try_="the same command goes on"
+            )
         validity.require_valid(loaded.run)
         return probing.reading_of(loaded.run, promises.judge_objective(loaded.run, self.objective))
 
@@ -58,7 +76,9 @@ class LiveProbe:
         if key == "rate_per_s":
             changes |= {"duration_s": for_s, "n_requests": None}
         workload = reading.with_changes(spec, changes, where="the capacity search")
-        return replace(self.request, load=replace(self.request.load, workload=workload, for_s=for_s))
+        return replace(
+            self.request, load=replace(self.request.load, workload=workload, for_s=for_s)
+        )
 
 
 @click.command(
@@ -71,24 +91,69 @@ Examples (a server must listen there):
 """,
 )
 @load_options.takes_load
-@click.option("--slo", required=True, metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.")
-@click.option("--resolution", type=click.FloatRange(0, 1, min_open=True), default=0.1, show_default=True, help="How closely to look.")
-@click.option("--probe-for", default="30s", show_default=True, metavar="DURATION", help="A short probe; a long one takes twice as long.")
-@click.option("--max-probes", type=click.IntRange(min=1), default=20, show_default=True, help="The search ends with what is known then.")
-@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Folder of the probes; the same one goes on.")
+@click.option(
+    "--slo",
+    required=True,
+    metavar="TEXT",
+    help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms', or mlperf:NAME.",
+)
+@click.option(
+    "--resolution",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="How closely to look.",
+)
+@click.option(
+    "--probe-for",
+    default="30s",
+    show_default=True,
+    metavar="DURATION",
+    help="A short probe; a long one takes twice as long.",
+)
+@click.option(
+    "--max-probes",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="The search ends with what is known then.",
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the probes; the same one goes on.",
+)
 @decision_pages.report_option
 @answer.json_option
-def command(request: load_options.LoadRequest, *, slo: str, out: Path, report: Path | None, as_json: bool, **flags: object) -> None:
+def command(
+    request: load_options.LoadRequest,
+    *,
+    slo: str,
+    out: Path,
+    report: Path | None,
+    as_json: bool,
+    **flags: object,
+) -> None:
     """How many requests per second, or users (with --concurrency), does the server at URL carry before the promise breaks?
 
-    The load that is given is where the search begins. A probe that is INVALID, or a server that dies, ends it with the bracket so far.
-    Exit 0 resolved, 11 unresolved.
+    The load that is given is where the search begins. A probe that is INVALID, or a server that
+    dies, ends it with the bracket so far. Exit 0 resolved, 11 unresolved.
     """
     spec, objective = request.load.workload, parse_objective(slo)
     users = isinstance(spec.arrivals, types.ClosedArrivals)
     if not isinstance(spec.arrivals, types.ClosedArrivals | types.OpenArrivals):
-        raise SpecError("the workload has no load to turn", where="--workload", allowed="open or closed arrivals", try_="--rate 1")
-    start = float(spec.arrivals.concurrency) if isinstance(spec.arrivals, types.ClosedArrivals) else spec.arrivals.rate_per_s
+        raise SpecError(
+            "the workload has no load to turn",
+            where="--workload",
+            allowed="open or closed arrivals",
+            try_="--rate 1",
+        )
+    start = (
+        float(spec.arrivals.concurrency)
+        if isinstance(spec.arrivals, types.ClosedArrivals)
+        else spec.arrivals.rate_per_s
+    )
     probe_s = parse_duration_s(str(flags["probe_for"]), where="--probe-for")
     probe = LiveProbe(request=request, objective=objective, probe_s=probe_s, folder=out, asked=[])
     question = capacity.CapacityQuestion(
@@ -115,6 +180,3 @@ def command(request: load_options.LoadRequest, *, slo: str, out: Path, report: P
     decision_pages.write_capacity_page(said, report)
     answer.give(said, as_json=as_json, show=capacity_text.capacity_text)
     sys.exit(0 if said.is_resolved else 11)
-
-
-__all__ = ["LiveProbe", "command"]

@@ -24,7 +24,8 @@ class ProbeRow:
     """Simulated or measured."""
     verdict: Verdict
     margin_ratio: float | None
-    """What was seen of the weakest link / its limit; None where the server cannot keep up, or refuses."""
+    """What was seen of the weakest link / its limit; None where the server cannot keep up, or
+    refuses."""
     why: str
 
 
@@ -50,7 +51,10 @@ class CapacityRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedCapacity:
-    """The capacity if steps take so long; or of one of the servers that may be the one, where a fit of load tests offers draws."""
+    """The capacity if steps take so long.
+
+    Or of one of the servers that may be the one, where a fit of load tests offers draws.
+    """
 
     step_times: str
     capacity: CapacityRow
@@ -113,18 +117,33 @@ def capacity_text(answer: CapacityAnswer) -> RenderableType:
     """The estimate and its interval first, then what misses first, then every probe."""
     likely = answer.levels[0]
     found = likely.capacity
-    parts: list[RenderableType] = [Text(f"ANSWER {headline(answer)}", style="bold"), Text(f"WHY    {_why(found)}")]
+    parts: list[RenderableType] = [
+        Text(f"ANSWER {headline(answer)}", style="bold"),
+        Text(f"WHY    {_why(found)}"),
+    ]
     parts += [Text(f"MISSES first: {found.weakest}")] if found.weakest else []
-    if answer.router is not None and answer.n_replicas is not None and found.located_load is not None:
+    if (
+        answer.router is not None
+        and answer.n_replicas is not None
+        and found.located_load is not None
+    ):
         each = format_number(found.located_load / answer.n_replicas)
         parts.append(
-            Text(f"EACH   {each} {answer.unit} of {answer.n_replicas} replicas behind a {answer.router} router, simulated together")
+            Text(
+                f"EACH   {each} {answer.unit} of {answer.n_replicas} replicas behind a"
+                f" {answer.router} router, simulated together"
+            )
         )
     parts.append(Text(f"STEPS  {_ends(answer.levels)} {answer.unit}: {answer.step_times_from}"))
     parts += [Text(f"NEXT   {answer.next_step}")] if answer.next_step else []
     parts += [Text(""), _probes(found, answer.unit), Text("")] if found.probes else []
     n_probes = sum(len(level.capacity.probes) for level in answer.levels)
-    parts.append(Text(f"SPENT  {n_probes} probes, {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"))
+    parts.append(
+        Text(
+            f"SPENT  {n_probes} probes,"
+            f" {format_duration(sum(level.probe_s for level in answer.levels))} of traffic"
+        )
+    )
     return Group(*parts)
 
 
@@ -142,8 +161,13 @@ def _ends(levels: tuple[PacedCapacity, ...]) -> str:
     located = [level.capacity.located_load for level in levels]
     if any(level.step_times == "draw" for level in levels):
         drawn = sorted(located[1:], key=lambda load: -math.inf if load is None else load)
-        return f"likely {_number(located[0])}, {_number(drawn[0])} to {_number(drawn[-1])} in {len(drawn)} draws"
-    return ", ".join(f"{level.step_times} {_number(load)}" for level, load in zip(levels, located, strict=True))
+        return (
+            f"likely {_number(located[0])}, {_number(drawn[0])} to {_number(drawn[-1])} in"
+            f" {len(drawn)} draws"
+        )
+    return ", ".join(
+        f"{level.step_times} {_number(load)}" for level, load in zip(levels, located, strict=True)
+    )
 
 
 def headline(answer: CapacityAnswer) -> str:
@@ -152,24 +176,40 @@ def headline(answer: CapacityAnswer) -> str:
     replicas = "" if answer.router is None else f", {answer.n_replicas} replicas"
     asked = f"{answer.model_id}{replicas}, {answer.workload_name}:"
     shown = (("shown to meet it", found.kept_load), ("to miss it", found.broken_load))
-    bracket = "; ".join(f"{words}: {format_number(load)}" for words, load in shown if load is not None)
+    bracket = "; ".join(
+        f"{words}: {format_number(load)}" for words, load in shown if load is not None
+    )
     if found.located_load is None:
-        meets = "no load was shown to meet" if found.kept_load is None else f"{format_number(found.kept_load)} {answer.unit} meet"
-        misses = "" if found.broken_load is None or found.kept_load is None else f", {format_number(found.broken_load)} miss it"
+        meets = (
+            "no load was shown to meet"
+            if found.kept_load is None
+            else f"{format_number(found.kept_load)} {answer.unit} meet"
+        )
+        misses = (
+            ""
+            if found.broken_load is None or found.kept_load is None
+            else f", {format_number(found.broken_load)} miss it"
+        )
         return f"{asked} {meets} {answer.objective}{misses}"
-    return f"{asked} up to {format_number(found.located_load)} {answer.unit} meet {answer.objective}{f' ({bracket})' if bracket else ''}"
+    return (
+        f"{asked} up to {format_number(found.located_load)} {answer.unit} meet"
+        f" {answer.objective}{f' ({bracket})' if bracket else ''}"
+    )
 
 
 def _probes(found: CapacityRow, unit: str) -> RenderableType:
     table = Table(unit, "requests", "verdict", "seen / limit", "weakest", box=None, pad_edge=False)
     for probe in found.probes:
         margin = "–" if probe.margin_ratio is None else format_number(probe.margin_ratio)
-        table.add_row(format_number(probe.offered_load), f"{probe.n_requests:,}", probe.verdict, margin, probe.why)
+        table.add_row(
+            format_number(probe.offered_load),
+            f"{probe.n_requests:,}",
+            probe.verdict,
+            margin,
+            probe.why,
+        )
     return table
 
 
 def _number(value: float | None) -> str:
     return "nowhere" if value is None else format_number(value)
-
-
-__all__ = ["CapacityAnswer", "CapacityRow", "PacedCapacity", "ProbeRow", "capacity_text", "headline", "paced"]

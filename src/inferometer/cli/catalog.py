@@ -10,10 +10,22 @@ from rich.text import Text
 from inferometer.cli.answer import give, json_option
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters
-from inferometer.spec.catalog import find_hardware, find_model, load_hardware, load_models, unsourced_constants
+from inferometer.spec.catalog import (
+    find_hardware,
+    find_model,
+    load_hardware,
+    load_models,
+    unsourced_constants,
+)
 from inferometer.spec.objective_presets import PresetObjective, find_presets
 from inferometer.spec.types import Constant, HardwareSpec, ModelSpec, Source
-from inferometer.units import format_bytes, format_count, format_duration, format_number, format_rate
+from inferometer.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_rate,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +82,12 @@ def command(kind: str, name: str | None, *, as_json: bool) -> None:
         give(answer, as_json=as_json, show=_model_card if name else _model_list)
     else:
         devices = (find_hardware(name),) if name else load_hardware()
-        answer = CatalogAnswer(hardware=tuple(CatalogDevice(hardware=device, unsourced=unsourced_constants(device)) for device in devices))
+        answer = CatalogAnswer(
+            hardware=tuple(
+                CatalogDevice(hardware=device, unsourced=unsourced_constants(device))
+                for device in devices
+            )
+        )
         give(answer, as_json=as_json, show=_device_card if name else _device_list)
 
 
@@ -85,7 +102,15 @@ def _model(model: ModelSpec) -> CatalogModel:
 
 def _model_list(answer: CatalogAnswer) -> RenderableType:
     table = Table(
-        Column("model", no_wrap=True), "parameters", "active", "layers", "hidden", "heads/KV", "KV/token (16 bit)", box=None, pad_edge=False
+        Column("model", no_wrap=True),
+        "parameters",
+        "active",
+        "layers",
+        "hidden",
+        "heads/KV",
+        "KV/token (16 bit)",
+        box=None,
+        pad_edge=False,
     )
     for entry in answer.models:
         attention = entry.model.attention
@@ -111,7 +136,10 @@ def _model_card(answer: CatalogAnswer) -> RenderableType:
         ("parameters", f"{entry.n_parameters:,}"),
         ("active per token", f"{entry.n_active_parameters:,}"),
         ("layers x hidden", f"{model.n_layers} x {model.hidden_size}"),
-        ("heads, KV heads, head dim", f"{attention.n_heads}, {attention.n_kv_heads}, {attention.head_dim}"),
+        (
+            "heads, KV heads, head dim",
+            f"{attention.n_heads}, {attention.n_kv_heads}, {attention.head_dim}",
+        ),
         ("KV cache, 16 bit", f"{entry.kv_bfloat16_bytes_per_token:,} B/token"),
         ("vocabulary", f"{model.vocab_size:,}{' (tied)' if model.tie_word_embeddings else ''}"),
         ("context", f"{model.max_position_tokens:,} tokens"),
@@ -124,7 +152,16 @@ def _model_card(answer: CatalogAnswer) -> RenderableType:
 
 
 def _device_list(answer: CatalogAnswer) -> RenderableType:
-    table = Table(Column("device", no_wrap=True), "name", "memory", "bandwidth", "bf16 dense", "unsourced", box=None, pad_edge=False)
+    table = Table(
+        Column("device", no_wrap=True),
+        "name",
+        "memory",
+        "bandwidth",
+        "bf16 dense",
+        "unsourced",
+        box=None,
+        pad_edge=False,
+    )
     for entry in answer.hardware:
         device = entry.hardware
         peak = device.peak_flop_per_s("bfloat16") or device.peak_flop_per_s("float16")
@@ -140,10 +177,18 @@ def _device_list(answer: CatalogAnswer) -> RenderableType:
 
 
 def _slo_list(answer: CatalogAnswer) -> RenderableType:
-    table = Table(Column("--slo", no_wrap=True), Column("promises", no_wrap=True), "of", box=None, pad_edge=False)
+    table = Table(
+        Column("--slo", no_wrap=True),
+        Column("promises", no_wrap=True),
+        "of",
+        box=None,
+        pad_edge=False,
+    )
     for preset in answer.slos:
         table.add_row(preset.name, preset.text, preset.what)
-    sources = dict.fromkeys(f"{preset.source.where}, read {preset.source.checked_utc}" for preset in answer.slos)
+    sources = dict.fromkeys(
+        f"{preset.source.where}, read {preset.source.checked_utc}" for preset in answer.slos
+    )
     return Group(table, *(Text(f"SOURCE {source}") for source in sources))
 
 
@@ -157,7 +202,12 @@ def _device_card(answer: CatalogAnswer) -> RenderableType:
         table.add_row(label, shown, _footnote(constant.source, sources), Text(constant.note or ""))
     for price in device.prices:
         shown = f"{format_number(price.usd_per_hour)} $/h"
-        table.add_row("price", shown, _footnote(price.source, sources), Text(f"{price.basis}; {price.date_utc or 'no date'}"))
+        table.add_row(
+            "price",
+            shown,
+            _footnote(price.source, sources),
+            Text(f"{price.basis}; {price.date_utc or 'no date'}"),
+        )
     notes = [Text(f"[{number}] {where}") for where, number in sources.items()]
     return Group(Text(f"{device.hardware_id}: {device.name}", style="bold"), table, *notes)
 
@@ -171,13 +221,26 @@ def _constants(device: HardwareSpec) -> list[tuple[str, Constant, str]]:
         ("power", device.power_watt, "W"),
     ]
     named += [(f"{peak.dtype} peak, dense", peak.flop_per_s, "FLOP/s") for peak in device.peaks]
-    named += [(f"{peak.dtype} best matmul", peak.flop_per_s, "FLOP/s") for peak in device.measured_peaks]
+    named += [
+        (f"{peak.dtype} best matmul", peak.flop_per_s, "FLOP/s") for peak in device.measured_peaks
+    ]
     kernels = device.kernels
-    named += [(f"{rate.weights} matrices, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.dense]
-    named += [(f"{rate.weights} matrices, read", rate.read_bytes_per_s, "B/s") for rate in kernels.dense]
-    named += [(f"{rate.weights} experts, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.experts]
-    named += [(f"{rate.weights} experts, read", rate.read_bytes_per_s, "B/s") for rate in kernels.experts]
-    named += [("all-reduce, few KiB", kernels.message_s, "s"), ("all-reduce, sent beyond", kernels.reduce_bytes_per_s, "B/s")]
+    named += [
+        (f"{rate.weights} matrices, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.dense
+    ]
+    named += [
+        (f"{rate.weights} matrices, read", rate.read_bytes_per_s, "B/s") for rate in kernels.dense
+    ]
+    named += [
+        (f"{rate.weights} experts, kernel", rate.flop_per_s, "FLOP/s") for rate in kernels.experts
+    ]
+    named += [
+        (f"{rate.weights} experts, read", rate.read_bytes_per_s, "B/s") for rate in kernels.experts
+    ]
+    named += [
+        ("all-reduce, few KiB", kernels.message_s, "s"),
+        ("all-reduce, sent beyond", kernels.reduce_bytes_per_s, "B/s"),
+    ]
     return [(label, constant, unit) for label, constant, unit in named if constant is not None]
 
 
@@ -192,6 +255,3 @@ def _footnote(source: Source, sources: dict[str, int]) -> Text:
         return Text("NONE: from memory")
     number = sources.setdefault(source.where, len(sources) + 1)
     return Text(f"{source.kind} [{number}]")
-
-
-__all__ = ["ANSWER", "CatalogAnswer", "CatalogDevice", "CatalogModel", "command"]

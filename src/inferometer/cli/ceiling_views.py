@@ -6,7 +6,14 @@ from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import decode_shape_of, prefill_shape_of, work_of
 from inferometer.perfmodel.types import BatchShape
 from inferometer.records.types import ProbeKind
-from inferometer.report.views import CeilingKind, CeilingMoment, PhaseName, RoofCeiling, RooflinePoint, RooflineView
+from inferometer.report.views import (
+    CeilingKind,
+    CeilingMoment,
+    PhaseName,
+    RoofCeiling,
+    RooflinePoint,
+    RooflineView,
+)
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
@@ -16,10 +23,21 @@ def ceiling_moments(analysis: Analysis) -> tuple[CeilingMoment, ...]:
     table = analysis.run.ceilings
     if table is None:
         return ()
-    names: dict[ProbeKind, CeilingKind] = {ProbeKind.READ: "read", ProbeKind.COPY: "copy", ProbeKind.MATMUL: "matmul"}
+    names: dict[ProbeKind, CeilingKind] = {
+        ProbeKind.READ: "read",
+        ProbeKind.COPY: "copy",
+        ProbeKind.MATMUL: "matmul",
+    }
     return tuple(
-        CeilingMoment(run_label=analysis.label, elapsed_s=started / NS_PER_S, kind=names[ProbeKind(kind)], value_per_s=value)
-        for started, kind, value in zip(table.started_ns.tolist(), table.kind.tolist(), table.value_per_s.tolist(), strict=True)
+        CeilingMoment(
+            run_label=analysis.label,
+            elapsed_s=started / NS_PER_S,
+            kind=names[ProbeKind(kind)],
+            value_per_s=value,
+        )
+        for started, kind, value in zip(
+            table.started_ns.tolist(), table.kind.tolist(), table.value_per_s.tolist(), strict=True
+        )
     )
 
 
@@ -56,14 +74,36 @@ def _roofline_points(analysis: Analysis) -> list[RooflinePoint]:
 
 def _roofs(analysis: Analysis) -> list[RoofCeiling]:
     roofs: list[RoofCeiling] = []
-    reads = [summary.read_bytes_per_s.value for summary in analysis.points if summary.read_bytes_per_s]
-    matmuls = [summary.matmul_flop_per_s.value for summary in analysis.points if summary.matmul_flop_per_s]
+    reads = [
+        summary.read_bytes_per_s.value for summary in analysis.points if summary.read_bytes_per_s
+    ]
+    matmuls = [
+        summary.matmul_flop_per_s.value for summary in analysis.points if summary.matmul_flop_per_s
+    ]
     if reads and matmuls:
-        roofs.append(_roof(f"measured, {analysis.label}", "measured", float(np.median(reads)), float(np.median(matmuls))))
+        roofs.append(
+            _roof(
+                f"measured, {analysis.label}",
+                "measured",
+                float(np.median(reads)),
+                float(np.median(matmuls)),
+            )
+        )
     plan, hardware = analysis.run.manifest.plan, analysis.hardware
-    peak = hardware.peak_flop_per_s(plan.engine.dtype) if hardware is not None and plan is not None else None
+    peak = (
+        hardware.peak_flop_per_s(plan.engine.dtype)
+        if hardware is not None and plan is not None
+        else None
+    )
     if hardware is not None and peak is not None:
-        roofs.append(_roof(f"datasheet, {hardware.name}", "datasheet", hardware.memory_bytes_per_s.value, peak.value))
+        roofs.append(
+            _roof(
+                f"datasheet, {hardware.name}",
+                "datasheet",
+                hardware.memory_bytes_per_s.value,
+                peak.value,
+            )
+        )
     return roofs
 
 
@@ -74,6 +114,3 @@ def _roof(label: str, kind: str, read_bytes_per_s: float, peak_flop_per_s: float
         read_bytes_per_s=read_bytes_per_s,
         peak_flop_per_s=peak_flop_per_s,
     )
-
-
-__all__ = ["ceiling_moments", "roofline"]

@@ -15,7 +15,11 @@ from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 
 replicas_option: Final = click.option(
-    "--replicas", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Servers of this kind behind a router."
+    "--replicas",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="Servers of this kind behind a router.",
 )
 _OPTIONS: Final = (
     replicas_option,
@@ -23,8 +27,11 @@ _OPTIONS: Final = (
     click.option(
         "--router",
         type=click.Choice(ROUTERS),
-        help="Who gets a request; prefix-affine: where its prefix went; class-aware: each class has replicas of its own; "
-        "vllm: as its data parallelism does. [least-loaded; vllm with --data-parallel-size]",
+        help=(
+            "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
+            " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
+            " --data-parallel-size]"
+        ),
     ),
     click.option(
         "--class-replicas",
@@ -41,10 +48,18 @@ _OPTIONS: Final = (
         help="prefix-affine: a known prefix counts where it is more than this share of the prompt.",
     ),
     click.option(
-        "--balance-abs", type=click.IntRange(min=0), default=64, show_default=True, help="prefix-affine: loads that differ by more, and"
+        "--balance-abs",
+        type=click.IntRange(min=0),
+        default=64,
+        show_default=True,
+        help="prefix-affine: loads that differ by more, and",
     ),
     click.option(
-        "--balance-rel", type=click.FloatRange(min=0), default=1.5, show_default=True, help="… by more than this factor, are evened out."
+        "--balance-rel",
+        type=click.FloatRange(min=0),
+        default=1.5,
+        show_default=True,
+        help="… by more than this factor, are evened out.",
     ),
 )
 
@@ -79,7 +94,10 @@ class RouterRules:
 
 
 class Servers(NamedTuple):
-    """How many of which server behind which router, which draws by this seed? Before them others may compute the prompts."""
+    """How many of which server behind which router, which draws by this seed?
+
+    Before them others may compute the prompts.
+    """
 
     deployment: Deployment
     n_replicas: int = 1
@@ -97,7 +115,10 @@ class Servers(NamedTuple):
 
     def at(self, case: Case) -> "Servers":
         """The same as if they were known to be these."""
-        return self._replace(deployment=self.deployment.at(case), prefill=None if self.prefill is None else self.prefill.at(case))
+        return self._replace(
+            deployment=self.deployment.at(case),
+            prefill=None if self.prefill is None else self.prefill.at(case),
+        )
 
     @property
     def cluster(self) -> ClusterConfig:
@@ -121,13 +142,20 @@ class Servers(NamedTuple):
 
 
 def takes_replicas(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags that make a cluster of the ``deployment`` of ``takes_deployment``; the command gets ``servers: Servers``."""
+    """Add the flags that make a cluster of the ``deployment`` of ``takes_deployment``.
+
+    The command gets ``servers: Servers``.
+    """
 
     @functools.wraps(command)
     def with_replicas(**flags: Any) -> None:
         n_replicas, n_sharing = flags.pop("replicas"), flags.pop("data_parallel_size")
         if n_replicas > 1 and n_sharing > 1:
-            raise SpecError(f"{n_replicas} groups of {n_sharing} replicas", where="--replicas, --data-parallel-size", allowed="one of them")
+            raise SpecError(
+                f"{n_replicas} groups of {n_sharing} replicas",
+                where="--replicas, --data-parallel-size",
+                allowed="one of them",
+            )
         rules = RouterRules(
             router=flags.pop("router") or ("vllm" if n_sharing > 1 else "least-loaded"),
             prefix_threshold_fraction=flags.pop("prefix_threshold"),
@@ -136,9 +164,16 @@ def takes_replicas(command: Callable[..., None]) -> Callable[..., None]:
             class_replicas=tuple(_class_replicas(text) for text in flags.pop("class_replicas")),
         )
         if rules.class_replicas and rules.router != "class-aware":
-            raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
+            raise SpecError(
+                f"--router {rules.router}", where="--class-replicas", allowed="class-aware"
+            )
         deployment = data_parallel.sharing_experts(flags.pop("deployment"))
-        command(servers=Servers(deployment, max(n_replicas, n_sharing), rules, in_lockstep=n_sharing > 1), **flags)
+        command(
+            servers=Servers(
+                deployment, max(n_replicas, n_sharing), rules, in_lockstep=n_sharing > 1
+            ),
+            **flags,
+        )
 
     wrapped: Callable[..., None] = with_replicas
     for option in reversed(_OPTIONS):
@@ -150,8 +185,10 @@ def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
     name, equals, numbers = text.partition("=")
     listed = [number.strip() for number in numbers.split(",")]
     if not equals or not name.strip() or not all(number.isdigit() for number in listed):
-        raise SpecError(f"{text!r}", where="--class-replicas", allowed="CLASS=N,... with replicas from 0", try_="--class-replicas chat=0,1")
+        raise SpecError(
+            f"{text!r}",
+            where="--class-replicas",
+            allowed="CLASS=N,... with replicas from 0",
+            try_="--class-replicas chat=0,1",
+        )
     return name.strip(), tuple(int(number) for number in listed)
-
-
-__all__ = ["RouterRules", "Servers", "replicas_option", "takes_replicas"]

@@ -1,4 +1,7 @@
-"""inferometer compare --ab: is server B better than server A? Load tests of both in turns, made for it, and compared in pairs."""
+"""inferometer compare --ab: is server B better than server A?
+
+Load tests of both in turns, made for it, and compared in pairs.
+"""
 
 import sys
 from dataclasses import replace
@@ -8,7 +11,7 @@ from typing import Any
 import click
 
 from inferometer import suggestions
-from inferometer.cli import ab_pairs, answer, compare_text
+from inferometer.cli import ab_pairs, answer, compare_text, terminal
 from inferometer.cli.compare_options import takes_rule
 from inferometer.cli.load_options import LoadRequest, takes_two_loads
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
@@ -29,10 +32,24 @@ Examples (servers must listen there):
 )
 @click.option("--ab", is_flag=True, required=True, help="A and B are servers, not runs.")
 @takes_two_loads
-@click.option("--repeats", type=click.IntRange(min=1), default=6, show_default=True, help="Pairs; settled before the first is made.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=6,
+    show_default=True,
+    help="Pairs; settled before the first is made.",
+)
 @takes_rule
-@click.option("--slo", metavar="TEXT", help="Also say how often each side kept this promise: 'ttft:p95<500ms'.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the runs; the same one resumes.")
+@click.option(
+    "--slo",
+    metavar="TEXT",
+    help="Also say how often each side kept this promise: 'ttft:p95<500ms'.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the runs; the same one resumes.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @answer.json_option
 def command(
@@ -43,18 +60,26 @@ def command(
     out: Path | None,
     **flags: Any,
 ) -> None:
-    """Is the server at B better than that at URL, worse, equivalent, or is that undecided? Without B, the same URL asked in another way.
+    """Is the server at B better than that at URL, worse, equivalent, or is that undecided?
 
-    Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is drawn, half of the pairs each. Both
-    sides of a pair get the same texts where the URLs differ, else others (the first would warm the prefix cache for the second).
-    The number of pairs is settled before: to stop when the answer pleases would make false alarms. An interval at 95 % needs 6.
-    The same command goes on after Ctrl-C or a crash; a pair of which one half was cut short is made again, next to each other.
-    Exit 0 decided, 11 undecided.
+    Without B, the same URL asked in another way.
+
+    Pairs of load tests, one of each side with the same arrivals and lengths; who comes first is
+    drawn, half of the pairs each. Both sides of a pair get the same texts where the URLs differ,
+    else others (the first would warm the prefix cache for the second). The number of pairs is
+    settled before: to stop when the answer pleases would make false alarms. An interval at 95 %
+    needs 6. The same command goes on after Ctrl-C or a crash; a pair of which one half was cut
+    short is made again, next to each other. Exit 0 decided, 11 undecided.
     """
     _check_repeats(repeats, rule.confidence_fraction)
     objective = None if slo is None else parse_objective(slo)
-    asked = ab_pairs.Pairs(requests=requests, n_pairs=repeats, folder=out or ab_pairs.default_folder(requests), objective=objective)
-    answer.talk(asked.sentence)
+    asked = ab_pairs.Pairs(
+        requests=requests,
+        n_pairs=repeats,
+        folder=out or ab_pairs.default_folder(requests),
+        objective=objective,
+    )
+    terminal.talk(asked.sentence)
     if flags["dry_run"]:
         return
     olds, news = ab_pairs.made(asked, takes_invalid=rule.takes_invalid)
@@ -63,7 +88,11 @@ def command(
         old=tuple(map(str, asked.folders(0))),
         new=tuple(map(str, asked.folders(1))),
         comparison=comparison,
-        promises=() if objective is None else (_promise("A", olds, objective), _promise("B", news, objective)),
+        promises=(
+            ()
+            if objective is None
+            else (_promise("A", olds, objective), _promise("B", news, objective))
+        ),
     )
     answer.give(said, as_json=flags["as_json"], show=compare_text.compare_text)
     sys.exit(EXIT_UNDECIDED if comparison.answer.verdict == "undecided" else EXIT_ANSWERED)
@@ -81,7 +110,9 @@ def _check_repeats(n_pairs: int, confidence_fraction: float) -> None:
         )
 
 
-def _promise(side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec) -> compare_text.SidePromise:
+def _promise(
+    side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec
+) -> compare_text.SidePromise:
     verdicts = [promises.judge_objective(run, objective).verdict for run in runs]
     return compare_text.SidePromise(
         side=side,
@@ -90,6 +121,3 @@ def _promise(side: str, runs: tuple[types.Run, ...], objective: ObjectiveSpec) -
         n_missed=verdicts.count("missed"),
         n_undecided=verdicts.count("undecided"),
     )
-
-
-__all__ = ["command"]

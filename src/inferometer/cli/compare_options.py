@@ -9,7 +9,13 @@ import click
 from inferometer.records.run_comparison import ComparisonRule
 
 _OPTIONS: Final = (
-    click.option("--metric", help="What the answer is about.  [default: e2e_p50_s of requests, the decode step of all points of sweeps]"),
+    click.option(
+        "--metric",
+        help=(
+            "What the answer is about.  [default: e2e_p50_s of requests, the decode step of all"
+            " points of sweeps]"
+        ),
+    ),
     click.option(
         "--margin",
         type=click.FloatRange(0, 1, min_open=True),
@@ -17,7 +23,13 @@ _OPTIONS: Final = (
         show_default=True,
         help="Differences up to this do not matter.",
     ),
-    click.option("--confidence", type=click.FloatRange(0.5, 0.999), default=0.95, show_default=True, help="Of the answer's interval."),
+    click.option(
+        "--confidence",
+        type=click.FloatRange(0.5, 0.999),
+        default=0.95,
+        show_default=True,
+        help="Of the answer's interval.",
+    ),
     click.option("--force", is_flag=True, help="Compare INVALID load tests too."),
 )
 
@@ -39,6 +51,3 @@ def takes_rule(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
-
-
-__all__ = ["takes_rule"]

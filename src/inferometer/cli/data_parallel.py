@@ -15,7 +15,10 @@ data_parallel_option: Final = click.option(
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Replicas that share the experts and take each step together (vLLM's, with --enable-expert-parallel).",
+    help=(
+        "Replicas that share the experts and take each step together (vLLM's, with"
+        " --enable-expert-parallel)."
+    ),
 )
 
 
@@ -32,13 +35,31 @@ def sharing_experts(server: Deployment) -> Deployment:
         return server
     where = "--data-parallel-size"
     if server.model.moe is None:
-        what = f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by itself"
-        raise SpecError(what, where=where, allowed="a mixture of experts", try_=suggestions.flags("--replicas", n_replicas))
+        what = (
+            f"{server.model.model_id!r} is dense: its replicas share no experts, and each steps by"
+            " itself"
+        )
+        raise SpecError(
+            what,
+            where=where,
+            allowed="a mixture of experts",
+            try_=suggestions.flags("--replicas", n_replicas),
+        )
     if server.n_devices > 1:
-        raise SpecError(f"{n_replicas} replicas of {server.n_devices} devices that share experts", where=where, allowed="--tp 1")
+        raise SpecError(
+            f"{n_replicas} replicas of {server.n_devices} devices that share experts",
+            where=where,
+            allowed="--tp 1",
+        )
     if server.hardware is None or server.step_times.basis != "datasheet":
-        raise SpecError("the fit is of an engine that has its experts for itself", where=where, try_="--hardware ID without --fit")
-    return replace(server, step_times=datasheet_levels(server.model, server.engine, server.hardware, n_sharing=n_replicas))
-
-
-__all__ = ["data_parallel_option", "sharing_experts"]
+        raise SpecError(
+            "the fit is of an engine that has its experts for itself",
+            where=where,
+            try_="--hardware ID without --fit",
+        )
+    return replace(
+        server,
+        step_times=datasheet_levels(
+            server.model, server.engine, server.hardware, n_sharing=n_replicas
+        ),
+    )

@@ -7,21 +7,30 @@ import click
 
 from inferometer import __version__
 from inferometer.cli import capacity_text, size_tables, size_text
-from inferometer.cli.answer import talk
 from inferometer.cli.sizing import SizeAnswer
+from inferometer.cli.terminal import talk
 from inferometer.decide import curves, sizing_types
 from inferometer.report import decision_views
 from inferometer.report.decision_html import write_decision_report
 from inferometer.report.rate_views import RatePoint
 from inferometer.units import format_number
 
-report_option = click.option("--report", type=click.Path(path_type=Path, dir_okay=False), help="Also write an offline page with charts.")
+report_option = click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write an offline page with charts.",
+)
 
 
 def write_size_page(
-    answer: SizeAnswer, question: sizing_types.SizingQuestion, best: Sequence[sizing_types.SizedKind], path: Path | None
+    answer: SizeAnswer,
+    question: sizing_types.SizingQuestion,
+    best: Sequence[sizing_types.SizedKind],
+    path: Path | None,
 ) -> None:
-    """The page of a sizing, where one was asked for; the best of each device is simulated at more loads and limits for it.
+    """The page of a sizing, where one was asked for.
+
+    The best of each device is simulated at more loads and limits for it.
 
     Raises
     ------
@@ -30,16 +39,22 @@ def write_size_page(
     """
     if path is None:
         return
-    ordered = [next(kind for kind in best if kind.hardware_id == row.hardware_id) for row in answer.kinds]
+    ordered = [
+        next(kind for kind in best if kind.hardware_id == row.hardware_id) for row in answer.kinds
+    ]
     loaded = {kind.hardware_id: curves.load_curve(question, kind) for kind in ordered}
     view = decision_views.DecisionView(
         title=f"{answer.model_id}: what {answer.workload_name} takes",
         subtitle=f"{format_number(answer.rate_per_s)} requests/s · {answer.objective}",
         answers=tuple(size_text.lead_lines(answer)),
         tables=size_tables.size_tables(answer),
-        trades=tuple(trade for kind in ordered for trade in _trades(kind, loaded[kind.hardware_id])),
+        trades=tuple(
+            trade for kind in ordered for trade in _trades(kind, loaded[kind.hardware_id])
+        ),
         limit_costs=tuple(cost for kind in ordered for cost in _limit_costs(question, kind)),
-        rates=tuple(_rate_point(point) for point in loaded[ordered[0].hardware_id]) if ordered else (),
+        rates=(
+            tuple(_rate_point(point) for point in loaded[ordered[0].hardware_id]) if ordered else ()
+        ),
         objective=answer.objective,
         course=_course(answer),
         facts=_facts(answer),
@@ -88,7 +103,9 @@ def write_capacity_page(answer: capacity_text.CapacityAnswer, path: Path | None)
     talk(f"REPORT {path}")
 
 
-def _trades(kind: sizing_types.SizedKind, curve: Sequence[curves.LoadPoint]) -> list[decision_views.TradePoint]:
+def _trades(
+    kind: sizing_types.SizedKind, curve: Sequence[curves.LoadPoint]
+) -> list[decision_views.TradePoint]:
     points = list[decision_views.TradePoint]()
     for point in curve:
         per_user, output = point.summary.tokens_per_s_per_user, point.summary.output_tokens_per_s
@@ -105,7 +122,9 @@ def _trades(kind: sizing_types.SizedKind, curve: Sequence[curves.LoadPoint]) -> 
     return points
 
 
-def _limit_costs(question: sizing_types.SizingQuestion, kind: sizing_types.SizedKind) -> list[decision_views.LimitCost]:
+def _limit_costs(
+    question: sizing_types.SizingQuestion, kind: sizing_types.SizedKind
+) -> list[decision_views.LimitCost]:
     return [
         decision_views.LimitCost(
             device=kind.hardware_id,
@@ -131,7 +150,11 @@ def _rate_point(point: curves.LoadPoint) -> RatePoint:
         tpot_p95=tpot.percentile(0.95),
         output_tokens_per_s=point.summary.output_tokens_per_s,
         completed_requests_per_s=point.summary.completed_requests_per_s,
-        good_requests_per_s=None if point.judgement.good is None else point.judgement.good.value * point.offered_requests_per_s,
+        good_requests_per_s=(
+            None
+            if point.judgement.good is None
+            else point.judgement.good.value * point.offered_requests_per_s
+        ),
         ttft_parts=None,
         verdict=None,
     )
@@ -145,7 +168,12 @@ def _course(answer: SizeAnswer) -> decision_views.CourseView | None:
         window_s=said.window_s,
         rates_per_s=said.rates_per_s,
         policies=tuple(
-            decision_views.PolicyCourse(name=row.name, n_replicas=row.n_replicas, usd=row.usd, kept_fraction=row.kept_fraction)
+            decision_views.PolicyCourse(
+                name=row.name,
+                n_replicas=row.n_replicas,
+                usd=row.usd,
+                kept_fraction=row.kept_fraction,
+            )
             for row in said.policies
         ),
     )
@@ -160,15 +188,25 @@ def _facts(answer: SizeAnswer) -> tuple[tuple[str, str], ...]:
         ("model", answer.model_id),
         ("weights, KV cache", f"{pick.weights_dtype}, {pick.kv_cache_dtype}"),
         ("parallelism", pick.parallelism),
-        ("lengths", f"{format_number(pick.mean_prompt_tokens)} tokens in, {format_number(pick.mean_output_tokens)} out on average"),
+        (
+            "lengths",
+            (
+                f"{format_number(pick.mean_prompt_tokens)} tokens in,"
+                f" {format_number(pick.mean_output_tokens)} out on average"
+            ),
+        ),
         ("requests in flight", f"{format_number(pick.in_flight_load)} in each replica on average"),
         ("router", answer.router),
         ("step times", pick.step_times_from),
         ("KV blocks of a replica", f"{pick.n_kv_blocks:,}"),
-        ("price", "nobody says" if price is None else f"{price.basis}, {price.date_utc or 'undated'} ({price.source.where})"),
+        (
+            "price",
+            (
+                "nobody says"
+                if price is None
+                else f"{price.basis}, {price.date_utc or 'undated'} ({price.source.where})"
+            ),
+        ),
     ]
     facts += [(name, str(value)) for name, value in pick.knobs]
     return tuple(facts)
-
-
-__all__ = ["report_option", "write_capacity_page", "write_size_page"]

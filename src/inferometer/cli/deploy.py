@@ -37,25 +37,74 @@ Examples:
 """,
 )
 @click.argument("plan", type=click.Path(path_type=Path), metavar="PLAN")
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where to.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="DIR", help="Where to."
+)
 @click.option("--force", is_flag=True, help="Over what is in DIR.")
-@click.option("--served-name", metavar="NAME", help="What clients call the model. [what vLLM loads]")
-@click.option("--model-source", metavar="ID_OR_FOLDER", help="What vLLM loads. [the model's Hugging Face id]")
+@click.option(
+    "--served-name", metavar="NAME", help="What clients call the model. [what vLLM loads]"
+)
+@click.option(
+    "--model-source", metavar="ID_OR_FOLDER", help="What vLLM loads. [the model's Hugging Face id]"
+)
 @click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="Of each replica.")
-@click.option("--image", metavar="NAME", help="The container with vLLM. [vLLM's own for the device]")
-@click.option("--spare", type=click.IntRange(min=0), default=0, show_default=True, help="Replicas beyond those that the traffic needs.")
-@click.option("--most", type=click.IntRange(min=1), help="Replicas that an autoscaler may start. [no autoscaler]")
-@click.option("--surge", type=click.IntRange(min=0), default=0, show_default=True, help="Replicas for which devices are free in a rollout.")
-@click.option("--model-claim", metavar="NAME", help="PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]")
-@click.option("--storage-class", metavar="NAME", help="Of its own claim; many nodes must mount it. [the cluster's default]")
-@click.option("--node-label", multiple=True, metavar="KEY=VALUE", help="Of the nodes that have the device; repeatable.")
-@click.option("--backend", multiple=True, metavar="HOST:PORT", help="A replica outside Kubernetes, for router and metrics; repeatable.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=8000,
+    show_default=True,
+    help="Of each replica.",
+)
+@click.option(
+    "--image", metavar="NAME", help="The container with vLLM. [vLLM's own for the device]"
+)
+@click.option(
+    "--spare",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Replicas beyond those that the traffic needs.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    help="Replicas that an autoscaler may start. [no autoscaler]",
+)
+@click.option(
+    "--surge",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Replicas for which devices are free in a rollout.",
+)
+@click.option(
+    "--model-claim",
+    metavar="NAME",
+    help="PersistentVolumeClaim that holds the weights. [its own, and a job that fills it]",
+)
+@click.option(
+    "--storage-class",
+    metavar="NAME",
+    help="Of its own claim; many nodes must mount it. [the cluster's default]",
+)
+@click.option(
+    "--node-label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Of the nodes that have the device; repeatable.",
+)
+@click.option(
+    "--backend",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A replica outside Kubernetes, for router and metrics; repeatable.",
+)
 @answer.json_option
 def command(plan: Path, **flags: Any) -> None:
     """Write the files that run, watch and check PLAN, the plan.json of `inferometer size --out DIR`.
 
-    vllm serve command, Kubernetes objects, router, Prometheus rules and alerts, Grafana dashboard, load test, and the assumptions in words.
+    vllm serve command, Kubernetes objects, router, Prometheus rules and alerts, Grafana dashboard,
+    load test, and the assumptions in words.
     """
     fleet = read_plan(text_of(plan, noun="plan", endings="plan.json"), where=str(plan))
     wishes = Wishes(
@@ -74,7 +123,11 @@ def command(plan: Path, **flags: Any) -> None:
     )
     files = deployment_folder.write_folder(flags["out"], fleet, wishes, is_forced=flags["force"])
     said = DeployAnswer(
-        model_id=fleet.model.model_id, hardware=fleet.hardware.name, n_replicas=fleet.n_replicas, n_spare=wishes.n_spare, files=files
+        model_id=fleet.model.model_id,
+        hardware=fleet.hardware.name,
+        n_replicas=fleet.n_replicas,
+        n_spare=wishes.n_spare,
+        files=files,
     )
     answer.give(said, as_json=flags["as_json"], show=_shown)
 
@@ -82,7 +135,12 @@ def command(plan: Path, **flags: Any) -> None:
 def _label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise SpecError(f"{text!r} is no label", where="--node-label", allowed="KEY=VALUE", try_="--node-label pool=h100")
+        raise SpecError(
+            f"{text!r} is no label",
+            where="--node-label",
+            allowed="KEY=VALUE",
+            try_="--node-label pool=h100",
+        )
     return key, value
 
 
@@ -90,6 +148,3 @@ def _shown(said: DeployAnswer) -> str:
     spare = f" and {said.n_spare} spare" if said.n_spare else ""
     heading = f"{said.n_replicas}{spare} replicas of {said.model_id} on {said.hardware}"
     return "\n".join([heading, *(f"  {file.file}  {file.says}" for file in said.files)])
-
-
-__all__ = ["ANSWER", "DeployAnswer", "command"]

@@ -17,38 +17,88 @@ from inferometer.spec import catalog, resolve
 from inferometer.spec.types import EngineSpec, HardwareSpec
 
 _COUNT: Final = click.IntRange(min=1)
-_SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
+_SHARED: Final = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+)
 
 _SHARING: Final = "data_parallel_size"
 """Of verbs that have it: it tells what is left of a device's memory."""
 
 transfer_option: Final = click.option(
-    "--transfer", is_flag=True, help="Carry the step times of --fit over to another device or --tp, with wider intervals."
+    "--transfer",
+    is_flag=True,
+    help="Carry the step times of --fit over to another device or --tp, with wider intervals.",
 )
 _OPTIONS: Final = (
     click.argument("model"),
     click.option(
-        "--hardware", metavar="ID", help="A device of the catalogue: for memory, and for step times without --fit. [that of --fit]"
+        "--hardware",
+        metavar="ID",
+        help=(
+            "A device of the catalogue: for memory, and for step times without --fit. [that of"
+            " --fit]"
+        ),
     ),
     click.option(
         "--fit",
         "fit_path",
         type=click.Path(path_type=Path),
-        help="Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's limits too.",
+        help=(
+            "Of `inferometer fit`: its file, or the run's folder. One of --load brings the server's"
+            " limits too."
+        ),
     ),
     transfer_option,
-    click.option("--dtype", type=FORMAT, help="Of weights and activations. [that of --fit, else bfloat16]"),
-    click.option("--kv-dtype", "--kv-cache-dtype", "kv_dtype", type=FORMAT, help="Of the KV cache. [as --dtype]"),
-    click.option("--quantization", type=FORMAT_OR_NONE, help="Of weights alone. [as they were published]"),
-    click.option("--tp", "--tensor-parallel-size", "tp", type=_COUNT, help="Tensor-parallel devices. [that of --fit, else 1]"),
     click.option(
-        "--policy", type=click.Choice(serving_config.ENGINE_NAMES), help="Whose scheduler decides. [that of --fit's engine, else vllm]"
+        "--dtype", type=FORMAT, help="Of weights and activations. [that of --fit, else bfloat16]"
     ),
-    click.option("--max-num-seqs", type=_COUNT, help="Seats: requests that run at once. [the engine's default]"),
-    click.option("--max-num-batched-tokens", type=_COUNT, help="Tokens computed in a step. [the engine's default]"),
-    click.option("--max-model-len", type=_COUNT, help="Prompt and output together. [what the model and the KV cache can hold]"),
+    click.option(
+        "--kv-dtype",
+        "--kv-cache-dtype",
+        "kv_dtype",
+        type=FORMAT,
+        help="Of the KV cache. [as --dtype]",
+    ),
+    click.option(
+        "--quantization", type=FORMAT_OR_NONE, help="Of weights alone. [as they were published]"
+    ),
+    click.option(
+        "--tp",
+        "--tensor-parallel-size",
+        "tp",
+        type=_COUNT,
+        help="Tensor-parallel devices. [that of --fit, else 1]",
+    ),
+    click.option(
+        "--policy",
+        type=click.Choice(serving_config.ENGINE_NAMES),
+        help="Whose scheduler decides. [that of --fit's engine, else vllm]",
+    ),
+    click.option(
+        "--max-num-seqs",
+        type=_COUNT,
+        help="Seats: requests that run at once. [the engine's default]",
+    ),
+    click.option(
+        "--max-num-batched-tokens",
+        type=_COUNT,
+        help="Tokens computed in a step. [the engine's default]",
+    ),
+    click.option(
+        "--max-model-len",
+        type=_COUNT,
+        help="Prompt and output together. [what the model and the KV cache can hold]",
+    ),
     click.option("--block-size", type=_COUNT, help="Tokens in a KV block. [the engine's default]"),
-    click.option("--num-blocks", type=_COUNT, help="KV blocks, as the server's log says. [reckoned from --hardware]"),
+    click.option(
+        "--num-blocks",
+        type=_COUNT,
+        help="KV blocks, as the server's log says. [reckoned from --hardware]",
+    ),
     click.option(
         "--gpu-memory-utilization",
         type=float,
@@ -56,7 +106,13 @@ _OPTIONS: Final = (
         show_default=True,
         help="Share of memory given to the engine.",
     ),
-    click.option("--set", "own", multiple=True, metavar="NAME=VALUE", help="Another knob of the engine, under its own name; repeatable."),
+    click.option(
+        "--set",
+        "own",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Another knob of the engine, under its own name; repeatable.",
+    ),
 )
 
 
@@ -93,21 +149,29 @@ def deployment_of(flags: Mapping[str, Any]) -> Deployment:
     Raises
     ------
     SpecError, ModelError
-        An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory for a KV cache.
+        An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory
+        for a KV cache.
     """
-    named_fit.check_transfer(is_transfer=flags.get("transfer") is True, has_fit=flags["fit_path"] is not None)
+    named_fit.check_transfer(
+        is_transfer=flags.get("transfer") is True, has_fit=flags["fit_path"] is not None
+    )
     hardware = catalog.find_hardware(flags["hardware"]) if flags["hardware"] else None
     if named_fit.is_server(flags["fit_path"]):
-        return server_fits.server_deployment(flags["fit_path"], flags["model"], flags, _knobs(flags, None))
+        return server_fits.server_deployment(
+            flags["fit_path"], flags["model"], flags, _knobs(flags, None)
+        )
     model = resolve.resolve_model(flags["model"], load_format="dummy")
     found = step_times_of(flags, model, hardware)
-    return deploy(model.spec, found.times.engine, found.hardware, found.times, _knobs(flags, found.times))
+    return deploy(
+        model.spec, found.times.engine, found.hardware, found.times, _knobs(flags, found.times)
+    )
 
 
 def _knobs(flags: Mapping[str, Any], times: StepTimes | None) -> Knobs:
     fitted_engine = None if times is None or times.subject is None else times.subject.engine
     return Knobs(
-        policy=flags["policy"] or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
+        policy=flags["policy"]
+        or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
         shared={name: flags[name] for name in _SHARED if flags[name] is not None},
         own=dict(own_knob(text, where="--set") for text in flags["own"]),
         utilization_fraction=flags["gpu_memory_utilization"],
@@ -122,7 +186,9 @@ class Steps(NamedTuple):
     hardware: HardwareSpec | None
 
 
-def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardware: HardwareSpec | None) -> Steps:
+def step_times_of(
+    flags: Mapping[str, Any], model: resolve.ResolvedModel, hardware: HardwareSpec | None
+) -> Steps:
     """How long do steps of this model take: as a fit says, else the datasheet of a device?
 
     Raises
@@ -132,7 +198,9 @@ def step_times_of(flags: Mapping[str, Any], model: resolve.ResolvedModel, hardwa
     """
     if flags["fit_path"] is not None:
         question = named_fit.question_of(flags, model.spec, hardware)
-        fit = named_fit.step_fit(flags["fit_path"], question, is_transfer=flags.get("transfer") is True)
+        fit = named_fit.step_fit(
+            flags["fit_path"], question, is_transfer=flags.get("transfer") is True
+        )
         return Steps(fitted_levels(fit.model), fit.hardware)
     if hardware is not None:
         engine = EngineSpec(
@@ -161,8 +229,10 @@ def own_knob(text: str, *, where: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise SpecError(f"{text!r} sets nothing", where=where, allowed="NAME=VALUE", try_=f"{where} policy=priority")
+        raise SpecError(
+            f"{text!r} sets nothing",
+            where=where,
+            allowed="NAME=VALUE",
+            try_=f"{where} policy=priority",
+        )
     return name.strip(), value.strip()
-
-
-__all__ = ["Steps", "deployment_of", "own_knob", "step_times_of", "takes_deployment", "transfer_option"]

@@ -28,13 +28,25 @@ def check_free(folder: Path, *, is_forced: bool) -> None:
         The folder is a file, or holds files and ``is_forced`` is not set.
     """
     if folder.exists() and not folder.is_dir():
-        raise SpecError("this is a file", where=str(folder), allowed="a folder", try_="another name with --out")
+        raise SpecError(
+            "this is a file", where=str(folder), allowed="a folder", try_="another name with --out"
+        )
     if not is_forced and folder.is_dir() and any(folder.iterdir()):
-        raise SpecError("the folder is not empty", where=str(folder), allowed="a new folder", try_="another name with --out, or --force")
+        raise SpecError(
+            "the folder is not empty",
+            where=str(folder),
+            allowed="a new folder",
+            try_="another name with --out, or --force",
+        )
 
 
-def write_folder(folder: Path, fleet: Fleet, wishes: Wishes, *, is_forced: bool) -> tuple[WrittenFile, ...]:
-    """Write the files that deploy, watch and check the fleet; scripts can be run. A new folder appears when all of it is there."""
+def write_folder(
+    folder: Path, fleet: Fleet, wishes: Wishes, *, is_forced: bool
+) -> tuple[WrittenFile, ...]:
+    """Write the files that deploy, watch and check the fleet; scripts can be run.
+
+    A new folder appears when all of it is there.
+    """
     check_free(folder, is_forced=is_forced)
     files = files_of(fleet, packaging_of(fleet, wishes))
     is_new = not folder.exists() or not any(folder.iterdir())
@@ -48,7 +60,9 @@ def write_folder(folder: Path, fleet: Fleet, wishes: Wishes, *, is_forced: bool)
             (target / name).chmod(0o755)
     if is_new:
         durability.move_into_place(target, folder)
-    return tuple(WrittenFile(file=str(folder / name), says=FILES.get(name, "what was decided, and on what it rests")) for name in files)
-
-
-__all__ = ["WrittenFile", "check_free", "write_folder"]
+    return tuple(
+        WrittenFile(
+            file=str(folder / name), says=FILES.get(name, "what was decided, and on what it rests")
+        )
+        for name in files
+    )

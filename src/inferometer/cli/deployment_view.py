@@ -82,7 +82,9 @@ def deployment_view(deployment: Deployment, rules: ClusterConfig) -> DeploymentV
     )
 
 
-def disaggregation_view(pool: PrefillPool | None, transfers: TransferShares | None, run: Run) -> DisaggregationView | None:
+def disaggregation_view(
+    pool: PrefillPool | None, transfers: TransferShares | None, run: Run
+) -> DisaggregationView | None:
     """What is said of those that compute the prompts; None where there are none."""
     if pool is None or transfers is None:
         return None
@@ -97,6 +99,3 @@ def disaggregation_view(pool: PrefillPool | None, transfers: TransferShares | No
         transfers=transfers,
         handovers=summarise_handovers(run),
     )
-
-
-__all__ = ["DeploymentView", "DisaggregationView", "deployment_view", "disaggregation_view"]

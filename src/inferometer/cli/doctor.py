@@ -33,18 +33,28 @@ Example:
 )
 @json_option
 def command(*, as_json: bool) -> None:
-    """What would make numbers bad on this machine, and what can be done about it? Watches it for half a second."""
-    give(DoctorAnswer(host=host_facts(n_threads=None, uses_device=True), cautions=examine_machine()), as_json=as_json, show=_show)
+    """What would make numbers bad on this machine, and what can be done about it?
+
+    Watches it for half a second.
+    """
+    give(
+        DoctorAnswer(host=host_facts(n_threads=None, uses_device=True), cautions=examine_machine()),
+        as_json=as_json,
+        show=_show,
+    )
 
 
 def _show(answer: DoctorAnswer) -> RenderableType:
     host = answer.host
     memory = f", {format_bytes(host.memory_bytes)}" if host.memory_bytes is not None else ""
-    machine = f"{host.cpu_model or 'unknown CPU'}, {host.n_cores} cores{memory}, {host.accelerator or 'no accelerator'}"
+    machine = (
+        f"{host.cpu_model or 'unknown CPU'}, {host.n_cores} cores{memory},"
+        f" {host.accelerator or 'no accelerator'}"
+    )
     if not answer.cautions:
         return Group(Text(machine), Text("Nothing found that would make numbers bad."))
-    lines = [Text(f"{caution.code}: {caution.text}.\n  try: {caution.remedy}") for caution in answer.cautions]
+    lines = [
+        Text(f"{caution.code}: {caution.text}.\n  try: {caution.remedy}")
+        for caution in answer.cautions
+    ]
     return Group(Text(machine), *lines)
-
-
-__all__ = ["ANSWER", "DoctorAnswer", "command"]

@@ -15,10 +15,12 @@ class SafeConsole(Console):
     def __init__(self, *, file: TextIO | None = None, width: int | None = None) -> None:
         super().__init__(file=file, width=width, highlight=False, markup=False, emoji=False)
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of anything drawn, their text printable; those with which rich moves the cursor hold no text of others."""
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of anything drawn, their text printable.
+
+        Those with which rich moves the cursor hold no text of others.
+        """
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-
-__all__ = ["SafeConsole"]

@@ -8,8 +8,9 @@ from typing import Any, Final
 import click
 
 from inferometer.cli import emulate_answer
-from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.answer import give, json_option
 from inferometer.cli.deployment import takes_deployment
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.serve import emulator_plan, emulator_process, fault_specs
 from inferometer.simulate.deployment import Deployment
@@ -46,13 +47,28 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
 )
 @takes_deployment
 @click.option(
-    "--host", default=emulator_plan.LOOPBACK, show_default=True, help="Where to listen; others than this machine are let in only so."
+    "--host",
+    default=emulator_plan.LOOPBACK,
+    show_default=True,
+    help="Where to listen; others than this machine are let in only so.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), default=_PORT, show_default=True, help="0: any that is free.")
-@click.option("--served-model-name", "model_name", metavar="NAME", help="What clients call the model. [MODEL]")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_PORT,
+    show_default=True,
+    help="0: any that is free.",
+)
+@click.option(
+    "--served-model-name", "model_name", metavar="NAME", help="What clients call the model. [MODEL]"
+)
 @click.option("--for", "duration", metavar="DURATION", help="Stop after this time. [when stopped]")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of answers and faults: the n-th request gets the same."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of answers and faults: the n-th request gets the same.",
 )
 @click.option(
     "--output-tokens",
@@ -61,20 +77,44 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
     metavar="MEAN|max",
     help="Length of answers that may end.",
 )
-@click.option("--fault", "fault", multiple=True, metavar="FAULTS", help="What goes wrong, and how often; see below. Repeatable.")
 @click.option(
-    "--time-scale", "time_scale_ratio", type=float, default=1.0, show_default=True, help="Every step takes so many times as long."
+    "--fault",
+    "fault",
+    multiple=True,
+    metavar="FAULTS",
+    help="What goes wrong, and how often; see below. Repeatable.",
 )
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="A tokenizer.json. [a token is a word between spaces]")
-@click.option("--emission-log", type=click.Path(path_type=Path, dir_okay=False), help="File for when each token was due and was written.")
+@click.option(
+    "--time-scale",
+    "time_scale_ratio",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Every step takes so many times as long.",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    help="A tokenizer.json. [a token is a word between spaces]",
+)
+@click.option(
+    "--emission-log",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File for when each token was due and was written.",
+)
 @json_option
 def command(deployment: Deployment, *, as_json: bool, **flags: Any) -> None:
     """Serve MODEL's answers as fast as this server would: completions and chats, streamed, and vLLM's /metrics.
 
-    The scheduler and the step times are those of `inferometer simulate`, on the wall clock; the words mean nothing. For load clients that
-    must be held to a known truth, and for first steps without a GPU.
+    The scheduler and the step times are those of `inferometer simulate`, on the wall clock; the
+    words mean nothing. For load clients that must be held to a known truth, and for first steps
+    without a GPU.
     """
-    give(_served(_plan(deployment, flags), deployment), as_json=as_json, show=emulate_answer.emulate_sentence)
+    give(
+        _served(_plan(deployment, flags), deployment),
+        as_json=as_json,
+        show=emulate_answer.emulate_sentence,
+    )
 
 
 def _plan(deployment: Deployment, flags: Mapping[str, Any]) -> emulator_plan.EmulatorPlan:
@@ -90,7 +130,11 @@ def _plan(deployment: Deployment, flags: Mapping[str, Any]) -> emulator_plan.Emu
         time_scale_ratio=flags["time_scale_ratio"],
         emission_log=flags["emission_log"],
         tokenizer=flags["tokenizer"],
-        for_s=None if flags["duration"] is None else parse_duration_s(flags["duration"], where="--for"),
+        for_s=(
+            None
+            if flags["duration"] is None
+            else parse_duration_s(flags["duration"], where="--for")
+        ),
     )
 
 
@@ -101,22 +145,30 @@ def _mean_tokens(text: str) -> float | None:
         return float(text)
     except ValueError as problem:
         raise SpecError(
-            f"{text!r} is no length", where="--output-tokens", allowed="a mean, or max", try_="--output-tokens 128"
+            f"{text!r} is no length",
+            where="--output-tokens",
+            allowed="a mean, or max",
+            try_="--output-tokens 128",
         ) from problem
 
 
-def _served(plan: emulator_plan.EmulatorPlan, deployment: Deployment) -> emulate_answer.EmulateAnswer:
+def _served(
+    plan: emulator_plan.EmulatorPlan, deployment: Deployment
+) -> emulate_answer.EmulateAnswer:
     started_s, cpu_before_s = time.perf_counter(), time.process_time()
     counts = emulator_process.run_emulator(plan, lambda url: _introduce(plan, url))
     served_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_before_s
-    return emulate_answer.answer_of(plan, deployment.step_times.origin, counts, served_s=served_s, cpu_s=cpu_s)
+    return emulate_answer.answer_of(
+        plan, deployment.step_times.origin, counts, served_s=served_s, cpu_s=cpu_s
+    )
 
 
 def _introduce(plan: emulator_plan.EmulatorPlan, url: str) -> None:
-    ends = "until it is stopped (Ctrl-C)" if plan.for_s is None else f"for {format_duration(plan.for_s)}"
+    ends = (
+        "until it is stopped (Ctrl-C)"
+        if plan.for_s is None
+        else f"for {format_duration(plan.for_s)}"
+    )
     talk(f"{url} answers as {plan.model_name} on {plan.config.engine}, {ends}")
     if plan.host != emulator_plan.LOOPBACK:
         talk(f"whoever reaches {plan.host} may ask: there is no key")
-
-
-__all__ = ["ANSWER", "command"]

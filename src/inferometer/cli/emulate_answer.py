@@ -34,7 +34,9 @@ class EmulateAnswer:
     emission_log: str | None
 
 
-def answer_of(plan: EmulatorPlan, step_times_from: str, counts: ServedCounts, *, served_s: float, cpu_s: float) -> EmulateAnswer:
+def answer_of(
+    plan: EmulatorPlan, step_times_from: str, counts: ServedCounts, *, served_s: float, cpu_s: float
+) -> EmulateAnswer:
     """The answer after so long."""
     lateness_ns = np.array(counts.lateness_ns, dtype=np.int64)
     return EmulateAnswer(
@@ -47,22 +49,36 @@ def answer_of(plan: EmulatorPlan, step_times_from: str, counts: ServedCounts, *,
         served_s=served_s,
         cpu_s=cpu_s,
         lateness_p50_s=s_from_ns(int(np.quantile(lateness_ns, 0.5))) if lateness_ns.size else None,
-        lateness_p99_s=s_from_ns(int(np.quantile(lateness_ns, 0.99))) if lateness_ns.size >= min_samples(0.99) else None,
+        lateness_p99_s=(
+            s_from_ns(int(np.quantile(lateness_ns, 0.99)))
+            if lateness_ns.size >= min_samples(0.99)
+            else None
+        ),
         emission_log=None if plan.emission_log is None else str(plan.emission_log),
     )
 
 
 def emulate_sentence(answer: EmulateAnswer) -> str:
     """The answer for people."""
-    said = f"ANSWER {answer.n_requests:,} requests and {answer.n_output_tokens:,} tokens in {format_duration(answer.served_s)}"
+    said = (
+        f"ANSWER {answer.n_requests:,} requests and {answer.n_output_tokens:,} tokens in"
+        f" {format_duration(answer.served_s)}"
+    )
     said += f", {format_duration(answer.cpu_s)} of CPU"
     if answer.lateness_p50_s is not None:
-        tail = "" if answer.lateness_p99_s is None else f" (p99 {format_duration(answer.lateness_p99_s)})"
-        said += f"\nTRUST  tokens were written {format_duration(answer.lateness_p50_s)} after they were due{tail}"
+        tail = (
+            ""
+            if answer.lateness_p99_s is None
+            else f" (p99 {format_duration(answer.lateness_p99_s)})"
+        )
+        said += (
+            f"\nTRUST  tokens were written {format_duration(answer.lateness_p50_s)} after they were"
+            f" due{tail}"
+        )
         said += f"; step times: {answer.step_times_from}"
         if answer.lateness_p50_s > _MAX_LATENESS_S:
-            said += "\nCAUTION this machine did not keep the pace; try fewer seats (--max-num-seqs) or a larger --time-scale"
+            said += (
+                "\nCAUTION this machine did not keep the pace; try fewer seats (--max-num-seqs) or"
+                " a larger --time-scale"
+            )
     return said if answer.emission_log is None else f"{said}\nDATA   {answer.emission_log}"
-
-
-__all__ = ["EmulateAnswer", "answer_of", "emulate_sentence"]

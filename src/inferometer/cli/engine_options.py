@@ -16,7 +16,13 @@ _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 _NAMES: Final = tuple(field.name for field in fields(EngineSpec))
 
 _OPTIONS: Final = (
-    click.option("--engine", type=click.Choice(get_args(EngineName)), default="transformers", show_default=True, help="What runs it."),
+    click.option(
+        "--engine",
+        type=click.Choice(get_args(EngineName)),
+        default="transformers",
+        show_default=True,
+        help="What runs it.",
+    ),
     click.option(
         "--mode",
         type=click.Choice(get_args(EngineMode)),
@@ -24,10 +30,24 @@ _OPTIONS: Final = (
         show_default=True,
         help="eager; static KV cache; compiled (CUDA graphs on a GPU).",
     ),
-    click.option("--dtype", type=FORMAT_OR_AUTO, default="auto", show_default=True, help="Of weights, activations."),
-    click.option("--kv-dtype", "--kv-cache-dtype", "kv_cache_dtype", type=FORMAT, help="KV cache; default: as --dtype."),
+    click.option(
+        "--dtype",
+        type=FORMAT_OR_AUTO,
+        default="auto",
+        show_default=True,
+        help="Of weights, activations.",
+    ),
+    click.option(
+        "--kv-dtype",
+        "--kv-cache-dtype",
+        "kv_cache_dtype",
+        type=FORMAT,
+        help="KV cache; default: as --dtype.",
+    ),
     click.option("--quantization", type=FORMAT, help="Weights alone, in fewer bits."),
-    click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
+    click.option(
+        "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
+    ),
     click.option(
         "--tp",
         "--tensor-parallel-size",
@@ -37,19 +57,30 @@ _OPTIONS: Final = (
         show_default=True,
         help="Tensor-parallel ranks.",
     ),
-    click.option("--threads", "n_threads", type=click.IntRange(min=1), help="CPU threads; default: the cores this process may use."),
+    click.option(
+        "--threads",
+        "n_threads",
+        type=click.IntRange(min=1),
+        help="CPU threads; default: the cores this process may use.",
+    ),
     click.option(
         "--load-format",
         type=click.Choice(get_args(LoadFormat)),
         default="auto",
         show_default=True,
-        help="auto: the real weights; dummy: the true architecture with random weights (speed does not depend on values).",
+        help=(
+            "auto: the real weights; dummy: the true architecture with random weights (speed does"
+            " not depend on values)."
+        ),
     ),
 )
 
 
 def takes_engine(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command; it gets what they say as ``engine: EngineSpec``. ``auto`` is a GPU where there is one."""
+    """Add the flags to a command; it gets what they say as ``engine: EngineSpec``.
+
+    ``auto`` is a GPU where there is one.
+    """
 
     @functools.wraps(command)
     def with_engine(**flags: object) -> None:
@@ -70,6 +101,3 @@ def _engine_from(flags: dict[str, Any]) -> EngineSpec:
     if flags["n_threads"] is None and flags["device"] == "cpu":
         flags["n_threads"] = len(os.sched_getaffinity(0))
     return EngineSpec(**flags)
-
-
-__all__ = ["takes_engine"]

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.answer import give, json_option
+from inferometer.cli.terminal import talk
 from inferometer.errors import EngineError
 from inferometer.measure.environments import find_environment, install_environment, python_variable
 from inferometer.spec.types import EngineName
@@ -18,7 +19,10 @@ _NAMES: tuple[EngineName, ...] = get_args(EngineName)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
-    """Can this engine be measured here? ``python`` is None where it cannot; ``how_to_install`` then says what to type."""
+    """Can this engine be measured here?
+
+    ``python`` is None where it cannot; ``how_to_install`` then says what to type.
+    """
 
     engine: EngineName
     python: str | None
@@ -45,13 +49,22 @@ Examples:
   inferometer engines --install openvino
 """,
 )
-@click.option("--install", "install", type=click.Choice(_NAMES), help="Make an environment for this engine, from its locked versions.")
+@click.option(
+    "--install",
+    "install",
+    type=click.Choice(_NAMES),
+    help="Make an environment for this engine, from its locked versions.",
+)
 @json_option
 def command(install: EngineName | None, *, as_json: bool) -> None:
     """Which engines can be measured here, and how are others installed?"""
     if install is not None:
         install_environment(install, say=talk)
-    give(EnginesAnswer(engines=tuple(_state(engine) for engine in _NAMES)), as_json=as_json, show=_show)
+    give(
+        EnginesAnswer(engines=tuple(_state(engine) for engine in _NAMES)),
+        as_json=as_json,
+        show=_show,
+    )
 
 
 def _state(engine: EngineName) -> EngineState:
@@ -59,15 +72,22 @@ def _state(engine: EngineName) -> EngineState:
         found = find_environment(engine)
     except EngineError as error:
         return EngineState(engine=engine, python=None, found_by=None, how_to_install=error.try_)
-    found_by = {"variable": python_variable(engine), "here": "this Python", "managed": "its own environment"}[found.where]
-    return EngineState(engine=engine, python=str(found.python), found_by=found_by, how_to_install=None)
+    found_by = {
+        "variable": python_variable(engine),
+        "here": "this Python",
+        "managed": "its own environment",
+    }[found.where]
+    return EngineState(
+        engine=engine, python=str(found.python), found_by=found_by, how_to_install=None
+    )
 
 
 def _show(answer: EnginesAnswer) -> RenderableType:
     table = Table("engine", "here", "where", box=None, pad_edge=False)
     for state in answer.engines:
-        table.add_row(state.engine, "yes" if state.python else "no", Text(state.found_by or f"try: {state.how_to_install}"))
+        table.add_row(
+            state.engine,
+            "yes" if state.python else "no",
+            Text(state.found_by or f"try: {state.how_to_install}"),
+        )
     return table
-
-
-__all__ = ["ANSWER", "EngineState", "EnginesAnswer", "command"]

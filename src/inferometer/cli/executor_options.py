@@ -38,7 +38,12 @@ def takes_executor(default: Kind) -> Callable[[Callable[..., None]], Callable[..
     def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def with_executor(**flags: Any) -> None:
-            command(where=ExecutorChoice(flags.pop("kind"), flags.pop("jobs"), flags.pop("ray_address")), **flags)
+            command(
+                where=ExecutorChoice(
+                    flags.pop("kind"), flags.pop("jobs"), flags.pop("ray_address")
+                ),
+                **flags,
+            )
 
         return kind(_JOBS(RAY_ADDRESS(with_executor)))
 
@@ -47,7 +52,9 @@ def takes_executor(default: Kind) -> Callable[[Callable[..., None]], Callable[..
 
 def share_of_part(where: ExecutorChoice, n_parts: int) -> float:
     """Of a time limit, for each part of the work: parts that are done side by side have it all."""
-    n_at_once = {"inline": 1, "processes": where.n_processes or local.n_cores(), "ray": n_parts}[where.kind]
+    n_at_once = {"inline": 1, "processes": where.n_processes or local.n_cores(), "ray": n_parts}[
+        where.kind
+    ]
     return min(1.0, n_at_once / max(n_parts, 1))
 
 
@@ -63,7 +70,11 @@ def opened(where: ExecutorChoice, what: str) -> Generator[parts.Executor]:
         The Ray cluster cannot be joined.
     """
     with ExitStack() as stack:
-        cluster = stack.enter_context(ray_cluster.joined(where.ray_address)) if where.kind == "ray" else None
+        cluster = (
+            stack.enter_context(ray_cluster.joined(where.ray_address))
+            if where.kind == "ray"
+            else None
+        )
         on_done = stack.enter_context(shown_parts(what))
         if cluster is not None:
             yield on_ray.OnRay(cluster, on_done)
@@ -71,6 +82,3 @@ def opened(where: ExecutorChoice, what: str) -> Generator[parts.Executor]:
             yield local.Processes(where.n_processes or local.n_cores(), on_done)
         else:
             yield local.Inline(on_done)
-
-
-__all__ = ["ExecutorChoice", "opened", "share_of_part", "takes_executor"]

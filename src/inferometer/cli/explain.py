@@ -42,7 +42,11 @@ def command(request: RunRequest, *, as_json: bool) -> None:
     analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
     for analysis in analyses:
         if analysis.model is None:
-            raise ModelError(f"no model can be fitted: {analysis.why_no_model}", where=str(analysis.path), try_="a sweep with more points")
+            raise ModelError(
+                f"no model can be fitted: {analysis.why_no_model}",
+                where=str(analysis.path),
+                try_="a sweep with more points",
+            )
     answer = ExplainAnswer(
         explained=tuple(row for analysis in analyses for row in explained(analysis)),
         held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
@@ -51,7 +55,10 @@ def command(request: RunRequest, *, as_json: bool) -> None:
 
 
 def _show(answer: ExplainAnswer) -> RenderableType:
-    trust = f"Error of the model on points held out: {cells.held_out_text(answer.held_out) or 'too few points to tell'}."
+    trust = (
+        "Error of the model on points held out:"
+        f" {cells.held_out_text(answer.held_out) or 'too few points to tell'}."
+    )
     said = Text(f"ANSWER {headline(answer.explained)}", style="bold")
     return Group(said, Text(""), terminal.explained_table(answer.explained), Text(""), Text(trust))
 
@@ -61,7 +68,9 @@ def headline(explained: Sequence[Explained]) -> str:
     has_runs = cells.has_several_runs(row.run_label for row in explained)
     phases = dict[str, list[Explained]]()
     for row in explained:
-        phases.setdefault(f"{row.run_label}: {row.phase}" if has_runs else row.phase, []).append(row)
+        phases.setdefault(f"{row.run_label}: {row.phase}" if has_runs else row.phase, []).append(
+            row
+        )
     return "; ".join(f"{phase} is mostly {_ends(rows)}" for phase, rows in phases.items())
 
 
@@ -74,7 +83,7 @@ def _ends(rows: Sequence[Explained]) -> str:
 def _largest(row: Explained) -> str:
     part = max(row.parts, key=lambda part: part.duration_s)
     share = format_fraction(part.duration_s / row.measured_s.value)
-    return f"{part.name} ({share} of {format_duration(row.measured_s.value)}) at {row.prompt_tokens}×{row.batch_size}"
-
-
-__all__ = ["ANSWER", "ExplainAnswer", "command", "headline"]
+    return (
+        f"{part.name} ({share} of {format_duration(row.measured_s.value)}) at"
+        f" {row.prompt_tokens}×{row.batch_size}"
+    )

@@ -14,8 +14,8 @@ from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import ExportFormat
 from inferometer.records.exports.writing import exported_text
 from inferometer.records.promises import judge_objective
-from inferometer.records.store import read_run
-from inferometer.records.sweep_csv import write_sweep_csv
+from inferometer.records.reading import read_run
+from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.records.types import Run
 from inferometer.spec.objectives import parse_objective
 
@@ -48,24 +48,45 @@ Examples:
 """,
 )
 @click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
-@click.option("--format", "format_", type=click.Choice(get_args(ExportFormat)), help="Whose format. [csv where FILE ends in .csv]")
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to.")
-@click.option("--slo", metavar="TEXT", help="With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(get_args(ExportFormat)),
+    help="Whose format. [csv where FILE ends in .csv]",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where to."
+)
+@click.option(
+    "--slo",
+    metavar="TEXT",
+    help="With the goodput under this objective: 'ttft:p95<500ms, tpot:p95<50ms'.",
+)
 @json_option
-def command(run: Path, *, format_: ExportFormat | None, out: Path, slo: str | None, as_json: bool) -> None:
+def command(
+    run: Path, *, format_: ExportFormat | None, out: Path, slo: str | None, as_json: bool
+) -> None:
     """Write a run of requests as llm-d's Benchmark Report 0.2.1, as vLLM bench's result file, or as a table; a sweep as a table.
 
-    docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as other tools' do.
-    Intervals, latencies from the intended send and validity go into the report under results.profiling.inferometer.
+    docs/sweep.md defines the columns of a sweep. Latencies of requests count from the send, as
+    other tools' do. Intervals, latencies from the intended send and validity go into the report
+    under results.profiling.inferometer.
     """
     if out.exists():
-        raise RecordError("the file is there already", where=str(out), allowed="a new file", try_="another name with --out")
+        raise RecordError(
+            "the file is there already",
+            where=str(out),
+            allowed="a new file",
+            try_="another name with --out",
+        )
     format_ = format_ or _format_of(out)
     loaded = read_run(run)
     if loaded.requests is None:
         give(_exported_sweep(loaded, run, format_, out), as_json=as_json, show=_shown)
         return
-    judgement = None if slo is None or format_ == "csv" else judge_objective(loaded, parse_objective(slo))
+    judgement = (
+        None if slo is None or format_ == "csv" else judge_objective(loaded, parse_objective(slo))
+    )
     replace_file(out, exported_text(loaded, format_, judgement=judgement).encode())
     answer = ExportAnswer(
         run=str(run),
@@ -82,7 +103,12 @@ def _format_of(out: Path) -> ExportFormat:
     if out.suffix.lower() == ".csv":
         return "csv"
     formats = ", ".join(get_args(ExportFormat))
-    raise SpecError(f"no format, and {out.name!r} does not end in .csv", where="--format, --out", allowed=formats, try_="--format csv")
+    raise SpecError(
+        f"no format, and {out.name!r} does not end in .csv",
+        where="--format, --out",
+        allowed=formats,
+        try_="--format csv",
+    )
 
 
 def _exported_sweep(run: Run, path: Path, format_: ExportFormat, out: Path) -> ExportAnswer:
@@ -95,13 +121,21 @@ def _exported_sweep(run: Run, path: Path, format_: ExportFormat, out: Path) -> E
         )
     rows = table_rows(analyse(run, path, label=str(path)))
     write_sweep_csv(out, rows)
-    return ExportAnswer(run=str(path), format=format_, file=str(out), n_points=len(rows), n_requests=None, n_good=None)
+    return ExportAnswer(
+        run=str(path),
+        format=format_,
+        file=str(out),
+        n_points=len(rows),
+        n_requests=None,
+        n_good=None,
+    )
 
 
 def _shown(answer: ExportAnswer) -> str:
     good = "" if answer.n_good is None else f", {answer.n_good} of them within every limit"
-    what = f"{answer.n_requests} requests{good}" if answer.n_points is None else f"{answer.n_points} points"
+    what = (
+        f"{answer.n_requests} requests{good}"
+        if answer.n_points is None
+        else f"{answer.n_points} points"
+    )
     return f"{what} -> {answer.file} ({answer.format})"
-
-
-__all__ = ["ANSWER", "ExportAnswer", "command"]

@@ -26,16 +26,33 @@ _TYPICAL_TOKENS: Final = 512
 _TYPICAL_BATCH: Final = 16
 
 
-def fit_text(model: StepTimeModel, model_file: str, served: ServedFit | None = None) -> RenderableType:
+def fit_text(
+    model: StepTimeModel, model_file: str, served: ServedFit | None = None
+) -> RenderableType:
     """Error on points held out, parameters with intervals, and the box in which the model was checked.
 
-    Of published loads, which know no single step, the held-out errors are those of what clients saw.
+    Of published loads, which know no single step, the held-out errors are those of what clients
+    saw.
     """
     seen = _seen_as(model)
-    errors = Table("held out", "points", "median error", "95th percentile", "in the 90 % interval", box=None, pad_edge=False)
+    errors = Table(
+        "held out",
+        "points",
+        "median error",
+        "95th percentile",
+        "in the 90 % interval",
+        box=None,
+        pad_edge=False,
+    )
     for error in model.held_out:
-        p95 = format_fraction(error.p95_fraction) if error.n_points >= LEAST_FOR_P95 else ABSENT_TEXT
-        shares = (format_fraction(error.median_fraction), p95, format_fraction(error.coverage_fraction))
+        p95 = (
+            format_fraction(error.p95_fraction) if error.n_points >= LEAST_FOR_P95 else ABSENT_TEXT
+        )
+        shares = (
+            format_fraction(error.median_fraction),
+            p95,
+            format_fraction(error.coverage_fraction),
+        )
         errors.add_row(seen.get(error.phase, error.phase), str(error.n_points), *shares)
     fitted = Table("parameter", "value", "90 % interval", "told by", box=None, pad_edge=False)
     for row in (parameter_row(parameter) for parameter in model.parameters):
@@ -47,8 +64,21 @@ def fit_text(model: StepTimeModel, model_file: str, served: ServedFit | None = N
     unit = "latencies of" if seen else "step times of"
     what = f"{trained.n_observations} {unit} {trained.n_configurations} points"
     what += "" if model.subject is None else f": {model.subject.text}"
-    next_ = "\nNEXT  " + suggestions.command("simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16") if seen else ""
-    checked = [_agreement_table(served)] if served is not None and served.held_out else [errors] if model.held_out else []
+    next_ = (
+        "\nNEXT  "
+        + suggestions.command(
+            "simulate", model.model.model_id, "--fit", model_file, "--concurrency", "16"
+        )
+        if seen
+        else ""
+    )
+    checked = (
+        [_agreement_table(served)]
+        if served is not None and served.held_out
+        else [errors]
+        if model.held_out
+        else []
+    )
     tables = (*((table, Text("")) for table in checked), (fitted, Text("")), (box,))
     cautions = [Text(f"CAUTION {one.why} – {one.remedy}") for one in at_bounds(model)]
     head = (Text(_answer(model), style="bold"), Text(f"FROM   {what}\n"))
@@ -75,38 +105,80 @@ def _seen_as(model: StepTimeModel) -> dict[str, str]:
 
 def _answer(model: StepTimeModel) -> str:
     """How long do a prefill and decode steps take, and how far off was that on points held out?"""
-    context = steptime_box.nearest(model.box, "context tokens per decoding request", _TYPICAL_TOKENS)
+    context = steptime_box.nearest(
+        model.box, "context tokens per decoding request", _TYPICAL_TOKENS
+    )
     prompt = steptime_box.nearest(model.box, "prompt tokens per request", _TYPICAL_TOKENS)
-    batches = sorted({steptime_box.nearest(model.box, "decoding requests", batch) for batch in (1, _TYPICAL_BATCH)})
-    shapes = {f"a prefill of {prompt:,} tokens": types.prefill_shape(batch_size=1, prompt_tokens=prompt)}
-    shapes |= {f"a decode step at batch {batch}": types.decode_shape(batch_size=batch, context_tokens=context) for batch in batches}
+    batches = sorted(
+        {
+            steptime_box.nearest(model.box, "decoding requests", batch)
+            for batch in (1, _TYPICAL_BATCH)
+        }
+    )
+    shapes = {
+        f"a prefill of {prompt:,} tokens": types.prefill_shape(batch_size=1, prompt_tokens=prompt)
+    }
+    shapes |= {
+        f"a decode step at batch {batch}": types.decode_shape(
+            batch_size=batch, context_tokens=context
+        )
+        for batch in batches
+    }
     steps = zip(shapes, model.predict_all(list(shapes.values())), strict=True)
     takes = ", ".join(f"{what} {duration_cell(step.duration_s)}" for what, step in steps)
-    where = f"{model.model.model_id} on {model.trained_on.hardware or 'a machine that is not named'}"
+    where = (
+        f"{model.model.model_id} on {model.trained_on.hardware or 'a machine that is not named'}"
+    )
     off = ", ".join(
-        error_text(_seen_as(model).get(error.phase, error.phase), error.median_fraction, error.n_points) for error in model.held_out
+        error_text(
+            _seen_as(model).get(error.phase, error.phase), error.median_fraction, error.n_points
+        )
+        for error in model.held_out
     )
     return f"ANSWER {where}: {takes}" + (f"; error on points held out: {off}" if off else "")
 
 
 def server_fit_text(fit: ServerFit, fit_file: str) -> RenderableType:
     """What the server is, how sure that is, and which load tests would tell more."""
-    limits = Table("limit or switch", "taken as", "90 % interval", "told by", "in words", box=None, pad_edge=False)
+    limits = Table(
+        "limit or switch",
+        "taken as",
+        "90 % interval",
+        "told by",
+        "in words",
+        box=None,
+        pad_edge=False,
+    )
     for knob in fit.knobs:
         limits.add_row(knob.name, _value(knob.value), _interval(knob), knob.told_by, knob.said)
     fitted = Table("of a step", "value", "90 % interval", "told by", box=None, pad_edge=False)
     for row in (parameter_row(parameter) for parameter in fit.parameters):
         fitted.add_row(row.name, row.value, row.interval, row.told_by)
     seen = fit.seen
-    head = f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once"
+    head = (
+        f"{seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once}"
+        " answers at once"
+    )
     head += "" if fit.subject is None else f": {fit.subject.text}"
-    parts: list[RenderableType] = [Text(_server_answer(fit), style="bold"), Text(f"FROM   {head}\nTRUST  {_residual(fit)}")]
+    parts: list[RenderableType] = [
+        Text(_server_answer(fit), style="bold"),
+        Text(f"FROM   {head}\nTRUST  {_residual(fit)}"),
+    ]
     parts += [Text(caution) for caution in _cautions(fit)]
     parts += [Text(""), limits, Text(""), fitted, Text("")]
     probes = [f"  {knob.name}: {knob.probe}" for knob in fit.knobs if knob.probe is not None]
     if probes:
-        parts.append(Text("What these load tests leave open, a further one would tell:\n" + "\n".join(probes)))
-    parts.append(Text(f"SERVER {fit_file}\nNEXT   " + suggestions.command("simulate", fit.served_model, "--fit", fit_file, "--rate", "R")))
+        parts.append(
+            Text(
+                "What these load tests leave open, a further one would tell:\n" + "\n".join(probes)
+            )
+        )
+    parts.append(
+        Text(
+            f"SERVER {fit_file}\nNEXT   "
+            + suggestions.command("simulate", fit.served_model, "--fit", fit_file, "--rate", "R")
+        )
+    )
     return Group(*parts)
 
 
@@ -114,7 +186,10 @@ def refused_text(fit: ServerFit, refusal: Refusal) -> RenderableType:
     """Why the load tests were not fitted, and what would settle it."""
     seen = fit.seen
     lines = [
-        f"FROM   {seen.n_requests:,} requests in {len(seen.run_ids)} load tests, {seen.n_answers_at_once} answers at once",
+        (
+            f"FROM   {seen.n_requests:,} requests in {len(seen.run_ids)} load tests,"
+            f" {seen.n_answers_at_once} answers at once"
+        ),
         f"TRUST  none: {_residual(fit)}; nothing was written",
         "What would settle it:",
         *(f"  {fact}" for fact in refusal.facts),
@@ -125,9 +200,12 @@ def refused_text(fit: ServerFit, refusal: Refusal) -> RenderableType:
 
 def _residual(fit: ServerFit) -> str:
     """How far is the simulation of the fitted server from the load tests?"""
-    tpot, ttft = (format_fraction(share) for share in (fit.tpot_residual_fraction, fit.ttft_residual_fraction))
+    tpot, ttft = (
+        format_fraction(share) for share in (fit.tpot_residual_fraction, fit.ttft_residual_fraction)
+    )
     return (
-        f"simulated again, the mean TPOT of like requests is off by {tpot}, TTFT by {ttft}: {fit.scatter_ratio:.2g} times what is expected"
+        f"simulated again, the mean TPOT of like requests is off by {tpot}, TTFT by {ttft}:"
+        f" {fit.scatter_ratio:.2g} times what is expected"
     )
 
 
@@ -136,14 +214,20 @@ def _cautions(fit: ServerFit) -> list[str]:
     cautions: list[str] = []
     if fit.scatter_ratio > _CAUTION_SCATTER:
         cautions.append(
-            "CAUTION the residual is large: prompts that begin alike (--workload FILE), a machine that does other work, or a limit that is "
-            "named wrongly; the intervals are wider for it"
+            "CAUTION the residual is large: prompts that begin alike (--workload FILE), a machine"
+            " that does other work, or a limit that is named wrongly; the intervals are wider"
+            " for it"
         )
     at_peak = [
-        one.name for one, floor_s in zip(fit.parameters, fit.floors_s, strict=False) if floor_s and one.estimate.value < _AT_PEAK * floor_s
+        one.name
+        for one, floor_s in zip(fit.parameters, fit.floors_s, strict=False)
+        if floor_s and one.estimate.value < _AT_PEAK * floor_s
     ]
     if at_peak:
-        cautions.append(f"CAUTION {', '.join(at_peak)} at the device's peak, as fast as can be: check --hardware, --dtype and --tp")
+        cautions.append(
+            f"CAUTION {', '.join(at_peak)} at the device's peak, as fast as can be: check"
+            " --hardware, --dtype and --tp"
+        )
     return cautions
 
 
@@ -159,7 +243,10 @@ def _server_answer(fit: ServerFit) -> str:
         if knob.name in knob_wording.LIMIT_WORDS
     ]
     prompt_takes, step_takes = duration_cell(prompt), duration_cell(token)
-    takes = f"a prompt of {seen.median_prompt_tokens:,} tokens {prompt_takes}, a decode step at batch {n_decodes} {step_takes}"
+    takes = (
+        f"a prompt of {seen.median_prompt_tokens:,} tokens {prompt_takes}, a decode step at batch"
+        f" {n_decodes} {step_takes}"
+    )
     return f"ANSWER {fit.served_model}: {takes}; {', '.join(limits)}"
 
 
@@ -173,6 +260,3 @@ def _interval(knob: KnobFit) -> str:
     if knob.low == knob.high:
         return f"{knob.low:,}"
     return f"{knob.low:,} or more" if knob.high is None else f"{knob.low:,} to {knob.high:,}"
-
-
-__all__ = ["fit_text", "refused_text", "server_fit_text"]

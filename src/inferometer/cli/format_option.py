@@ -1,4 +1,7 @@
-"""Which number format does a flag name? `fp8`, `bf16` and `awq` are understood wherever a format is."""
+"""Which number format does a flag name?
+
+`fp8`, `bf16` and `awq` are understood wherever a format is.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final, get_args
@@ -10,7 +13,10 @@ from inferometer.spec.types import DType
 
 
 class NumberFormat(click.ParamType[str]):
-    """A flag's value among ``allowed``, under any spelling of it; ``extra`` are further words that stand for themselves."""
+    """A flag's value among ``allowed``, under any spelling of it.
+
+    ``extra`` are further words that stand for themselves.
+    """
 
     name = "format"
 
@@ -36,5 +42,3 @@ class NumberFormat(click.ParamType[str]):
 FORMAT: Final = NumberFormat(get_args(DType))
 FORMAT_OR_AUTO: Final = NumberFormat(get_args(DType), extra=("auto",))
 FORMAT_OR_NONE: Final = NumberFormat((*get_args(DType), "none"))
-
-__all__ = ["FORMAT", "FORMAT_OR_AUTO", "FORMAT_OR_NONE", "NumberFormat"]

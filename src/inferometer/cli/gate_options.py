@@ -19,9 +19,16 @@ _OPTIONS: Final = (
         "gate_path",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Order, windows, limits, buckets and admission before the engine: a .toml file, see docs/gates.md.",
+        help=(
+            "Order, windows, limits, buckets and admission before the engine: a .toml file, see"
+            " docs/gates.md."
+        ),
     ),
-    click.option("--order", type=click.Choice(get_args(GateOrder)), help="Who goes in first: a gate that orders, or that of --gate."),
+    click.option(
+        "--order",
+        type=click.Choice(get_args(GateOrder)),
+        help="Who goes in first: a gate that orders, or that of --gate.",
+    ),
 )
 
 
@@ -49,7 +56,10 @@ def gate_text(gate: GateSpec) -> str:
     bands = " in priority bands" if gate.priority_bands and gate.order != "priority" else ""
     room = "" if gate.max_in_flight is None else f", at most {gate.max_in_flight} in flight"
     lengths = ", an oracle's lengths" if gate.lengths == "oracle" else ""
-    return f"{gate.order}{bands}{lengths}{room}, {len(gate.classes)} classes and {len(gate.tenants)} tenants with rules"
+    return (
+        f"{gate.order}{bands}{lengths}{room}, {len(gate.classes)} classes and {len(gate.tenants)}"
+        " tenants with rules"
+    )
 
 
 def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Caution, ...]:
@@ -60,10 +70,19 @@ def equals_cautions(gate: GateSpec | None, workload: DrawnWorkload) -> tuple[Cau
     if gate.order == "fair" and len(np.unique(workload.plan.tenant_index)) < 2:
         what, remedy = "all requests are of one tenant", "a workload file with tenants"
     elif gate.order == "priority" and not has_bands and len(np.unique(workload.plan.priority)) < 2:
-        what, remedy = "all requests have the same priority", "a workload file whose classes have a priority"
+        what, remedy = (
+            "all requests have the same priority",
+            "a workload file whose classes have a priority",
+        )
     else:
         return ()
-    return (Caution(code="order unused", text=f"the order {gate.order} changed nothing: {what}", remedy=remedy),)
+    return (
+        Caution(
+            code="order unused",
+            text=f"the order {gate.order} changed nothing: {what}",
+            remedy=remedy,
+        ),
+    )
 
 
 def _gate(path: Path | None, order: GateOrder | None) -> GateSpec | None:
@@ -71,6 +90,3 @@ def _gate(path: Path | None, order: GateOrder | None) -> GateSpec | None:
         return None if order is None else GateSpec(order=order)
     gate = read_gate(path)
     return gate if order is None else msgspec.structs.replace(gate, order=order)
-
-
-__all__ = ["equals_cautions", "gate_text", "takes_gate"]

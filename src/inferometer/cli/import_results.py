@@ -68,14 +68,22 @@ Examples:
   inferometer import profile_export.jsonl --out runs/aiperf
 """,
 )
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write the runs: one into DIR, several into folders in it.")
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the runs: one into DIR, several into folders in it.",
+)
 @json_option
 def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None:
     """What do result files of vLLM bench, AIPerf, GuideLLM, inference-perf, InferenceX and llm-d say?
 
-    A file that has its requests becomes a run, which show, report, compare and export take; statistics alone are shown, with what the tool
-    means by them. A file's format is found out from what is in it.
+    A file that has its requests becomes a run, which show, report, compare and export take;
+    statistics alone are shown, with what the tool means by them. A file's format is found out from
+    what is in it.
     """
     imported = tuple(read_results(path) for path in files)
     runs = [run for one in imported for run in one.runs]
@@ -83,12 +91,21 @@ def command(files: tuple[Path, ...], *, out: Path | None, as_json: bool) -> None
         raise RecordError(
             "the files have statistics but no requests: there is no run to write",
             where=", ".join(path.name for path in files),
-            allowed="vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's per_request_lifecycle_metrics.json",
+            allowed=(
+                "vllm bench serve --save-detailed, AIPerf's profile_export.jsonl, inference-perf's"
+                " per_request_lifecycle_metrics.json"
+            ),
             try_="statistics of several rates are fitted as they are: "
-            + suggestions.command("fit", *files, "--model", "ID", "--hardware", "ID", "--kernels", "DIR"),
+            + suggestions.command(
+                "fit", *files, "--model", "ID", "--hardware", "ID", "--kernels", "DIR"
+            ),
         )
     folders = _write(runs, out)
-    answer = ImportAnswer(files=tuple(_answer_of(path, one, folders) for path, one in zip(files, imported, strict=True)))
+    answer = ImportAnswer(
+        files=tuple(
+            _answer_of(path, one, folders) for path, one in zip(files, imported, strict=True)
+        )
+    )
     give(answer, as_json=as_json, show=_shown)
 
 
@@ -96,9 +113,15 @@ def _write(runs: list[Run], out: Path | None) -> dict[str, Path]:
     """Run id -> its folder."""
     if out is None:
         return {}
-    folders = {run.manifest.run_id: out if len(runs) == 1 else out / run.manifest.run_id for run in runs}
+    folders = {
+        run.manifest.run_id: out if len(runs) == 1 else out / run.manifest.run_id for run in runs
+    }
     if len(folders) < len(runs):
-        raise RecordError("two of the files hold the same run", where=", ".join(sorted(folders)), try_="each file once")
+        raise RecordError(
+            "two of the files hold the same run",
+            where=", ".join(sorted(folders)),
+            try_="each file once",
+        )
     for run in runs:
         write_run(folders[run.manifest.run_id], run)
     return folders
@@ -116,14 +139,21 @@ def _answer_of(path: Path, imported: Imported, folders: dict[str, Path]) -> Impo
 
 def _run_of(run: Run, folder: Path | None) -> ImportedRunAnswer:
     n_requests = 0 if run.requests is None else len(run.requests.status)
-    return ImportedRunAnswer(run_id=run.manifest.run_id, n_requests=n_requests, folder=None if folder is None else str(folder))
+    return ImportedRunAnswer(
+        run_id=run.manifest.run_id,
+        n_requests=n_requests,
+        folder=None if folder is None else str(folder),
+    )
 
 
 def _counted(imported: Imported) -> tuple[PointCount, ...]:
     if imported.points is None:
         return ()
     pairs = zip(imported.points.hardware.tolist(), imported.points.model.tolist(), strict=True)
-    return tuple(PointCount(hardware=hardware, model=model, n_points=n) for (hardware, model), n in sorted(Counter(pairs).items()))
+    return tuple(
+        PointCount(hardware=hardware, model=model, n_points=n)
+        for (hardware, model), n in sorted(Counter(pairs).items())
+    )
 
 
 def _shown(answer: ImportAnswer) -> str:
@@ -131,15 +161,28 @@ def _shown(answer: ImportAnswer) -> str:
     for file in answer.files:
         parts.append(f"{file.file}: {file.tool}")
         parts += [
-            f"  run {run.run_id}, {run.n_requests} requests" + ("" if run.folder is None else f" -> {run.folder}") for run in file.runs
+            f"  run {run.run_id}, {run.n_requests} requests"
+            + ("" if run.folder is None else f" -> {run.folder}")
+            for run in file.runs
         ]
-        parts += [part for summary in file.summaries for part in (_facts(summary), *map(_latency, summary.latencies))]
+        parts += [
+            part
+            for summary in file.summaries
+            for part in (_facts(summary), *map(_latency, summary.latencies))
+        ]
         parts += [_points(file.points)] if file.points else []
-    written = next((run.folder for file in answer.files for run in file.runs if run.folder is not None), None)
+    written = next(
+        (run.folder for file in answer.files for run in file.runs if run.folder is not None), None
+    )
     has_runs = any(file.runs for file in answer.files)
-    keep = "to keep the run: " + suggestions.command("import", "FILE", "--out", "runs/NAME") if has_runs else ""
+    keep = (
+        "to keep the run: " + suggestions.command("import", "FILE", "--out", "runs/NAME")
+        if has_runs
+        else ""
+    )
     learn = (
-        "to learn step times: " + suggestions.command("fit", "FILE", "--model", "ID", "--hardware", "ID")
+        "to learn step times: "
+        + suggestions.command("fit", "FILE", "--model", "ID", "--hardware", "ID")
         if any(file.points for file in answer.files)
         else ""
     )
@@ -155,7 +198,10 @@ def _facts(summary: PublishedSummary) -> str:
         "concurrency": summary.concurrency,
         "completed": summary.n_completed,
         "failed": summary.n_failed,
-        "tokens in / out": f"{_number(summary.mean_prompt_tokens) or '?'} / {_number(summary.mean_output_tokens) or '?'}",
+        "tokens in / out": (
+            f"{_number(summary.mean_prompt_tokens) or '?'} /"
+            f" {_number(summary.mean_output_tokens) or '?'}"
+        ),
         "req/s": _number(summary.completed_requests_per_s),
         "output tok/s": _number(summary.output_tokens_per_s),
         "good req/s": _number(summary.good_requests_per_s),
@@ -165,18 +211,26 @@ def _facts(summary: PublishedSummary) -> str:
 
 
 def _latency(latency: PublishedLatency) -> str:
-    values = {"mean": latency.mean_s} | {f"p{at * 100:g}": latency.percentile_s(at) for at in _SHOWN}
-    told = ", ".join(f"{name} {format_duration(value_s)}" for name, value_s in values.items() if value_s is not None)
+    values = {"mean": latency.mean_s} | {
+        f"p{at * 100:g}": latency.percentile_s(at) for at in _SHOWN
+    }
+    told = ", ".join(
+        f"{name} {format_duration(value_s)}"
+        for name, value_s in values.items()
+        if value_s is not None
+    )
     return f"    {latency.name} (its {latency.named}): {told}\n      {latency.definition}"
 
 
 def _points(points: tuple[PointCount, ...]) -> str:
     total = sum(point.n_points for point in points)
-    return "\n".join((f"  {total} points", *(f"    {point.n_points} of {point.model} on {point.hardware}" for point in points)))
+    return "\n".join(
+        (
+            f"  {total} points",
+            *(f"    {point.n_points} of {point.model} on {point.hardware}" for point in points),
+        )
+    )
 
 
 def _number(value: float | None) -> str | None:
     return None if value is None else format_number(value)
-
-
-__all__ = ["ANSWER", "ImportAnswer", "ImportedFile", "ImportedRunAnswer", "PointCount", "command"]

@@ -7,10 +7,10 @@ from typing import Final
 import numpy as np
 
 from inferometer import suggestions
-from inferometer.cli.answer import talk
 from inferometer.cli.known_facts import ServerKnowledge
 from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.fit.agreement import agreements
 from inferometer.fit.from_kernels import model_from_kernels
@@ -20,7 +20,11 @@ from inferometer.fit.replay import latencies
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports import llmservingsim
-from inferometer.records.imports.kernel_tables import is_kernel_folder, read_kernel_tables, version_of
+from inferometer.records.imports.kernel_tables import (
+    is_kernel_folder,
+    read_kernel_tables,
+    version_of,
+)
 from inferometer.spec.types import EngineSpec, HardwareSpec
 
 _ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
@@ -66,31 +70,45 @@ def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     """
     folder, *others = request.paths
     if others:
-        raise SpecError(f"{len(request.paths)} folders of kernels", where="RUN", allowed="those of one device", try_=_example(folder))
+        raise SpecError(
+            f"{len(request.paths)} folders of kernels",
+            where="RUN",
+            allowed="those of one device",
+            try_=_example(folder),
+        )
     model, hardware = request.table.model, _named(request.hardware, folder)
     if model is None:
-        raise SpecError("kernel tables name no model", where="--model", allowed="a model", try_=_example(folder))
+        raise SpecError(
+            "kernel tables name no model", where="--model", allowed="a model", try_=_example(folder)
+        )
     engine = _engine(request, choice.n_tensor or 1)
-    found = model_from_kernels(model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id)
+    found = model_from_kernels(
+        model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id
+    )
     return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))
 
 
 def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
     """Step times from the requests of a published run of vLLM, which start as the kernels of its device let expect.
 
-    ``known.workload`` is the file with the prefix blocks of its prompts. The first half of the requests is learned from.
+    ``known.workload`` is the file with the prefix blocks of its prompts. The first half of the
+    requests is learned from.
 
     Raises
     ------
     SpecError
-        There is no such run, no device, or several runs; or facts are named, which the run states itself.
+        There is no such run, no device, or several runs; or facts are named, which the run states
+        itself.
     ModelError
         The catalogue does not have its model, or too few requests ended.
     """
     folder, *others = request.paths
     if known.kernels is None or known.facts is not None:
         raise SpecError(
-            "the run states its server's settings", where="--known", allowed="--kernels alone", try_="the same command without --known"
+            "the run states its server's settings",
+            where="--known",
+            allowed="--kernels alone",
+            try_="the same command without --known",
         )
     if others or not folder.is_dir() or llmservingsim.log_of(folder) is None:
         raise SpecError(
@@ -100,27 +118,44 @@ def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
             try_="--load, for load tests, without --kernels",
         )
     hardware = _named(request.hardware, folder)
-    serving = llmservingsim.read_llmservingsim(folder, None if known.workload is None else Path(known.workload))
+    serving = llmservingsim.read_llmservingsim(
+        folder, None if known.workload is None else Path(known.workload)
+    )
     subject = published_subject(serving, read_kernel_tables(known.kernels), hardware)
     table = serving.run.requests
     if table is None:
         raise ValueError("the reader gives requests")
     is_first = np.arange(len(table.sent_ns)) < len(table.sent_ns) // 2
-    talk(f"simulating {len(table.sent_ns)} requests until the first half of them takes as long as it did: about a minute")
+    talk(
+        f"simulating {len(table.sent_ns)} requests until the first half of them takes as long as it"
+        " did: about a minute"
+    )
     fit = fit_requests(serving.run, subject.replay, subject.prior, keep=is_first)
     simulated = subject.replay.simulated(table, fit.model, fit.front_end_s.value)
     held_out = tuple(
-        HeldOutStatistic(latency=one.metric, statistic=one.statistic, measured_s=one.measured_s, simulated_s=one.simulated_s)
-        for one in agreements(latencies(table, table), latencies(table, simulated.requests), ~is_first)
+        HeldOutStatistic(
+            latency=one.metric,
+            statistic=one.statistic,
+            measured_s=one.measured_s,
+            simulated_s=one.simulated_s,
+        )
+        for one in agreements(
+            latencies(table, table), latencies(table, simulated.requests), ~is_first
+        )
     )
     of = _subject(fit.model.engine, hardware, None)
-    return ServedFit(model=replace(fit.model, front_end_s=fit.front_end_s, subject=of), held_out=held_out)
+    return ServedFit(
+        model=replace(fit.model, front_end_s=fit.front_end_s, subject=of), held_out=held_out
+    )
 
 
 def _named(hardware: HardwareSpec | None, path: Path) -> HardwareSpec:
     if hardware is None:
         raise SpecError(
-            "the files do not say on which device", where="--hardware", allowed="a device of the catalogue", try_=_example(path)
+            "the files do not say on which device",
+            where="--hardware",
+            allowed="a device of the catalogue",
+            try_=_example(path),
         )
     return hardware
 
@@ -128,16 +163,26 @@ def _named(hardware: HardwareSpec | None, path: Path) -> HardwareSpec:
 def _engine(request: RunRequest, n_tensor: int) -> EngineSpec:
     asked = request.table.engine
     if asked is not None and asked.dtype != _FORMAT:
-        raise SpecError(f"kernels in {asked.dtype}", where="--dtype", allowed=f"{_FORMAT}, in which the tables are", try_="no --dtype")
-    return EngineSpec(engine="vllm", mode="compiled", dtype=_FORMAT, device="cuda", tensor_parallel_size=n_tensor)
+        raise SpecError(
+            f"kernels in {asked.dtype}",
+            where="--dtype",
+            allowed=f"{_FORMAT}, in which the tables are",
+            try_="no --dtype",
+        )
+    return EngineSpec(
+        engine="vllm", mode="compiled", dtype=_FORMAT, device="cuda", tensor_parallel_size=n_tensor
+    )
 
 
 def _subject(engine: EngineSpec, hardware: HardwareSpec, kernels: Path | None) -> FitSubject:
-    return subject_of(engine, hardware, device=None, name="vllm", version=None if kernels is None else version_of(kernels))
+    return subject_of(
+        engine,
+        hardware,
+        device=None,
+        name="vllm",
+        version=None if kernels is None else version_of(kernels),
+    )
 
 
 def _example(path: Path) -> str:
     return suggestions.command("fit", path, "--model", "llama-3.1-8b", "--hardware", "h100_sxm")
-
-
-__all__ = ["HeldOutStatistic", "ServedFit", "are_kernels", "fit_kernels", "fit_served"]

@@ -13,7 +13,13 @@ from inferometer.errors import SpecError
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Switch, ToldByServer
 
 _WHERE: Final = "--known"
-_COUNTS: Final = ("num_gpu_blocks", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_model_len")
+_COUNTS: Final = (
+    "num_gpu_blocks",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "max_model_len",
+)
 _POSITIONS: Final = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 _MOST: Final = 10**9
 EXAMPLE: Final = "--known num_gpu_blocks=2588,max_num_seqs=256"
@@ -32,9 +38,15 @@ class ServerKnowledge:
     def check_is_for(self, *, is_load: bool) -> None:
         """Only fits of load tests take it, and those of published serving runs that start from kernels."""
         if is_load and self.kernels is not None:
-            raise SpecError("--kernels with load tests", where="--load, --kernels", try_="--load without --kernels")
+            raise SpecError(
+                "--kernels with load tests",
+                where="--load, --kernels",
+                try_="--load without --kernels",
+            )
         flags: dict[str, object] = {"--server-log": self.log}
-        flags |= {"--known": self.facts, "--workload": self.workload} if self.kernels is None else {}
+        flags |= (
+            {"--known": self.facts, "--workload": self.workload} if self.kernels is None else {}
+        )
         flag = next((flag for flag, value in flags.items() if value is not None), None)
         if flag is not None and not is_load:
             raise SpecError(f"{flag} without load tests", where=flag, try_=f"--load, with {flag}")
@@ -42,19 +54,31 @@ class ServerKnowledge:
 
 _OPTIONS = (
     click.option(
-        "--server-log", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="With --load: the log of its start (vLLM)."
+        "--server-log",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="With --load: the log of its start (vLLM).",
     ),
     click.option(
         "--known",
         metavar="NAME=VALUE,…",
-        help="With --load: limits and switches of the server that are known, such as num_gpu_blocks=2588,max_num_seqs=256.",
+        help=(
+            "With --load: limits and switches of the server that are known, such as"
+            " num_gpu_blocks=2588,max_num_seqs=256."
+        ),
     ),
     click.option(
         "--kernels",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="Of a published serving run (LLMServingSim's folder): the tables of its device's kernels (AIConfigurator's folder).",
+        help=(
+            "Of a published serving run (LLMServingSim's folder): the tables of its device's"
+            " kernels (AIConfigurator's folder)."
+        ),
     ),
-    click.option("--workload", metavar="FILE", help="With --load of imported runs: the trace that was sent, for prompts that begin alike."),
+    click.option(
+        "--workload",
+        metavar="FILE",
+        help="With --load of imported runs: the trace that was sent, for prompts that begin alike.",
+    ),
 )
 
 
@@ -62,8 +86,18 @@ def takes_known(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that name facts of a server; the command gets them as ``known: ServerKnowledge``."""
 
     @functools.wraps(command)
-    def with_knowledge(*, server_log: Path | None, known: str | None, kernels: Path | None, workload: str | None, **others: object) -> None:
-        command(known=ServerKnowledge(log=server_log, facts=known, workload=workload, kernels=kernels), **others)
+    def with_knowledge(
+        *,
+        server_log: Path | None,
+        known: str | None,
+        kernels: Path | None,
+        workload: str | None,
+        **others: object,
+    ) -> None:
+        command(
+            known=ServerKnowledge(log=server_log, facts=known, workload=workload, kernels=kernels),
+            **others,
+        )
 
     wrapped: Callable[..., None] = with_knowledge
     for option in reversed(_OPTIONS):
@@ -83,7 +117,8 @@ def known_facts(text: str | None) -> ToldByServer:
     Raises
     ------
     SpecError
-        A name that is none of vLLM's limits and switches, named twice, or a value that it cannot have.
+        A name that is none of vLLM's limits and switches, named twice, or a value that it cannot
+        have.
 
     Example
     -------
@@ -95,17 +130,29 @@ def known_facts(text: str | None) -> ToldByServer:
     for part in [] if text is None else text.split(","):
         name, is_given, value = (word.strip() for word in part.partition("="))
         if name in counts or name in switches:
-            raise SpecError(f"{name} is named twice", where=_WHERE, allowed="each name once", try_=EXAMPLE)
+            raise SpecError(
+                f"{name} is named twice", where=_WHERE, allowed="each name once", try_=EXAMPLE
+            )
         if is_given and name in _COUNTS:
             counts[name] = _count(name, value)
         elif is_given and name in SWITCHES:
             switches[name] = _position(name, value)
         else:
-            raise SpecError(f"{part.strip()!r}", where=_WHERE, allowed=f"NAME=VALUE of {', '.join((*_COUNTS, *SWITCHES))}", try_=EXAMPLE)
+            raise SpecError(
+                f"{part.strip()!r}",
+                where=_WHERE,
+                allowed=f"NAME=VALUE of {', '.join((*_COUNTS, *SWITCHES))}",
+                try_=EXAMPLE,
+            )
     limits: dict[Limit, int] = {name: counts[name] for name in LIMITS if name in counts}
     if "num_gpu_blocks" in counts:
         limits["n_kv_blocks"] = counts["num_gpu_blocks"] - 1  # vLLM never hands out block 0
-    return ToldByServer(limits=limits, switches=switches, block_tokens=counts.get("block_size"), max_model_len=counts.get("max_model_len"))
+    return ToldByServer(
+        limits=limits,
+        switches=switches,
+        block_tokens=counts.get("block_size"),
+        max_model_len=counts.get("max_model_len"),
+    )
 
 
 def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
@@ -122,14 +169,20 @@ def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
         ("block_size", known.block_tokens, reported.block_tokens),
         ("max_model_len", known.max_model_len, reported.max_model_len),
     ]
-    conflict = next((_Conflict(*pair) for pair in pairs if None not in pair[1:] and pair[1] != pair[2]), None)
+    conflict = next(
+        (_Conflict(*pair) for pair in pairs if None not in pair[1:] and pair[1] != pair[2]), None
+    )
     if conflict is not None:
         name, off = ("num_gpu_blocks", 1) if conflict.name == "n_kv_blocks" else (conflict.name, 0)
-        known_value, reported_value = (value + off if off and isinstance(value, int) else value for value in conflict[1:])
+        known_value, reported_value = (
+            value + off if off and isinstance(value, int) else value for value in conflict[1:]
+        )
         raise SpecError(
             f"{name} = {known_value}",
             where=_WHERE,
-            allowed=f"{reported_value}, as the server's log, its metrics or the imported run report",
+            allowed=(
+                f"{reported_value}, as the server's log, its metrics or the imported run report"
+            ),
             try_=f"--known without {name}",
         )
     return ToldByServer(
@@ -143,15 +196,24 @@ def with_known(reported: ToldByServer, known: ToldByServer) -> ToldByServer:
 def _count(name: str, text: str) -> int:
     least = 2 if name in {"num_gpu_blocks", "max_model_len"} else 1
     digits = text.replace("_", "")
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 11 and least <= int(digits) <= _MOST):
-        raise SpecError(f"{name} = {text!r}", where=_WHERE, allowed=f"a whole number, {least} to {_MOST:,}", try_=EXAMPLE)
+    if not (
+        digits.isascii() and digits.isdigit() and len(digits) < 11 and least <= int(digits) <= _MOST
+    ):
+        raise SpecError(
+            f"{name} = {text!r}",
+            where=_WHERE,
+            allowed=f"a whole number, {least} to {_MOST:,}",
+            try_=EXAMPLE,
+        )
     return int(digits)
 
 
 def _position(name: str, text: str) -> bool:
     if text.lower() not in _POSITIONS:
-        raise SpecError(f"{name} = {text!r}", where=_WHERE, allowed="on or off", try_=suggestions.flags("--known", f"{name}=on"))
+        raise SpecError(
+            f"{name} = {text!r}",
+            where=_WHERE,
+            allowed="on or off",
+            try_=suggestions.flags("--known", f"{name}=on"),
+        )
     return _POSITIONS[text.lower()]
-
-
-__all__ = ["EXAMPLE", "ServerKnowledge", "known_facts", "takes_known", "with_known"]

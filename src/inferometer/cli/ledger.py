@@ -9,8 +9,9 @@ import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
-from inferometer.cli.answer import give, json_option, talk
+from inferometer.cli.answer import give, json_option
 from inferometer.cli.ledger_text import ledger_markdown, ledger_text
+from inferometer.cli.terminal import talk
 from inferometer.cli.verify import LEDGER
 from inferometer.errors import RecordError
 from inferometer.measure.run_names import now_utc
@@ -33,12 +34,14 @@ class LedgerAnswer:
     ledger: str
     n_entries: int
     head_sha256: str | None
-    """Of the last line: whoever knows it can tell that nothing before it was changed. None of an empty ledger."""
+    """Of the last line: whoever knows it can tell that nothing before it was changed. None of an
+    empty ledger."""
     score: Score
     verdicts: tuple[str, ...]
     """Of the experiments, in their order."""
     anchor: str
-    """The number of lines and the sum of the last: kept elsewhere, it shows later whether the chain was cut or written anew."""
+    """The number of lines and the sum of the last: kept elsewhere, it shows later whether the
+    chain was cut or written anew."""
     expected: str | None
     """The anchor that was given with --expect; the chain holds it."""
 
@@ -56,22 +59,50 @@ Examples:
   inferometer ledger --anchor
 """,
 )
-@click.argument("given", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.argument(
+    "given", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False)
+)
 @click.option("--markdown", is_flag=True, help="As it stands in a README.")
-@click.option("--into", type=click.Path(path_type=Path, dir_okay=False, exists=True), help=f"Put it into this file, after {BEGIN}.")
-@click.option("--anchor", "wants_anchor", is_flag=True, help="Print the chain's head alone, to keep in a git tag or a public note.")
-@click.option("--expect", metavar="ANCHOR", help="An anchor of before: is the chain still the one it was taken of?")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help=f"Put it into this file, after {BEGIN}.",
+)
+@click.option(
+    "--anchor",
+    "wants_anchor",
+    is_flag=True,
+    help="Print the chain's head alone, to keep in a git tag or a public note.",
+)
+@click.option(
+    "--expect",
+    metavar="ANCHOR",
+    help="An anchor of before: is the chain still the one it was taken of?",
+)
 @json_option
-def command(given: Path | None, into: Path | None, expect: str | None, *, markdown: bool, wants_anchor: bool, as_json: bool) -> None:
-    """How often were predictions right that were sealed before they were measured: the misses, and what was never measured, too?
+def command(
+    given: Path | None,
+    into: Path | None,
+    expect: str | None,
+    *,
+    markdown: bool,
+    wants_anchor: bool,
+    as_json: bool,
+) -> None:
+    """How often were predictions right that were sealed before they were measured.
 
-    The chain of sums is checked: a line that was changed, taken out, put in or dated in the future is named (exit 4). The owner of the
-    file can write the whole chain anew; --anchor and --expect show that, where the anchor was kept out of the owner's reach.
+    The misses, and what was never measured, too?
+
+    The chain of sums is checked: a line that was changed, taken out, put in or dated in the future
+    is named (exit 4). The owner of the file can write the whole chain anew; --anchor and --expect
+    show that, where the anchor was kept out of the owner's reach.
     """
     path = LEDGER if given is None else given
     if given is not None and not given.exists():
         raise RecordError(
-            "there is no such ledger", where=str(given), try_=suggestions.command("verify", "PLAN", "--seal-only", "--ledger", given)
+            "there is no such ledger",
+            where=str(given),
+            try_=suggestions.command("verify", "PLAN", "--seal-only", "--ledger", given),
         )
     entries = read_ledger(path)
     refuse_future(entries, now_utc=now_utc(), where=str(path))
@@ -90,13 +121,21 @@ def command(given: Path | None, into: Path | None, expect: str | None, *, markdo
     if into is not None:
         put_into(into, ledger_markdown(score))
         talk(f"{into} says what {path} says")
-    give(said, as_json=as_json, show=lambda told: _shown(told, path, markdown=markdown, wants_anchor=wants_anchor))
+    give(
+        said,
+        as_json=as_json,
+        show=lambda told: _shown(told, path, markdown=markdown, wants_anchor=wants_anchor),
+    )
 
 
 def _shown(said: LedgerAnswer, path: Path, *, markdown: bool, wants_anchor: bool) -> RenderableType:
     if wants_anchor:
         return said.anchor
-    return ledger_markdown(said.score) if markdown else ledger_text(said.score, path, expected=said.expected)
+    return (
+        ledger_markdown(said.score)
+        if markdown
+        else ledger_text(said.score, path, expected=said.expected)
+    )
 
 
 def put_into(path: Path, text: str) -> None:
@@ -109,8 +148,9 @@ def put_into(path: Path, text: str) -> None:
     """
     old = _DOCUMENT.text_of(path)
     if not _BETWEEN.search(old):
-        raise RecordError("the file has no place for the ledger", where=str(path), allowed=f"a line {BEGIN} and a line {END}")
+        raise RecordError(
+            "the file has no place for the ledger",
+            where=str(path),
+            allowed=f"a line {BEGIN} and a line {END}",
+        )
     replace_file(path, _BETWEEN.sub(lambda _: f"{text}\n", old).encode())
-
-
-__all__ = ["ANSWER", "BEGIN", "END", "LedgerAnswer", "command", "put_into"]

@@ -26,30 +26,50 @@ _OF_METRICS: Final = (
     "median error",
     "p90",
 )
-_OF_EXPERIMENTS: Final = ("experiment", "sealed (UTC)", "step times", "held", "wrong", "undecided", "open", "median error", "verdict")
+_OF_EXPERIMENTS: Final = (
+    "experiment",
+    "sealed (UTC)",
+    "step times",
+    "held",
+    "wrong",
+    "undecided",
+    "open",
+    "median error",
+    "verdict",
+)
 
 
 def ledger_text(score: Score, path: Path, *, expected: str | None = None) -> RenderableType:
     """The answer first, then how right each metric was, then every experiment."""
     if not score.experiments:
         return f"{_NOTHING} ({path})"
-    parts: list[RenderableType] = [Text(f"ANSWER {line}", style="bold") for line in answer_lines(score)]
+    parts: list[RenderableType] = [
+        Text(f"ANSWER {line}", style="bold") for line in answer_lines(score)
+    ]
     tables = [table_text(_metrics(score))] if score.metrics else []
     named = _experiments(score)
     numbers = tuple(str(index + 1) for index in range(len(named.rows)))
     numbered = replace(
-        named, header=("", *named.header[1:]), rows=tuple((number, *row[1:]) for number, row in zip(numbers, named.rows, strict=True))
+        named,
+        header=("", *named.header[1:]),
+        rows=tuple((number, *row[1:]) for number, row in zip(numbers, named.rows, strict=True)),
     )
     names = [Text(f"  {number}  {row[0]}") for number, row in zip(numbers, named.rows, strict=True)]
     held = "" if expected is None else f", which still holds {expected}"
-    return Group(*parts, Text(), *tables, table_text(numbered), *names, Text(), Text(f"LEDGER {path}{held}"))
+    return Group(
+        *parts, Text(), *tables, table_text(numbered), *names, Text(), Text(f"LEDGER {path}{held}")
+    )
 
 
 def ledger_markdown(score: Score) -> str:
     """The same as it stands in a README."""
     if not score.experiments:
         return _NOTHING
-    parts = [" ".join(f"{line}." for line in answer_lines(score)), "", *_markdown(_experiments(score))]
+    parts = [
+        " ".join(f"{line}." for line in answer_lines(score)),
+        "",
+        *_markdown(_experiments(score)),
+    ]
     if score.metrics:
         parts += ["", *_markdown(_metrics(score))]
     return "\n".join(parts)
@@ -58,17 +78,26 @@ def ledger_markdown(score: Score) -> str:
 def answer_lines(score: Score) -> tuple[str, ...]:
     """How often right, for each kind of step times; and what is open."""
     lines = [
-        f"{total.n_inside} of {total.n_measured} {total.basis} predictions ({format_fraction(total.inside_fraction)}) lay inside their "
-        f"90 % interval, median error {_percent(total.median_error_fraction)}, 90th percentile {_percent(total.p90_error_fraction)}"
+        f"{total.n_inside} of {total.n_measured} {total.basis} predictions"
+        f" ({format_fraction(total.inside_fraction)}) lay inside their 90 % interval, median error"
+        f" {_percent(total.median_error_fraction)}, 90th percentile"
+        f" {_percent(total.p90_error_fraction)}"
         for total in score.totals
     ]
     if score.n_open:
-        lines.append(f"{score.n_open} of {score.n_claims} sealed predictions are open: not measured, or by INVALID runs only")
+        lines.append(
+            f"{score.n_open} of {score.n_claims} sealed predictions are open: not measured, or by"
+            " INVALID runs only"
+        )
     return tuple(lines)
 
 
 def _metrics(score: Score) -> TextTable:
-    return TextTable(caption="By metric", header=_OF_METRICS, rows=tuple(_metric_row(one) for one in score.metrics))
+    return TextTable(
+        caption="By metric",
+        header=_OF_METRICS,
+        rows=tuple(_metric_row(one) for one in score.metrics),
+    )
 
 
 def _metric_row(one: MetricScore) -> tuple[str, ...]:
@@ -85,15 +114,25 @@ def _metric_row(one: MetricScore) -> tuple[str, ...]:
 
 
 def _experiments(score: Score) -> TextTable:
-    return TextTable(caption="Experiments", header=_OF_EXPERIMENTS, rows=tuple(_experiment_row(one) for one in score.experiments))
+    return TextTable(
+        caption="Experiments",
+        header=_OF_EXPERIMENTS,
+        rows=tuple(_experiment_row(one) for one in score.experiments),
+    )
 
 
 def _experiment_row(one: Experiment) -> tuple[str, ...]:
     verdicts = one.verdicts
-    errors = [abs(state.outcome.error_fraction) for state in one.claims if state.outcome is not None]
+    errors = [
+        abs(state.outcome.error_fraction) for state in one.claims if state.outcome is not None
+    ]
     n_invalid = sum(run.validity == "INVALID" for run in one.measured)
     suspect = any(run.validity == "SUSPECT" for run in one.measured)
-    notes = [f"{n_invalid} INVALID run{'s' if n_invalid > 1 else ''}"] if n_invalid and one.verdict != "INVALID" else []
+    notes = (
+        [f"{n_invalid} INVALID run{'s' if n_invalid > 1 else ''}"]
+        if n_invalid and one.verdict != "INVALID"
+        else []
+    )
     notes += ["SUSPECT"] if suspect else []
     notes += [f"{one.n_broken_off} broken off"] if one.n_broken_off else []
     return (
@@ -115,6 +154,3 @@ def _markdown(table: TextTable) -> Sequence[str]:
 
 def _percent(value_fraction: float) -> str:
     return f"{value_fraction * 100:.1f} %"
-
-
-__all__ = ["answer_lines", "ledger_markdown", "ledger_text"]

@@ -26,14 +26,20 @@ def ends_of_latency(levels: Sequence[Level], name: Latency) -> list[Level]:
     return _ends(levels, partial(_p95_s, name=name))
 
 
-def ends_of_rate(levels: Sequence[Level], of: Callable[[RequestSummary], Estimate | None]) -> list[Level]:
+def ends_of_rate(
+    levels: Sequence[Level], of: Callable[[RequestSummary], Estimate | None]
+) -> list[Level]:
     """The same of a rate."""
     return _ends(levels, lambda summary: _per_s(of(summary)))
 
 
 def verdicts_of_draws(levels: Sequence[Level]) -> str:
     """How many draws keep the promise?"""
-    drawn = Counter(level.judgement.verdict for level in levels if level.step_times == "draw" and level.judgement is not None)
+    drawn = Counter(
+        level.judgement.verdict
+        for level in levels
+        if level.step_times == "draw" and level.judgement is not None
+    )
     return ", ".join(f"{n} {verdict}" for verdict, n in drawn.most_common())
 
 
@@ -52,6 +58,3 @@ def _p95_s(summary: RequestSummary, name: Latency) -> float:
 
 def _per_s(estimate: Estimate | None) -> float:
     return -math.inf if estimate is None else estimate.value
-
-
-__all__ = ["are_draws", "ends_of_latency", "ends_of_rate", "ends_words", "verdicts_of_draws"]

@@ -1,4 +1,7 @@
-"""inferometer load: how does this server do under this traffic? Here until all is sent; ``load_answer`` says how it went."""
+"""inferometer load: how does this server do under this traffic?
+
+Here until all is sent; ``load_answer`` says how it went.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,10 +9,17 @@ from typing import get_args
 
 import click
 
-from inferometer.cli.answer import json_option, talk
+from inferometer.cli.answer import json_option
 from inferometer.cli.load_options import LoadRequest, takes_load
 from inferometer.cli.load_sending import SentLoad, send_load
-from inferometer.cli.load_wording import check_prompts, check_size, default_folder, default_traffic, what_will_happen
+from inferometer.cli.load_wording import (
+    check_prompts,
+    check_size,
+    default_folder,
+    default_traffic,
+    what_will_happen,
+)
+from inferometer.cli.terminal import talk
 from inferometer.records.exports import formats
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
 from inferometer.spec.workload import replay
@@ -43,8 +53,16 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
 """,
 )
 @takes_load
-@click.option("--slo", metavar="TEXT", help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the run; the same one resumes it.")
+@click.option(
+    "--slo",
+    metavar="TEXT",
+    help="What is promised: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the run; the same one resumes it.",
+)
 @click.option(
     "--export",
     "exports",
@@ -52,7 +70,13 @@ The bearer token is taken from INFEROMETER_API_KEY, else OPENAI_API_KEY; it is n
     type=click.Choice(get_args(formats.ExportFormat)),
     help="Also for other tools, in the run's folder.",
 )
-@click.option("--report/--no-report", "has_report", default=True, show_default=True, help="Write the page report.html into the folder.")
+@click.option(
+    "--report/--no-report",
+    "has_report",
+    default=True,
+    show_default=True,
+    help="Write the page report.html into the folder.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @json_option
 def command(
@@ -67,9 +91,10 @@ def command(
 ) -> AnswerableLoad | None:
     """How does the server at URL do under this traffic: throughput, TTFT, TPOT, E2E, and is the objective met?
 
-    Each request is sent at its instant of the workload, the same that `inferometer simulate` takes, whatever became of those before;
-    latencies count from that instant. The client watches itself: where it was the bottleneck, the run is INVALID (exit 3). Requests that
-    ended are on the disk within a second: the same command goes on after Ctrl-C or a crash.
+    Each request is sent at its instant of the workload, the same that `inferometer simulate` takes,
+    whatever became of those before; latencies count from that instant. The client watches itself:
+    where it was the bottleneck, the run is INVALID (exit 3). Requests that ended are on the disk
+    within a second: the same command goes on after Ctrl-C or a crash.
     """
     objective = None if slo is None else parse_objective(slo)
     check_size(request.load)
@@ -92,6 +117,3 @@ def command(
         as_json=as_json,
         has_report=has_report,
     )
-
-
-__all__ = ["AnswerableLoad", "command"]

@@ -1,4 +1,7 @@
-"""What does a load test answer, and with which exit code? The second half of ``inferometer load``."""
+"""What does a load test answer, and with which exit code?
+
+The second half of ``inferometer load``.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -15,7 +18,12 @@ from inferometer.report.request_terminal import request_report_text
 from inferometer.report.request_views import RequestReportView
 from inferometer.spec.objectives import ObjectiveSpec
 
-_EXIT_CODES: Final = {None: EXIT_ANSWERED, "met": EXIT_ANSWERED, "missed": EXIT_SLO_MISSED, "undecided": EXIT_UNDECIDED}
+_EXIT_CODES: Final = {
+    None: EXIT_ANSWERED,
+    "met": EXIT_ANSWERED,
+    "missed": EXIT_SLO_MISSED,
+    "undecided": EXIT_UNDECIDED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +72,3 @@ def _exit_code(loaded: load_running.LoadedRun, view: RequestReportView) -> int:
     if validity is not None and validity.verdict == "INVALID":
         return MeasureError.exit_code
     return _EXIT_CODES[None if judgement is None else judgement.verdict]
-
-
-__all__ = ["ANSWER", "LoadAnswer", "answer"]

@@ -6,7 +6,13 @@ from typing import Final
 from inferometer.cli.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.cli.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
-from inferometer.fit import from_loads, knob_wording, load_looks, server_subject, server_told
+from inferometer.fit import (
+    from_loads,
+    load_looks,
+    probes,
+    server_subject,
+    server_told,
+)
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
 from inferometer.spec.foreign_bytes import Door
@@ -16,18 +22,25 @@ from inferometer.spec.workload.plan import RequestPlan
 from inferometer.spec.workload.reading import resolve_workload
 from inferometer.spec.workload.replay import draw_workload
 
-_LOG: Final = Door(noun="server's log", allowed="a text file", try_="its first megabytes, in which vLLM reports its limits")
+_LOG: Final = Door(
+    noun="server's log",
+    allowed="a text file",
+    try_="its first megabytes, in which vLLM reports its limits",
+)
 
-_NOWHERE: Final = knob_wording.Address(url="URL", served_model="server")
+_NOWHERE: Final = probes.Address(url="URL", served_model="server")
 
 
-def fit_load_tests(request: RunRequest, known: ServerKnowledge, *, n_tensor: int | None, forced: bool) -> from_loads.JudgedFit:
+def fit_load_tests(
+    request: RunRequest, known: ServerKnowledge, *, n_tensor: int | None, forced: bool
+) -> from_loads.JudgedFit:
     """The server behind the load tests that were named.
 
     Raises
     ------
     SpecError
-        They are load tests of different servers, or what is known contradicts what the server reported.
+        They are load tests of different servers, or what is known contradicts what the server
+        reported.
     MeasureError
         One of them is INVALID, and nobody ``forced`` it.
     """
@@ -46,22 +59,31 @@ def fit_load_tests(request: RunRequest, known: ServerKnowledge, *, n_tensor: int
         facts=facts,
         told=with_known(server_told.told_by_server(runs, log), known_facts(known.facts)),
     )
-    return from_loads.judged_server([load_looks.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject)
+    return from_loads.judged_server(
+        [load_looks.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject
+    )
 
 
-def _address(runs: Sequence[Run]) -> knob_wording.Address:
+def _address(runs: Sequence[Run]) -> probes.Address:
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
-    found = {knob_wording.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
+    found = {probes.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
         names = ", ".join(sorted(address.served_model for address in found))
-        raise SpecError(f"load tests of several models: {names}", where="--load", allowed="load tests of one server")
+        raise SpecError(
+            f"load tests of several models: {names}",
+            where="--load",
+            allowed="load tests of one server",
+        )
     return next(iter(sorted(found)), _NOWHERE)
 
 
 def _flags(plan: LoadPlan) -> tuple[str, ...]:
     """How further prompts are sent: as these were."""
     endpoint = () if plan.endpoint == "chat" else ("--endpoint", plan.endpoint)
-    return (*endpoint, *(("--prompts", plan.prompt_form) if plan.prompt_form == "token-ids" else ()))
+    return (
+        *endpoint,
+        *(("--prompts", plan.prompt_form) if plan.prompt_form == "token-ids" else ()),
+    )
 
 
 def _imported_model(runs: Sequence[Run]) -> ModelSpec | None:
@@ -90,9 +112,8 @@ def _named_plan(run: Run, workload: str) -> RequestPlan:
         raise SpecError(
             f"the prompts of {workload} are not those of {run.manifest.run_id}",
             where="--workload",
-            allowed="the trace that was sent: as many prompts, of the same lengths, in the same order",
+            allowed=(
+                "the trace that was sent: as many prompts, of the same lengths, in the same order"
+            ),
         )
     return plan
-
-
-__all__ = ["fit_load_tests"]

@@ -22,7 +22,8 @@ from inferometer.units import parse_bytes, parse_duration_s
 Brought = TypeVar("Brought")
 
 _AT_MOST_PER_USER_PER_S: Final = 20
-"""A closed loop with a duration is given so many requests: more would be answers in less than 50 ms."""
+"""A closed loop with a duration is given so many requests: more would be answers in less than 50
+ms."""
 _MOST_NAMES: Final = 8
 _MOST_REQUESTS: Final = 500_000
 _ARRIVALS: Final = ("rate", "concurrency", "ramp", "trace")
@@ -34,54 +35,148 @@ _NAMES: Final = (
 )  # fmt: skip
 
 _OPTIONS: Final = (
-    click.option("--model", metavar="NAME", help="What the server calls the model. [the one that it offers]"),
-    click.option("--endpoint", type=click.Choice(get_args(Endpoint)), default="chat", show_default=True),
-    click.option("--stream/--no-stream", default=True, show_default=True, help="Token by token, or each answer whole."),
-    click.option("--ramp", metavar="FROM:TO:OVER", help="Requests per second that grow (or fall): 1:20:60s."),
+    click.option(
+        "--model", metavar="NAME", help="What the server calls the model. [the one that it offers]"
+    ),
+    click.option(
+        "--endpoint", type=click.Choice(get_args(Endpoint)), default="chat", show_default=True
+    ),
+    click.option(
+        "--stream/--no-stream",
+        default=True,
+        show_default=True,
+        help="Token by token, or each answer whole.",
+    ),
+    click.option(
+        "--ramp", metavar="FROM:TO:OVER", help="Requests per second that grow (or fall): 1:20:60s."
+    ),
     click.option(
         "--max-concurrency",
         type=click.IntRange(min=1),
-        help="Beside a rate: the most requests in flight; others wait at the client, and the wait counts in TTFT. Alone: as --concurrency.",
+        help=(
+            "Beside a rate: the most requests in flight; others wait at the client, and the wait"
+            " counts in TTFT. Alone: as --concurrency."
+        ),
     ),
-    click.option("--trace", metavar="FILE", help="Arrivals at the instants of a trace; lengths are the workload's."),
-    click.option("--prompts", type=click.Choice(get_args(PromptForm)), default="words", show_default=True, help="How prompts are written."),
-    click.option("--tokenizer", metavar="PATH", help="For --prompts tokenizer: a tokenizer.json, or a folder with one."),
-    click.option("--respect-eos", is_flag=True, help="Let the model end its answers. [ask for the workload's lengths (ignore_eos)]"),
-    click.option("--body", multiple=True, metavar="KEY=JSON", help="Further keys of each request's body, such as temperature=0."),
     click.option(
-        "--header", multiple=True, metavar="'NAME: VALUE'", help="Sent and not stored; 'NAME: $VARIABLE' takes the environment's."
+        "--trace",
+        metavar="FILE",
+        help="Arrivals at the instants of a trace; lengths are the workload's.",
     ),
-    click.option("--proxy", metavar="URL", help="[http_proxy, https_proxy, all_proxy, unless no_proxy names the host]"),
+    click.option(
+        "--prompts",
+        type=click.Choice(get_args(PromptForm)),
+        default="words",
+        show_default=True,
+        help="How prompts are written.",
+    ),
+    click.option(
+        "--tokenizer",
+        metavar="PATH",
+        help="For --prompts tokenizer: a tokenizer.json, or a folder with one.",
+    ),
+    click.option(
+        "--respect-eos",
+        is_flag=True,
+        help="Let the model end its answers. [ask for the workload's lengths (ignore_eos)]",
+    ),
+    click.option(
+        "--body",
+        multiple=True,
+        metavar="KEY=JSON",
+        help="Further keys of each request's body, such as temperature=0.",
+    ),
+    click.option(
+        "--header",
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        help="Sent and not stored; 'NAME: $VARIABLE' takes the environment's.",
+    ),
+    click.option(
+        "--proxy",
+        metavar="URL",
+        help="[http_proxy, https_proxy, all_proxy, unless no_proxy names the host]",
+    ),
     click.option("--insecure", is_flag=True, help="Do not verify the server's certificate."),
-    click.option("--processes", type=click.IntRange(1, 64), default=1, show_default=True, help="That send, on one schedule."),
+    click.option(
+        "--processes",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="That send, on one schedule.",
+    ),
     click.option(
         "--executor",
         type=click.Choice(("processes", "ray")),
         default="processes",
         show_default=True,
-        help="Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are measured.",
+        help=(
+            "Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are"
+            " measured."
+        ),
     ),
     ray_address.RAY_ADDRESS,
-    click.option("--max-connections", type=click.IntRange(min=1), help="[as many as there are requests in flight]"),
-    click.option("--timeout", default="600s", show_default=True, metavar="DURATION", help="A request that takes longer is given up."),
-    click.option("--connect-timeout", default="10s", show_default=True, metavar="DURATION", help="Until a connection stands."),
+    click.option(
+        "--max-connections",
+        type=click.IntRange(min=1),
+        help="[as many as there are requests in flight]",
+    ),
+    click.option(
+        "--timeout",
+        default="600s",
+        show_default=True,
+        metavar="DURATION",
+        help="A request that takes longer is given up.",
+    ),
+    click.option(
+        "--connect-timeout",
+        default="10s",
+        show_default=True,
+        metavar="DURATION",
+        help="Until a connection stands.",
+    ),
     click.option("--head-timeout", metavar="DURATION", help="Until an answer begins. [--timeout]"),
     click.option("--read-timeout", metavar="DURATION", help="Until an answer goes on. [--timeout]"),
-    click.option("--max-body", metavar="SIZE", help="A longer answer is given up. [1MiB, and 16KiB for each token asked for]"),
-    click.option("--drain", default="60s", show_default=True, metavar="DURATION", help="After --for, wait so long for what is in flight."),
     click.option(
-        "--preflight/--no-preflight", default=True, show_default=True, help="Ask for one token before the run: would it be refused?"
+        "--max-body",
+        metavar="SIZE",
+        help="A longer answer is given up. [1MiB, and 16KiB for each token asked for]",
     ),
-    click.option("--metrics-url", metavar="URL", help="Where the server's own metrics are. [URL/metrics, where there are any]"),
+    click.option(
+        "--drain",
+        default="60s",
+        show_default=True,
+        metavar="DURATION",
+        help="After --for, wait so long for what is in flight.",
+    ),
+    click.option(
+        "--preflight/--no-preflight",
+        default=True,
+        show_default=True,
+        help="Ask for one token before the run: would it be refused?",
+    ),
+    click.option(
+        "--metrics-url",
+        metavar="URL",
+        help="Where the server's own metrics are. [URL/metrics, where there are any]",
+    ),
 )
 _URL: Final = click.argument("url")
 _OTHER: Final = (
     click.argument("other_url", metavar="[B]", required=False),
     click.option("--b-model", metavar="NAME", help="What B calls its model. [--model]"),
     click.option(
-        "--b-header", multiple=True, metavar="'NAME: VALUE'", help="As --header, of B alone; takes the place of A's of that name."
+        "--b-header",
+        multiple=True,
+        metavar="'NAME: VALUE'",
+        help="As --header, of B alone; takes the place of A's of that name.",
     ),
-    click.option("--b-body", multiple=True, metavar="KEY=JSON", help="As --body, of B alone; takes the place of A's of that name."),
+    click.option(
+        "--b-body",
+        multiple=True,
+        metavar="KEY=JSON",
+        help="As --body, of B alone; takes the place of A's of that name.",
+    ),
 )
 
 
@@ -115,7 +210,10 @@ def takes_load(command: Callable[..., Brought]) -> Callable[..., Brought]:
 
 
 def takes_two_loads(command: Callable[..., Brought]) -> Callable[..., Brought]:
-    """Add the flags of load tests of two servers, or of one that is asked in two ways; the command gets ``requests``, A's and B's."""
+    """Add the flags of load tests of two servers, or of one that is asked in two ways.
+
+    The command gets ``requests``, A's and B's.
+    """
 
     @functools.wraps(command)
     def with_loads(workload: types.WorkloadSpec, **flags: Any) -> Brought:
@@ -146,7 +244,9 @@ def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tup
 def redacted(arguments: Sequence[str]) -> tuple[str, ...]:
     """The command line as it may be stored: without the values of headers and the credentials of proxies."""
     before = ("", *arguments)
-    return tuple(_redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False))
+    return tuple(
+        _redacted(flag, argument) for flag, argument in zip(before, arguments, strict=False)
+    )
 
 
 def _redacted(before: str, argument: str) -> str:
@@ -182,7 +282,11 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
     variables = target.environment()
     proxy, authorization = target.proxy_for(flags["url"], flags["proxy"], variables)
     headers = tuple(target.custom_header(text, variables) for text in flags["header"])
-    token = None if any(name.lower() == "authorization" for name, _ in headers) else target.bearer_token(variables)
+    token = (
+        None
+        if any(name.lower() == "authorization" for name, _ in headers)
+        else target.bearer_token(variables)
+    )
     spec, for_s = _lasting(_arriving(workload, flags))
     load = LoadPlan(
         url=flags["url"].rstrip("/"),
@@ -204,7 +308,9 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         sends_bearer_token=token is not None,
         verifies_tls=not flags["insecure"],
         proxy=proxy,
-        metrics_url=None if flags["metrics_url"] is None else target.shown_url(flags["metrics_url"]),
+        metrics_url=(
+            None if flags["metrics_url"] is None else target.shown_url(flags["metrics_url"])
+        ),
         repeats_prompts=click.get_current_context().params.get("seed") is not None,
     )
     target.target_of(load)  # a URL that is none is refused before anything is drawn
@@ -214,7 +320,11 @@ def _request(workload: types.WorkloadSpec, flags: dict[str, Any]) -> LoadRequest
         connect_s=parse_duration_s(flags["connect_timeout"], where="--connect-timeout"),
         head_s=_maybe_s(flags["head_timeout"], "--head-timeout"),
         read_s=_maybe_s(flags["read_timeout"], "--read-timeout"),
-        body_bytes=None if flags["max_body"] is None else parse_bytes(flags["max_body"], where="--max-body"),
+        body_bytes=(
+            None
+            if flags["max_body"] is None
+            else parse_bytes(flags["max_body"], where="--max-body")
+        ),
     )
     if flags["model"] is None:
         load = replace(load, served_model=_offered_model(load, secrets, limits))
@@ -243,12 +353,24 @@ def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.Cli
     if len(names) == 1:
         talk(f"model: {names[0]}, the only one that the server offers")
         return names[0]
-    what = f"the server offers {len(names)} models: {', '.join(names[:_MOST_NAMES])}" if names else "the server does not list its models"
-    raise SpecError(what, where=f"{load.url}/v1/models", allowed="--model NAME", try_=suggestions.flags("--model", *names[:1] or ("NAME",)))
+    what = (
+        f"the server offers {len(names)} models: {', '.join(names[:_MOST_NAMES])}"
+        if names
+        else "the server does not list its models"
+    )
+    raise SpecError(
+        what,
+        where=f"{load.url}/v1/models",
+        allowed="--model NAME",
+        try_=suggestions.flags("--model", *names[:1] or ("NAME",)),
+    )
 
 
 def _cap(spec: types.WorkloadSpec, flags: dict[str, Any]) -> int | None:
-    """``--max-concurrency`` beside a rate. Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``."""
+    """``--max-concurrency`` beside a rate.
+
+    Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``.
+    """
     return None if isinstance(spec.arrivals, types.ClosedArrivals) else flags["max_concurrency"]
 
 
@@ -258,13 +380,21 @@ def _arriving(workload: types.WorkloadSpec, flags: dict[str, Any]) -> types.Work
     given = [name for name in _ARRIVALS if asked.get(name) is not None]
     if len(given) > 1:
         flagged = ", ".join(f"--{name}" for name in given)
-        own = f"--workload {flags['trace']}: its requests, at arrivals of your own" if flags["trace"] is not None else None
+        own = (
+            f"--workload {flags['trace']}: its requests, at arrivals of your own"
+            if flags["trace"] is not None
+            else None
+        )
         allowed = "one of --rate, --concurrency, --ramp, --trace"
         raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed=allowed, try_=own)
     if flags["ramp"] is not None:
         return reading.with_changes(workload, {"arrivals": _ramp(flags["ramp"])}, where="--ramp")
     if flags["trace"] is not None:
-        arrivals = {"kind": "trace", "path": flags["trace"], **workload_options.replay_changes(asked)}
+        arrivals = {
+            "kind": "trace",
+            "path": flags["trace"],
+            **workload_options.replay_changes(asked),
+        }
         return reading.with_changes(workload, {"arrivals": arrivals}, where="--trace")
     return workload
 
@@ -275,33 +405,52 @@ def _ramp(text: str) -> dict[str, Any]:
     try:
         low, high = float(parts[0]), float(parts[1])
     except (ValueError, IndexError) as error:
-        raise SpecError(f"{text!r} is no ramp", where="--ramp", allowed=allowed, try_=example) from error
+        raise SpecError(
+            f"{text!r} is no ramp", where="--ramp", allowed=allowed, try_=example
+        ) from error
     if len(parts) != 3 or not 0 <= low < float("inf") or not 0 < high < float("inf"):
-        raise SpecError(f"{text!r} is no ramp", where="--ramp", allowed=allowed + "; TO above 0", try_=example)
+        raise SpecError(
+            f"{text!r} is no ramp", where="--ramp", allowed=allowed + "; TO above 0", try_=example
+        )
     over_s = parse_duration_s(parts[2], where="--ramp")
-    return {"kind": "open", "rate_per_s": high, "profile": {"kind": "ramp", "from_ratio": low / high, "over_s": over_s}}
+    return {
+        "kind": "open",
+        "rate_per_s": high,
+        "profile": {"kind": "ramp", "from_ratio": low / high, "over_s": over_s},
+    }
 
 
 def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | None]:
-    """How long requests are sent. How many a closed loop sends in a duration depends on the server: it gets more than it can need."""
+    """How long requests are sent.
+
+    How many a closed loop sends in a duration depends on the server: it gets more than it can need.
+    """
     for_s = workload.duration_s
     if for_s is None or not isinstance(workload.arrivals, types.ClosedArrivals):
         return workload, for_s
-    enough = min(round(workload.arrivals.concurrency * (1 + for_s * _AT_MOST_PER_USER_PER_S)), _MOST_REQUESTS)
-    return msgspec.structs.replace(workload, duration_s=None, n_requests=min(workload.n_requests or enough, enough)), for_s
+    enough = min(
+        round(workload.arrivals.concurrency * (1 + for_s * _AT_MOST_PER_USER_PER_S)), _MOST_REQUESTS
+    )
+    return (
+        msgspec.structs.replace(
+            workload, duration_s=None, n_requests=min(workload.n_requests or enough, enough)
+        ),
+        for_s,
+    )
 
 
 def _body_key(text: str) -> tuple[str, str]:
     name, has_value, value = text.partition("=")
     advice = f"--body '{name}=\"…\"'"
-    Door(noun="value", allowed="KEY=JSON, texts in double quotes", try_=advice).json(value, object, where=f"--body {name}")
+    Door(noun="value", allowed="KEY=JSON, texts in double quotes", try_=advice).json(
+        value, object, where=f"--body {name}"
+    )
     if not name or not has_value:
-        raise SpecError("there is no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0")
+        raise SpecError(
+            "there is no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0"
+        )
     return name, value
 
 
 def _maybe_s(text: str | None, where: str) -> float | None:
     return None if text is None else parse_duration_s(text, where=where)
-
-
-__all__ = ["LoadRequest", "redacted", "takes_load", "takes_two_loads"]

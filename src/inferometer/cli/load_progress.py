@@ -1,6 +1,7 @@
 """How does a person see how a load test is doing while it runs?
 
-On a terminal one line that is drawn again; elsewhere a line every few seconds; with --json a JSON object a line. All of it on stderr.
+On a terminal one line that is drawn again; elsewhere a line every few seconds; with --json a JSON
+object a line. All of it on stderr.
 """
 
 import time
@@ -27,7 +28,10 @@ def shown_load(*, as_json: bool) -> Generator[OnProgress]:
     """Show what a load test says of itself."""
     console = SafeConsole(file=STDERR)
     if as_json:
-        yield _now_and_then(_JSON_EVERY_S, lambda progress: talk(printable_json(msgspec.json.encode(progress).decode())))
+        yield _now_and_then(
+            _JSON_EVERY_S,
+            lambda progress: talk(printable_json(msgspec.json.encode(progress).decode())),
+        )
     elif not console.is_terminal:
         yield _now_and_then(_EVERY_S, lambda progress: talk(sentence(progress)))
     else:
@@ -39,7 +43,10 @@ def sentence(progress: LoadProgress) -> str:
     """Where it stands, in a line."""
     parts = [
         f"{progress.elapsed_s:.0f} s",
-        f"{progress.n_sent:,} of {progress.n_planned:,} sent ({format_number(progress.sent_per_s)}/s)",
+        (
+            f"{progress.n_sent:,} of {progress.n_planned:,} sent"
+            f" ({format_number(progress.sent_per_s)}/s)"
+        ),
         f"{progress.n_in_flight:,} in flight",
     ]
     if progress.first_bytes_s is not None:
@@ -48,7 +55,10 @@ def sentence(progress: LoadProgress) -> str:
         parts.append(f"then every {format_duration(progress.read_gap_s)}")
     parts.append(f"client late by {format_duration(progress.worst_lag_s)} at most")
     if progress.n_failed:
-        parts.append(f"{progress.n_failed:,} failed: {', '.join(f'{code} {count:,}' for code, count in progress.errors[:3])}")
+        parts.append(
+            f"{progress.n_failed:,} failed:"
+            f" {', '.join(f'{code} {count:,}' for code, count in progress.errors[:3])}"
+        )
     return " · ".join(parts)
 
 
@@ -62,6 +72,3 @@ def _now_and_then(every_s: float, say: OnProgress) -> OnProgress:
             say(progress)
 
     return on_progress
-
-
-__all__ = ["sentence", "shown_load"]

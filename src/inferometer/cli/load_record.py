@@ -1,6 +1,7 @@
 """What does a load test's folder hold while it is not over?
 
-``load.json`` says what is asked, ``raw/`` what came over the wire; a complete run has its tables and manifest too.
+``load.json`` says what is asked, ``raw/`` what came over the wire; a complete run has its tables
+and manifest too.
 """
 
 import sys
@@ -20,7 +21,10 @@ from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.load_plan import LoadPlan, without_secrets
 
 _DOOR: Final = Door(
-    noun="description of the load", allowed="the file as it was written", refusal=RecordError, try_="another folder with --out"
+    noun="description of the load",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="another folder with --out",
 )
 
 OPEN_NAME: Final = layout.OPEN_LOAD_NAME
@@ -28,7 +32,10 @@ OPEN_NAME: Final = layout.OPEN_LOAD_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenLoad:
-    """A load test that is not over: what is asked, and since when. Later sessions keep the first one's name and command."""
+    """A load test that is not over: what is asked, and since when.
+
+    Later sessions keep the first one's name and command.
+    """
 
     load: LoadPlan
     run_id: str
@@ -92,7 +99,12 @@ def _opened(folder: Path, asked: LoadPlan) -> OpenLoad:
             raise _another(folder)
         return stored
     created_utc = now_utc()
-    new = OpenLoad(load=load, run_id=new_run_id(created_utc), created_utc=created_utc, command=("inferometer", *redacted(sys.argv[1:])))
+    new = OpenLoad(
+        load=load,
+        run_id=new_run_id(created_utc),
+        created_utc=created_utc,
+        command=("inferometer", *redacted(sys.argv[1:])),
+    )
     durability.replace_file(path, msgspec.json.format(msgspec.json.encode(new), indent=2) + b"\n")
     return new
 
@@ -103,8 +115,8 @@ def _read(path: Path) -> OpenLoad:
 
 def _another(folder: Path) -> RecordError:
     return RecordError(
-        "the folder holds another run", where=str(folder), allowed="the same command, which goes on", try_="another folder with --out"
+        "the folder holds another run",
+        where=str(folder),
+        allowed="the same command, which goes on",
+        try_="another folder with --out",
     )
-
-
-__all__ = ["OPEN_NAME", "OpenLoad", "is_complete", "is_open", "open_load", "opened"]

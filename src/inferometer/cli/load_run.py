@@ -19,7 +19,9 @@ from inferometer.spec.workload.types import ClosedArrivals
 from inferometer.units import NS_PER_S
 
 
-def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]) -> types.Run:
+def run_of(
+    folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]
+) -> types.Run:
     """The run that the raw logs tell, judged.
 
     Raises
@@ -29,7 +31,9 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
     """
     token_ends = None if asked.load.tokenizer is None else token_ends_of(asked.load.tokenizer)
     decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
-    said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
+    said = tuple(
+        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
+    )
     manifest = types.RunManifest(
         run_id=asked.run_id,
         origin="measured",
@@ -51,7 +55,9 @@ def run_of(folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: 
         ),
         load=asked.load,
         clocks=decoded.clocks,
-        client_scheduling=tuple(sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})),
+        client_scheduling=tuple(
+            sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})
+        ),
     )
     run = types.Run(
         manifest=manifest,
@@ -78,8 +84,15 @@ def partial(run: types.Run, asked: OpenLoad) -> types.Run:
     """The run with a caution that the test is not over, and with the command that goes on."""
     n_ended = 0 if run.requests is None else len(run.requests.status)
     text = f"PARTIAL: the load test is not over; {n_ended:,} requests ended so far"
-    caution = types.Caution(code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(asked.command)}")
-    return replace(run, manifest=replace(run.manifest, cautions=(caution, *run.manifest.cautions), is_complete=False))
+    caution = types.Caution(
+        code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(asked.command)}"
+    )
+    return replace(
+        run,
+        manifest=replace(
+            run.manifest, cautions=(caution, *run.manifest.cautions), is_complete=False
+        ),
+    )
 
 
 def open_run(folder: Path) -> types.Run:
@@ -97,7 +110,11 @@ def open_run(folder: Path) -> types.Run:
 def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
     """What the server, or the way to it, said of requests that went wrong."""
     return tuple(
-        types.Caution(code="ERROR_SAID", text=f"{code}: {words}", remedy=exchange_errors.EXCHANGE_ERRORS[code].remedy)
+        types.Caution(
+            code="ERROR_SAID",
+            text=f"{code}: {words}",
+            remedy=exchange_errors.EXCHANGE_ERRORS[code].remedy,
+        )
         for code, words in decoded.error_words.items()
         if code in exchange_errors.EXCHANGE_ERRORS
     )
@@ -112,7 +129,10 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
         found.append(
             types.Caution(
                 code="RESUMED",
-                text=f"the run was interrupted and went on at {at}: the server had a pause there, and prompts hold new words from there on",
+                text=(
+                    f"the run was interrupted and went on at {at}: the server had a pause there,"
+                    " and prompts hold new words from there on"
+                ),
                 remedy="for a run without a seam, another folder with --out",
             )
         )
@@ -122,7 +142,10 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
         found.append(
             types.Caution(
                 code="CLIENT_DIED",
-                text=f"client process {', '.join(map(str, lost))} did not live to its end: what it had in flight was asked again",
+                text=(
+                    f"client process {', '.join(map(str, lost))} did not live to its end: what it"
+                    " had in flight was asked again"
+                ),
                 remedy="for a run without a seam, another folder with --out",
             )
         )
@@ -130,26 +153,35 @@ def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
         found.append(
             types.Caution(
                 code="CUT_LOG",
-                text=f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was killed",
+                text=(
+                    f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was"
+                    " killed"
+                ),
                 remedy="none: what they held was asked again",
             )
         )
     return tuple(found)
 
 
-def _ran_out(decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: DrawnWorkload) -> tuple[types.Caution, ...]:
+def _ran_out(
+    decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: DrawnWorkload
+) -> tuple[types.Caution, ...]:
     """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
     load, n_made = asked.load, len(decoded.requests.sent_ns)
-    if load.for_s is None or not isinstance(load.workload.arrivals, ClosedArrivals) or n_made < workload.plan.n_requests:
+    if (
+        load.for_s is None
+        or not isinstance(load.workload.arrivals, ClosedArrivals)
+        or n_made < workload.plan.n_requests
+    ):
         return ()
     last_s = int(decoded.requests.intended_send_ns[-1]) / NS_PER_S
     return (
         types.Caution(
             code="RAN_OUT",
-            text=f"all {n_made:,} requests had been sent after {last_s:.3g} s of {load.for_s:g} s: the users were then idle",
+            text=(
+                f"all {n_made:,} requests had been sent after {last_s:.3g} s of {load.for_s:g} s:"
+                " the users were then idle"
+            ),
             remedy="a shorter --for, or more --requests without it",
         ),
     )
-
-
-__all__ = ["open_run", "partial", "run_of"]

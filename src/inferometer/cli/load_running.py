@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inferometer.cli import load_run
-from inferometer.cli.answer import talk
 from inferometer.cli.load_options import LoadRequest
 from inferometer.cli.load_sending import SentLoad, send_load
+from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError
 from inferometer.measure.load import watch
 from inferometer.records import reading, types, whole_run
@@ -21,7 +21,14 @@ class LoadedRun:
     is_interrupted: bool = False
 
 
-def run_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, percentiles: tuple[float, ...], *, as_json: bool) -> LoadedRun:
+def run_load(
+    request: LoadRequest,
+    workload: DrawnWorkload,
+    folder: Path,
+    percentiles: tuple[float, ...],
+    *,
+    as_json: bool,
+) -> LoadedRun:
     """Make the test, or what is left of it, and store it. One that was made before is read.
 
     Raises
@@ -64,6 +71,3 @@ def _refuse_dead(outcome: watch.LoadOutcome, folder: Path) -> None:
             where=str(folder),
             try_="the same command again: what ended before is kept, and it goes on after it",
         )
-
-
-__all__ = ["LoadedRun", "loaded_run", "run_load"]

@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from inferometer.cli.answer import talk
 from inferometer.cli.load_progress import shown_load
+from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError
 from inferometer.measure.load import load_test, watch
 from inferometer.measure.metrics_page import MetricsSource
@@ -31,8 +31,13 @@ def sent_and_scraped(
     return outcome, table._replace(scraped_ns=table.scraped_ns - outcome.origin_monotonic_ns)
 
 
-def _scraper(question: load_test.LoadQuestion, source: MetricsSource, stack: ExitStack) -> Scraper | None:
-    """Started, until the stack ends. Its clock begins at 0: when the run does is known afterwards."""
+def _scraper(
+    question: load_test.LoadQuestion, source: MetricsSource, stack: ExitStack
+) -> Scraper | None:
+    """Started, until the stack ends.
+
+    Its clock begins at 0: when the run does is known afterwards.
+    """
     try:
         return stack.enter_context(scraping(source, started_ns=0))
     except MeasureError as error:
@@ -40,6 +45,3 @@ def _scraper(question: load_test.LoadQuestion, source: MetricsSource, stack: Exi
             raise
         talk(f"without the server's own numbers: {error.what}")
         return None
-
-
-__all__ = ["sent_and_scraped"]

@@ -1,4 +1,7 @@
-"""How is a load test opened and sent? Whatever is needed only to answer is not imported here: the first request would wait for it."""
+"""How is a load test opened and sent?
+
+Whatever is needed only to answer is not imported here: the first request would wait for it.
+"""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -6,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from inferometer.cli import load_record, load_scraped
-from inferometer.cli.answer import talk
 from inferometer.cli.load_options import LoadRequest
+from inferometer.cli.terminal import talk
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch
 from inferometer.records.load_types import ServerSampleTable
@@ -27,7 +30,9 @@ class SentLoad:
     """Nobody else can write to the folder until it is closed."""
 
 
-def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as_json: bool) -> SentLoad | None:
+def send_load(
+    request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as_json: bool
+) -> SentLoad | None:
     """Send the test, or what is left of it; None where it was made before.
 
     Raises
@@ -58,14 +63,22 @@ def send_load(request: LoadRequest, workload: DrawnWorkload, folder: Path, *, as
             if request.is_on_ray:
                 cluster = sending.enter_context(ray_cluster.joined(request.ray_address))
                 question = replace(question, start_clients=partial(ray_clients.started, cluster))
-            outcome, server = load_scraped.sent_and_scraped(question, request.metrics, as_json=as_json)
-        return SentLoad(asked=asked, workload=workload, folder=folder, outcome=outcome, server=server, held=held.pop_all())
+            outcome, server = load_scraped.sent_and_scraped(
+                question, request.metrics, as_json=as_json
+            )
+        return SentLoad(
+            asked=asked,
+            workload=workload,
+            folder=folder,
+            outcome=outcome,
+            server=server,
+            held=held.pop_all(),
+        )
 
 
 def _ask_before(request: LoadRequest) -> None:
-    problem = preflight.check_server(request.load, request.secrets, request.limits, load_test.resolved(request.load))
+    problem = preflight.check_server(
+        request.load, request.secrets, request.limits, load_test.resolved(request.load)
+    )
     if problem is not None:
         talk(f"before the run, {problem}; going on")
-
-
-__all__ = ["SentLoad", "send_load"]

@@ -1,7 +1,7 @@
 """Which verbs are there, and what happens when one fails?
 
-A verb's module is imported when the verb is called, so that ``inferometer --help`` stays fast: this table is the one
-late import of our own code.
+A verb's module is imported when the verb is called, so that ``inferometer --help`` stays fast: this
+table is the one late import of our own code.
 """
 
 import difflib
@@ -26,7 +26,8 @@ class Verb(NamedTuple):
     module: str
     answers: str
     second_half: str | None = None
-    """The module whose ``answer`` takes what the command brings back: imported then, for what comes first must not wait for it."""
+    """The module whose ``answer`` takes what the command brings back: imported then, for what
+    comes first must not wait for it."""
 
     @property
     def answering_module(self) -> str:
@@ -35,30 +36,71 @@ class Verb(NamedTuple):
 
 
 VERBS: Final[dict[str, Verb]] = {
-    "quick": Verb("inferometer.cli.quick", "How fast is this model here, and what limits it? (2 minutes)"),
-    "sweep": Verb("inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."),
-    "predict": Verb("inferometer.cli.predict", "What would a model do on a device: memory, bounds, latency, cost?"),
-    "simulate": Verb("inferometer.cli.simulate", "What would happen if this server got this traffic?"),
-    "emulate": Verb("inferometer.cli.emulate", "Serve OpenAI's interface at a simulated server's pace: no GPU needed."),
-    "load": Verb(
-        "inferometer.cli.load", "Load a server with requests: how does it do under this traffic?", second_half="inferometer.cli.load_answer"
+    "quick": Verb(
+        "inferometer.cli.quick", "How fast is this model here, and what limits it? (2 minutes)"
     ),
-    "capacity": Verb("inferometer.cli.capacity", "What is the highest load at which a promise is kept?"),
-    "size": Verb("inferometer.cli.size", "What must be bought to keep a promise under some traffic?"),
-    "deploy": Verb("inferometer.cli.deploy", "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana."),
-    "verify": Verb("inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."),
+    "sweep": Verb(
+        "inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."
+    ),
+    "predict": Verb(
+        "inferometer.cli.predict",
+        "What would a model do on a device: memory, bounds, latency, cost?",
+    ),
+    "simulate": Verb(
+        "inferometer.cli.simulate", "What would happen if this server got this traffic?"
+    ),
+    "emulate": Verb(
+        "inferometer.cli.emulate",
+        "Serve OpenAI's interface at a simulated server's pace: no GPU needed.",
+    ),
+    "load": Verb(
+        "inferometer.cli.load",
+        "Load a server with requests: how does it do under this traffic?",
+        second_half="inferometer.cli.load_answer",
+    ),
+    "capacity": Verb(
+        "inferometer.cli.capacity", "What is the highest load at which a promise is kept?"
+    ),
+    "size": Verb(
+        "inferometer.cli.size", "What must be bought to keep a promise under some traffic?"
+    ),
+    "deploy": Verb(
+        "inferometer.cli.deploy",
+        "Write what runs, watches and checks a sizing: vLLM, Kubernetes, Prometheus, Grafana.",
+    ),
+    "verify": Verb(
+        "inferometer.cli.verify", "Is it true what was predicted? Sealed before, measured after."
+    ),
     "ledger": Verb("inferometer.cli.ledger", "How often were sealed predictions right?"),
-    "timeline": Verb("inferometer.cli.timeline", "What does each slot of the batch do in each step?"),
-    "fit": Verb("inferometer.cli.fit", "Learn a step-time model from runs, with its doubt and its valid box."),
+    "timeline": Verb(
+        "inferometer.cli.timeline", "What does each slot of the batch do in each step?"
+    ),
+    "fit": Verb(
+        "inferometer.cli.fit",
+        "Learn a step-time model from runs, with its doubt and its valid box.",
+    ),
     "explain": Verb("inferometer.cli.explain", "Where does the time of each measured point go?"),
     "show": Verb("inferometer.cli.show", "What does a run say? (in the terminal)"),
     "report": Verb("inferometer.cli.report", "What do runs say? (one offline HTML page)"),
-    "compare": Verb("inferometer.cli.compare", "Are these runs faster than those, or can nobody tell?"),
-    "import": Verb("inferometer.cli.import_results", "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)"),
-    "export": Verb("inferometer.cli.export_run", "Write a run for other tools: llm-d report, vLLM bench JSON, CSV."),
+    "compare": Verb(
+        "inferometer.cli.compare", "Are these runs faster than those, or can nobody tell?"
+    ),
+    "import": Verb(
+        "inferometer.cli.import_results",
+        "What do other tools' result files say? (vLLM bench, AIPerf, GuideLLM, ...)",
+    ),
+    "export": Verb(
+        "inferometer.cli.export_run",
+        "Write a run for other tools: llm-d report, vLLM bench JSON, CSV.",
+    ),
     "doctor": Verb("inferometer.cli.doctor", "What would make numbers bad on this machine?"),
-    "engines": Verb("inferometer.cli.engines", "Which engines can be measured here, and how are others installed?"),
-    "catalog": Verb("inferometer.cli.catalog", "Which models and devices are known, and from which sources?"),
+    "engines": Verb(
+        "inferometer.cli.engines",
+        "Which engines can be measured here, and how are others installed?",
+    ),
+    "catalog": Verb(
+        "inferometer.cli.catalog", "Which models and devices are known, and from which sources?"
+    ),
     "schema": Verb("inferometer.cli.schema", "What does a verb's --json look like?"),
 }
 
@@ -83,12 +125,19 @@ class VerbTable(click.Group):
         check_numbers(command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         """The verb's command; of an unknown one, which verbs are close."""
         if args[0] not in VERBS and not args[0].startswith("-"):
             close = difflib.get_close_matches(args[0], VERBS, n=2)
-            try_ = " or ".join(suggestions.command(verb, "--help") for verb in close) or "inferometer --help"
-            raise SpecError(f"{args[0]!r} is no verb", where="inferometer", allowed=", ".join(VERBS), try_=try_)
+            try_ = (
+                " or ".join(suggestions.command(verb, "--help") for verb in close)
+                or "inferometer --help"
+            )
+            raise SpecError(
+                f"{args[0]!r} is no verb", where="inferometer", allowed=", ".join(VERBS), try_=try_
+            )
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> None:
@@ -117,7 +166,11 @@ Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model,
 """
 
 
-@click.command(cls=VerbTable, epilog=_FIRST_STEPS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=VerbTable,
+    epilog=_FIRST_STEPS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="inferometer")
 def app() -> None:
     """The instrument for LLM serving performance: measure, explain, predict, verify."""
@@ -154,7 +207,13 @@ def _run(ending: signals.Ending) -> None:
         sys.stderr.close()
         sys.exit(0)
     except MemoryError as error:
-        _say(SpecError(f"there is too little memory: {error}", where="the command", try_="fewer requests, replicas or KV blocks"))
+        _say(
+            SpecError(
+                f"there is too little memory: {error}",
+                where="the command",
+                try_="fewer requests, replicas or KV blocks",
+            )
+        )
         sys.exit(SpecError.exit_code)
     except OSError as error:
         _end_of_the_system(error)
@@ -163,15 +222,29 @@ def _run(ending: signals.Ending) -> None:
 def _end_of_the_system(error: OSError) -> NoReturn:
     """A path that cannot be, a disk that is full, or no open files left."""
     if error.errno in {errno.EMFILE, errno.ENFILE}:
-        _say(MeasureError(f"{error.strerror}", where="the limit of this process", try_="ulimit -n 65536, then the same command"))
+        _say(
+            MeasureError(
+                f"{error.strerror}",
+                where="the limit of this process",
+                try_="ulimit -n 65536, then the same command",
+            )
+        )
         sys.exit(MeasureError.exit_code)
     if error.filename is not None:
-        _say(SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path"))
+        _say(
+            SpecError(f"{error.strerror}", where=str(error.filename)[:_SHOWN], try_="another path")
+        )
         sys.exit(SpecError.exit_code)
     if error.errno not in _FULL:
         raise error
     _close_stdout()
-    _say(RecordError(f"the answer cannot be written: {error.strerror}", where="standard output", try_="another file or disk"))
+    _say(
+        RecordError(
+            f"the answer cannot be written: {error.strerror}",
+            where="standard output",
+            try_="another file or disk",
+        )
+    )
     sys.exit(RecordError.exit_code)
 
 
@@ -182,6 +255,3 @@ def _close_stdout() -> None:
 
 def _say(error: InferometerError) -> None:
     talk(f"inferometer: {error}")
-
-
-__all__ = ["VERBS", "Verb", "VerbTable", "app", "main"]

@@ -13,7 +13,7 @@ from inferometer.cli.analysis import Analysis
 from inferometer.cli.sweep_table import CSV_NAME, table_rows
 from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
-from inferometer.records.sweep_csv import write_sweep_csv
+from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.report import html, terminal, views
 from inferometer.spec import resolve, types
 
@@ -55,7 +55,12 @@ def places_of(out: Path | None, default: Path) -> Places:
     if folder.suffix.lower() == ".csv" and not folder.is_dir():
         run = folder.with_suffix("")
         if folder.exists() and not run.exists():
-            raise RecordError("the file is there already, and no run of it", where=str(folder), allowed="a new file", try_="another --out")
+            raise RecordError(
+                "the file is there already, and no run of it",
+                where=str(folder),
+                allowed="a new file",
+                try_="another --out",
+            )
         return Places(run=run, csv=folder)
     return Places(run=folder, csv=folder / CSV_NAME)
 
@@ -68,19 +73,25 @@ def measured_answer(analysis: Analysis, places: Places) -> MeasuredAnswer:
     view = sweep_view([analysis], report_path=report)
     html.write_report(view, report)
     next_commands = tuple(suggestions.command(verb, folder) for verb in ("explain", "fit", "show"))
-    return MeasuredAnswer(run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands)
+    return MeasuredAnswer(
+        run=str(folder), csv=str(csv), report=str(report), view=view, next_commands=next_commands
+    )
 
 
 def show_measured(answer: MeasuredAnswer) -> RenderableType:
     """The answer in the terminal, ending with what to type next."""
-    return Group(terminal.report_text(answer.view), Text(f"CSV    {answer.csv}"), Text(f"THEN   {answer.next_commands[0]}"))
+    return Group(
+        terminal.report_text(answer.view),
+        Text(f"CSV    {answer.csv}"),
+        Text(f"THEN   {answer.next_commands[0]}"),
+    )
 
 
 def default_folder(verb: str, plan: types.SweepPlan, model: resolve.ResolvedModel) -> Path:
     """Where a run goes if nobody says: the same question, the same folder, so that the same command resumes."""
     digest = hashlib.sha256(msgspec.json.encode(plan)).hexdigest()[:6]
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in model.spec.model_id.lower())
+    name = "".join(
+        letter if letter.isalnum() or letter in "._-" else "-"
+        for letter in model.spec.model_id.lower()
+    )
     return Path("runs") / f"{verb}-{name}-{plan.engine.engine}-{plan.engine.dtype}-{digest}"
-
-
-__all__ = ["MeasuredAnswer", "Places", "default_folder", "measured_answer", "places_of", "show_measured"]

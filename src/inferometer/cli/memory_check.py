@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from inferometer.cli.answer import talk
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.measure.resident import available_bytes
 from inferometer.simulate.cluster_config import ClusterConfig
@@ -15,7 +15,9 @@ _WORTH_SAYING_BYTES: Final = 2**30
 
 
 def check_before_drawing(workload: WorkloadSpec) -> None:
-    """Say what many requests take, and refuse those that alone do not fit; how many a trace has is not known before it is read.
+    """Say what many requests take, and refuse those that alone do not fit.
+
+    How many a trace has is not known before it is read.
 
     Raises
     ------
@@ -23,16 +25,25 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
         They do not; the message says how much they would take.
     """
     counts = [workload.n_requests] if workload.n_requests is not None else []
-    if workload.duration_s is not None and isinstance(workload.arrivals, OpenArrivals) and workload.classes:
+    if (
+        workload.duration_s is not None
+        and isinstance(workload.arrivals, OpenArrivals)
+        and workload.classes
+    ):
         counts.append(round(workload.duration_s * workload.arrivals.rate_per_s))
     if counts:
         need, free_bytes = memory_need(n_requests=min(counts)), available_bytes()
         if free_bytes is not None and need.least_bytes > _WORTH_SAYING_BYTES:
-            talk(f"{min(counts):,} requests take {format_bytes(need.least_bytes)} or more of {format_bytes(free_bytes)} that are free")
+            talk(
+                f"{min(counts):,} requests take {format_bytes(need.least_bytes)} or more of"
+                f" {format_bytes(free_bytes)} that are free"
+            )
         _refuse_beyond(need, min(counts))
 
 
-def check_drawn(plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int) -> None:
+def check_drawn(
+    plan: RequestPlan, cluster: ClusterConfig, *, record_steps: bool, n_replicas: int
+) -> None:
     """Refuse requests for whose simulation there is certainly too little memory.
 
     Raises
@@ -57,11 +68,11 @@ def _refuse_beyond(need: MemoryNeed, n_requests: int) -> None:
     free_bytes = available_bytes()
     if free_bytes is not None and need.least_bytes > free_bytes:
         raise SpecError(
-            f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more, {format_bytes(free_bytes)} are free",
+            f"simulating {n_requests:,} requests takes {format_bytes(need.least_bytes)} or more,"
+            f" {format_bytes(free_bytes)} are free",
             where="--requests, --for, --num-blocks, --replicas",
-            try_="fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where prefixes do not matter, "
-            "or no --out, which stores every step",
+            try_=(
+                "fewer requests, KV blocks or replicas, --set enable_prefix_caching=false where"
+                " prefixes do not matter, or no --out, which stores every step"
+            ),
         )
-
-
-__all__ = ["check_before_drawing", "check_drawn"]

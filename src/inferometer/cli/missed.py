@@ -11,7 +11,19 @@ from inferometer.spec.objectives import ObjectiveSpec
 from inferometer.spec.workload.plan import RequestPlan
 from inferometer.units import format_number
 
-_CARRIED: Final = ("hardware", "fit_path", "tp", "dtype", "kv_dtype", "quantization", "policy", "workload", "seed", "replicas", "slo")
+_CARRIED: Final = (
+    "hardware",
+    "fit_path",
+    "tp",
+    "dtype",
+    "kv_dtype",
+    "quantization",
+    "policy",
+    "workload",
+    "seed",
+    "replicas",
+    "slo",
+)
 """Parameters that ``simulate`` and ``capacity`` share."""
 
 
@@ -26,7 +38,10 @@ def next_of_simulation(deployment: Deployment, plan: RequestPlan, objective: Obj
 def what_serves_one(alone: LoneRequest) -> str:
     """Where even a lone request misses: load has no part in it."""
     longer = f"limits at least {format_number(1.05 * alone.margin_ratio)} times as long"
-    return f"{longer}, a faster device (--hardware), more of them (--tp), or fewer bits (--quantization)"
+    return (
+        f"{longer}, a faster device (--hardware), more of them (--tp), or fewer bits"
+        " (--quantization)"
+    )
 
 
 def _capacity_command() -> str:
@@ -38,6 +53,3 @@ def _capacity_command() -> str:
         if name in _CARRIED and is_given:
             words += [parameter.opts[0], context.params[name]]
     return suggestions.command("capacity", context.params["model"], *words)
-
-
-__all__ = ["next_of_simulation", "what_serves_one"]

@@ -1,4 +1,7 @@
-"""Which fit does ``--fit`` name, and does it answer for what is asked? The one door through which every verb reads a fit."""
+"""Which fit does ``--fit`` name, and does it answer for what is asked?
+
+The one door through which every verb reads a fit.
+"""
 
 import shlex
 from collections.abc import Mapping
@@ -46,7 +49,12 @@ def check_transfer(*, is_transfer: bool, has_fit: bool) -> None:
         No fit was named.
     """
     if is_transfer and not has_fit:
-        raise SpecError("nothing to transfer", where="--transfer", allowed="with --fit", try_="the same command without --transfer")
+        raise SpecError(
+            "nothing to transfer",
+            where="--transfer",
+            allowed="with --fit",
+            try_="the same command without --transfer",
+        )
 
 
 def is_server(path: Path | None) -> bool:
@@ -54,7 +62,9 @@ def is_server(path: Path | None) -> bool:
     return path is not None and is_server_fit(path)
 
 
-def question_of(flags: Mapping[str, object], model: ModelSpec | None, hardware: HardwareSpec | None) -> FitQuestion:
+def question_of(
+    flags: Mapping[str, object], model: ModelSpec | None, hardware: HardwareSpec | None
+) -> FitQuestion:
     """The question of these flags, of which None were not given; ``size`` calls the policy its engine."""
     stated = {name: flags.get(name) for name in STATING_FLAGS}
     if "policy" not in flags and "engine" in flags:
@@ -69,14 +79,22 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
     Raises
     ------
     ModelError, SpecError
-        The fit cannot be read, or is one of load tests; it is one of something else than is asked about.
+        The fit cannot be read, or is one of load tests; it is one of something else than is asked
+        about.
     OutOfRangeError
         A transfer was asked for that nobody can make.
     """
     where = f"--fit {shlex.quote(str(path))}"
     if is_server_fit(path):
-        what = "a fit of load tests says how a server answers, not how long a step of its model takes"
-        raise SpecError(what, where=where, allowed="a fit of a sweep", try_="simulate or capacity, which take it")
+        what = (
+            "a fit of load tests says how a server answers, not how long a step of its model takes"
+        )
+        raise SpecError(
+            what,
+            where=where,
+            allowed="a fit of a sweep",
+            try_="simulate or capacity, which take it",
+        )
     fit = steptime_file.load_step_time_model(path)
     subject = fit.subject or _of_old_file(fit)
     fit = replace(fit, subject=subject)
@@ -90,7 +108,10 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
             refuse(one, Refusal(where, is_transfer, is_transferable, _MEASURE_STEPS))
     if not differing or source is None or target is None:
         return StepFit(fit, target)
-    n_tensor = next((int(one.asked.partition(",")[0]) for one in differing if one.name == "tp"), fit.engine.tensor_parallel_size)
+    n_tensor = next(
+        (int(one.asked.partition(",")[0]) for one in differing if one.name == "tp"),
+        fit.engine.tensor_parallel_size,
+    )
     return StepFit(transferred(fit, source, target, n_tensor=n_tensor), target)
 
 
@@ -111,10 +132,12 @@ def server_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) 
 
 
 def _of_old_file(fit: StepTimeModel) -> FitSubject:
-    """What files of versions without a subject state: number formats, the number of devices, and mostly the device by its name."""
+    """What files of versions without a subject state.
+
+    Number formats, the number of devices, and mostly the device by its name.
+    """
     name = fit.trained_on.hardware
-    hardware = known_device(name, fit.engine) or known_device((name or "").rpartition(" (")[0] or None, fit.engine)
+    hardware = known_device(name, fit.engine) or known_device(
+        (name or "").rpartition(" (")[0] or None, fit.engine
+    )
     return subject_of(fit.engine, hardware, device=name, name=None, version=None)
-
-
-__all__ = ["STATING_FLAGS", "StepFit", "check_transfer", "is_server", "question_of", "server_fit", "step_fit"]

@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 from inferometer.cli import server_answer
-from inferometer.records import inter_token, load_errors, load_types, steady_state, tool_views, ttft_parts
+from inferometer.records import (
+    inter_token,
+    load_errors,
+    load_types,
+    steady_state,
+    tool_views,
+    ttft_parts,
+)
 from inferometer.report.online_views import OnlineView
 
 
@@ -29,9 +36,8 @@ def online_answer(online: OnlineView) -> OnlineAnswer:
         inter_token=online.inter_token,
         errors=online.errors,
         tools=online.tools,
-        server=None if online.server is None else server_answer.server_answer(online.server, online.server_use),
+        server=None
+        if online.server is None
+        else server_answer.server_answer(online.server, online.server_use),
         ttft_parts=online.ttft_parts,
     )
-
-
-__all__ = ["OnlineAnswer", "online_answer"]

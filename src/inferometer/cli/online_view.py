@@ -32,7 +32,11 @@ def online_view(run: Run, device: ServerDevice | None = None) -> OnlineView | No
         server=server,
         server_use=use_of(server, device),
         # No cause is named from numbers that are not the server's.
-        ttft_parts=None if server is None or validity.verdict == "INVALID" else ttft_parts.ttft_parts(requests, server),
+        ttft_parts=(
+            None
+            if server is None or validity.verdict == "INVALID"
+            else ttft_parts.ttft_parts(requests, server)
+        ),
     )
 
 
@@ -49,7 +53,8 @@ def _server(run: Run) -> server_summaries.ServerSummary | None:
 def steady_summaries(run: Run, online: OnlineView | None) -> tuple[RequestSummary, ...]:
     """The steady state's own numbers; none where nothing is cut, so that the whole run says it all."""
     steady = None if online is None else online.steady
-    return (summarise_steady(run, steady),) if steady is not None and (steady.n_warm_up or steady.n_drain) else ()
-
-
-__all__ = ["online_view", "steady_summaries"]
+    return (
+        (summarise_steady(run, steady),)
+        if steady is not None and (steady.n_warm_up or steady.n_drain)
+        else ()
+    )

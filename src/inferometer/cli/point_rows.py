@@ -4,8 +4,14 @@ import math
 from dataclasses import dataclass
 
 from inferometer.cli.analysis import Analysis
-from inferometer.fit.sweep_fit import HeldOutPoint
-from inferometer.perfmodel.types import BatchShape, StepPrediction, StepWork, decode_shape, prefill_shape
+from inferometer.fit.held_out import HeldOutPoint
+from inferometer.perfmodel.types import (
+    BatchShape,
+    StepPrediction,
+    StepWork,
+    decode_shape,
+    prefill_shape,
+)
 from inferometer.perfmodel.utilisation import exact, mbu_fraction, mfu_fraction
 from inferometer.perfmodel.work import step_work
 from inferometer.records.collapse import flag_text
@@ -17,7 +23,10 @@ from inferometer.stats.estimate import Z_90, Estimate
 
 def decode_shape_of(point: SweepPoint) -> BatchShape:
     """The middle decode step of a point: its context is the prompt and half of what is generated."""
-    return decode_shape(batch_size=point.batch_size, context_tokens=point.prompt_tokens + max(1, point.gen_tokens // 2))
+    return decode_shape(
+        batch_size=point.batch_size,
+        context_tokens=point.prompt_tokens + max(1, point.gen_tokens // 2),
+    )
 
 
 def prefill_shape_of(point: SweepPoint) -> BatchShape:
@@ -56,7 +65,10 @@ def point_rows(analysis: Analysis) -> tuple[PointRow, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisations:
-    """How much of the machine a point uses: decode of its bandwidth, prefill of its FLOP/s; against measured and datasheet peaks."""
+    """How much of the machine a point uses: decode of its bandwidth, prefill of its FLOP/s.
+
+    Against measured and datasheet peaks.
+    """
 
     mbu_fraction: Estimate | None
     mfu_fraction: Estimate | None
@@ -74,7 +86,9 @@ def utilisations(analysis: Analysis, summary: PointSummary) -> Utilisations:
     )
 
 
-def _row(analysis: Analysis, summary: PointSummary, held_out: dict[tuple[str, int, int], HeldOutPoint]) -> PointRow:
+def _row(
+    analysis: Analysis, summary: PointSummary, held_out: dict[tuple[str, int, int], HeldOutPoint]
+) -> PointRow:
     point = summary.point
     flags = [] if summary.status == "ok" else [summary.status.upper()]
     flags += [text] if (text := flag_text(analysis.collapses, summary.point_index)) else []
@@ -119,13 +133,19 @@ def _predictions(analysis: Analysis, point: SweepPoint) -> dict[PhaseName, StepP
     return {"prefill": prefill, "decode": decode}
 
 
-def _used(analysis: Analysis, summary: PointSummary, phase: PhaseName, ceiling: Estimate | None) -> Estimate | None:
+def _used(
+    analysis: Analysis, summary: PointSummary, phase: PhaseName, ceiling: Estimate | None
+) -> Estimate | None:
     is_decode = phase == "decode"
     taken_s = summary.decode_step_s if is_decode else summary.prefill_s
-    work = work_of(analysis, decode_shape_of(summary.point) if is_decode else prefill_shape_of(summary.point))
+    work = work_of(
+        analysis, decode_shape_of(summary.point) if is_decode else prefill_shape_of(summary.point)
+    )
     if taken_s is None or ceiling is None or work is None:
         return None
-    return mbu_fraction(taken_s, work, ceiling) if is_decode else mfu_fraction(taken_s, work, ceiling)
+    return (
+        mbu_fraction(taken_s, work, ceiling) if is_decode else mfu_fraction(taken_s, work, ceiling)
+    )
 
 
 def _datasheet(analysis: Analysis, phase: PhaseName) -> Estimate | None:
@@ -136,6 +156,3 @@ def _datasheet(analysis: Analysis, phase: PhaseName) -> Estimate | None:
         return exact(hardware.memory_bytes_per_s.value)
     peak = hardware.peak_flop_per_s(plan.engine.dtype)
     return None if peak is None else exact(peak.value)
-
-
-__all__ = ["Utilisations", "decode_shape_of", "held_out_estimate", "point_rows", "prefill_shape_of", "utilisations", "work_of"]

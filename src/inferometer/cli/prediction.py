@@ -1,4 +1,7 @@
-"""What does a prediction hold: the datasheet's answer, a fitted model's where there is one, and what changes would gain?"""
+"""What does a prediction hold.
+
+The datasheet's answer, a fitted model's where there is one, and what changes would gain?
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -26,7 +29,10 @@ from inferometer.stats.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSpeeds:
-    """What a model fitted to measurements says; outside its box the interval is wide and ``outside_why`` says what is outside."""
+    """What a model fitted to measurements says.
+
+    Outside its box the interval is wide and ``outside_why`` says what is outside.
+    """
 
     ttft_s: Estimate
     tpot_s: Estimate
@@ -39,12 +45,16 @@ class FittedSpeeds:
     subject: FitSubject
     """What was fitted."""
     reservations: tuple[str, ...]
-    """Why this is less than a measurement of what is asked about: carried over from another device, or not stated of what."""
+    """Why this is less than a measurement of what is asked about: carried over from another
+    device, or not stated of what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRow:
-    """What a change would gain by the datasheets: ratios above 1 are better. ``needs`` says what must be true or done first."""
+    """What a change would gain by the datasheets: ratios above 1 are better.
+
+    ``needs`` says what must be true or done first.
+    """
 
     name: str
     needs: str | None
@@ -55,12 +65,16 @@ class WhatIfRow:
     weight_saved_fraction: float
     """Of the weights of each device."""
     newly_fits_on: tuple[str, ...]
-    """Devices of the catalogue on which it fits with the change and not without, in the same number."""
+    """Devices of the catalogue on which it fits with the change and not without, in the same
+    number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictAnswer:
-    """Everything that is predicted. ``basis`` says from what the headline comes: a datasheet, ceilings measured here, or a fit."""
+    """Everything that is predicted.
+
+    ``basis`` says from what the headline comes: a datasheet, ceilings measured here, or a fit.
+    """
 
     basis: Literal["datasheet", "measured ceilings", "fitted"]
     datasheet: DatasheetPrediction
@@ -69,15 +83,20 @@ class PredictAnswer:
     """What --sparsity gains over the same scenario with dense weights."""
     what_ifs: tuple[WhatIfRow, ...]
     fewest_tensor_parallel: int | None = None
-    """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it fits."""
+    """Where it does not fit: the smallest --tp at which it does; None: none up to 64, or it
+    fits."""
 
 
 def fitted_speeds(model: steptime.StepTimeModel, scenario: Scenario) -> FittedSpeeds:
     """What the fitted model says of the scenario's static batch; it was checked to be one of that (``named_fit``)."""
     prefill, decode = model.predict_all(
         [
-            types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
-            types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens),
+            types.prefill_shape(
+                batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens
+            ),
+            types.decode_shape(
+                batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
+            ),
         ]
     )
     subject = model.subject or NOTHING_STATED
@@ -107,11 +126,22 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
     """
     n_seats = int(fit.knob("max_num_seqs"))
     if scenario.batch_size > n_seats:
-        raise SpecError(f"{scenario.batch_size} sequences at once", where="--batch, --fit", allowed=f"the server's {n_seats} seats")
-    prefill = types.prefill_shape(batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens)
-    decode = types.decode_shape(batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens)
+        raise SpecError(
+            f"{scenario.batch_size} sequences at once",
+            where="--batch, --fit",
+            allowed=f"the server's {n_seats} seats",
+        )
+    prefill = types.prefill_shape(
+        batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens
+    )
+    decode = types.decode_shape(
+        batch_size=scenario.batch_size, context_tokens=scenario.mean_context_tokens
+    )
     tpot, subject = fit.step_estimate(decode), fit.subject or NOTHING_STATED
-    within = prefill.prefill_tokens <= int(fit.knob("max_num_batched_tokens")) and scenario.mean_context_tokens <= fit.seen.longest_tokens
+    within = (
+        prefill.prefill_tokens <= int(fit.knob("max_num_batched_tokens"))
+        and scenario.mean_context_tokens <= fit.seen.longest_tokens
+    )
     return FittedSpeeds(
         ttft_s=fit.step_estimate(prefill, further_s=fit.front_end_s),
         tpot_s=tpot,
@@ -120,7 +150,14 @@ def server_speeds(fit: server_fit.ServerFit, scenario: Scenario) -> FittedSpeeds
         prefill_limited_by="undecided",
         decode_limited_by="undecided",
         is_inside_box=within,
-        outside_why=None if within else "prompts that the server computes in several steps, or longer ones than it was asked",
+        outside_why=(
+            None
+            if within
+            else (
+                "prompts that the server computes in several steps, or longer ones than it was"
+                " asked"
+            )
+        ),
         subject=subject,
         reservations=subject.reservations(),
     )
@@ -153,7 +190,9 @@ def _rows(scenario: Scenario, makers: Iterable[Callable[[], Change]]) -> list[Wh
     for make in makers:
         try:
             rows.append(_row(scenario, make()))
-        except SpecError:  # the device lacks the format, or the heads cannot be split: no such change here
+        except (
+            SpecError
+        ):  # the device lacks the format, or the heads cannot be split: no such change here
             continue
     return rows
 
@@ -162,7 +201,11 @@ def _row(scenario: Scenario, change: Change) -> WhatIfRow:
     gain = what_if(scenario, change)
     has_same_devices = change.scenario.n_devices == scenario.n_devices
     # 2:4 sparse kernels are known for NVIDIA devices alone.
-    devices = [device for device in catalog.load_hardware() if device.vendor == "nvidia" or not change.scenario.is_sparse]
+    devices = [
+        device
+        for device in catalog.load_hardware()
+        if device.vendor == "nvidia" or not change.scenario.is_sparse
+    ]
     fits_on = newly_fits_on(scenario, change.scenario, devices) if has_same_devices else ()
     return WhatIfRow(
         name=change.name,
@@ -171,17 +214,7 @@ def _row(scenario: Scenario, change: Change) -> WhatIfRow:
         tpot_gain_ratio=gain.tpot_gain_ratio,
         throughput_gain_ratio=gain.throughput_gain_ratio,
         weight_bytes_saved=gain.weight_bytes_saved,
-        weight_saved_fraction=gain.weight_bytes_saved / (gain.weight_bytes_saved + gain.after.sizes.weight_bytes),
+        weight_saved_fraction=gain.weight_bytes_saved
+        / (gain.weight_bytes_saved + gain.after.sizes.weight_bytes),
         newly_fits_on=tuple(device.hardware_id for device in fits_on),
     )
-
-
-__all__ = [
-    "FittedSpeeds",
-    "PredictAnswer",
-    "WhatIfRow",
-    "fitted_speeds",
-    "likely_changes",
-    "server_speeds",
-    "sparsity_gain",
-]

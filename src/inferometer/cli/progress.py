@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from inferometer.cli.drawing import SafeConsole
 from inferometer.cli.terminal import STDERR, talk
 from inferometer.measure.executors.parts import OnDone
-from inferometer.measure.sweep import OnProgress, Progress as SweepProgress
+from inferometer.measure.time_left import OnProgress, Progress as SweepProgress
 
 
 @contextmanager
@@ -22,10 +22,20 @@ def shown_progress() -> Generator[OnProgress]:
     if not console.is_terminal:
         yield lambda progress: talk(f"{progress.n_done}/{progress.n_visits}  {_sentence(progress)}")
         return
-    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("measuring"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda progress: bar.update(task, completed=progress.n_done, total=progress.n_visits, description=_sentence(progress))
+        yield lambda progress: bar.update(
+            task,
+            completed=progress.n_done,
+            total=progress.n_visits,
+            description=_sentence(progress),
+        )
 
 
 @contextmanager
@@ -40,7 +50,14 @@ def shown_parts(what: str) -> Generator[OnDone]:
     if not console.is_terminal:
         yield print_line
         return
-    with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True) as bar:
+    with Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
         task = bar.add_task("", total=None)
         yield lambda n_done, n_parts: bar.update(task, completed=n_done, total=n_parts)
 
@@ -61,6 +78,3 @@ def _sentence(progress: SweepProgress) -> str:
 def _rough(left_s: float) -> str:
     """An estimate of minutes has no milliseconds."""
     return f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
-
-
-__all__ = ["shown_parts", "shown_progress"]

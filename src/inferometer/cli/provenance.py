@@ -17,9 +17,15 @@ def fact_groups(run: Run, label: str) -> tuple[FactGroup, ...]:
     """What is known of a run's origin, in groups; what is not known is said to be so."""
     manifest = run.manifest
     groups = [FactGroup(title=f"Run {label}", facts=_run_facts(manifest))]
-    groups += [FactGroup(title="Model", facts=_model_facts(manifest.model))] if manifest.model else []
-    groups += [FactGroup(title="Engine", facts=_engine_facts(manifest.engine))] if manifest.engine else []
-    groups += [FactGroup(title="Machine", facts=_host_facts(manifest.host))] if manifest.host else []
+    groups += (
+        [FactGroup(title="Model", facts=_model_facts(manifest.model))] if manifest.model else []
+    )
+    groups += (
+        [FactGroup(title="Engine", facts=_engine_facts(manifest.engine))] if manifest.engine else []
+    )
+    groups += (
+        [FactGroup(title="Machine", facts=_host_facts(manifest.host))] if manifest.host else []
+    )
     return tuple(groups)
 
 
@@ -32,7 +38,11 @@ def data_files(path: Path) -> tuple[tuple[str, str], ...]:
     """What lies in a run's folder."""
     if not path.is_dir():
         return (("table", str(path)),)
-    return tuple((file.name, str(file)) for file in sorted(path.iterdir()) if file.suffix in {".parquet", ".json", ".csv", ".html"})
+    return tuple(
+        (file.name, str(file))
+        for file in sorted(path.iterdir())
+        if file.suffix in {".parquet", ".json", ".csv", ".html"}
+    )
 
 
 def _run_facts(manifest: RunManifest) -> tuple[tuple[str, str], ...]:
@@ -41,7 +51,10 @@ def _run_facts(manifest: RunManifest) -> tuple[tuple[str, str], ...]:
         ("origin", manifest.origin + (f": {manifest.source.where}" if manifest.source else "")),
         ("started", manifest.created_utc),
         ("ended", manifest.ended_utc or ("complete" if manifest.is_complete else "incomplete")),
-        ("inferometer", manifest.tool_version + (f" at {manifest.git_commit}" if manifest.git_commit else "")),
+        (
+            "inferometer",
+            manifest.tool_version + (f" at {manifest.git_commit}" if manifest.git_commit else ""),
+        ),
     ]
     if manifest.plan is not None:
         plan = manifest.plan
@@ -57,7 +70,10 @@ def _model_facts(model: ModelSpec) -> tuple[tuple[str, str], ...]:
         ("architecture", model.architecture),
         ("parameters", f"{format_count(n_parameters(model))} ({n_parameters(model):,})"),
         ("layers, hidden", f"{model.n_layers}, {model.hidden_size}"),
-        ("heads, KV heads, head dim", f"{attention.n_heads}, {attention.n_kv_heads}, {attention.head_dim}"),
+        (
+            "heads, KV heads, head dim",
+            f"{attention.n_heads}, {attention.n_kv_heads}, {attention.head_dim}",
+        ),
         ("KV cache per token, 16 bit", format_bytes(kv_bytes_per_token(model, "bfloat16"))),
         ("source", f"{model.source.kind}: {model.source.where}"),
     )
@@ -67,13 +83,20 @@ def _engine_facts(engine: EngineFacts) -> tuple[tuple[str, str], ...]:
     weights = format_bytes(engine.weight_bytes) if engine.weight_bytes is not None else _ABSENT
     return (
         ("engine", f"{engine.engine} {engine.version}"),
-        ("libraries", ", ".join(f"{name} {version}" for name, version in engine.libraries) or _ABSENT),
+        (
+            "libraries",
+            ", ".join(f"{name} {version}" for name, version in engine.libraries) or _ABSENT,
+        ),
         ("weights", f"{weights}, {engine.weights_origin}"),
         ("sha256 of the weights", engine.weights_sha256 or _ABSENT),
         ("attention", engine.attention_implementation or _ABSENT),
         ("loading", f"{engine.load_s:.1f} s" if engine.load_s is not None else _ABSENT),
         ("compiling", f"{engine.compile_s:.1f} s" if engine.compile_s is not None else "none"),
-        *((("computed whole on every rank", ", ".join(engine.replicated_parts)),) if engine.replicated_parts else ()),
+        *(
+            (("computed whole on every rank", ", ".join(engine.replicated_parts)),)
+            if engine.replicated_parts
+            else ()
+        ),
     )
 
 
@@ -91,6 +114,3 @@ def _host_facts(host: HostFacts) -> tuple[tuple[str, str], ...]:
         facts.append(("driver", host.accelerator_driver))
     facts += [(name, value) for name, value in host.environment]
     return tuple(facts)
-
-
-__all__ = ["data_files", "fact_groups", "rerun_command"]

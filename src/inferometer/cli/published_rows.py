@@ -17,7 +17,9 @@ _TABLES = "InferenceX's agg_*.json, or these points as CSV; AIConfigurator's sil
 
 def are_published(paths: Sequence[Path]) -> bool:
     """Are these files of published tables, rather than runs or tables of a sweep?"""
-    return all(path.is_file() and (path.suffix.lower() == ".json" or _is_collected(path)) for path in paths)
+    return all(
+        path.is_file() and (path.suffix.lower() == ".json" or _is_collected(path)) for path in paths
+    )
 
 
 def table_rows(paths: Sequence[Path]) -> tuple[list[PublishedLoad], Counter[str]]:
@@ -34,13 +36,21 @@ def table_rows(paths: Sequence[Path]) -> tuple[list[PublishedLoad], Counter[str]
         results = read_results(path)
         if results.points is None:
             what = f"results of {results.tool}, no published table of closed loops"
-            raise SpecError(what, where=str(path), allowed=_TABLES, try_="inferometer import, which reads them; fit --load for load tests")
+            raise SpecError(
+                what,
+                where=str(path),
+                allowed=_TABLES,
+                try_="inferometer import, which reads them; fit --load for load tests",
+            )
         found = published_loads(results.points)
         loads += found.loads
         left_out += found.left_out
     if not loads:
         raise SpecError(
-            "no row can be simulated", where=WHERE, allowed="closed loops on one engine", try_=f"other rows; here: {reasons(left_out)}"
+            "no row can be simulated",
+            where=WHERE,
+            allowed="closed loops on one engine",
+            try_=f"other rows; here: {reasons(left_out)}",
         )
     return loads, left_out
 
@@ -51,8 +61,7 @@ def reasons(left_out: Counter[str]) -> str:
 
 
 def _is_collected(path: Path) -> bool:
-    header = DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip().split(",")
+    header = (
+        DOOR.start_of(path, 2**16).decode("utf-8", "replace").partition("\n")[0].strip().split(",")
+    )
     return is_silicon(header) or is_inferencex_csv(header) or is_stages(header)
-
-
-__all__ = ["WHERE", "are_published", "reasons", "table_rows"]

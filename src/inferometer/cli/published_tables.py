@@ -40,10 +40,27 @@ class ChosenLoads(NamedTuple):
 
 
 _OPTIONS = (
-    click.option("--framework", type=click.Choice(tuple(BUDGETS)), help="Of a published table: rows of this engine."),
-    click.option("--precision", type=click.Choice(("bf16", "fp8", "fp4", "int4")), help="Of a published table: rows of this format."),
-    click.option("--series", metavar="NAME", help="Of published statistics of rates: those of this configuration."),
-    click.option("--tp", "n_tensor", type=click.IntRange(min=1), help="Of a published table: step times of so many devices."),
+    click.option(
+        "--framework",
+        type=click.Choice(tuple(BUDGETS)),
+        help="Of a published table: rows of this engine.",
+    ),
+    click.option(
+        "--precision",
+        type=click.Choice(("bf16", "fp8", "fp4", "int4")),
+        help="Of a published table: rows of this format.",
+    ),
+    click.option(
+        "--series",
+        metavar="NAME",
+        help="Of published statistics of rates: those of this configuration.",
+    ),
+    click.option(
+        "--tp",
+        "n_tensor",
+        type=click.IntRange(min=1),
+        help="Of a published table: step times of so many devices.",
+    ),
 )
 
 
@@ -51,8 +68,20 @@ def takes_table_choice(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that choose rows of published tables; the command gets them as ``choice: TableChoice``."""
 
     @functools.wraps(command)
-    def with_choice(*, framework: str | None, precision: str | None, series: str | None, n_tensor: int | None, **others: object) -> None:
-        command(choice=TableChoice(framework=framework, precision=precision, series=series, n_tensor=n_tensor), **others)
+    def with_choice(
+        *,
+        framework: str | None,
+        precision: str | None,
+        series: str | None,
+        n_tensor: int | None,
+        **others: object,
+    ) -> None:
+        command(
+            choice=TableChoice(
+                framework=framework, precision=precision, series=series, n_tensor=n_tensor
+            ),
+            **others,
+        )
 
     wrapped: Callable[..., None] = with_choice
     for option in reversed(_OPTIONS):
@@ -61,7 +90,9 @@ def takes_table_choice(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
-    """The rows that were meant. Where a device was named that has few or none, those of all others too, which tell of it.
+    """The rows that were meant.
+
+    Where a device was named that has few or none, those of all others too, which tell of it.
 
     Raises
     ------
@@ -70,19 +101,36 @@ def chosen_loads(request: RunRequest, choice: TableChoice) -> ChosenLoads:
     """
     loads, left_out = table_rows(request.paths)
     meant = _meant(loads, request, choice)
-    own = [one for one in meant if request.hardware is None or request.hardware.hardware_id == one.hardware.hardware_id]
+    own = [
+        one
+        for one in meant
+        if request.hardware is None or request.hardware.hardware_id == one.hardware.hardware_id
+    ]
     has_own = len(own) >= _LEAST_OWN or request.hardware is None
     chosen = own if has_own else meant
     kinds = Counter(_flags_of(one, has_device=has_own) for one in chosen)
     if len(kinds) > 1:
-        raise SpecError("several kinds of rows", where=WHERE, allowed=_listed(kinds), try_="one of these")
+        raise SpecError(
+            "several kinds of rows", where=WHERE, allowed=_listed(kinds), try_="one of these"
+        )
     degrees = sorted({one.engine.tensor_parallel_size for one in own or chosen})
     if choice.n_tensor is None and len(degrees) > 1:
-        raise SpecError("of how many devices?", where="--tp", allowed=", ".join(map(str, degrees)) + ", or another")
-    return ChosenLoads(tuple(chosen), request.hardware or chosen[0].hardware, choice.n_tensor or degrees[0], left_out)
+        raise SpecError(
+            "of how many devices?",
+            where="--tp",
+            allowed=", ".join(map(str, degrees)) + ", or another",
+        )
+    return ChosenLoads(
+        tuple(chosen),
+        request.hardware or chosen[0].hardware,
+        choice.n_tensor or degrees[0],
+        left_out,
+    )
 
 
-def _meant(loads: Sequence[PublishedLoad], request: RunRequest, choice: TableChoice) -> list[PublishedLoad]:
+def _meant(
+    loads: Sequence[PublishedLoad], request: RunRequest, choice: TableChoice
+) -> list[PublishedLoad]:
     """Flag by flag, so that the first that leaves nothing is the one that is named."""
     model = request.table.model
     wanted: tuple[tuple[str, str | None, Callable[[PublishedLoad], str]], ...] = (
@@ -95,7 +143,12 @@ def _meant(loads: Sequence[PublishedLoad], request: RunRequest, choice: TableCho
         kept = [one for one in meant if value in {None, value_of(one)}]
         if not kept:
             known = Counter(f"{flag} {value_of(one)}" for one in meant)
-            raise SpecError(f"no such rows: {flag} {value}", where=WHERE, allowed=_listed(known), try_="one of these")
+            raise SpecError(
+                f"no such rows: {flag} {value}",
+                where=WHERE,
+                allowed=_listed(known),
+                try_="one of these",
+            )
         meant = kept
     return meant
 
@@ -109,7 +162,7 @@ def _listed(kinds: Counter[str]) -> str:
 
 def _flags_of(one: PublishedLoad, *, has_device: bool) -> str:
     device = f" --hardware {one.hardware.hardware_id}" if has_device else ""
-    return f"--model {one.model.model_id}{device} --framework {one.framework} --precision {one.precision or 'bf16'}"
-
-
-__all__ = ["ChosenLoads", "TableChoice", "chosen_loads", "takes_table_choice"]
+    return (
+        f"--model {one.model.model_id}{device} --framework {one.framework} --precision"
+        f" {one.precision or 'bf16'}"
+    )

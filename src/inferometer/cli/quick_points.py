@@ -29,22 +29,31 @@ _LADDER: Final = (
     (1024, 1),
     (512, 8),
 )
-"""(prompt, batch), the most telling first: both axes from their low ends, then pairs that tell them apart."""
+"""(prompt, batch), the most telling first: both axes from their low ends, then pairs that tell
+them apart."""
 _MIN_POINTS: Final = 4
 _FIXED_S: Final = 25.0
-"""Starting an engine, loading a small model, fitting and drawing: not measured in advance, a middling value."""
+"""Starting an engine, loading a small model, fitting and drawing: not measured in advance, a
+middling value."""
 _PROBES_S: Final = 0.4
 _HOST_S_PER_LAYER: Final = 0.7e-3
-"""Launching one layer's kernels in eager mode on a slow core: an assumption that only decides how many points are measured."""
+"""Launching one layer's kernels in eager mode on a slow core: an assumption that only decides
+how many points are measured."""
 
 
-def quick_points(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, budget_s: float) -> tuple[SweepPoint, ...]:
+def quick_points(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, budget_s: float
+) -> tuple[SweepPoint, ...]:
     """The points of the ladder that fit the memory and, by the datasheet's likely times, the budget; at least a few."""
     chosen: list[SweepPoint] = []
     left_s = budget_s - _FIXED_S
     for prompt_tokens, batch_size in _LADDER:
-        point = SweepPoint(prompt_tokens=prompt_tokens, batch_size=batch_size, gen_tokens=GEN_TOKENS)
-        if prompt_tokens + GEN_TOKENS > model.max_position_tokens or not _fits(model, engine, hardware, point):
+        point = SweepPoint(
+            prompt_tokens=prompt_tokens, batch_size=batch_size, gen_tokens=GEN_TOKENS
+        )
+        if prompt_tokens + GEN_TOKENS > model.max_position_tokens or not _fits(
+            model, engine, hardware, point
+        ):
             continue
         duration_s = _duration_s(model, engine, hardware, point)
         if len(chosen) >= _MIN_POINTS and duration_s > left_s:
@@ -71,7 +80,9 @@ def _fits(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, point: S
     return memory_budget(question, point.batch_size).fits
 
 
-def _duration_s(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, point: SweepPoint) -> float:
+def _duration_s(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, point: SweepPoint
+) -> float:
     scenario = Scenario(
         model=model,
         engine=engine,
@@ -82,7 +93,6 @@ def _duration_s(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, po
         launch_overhead_s=_HOST_S_PER_LAYER * model.n_layers,
     )
     phases = phases_at(scenario, LIKELY)
-    return (N_WARMUP + N_REPS) * (phases.ttft_s + (point.gen_tokens - 1) * phases.tpot_s + _PROBES_S)
-
-
-__all__ = ["GEN_TOKENS", "N_REPS", "N_WARMUP", "quick_points"]
+    return (N_WARMUP + N_REPS) * (
+        phases.ttft_s + (point.gen_tokens - 1) * phases.tpot_s + _PROBES_S
+    )

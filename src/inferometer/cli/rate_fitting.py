@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from inferometer import suggestions
-from inferometer.cli.answer import talk
 from inferometer.cli.kernel_fitting import HeldOutStatistic, ServedFit, fit_kernels
 from inferometer.cli.known_facts import ServerKnowledge, known_facts
 from inferometer.cli.published_rows import are_published
 from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest
+from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
 from inferometer.fit.from_rates import STATISTICS, RateStatistics, fit_rates
 from inferometer.perfmodel.steptime_levels import fitted_levels
@@ -18,7 +18,16 @@ from inferometer.records.imports.detection import read_results
 from inferometer.records.published import PublishedSummary
 from inferometer.simulate.deployment import Knobs, deploy
 
-_EXAMPLE = ("--model", "llama-3.1-8b", "--hardware", "h100_sxm", "--kernels", "KERNELS", "--known", "max_num_seqs=128")
+_EXAMPLE = (
+    "--model",
+    "llama-3.1-8b",
+    "--hardware",
+    "h100_sxm",
+    "--kernels",
+    "KERNELS",
+    "--known",
+    "max_num_seqs=128",
+)
 
 
 def rate_statistics(paths: Sequence[Path]) -> tuple[PublishedSummary, ...]:
@@ -28,11 +37,19 @@ def rate_statistics(paths: Sequence[Path]) -> tuple[PublishedSummary, ...]:
     results = [read_results(path) for path in paths]
     if any(one.points is not None for one in results):
         return ()
-    return tuple(one for result in results for one in result.summaries if one.offered_requests_per_s is not None)
+    return tuple(
+        one
+        for result in results
+        for one in result.summaries
+        if one.offered_requests_per_s is not None
+    )
 
 
 def fit_rate_statistics(
-    request: RunRequest, choice: TableChoice, known: ServerKnowledge, summaries: Sequence[PublishedSummary]
+    request: RunRequest,
+    choice: TableChoice,
+    known: ServerKnowledge,
+    summaries: Sequence[PublishedSummary],
 ) -> ServedFit:
     """Step times that explain the rates, starting from the kernels of the device.
 
@@ -45,30 +62,48 @@ def fit_rate_statistics(
     """
     if known.kernels is None:
         what = "statistics of rates, which do not say enough of step times alone"
-        raise SpecError(what, where="RUN", allowed="with the tables of the device's kernels", try_=_command(request.paths))
+        raise SpecError(
+            what,
+            where="RUN",
+            allowed="with the tables of the device's kernels",
+            try_=_command(request.paths),
+        )
     chosen = _series(summaries, choice.series)
     prior = fit_kernels(replace(request, paths=(known.kernels,)), choice)
     facts = known_facts(known.facts)
-    shared = dict[str, int]((name, value) for name, value in facts.limits.items() if name != "n_kv_blocks")
-    shared |= {"num_blocks": facts.limits["n_kv_blocks"] + 1} if "n_kv_blocks" in facts.limits else {}
+    shared = dict[str, int](
+        (name, value) for name, value in facts.limits.items() if name != "n_kv_blocks"
+    )
+    shared |= (
+        {"num_blocks": facts.limits["n_kv_blocks"] + 1} if "n_kv_blocks" in facts.limits else {}
+    )
     shared |= {} if facts.block_tokens is None else {"block_size": facts.block_tokens}
     shared |= {} if facts.max_model_len is None else {"max_model_len": facts.max_model_len}
     knobs = Knobs(shared=shared, own={name: str(value) for name, value in facts.switches.items()})
     config = deploy(prior.model, prior.engine, request.hardware, fitted_levels(prior), knobs).config
     talk(f"simulating {len(chosen)} rates until their statistics are as published: about a minute")
     fit = fit_rates([_rate(one) for one in chosen], config, prior)
-    subject = None if prior.subject is None else replace(prior.subject, reservation=None, engine_version=None)
+    subject = (
+        None
+        if prior.subject is None
+        else replace(prior.subject, reservation=None, engine_version=None)
+    )
     seen = () if fit.held_out is None else fit.held_out.seconds
     rows = zip(STATISTICS, seen, fit.simulated_s, strict=True) if seen else ()
     return ServedFit(
         model=replace(fit.model, subject=subject),
         held_out=tuple(
             HeldOutStatistic(
-                latency=name, statistic="mean" if at is None else f"p{at * 100:g}", measured_s=measured_s, simulated_s=simulated_s
+                latency=name,
+                statistic="mean" if at is None else f"p{at * 100:g}",
+                measured_s=measured_s,
+                simulated_s=simulated_s,
             )
             for (name, at), measured_s, simulated_s in rows
         ),
-        held_out_words="" if fit.held_out is None else f"held out: {fit.held_out.offered_per_s:g} requests/s",
+        held_out_words=(
+            "" if fit.held_out is None else f"held out: {fit.held_out.offered_per_s:g} requests/s"
+        ),
     )
 
 
@@ -78,7 +113,12 @@ def _series(summaries: Sequence[PublishedSummary], wanted: str | None) -> list[P
     chosen = [one for name, one in named if wanted in {None, name}]
     if not chosen or (wanted is None and len(names) > 1):
         what = "statistics of several series" if chosen else f"no series {wanted!r}"
-        raise SpecError(what, where="--series", allowed=", ".join(names), try_=suggestions.flags("--series", names[0]))
+        raise SpecError(
+            what,
+            where="--series",
+            allowed=", ".join(names),
+            try_=suggestions.flags("--series", names[0]),
+        )
     return chosen
 
 
@@ -86,7 +126,9 @@ def _rate(one: PublishedSummary) -> RateStatistics:
     seconds = list[float]()
     for name, at in STATISTICS:
         latency = one.latency("ttft" if name == "ttft" else "e2e")
-        value_s = None if latency is None else latency.mean_s if at is None else latency.percentile_s(at)
+        value_s = (
+            None if latency is None else latency.mean_s if at is None else latency.percentile_s(at)
+        )
         seconds.append(0.0 if value_s is None else value_s)
     return RateStatistics(
         offered_per_s=one.offered_requests_per_s or 0.0,
@@ -101,6 +143,3 @@ def _rate(one: PublishedSummary) -> RateStatistics:
 
 def _command(paths: Sequence[Path]) -> str:
     return suggestions.command("fit", *paths, *_EXAMPLE)
-
-
-__all__ = ["fit_rate_statistics", "rate_statistics"]

@@ -12,11 +12,22 @@ from inferometer.report.request_views import RequestReportView
 from inferometer.units import format_number
 
 
-def rate_view(runs: Sequence[Run], views: Sequence[RequestReportView], paths: Sequence[str]) -> RateView:
-    """The runs as points of curves; numbers are those of the steady state where a run has one of its own, else of the whole run."""
+def rate_view(
+    runs: Sequence[Run], views: Sequence[RequestReportView], paths: Sequence[str]
+) -> RateView:
+    """The runs as points of curves.
+
+    Numbers are those of the steady state where a run has one of its own, else of the whole run.
+    """
     labels = traffic_labels(runs)
-    points = [_point(run, view, label) for run, view, label in zip(runs, views, labels, strict=True)]
-    ordered = tuple(sorted(points, key=lambda point: point.concurrency or point.offered_requests_per_s or math.inf))
+    points = [
+        _point(run, view, label) for run, view, label in zip(runs, views, labels, strict=True)
+    ]
+    ordered = tuple(
+        sorted(
+            points, key=lambda point: point.concurrency or point.offered_requests_per_s or math.inf
+        )
+    )
     judgement = views[0].judgement
     return RateView(
         title=common_title(runs),
@@ -49,13 +60,34 @@ def _point(run: Run, view: RequestReportView, label: str) -> RatePoint:
 
 
 def _answer(points: Sequence[RatePoint], objective: str) -> str:
-    best = max((point for point in points if point.output_tokens_per_s is not None), key=_throughput, default=None)
+    best = max(
+        (point for point in points if point.output_tokens_per_s is not None),
+        key=_throughput,
+        default=None,
+    )
     if best is None:
         return "no run has a throughput"
     parts = [f"most output: {format_number(_throughput(best))} tok/s in {best.label}"]
-    good = max((point for point in points if point.good_requests_per_s is not None), key=_goodput, default=None)
-    parts += [] if good is None else [f"most goodput within {objective}: {format_number(_goodput(good))} requests/s in {good.label}"]
-    doubtful = [f"{point.label} is {point.verdict}" for point in points if point.verdict not in {None, "VALID"}]
+    good = max(
+        (point for point in points if point.good_requests_per_s is not None),
+        key=_goodput,
+        default=None,
+    )
+    parts += (
+        []
+        if good is None
+        else [
+            (
+                f"most goodput within {objective}: {format_number(_goodput(good))} requests/s in"
+                f" {good.label}"
+            )
+        ]
+    )
+    doubtful = [
+        f"{point.label} is {point.verdict}"
+        for point in points
+        if point.verdict not in {None, "VALID"}
+    ]
     return f"{'; '.join(parts + doubtful)}."
 
 
@@ -65,6 +97,3 @@ def _throughput(point: RatePoint) -> float:
 
 def _goodput(point: RatePoint) -> float:
     return 0.0 if point.good_requests_per_s is None else point.good_requests_per_s
-
-
-__all__ = ["rate_view"]

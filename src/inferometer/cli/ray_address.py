@@ -8,7 +8,8 @@ RAY_ADDRESS: Final = click.option(
     "--ray-address",
     envvar="RAY_ADDRESS",
     metavar="HOST:PORT",
-    help="Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the command]",
+    help=(
+        "Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the"
+        " command]"
+    ),
 )
-
-__all__ = ["RAY_ADDRESS"]

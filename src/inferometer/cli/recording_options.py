@@ -18,8 +18,16 @@ class Recording:
 
 
 _OPTIONS: Final = (
-    click.option("--parts", is_flag=True, help="Record who did what in each step: for timelines and times of single tokens."),
-    click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder to store the run in."),
+    click.option(
+        "--parts",
+        is_flag=True,
+        help="Record who did what in each step: for timelines and times of single tokens.",
+    ),
+    click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Folder to store the run in.",
+    ),
 )
 
 
@@ -34,6 +42,3 @@ def takes_recording(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
-
-
-__all__ = ["Recording", "takes_recording"]

@@ -38,12 +38,30 @@ Examples:
 """,
 )
 @takes_runs
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="The page. Default: report.html in the first run's folder.")
-@click.option("--export", type=click.Path(path_type=Path, file_okay=False), help="Folder for each chart as SVG, PNG and CSV.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page. Default: report.html in the first run's folder.",
+)
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for each chart as SVG, PNG and CSV.",
+)
 @request_options.takes_question
 @json_option
-def command(request: RunRequest, *, out: Path | None, export: Path | None, question: request_view.RequestQuestion, as_json: bool) -> None:
-    """What do runs say, as one offline HTML page? Several sweeps of one model stand side by side, several runs of requests by rate."""
+def command(
+    request: RunRequest,
+    *,
+    out: Path | None,
+    export: Path | None,
+    question: request_view.RequestQuestion,
+    as_json: bool,
+) -> None:
+    """What do runs say, as one offline HTML page?
+
+    Several sweeps of one model stand side by side, several runs of requests by rate.
+    """
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / REPORT_NAME
     runs = load_runs(request, takes_partial=True)
@@ -53,13 +71,18 @@ def command(request: RunRequest, *, out: Path | None, export: Path | None, quest
         view = sweep_view(analyses_of(request, runs), report_path=path)
         html.write_report(view, path)
         charts = charts_of(view)
-    exported = () if export is None else tuple(str(file) for file in exporting.export_charts(charts, export))
-    give(ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported), as_json=as_json, show=_show)
+    exported = (
+        ()
+        if export is None
+        else tuple(str(file) for file in exporting.export_charts(charts, export))
+    )
+    give(
+        ReportAnswer(report=str(path), size_bytes=path.stat().st_size, exported=exported),
+        as_json=as_json,
+        show=_show,
+    )
 
 
 def _show(answer: ReportAnswer) -> Text:
     charts = f", {len(answer.exported)} files of charts exported" if answer.exported else ""
     return Text(f"REPORT {answer.report} ({format_bytes(answer.size_bytes)}, offline){charts}")
-
-
-__all__ = ["ANSWER", "ReportAnswer", "command"]

@@ -24,7 +24,8 @@ class RequestRunAnswer:
     handovers: handovers.HandoverSummary | None
     """Where requests went from one server to another: the time between."""
     memory: step_memory.StepMemorySummary | None
-    """Where the run has steps: what was used of the KV cache, which holes it had, what was swapped."""
+    """Where the run has steps: what was used of the KV cache, which holes it had, what was
+    swapped."""
     cautions: tuple[Caution, ...]
     online: OnlineAnswer | None
     """Of load tests."""
@@ -41,16 +42,25 @@ def are_of_requests(runs: Sequence[Run]) -> bool:
     kinds = {run.sweep is None and run.requests is not None for run in runs}
     if len(kinds) > 1:
         raise SpecError(
-            "some runs are sweeps and some are of requests", where="RUN...", allowed="runs of one kind", try_="one command for each"
+            "some runs are sweeps and some are of requests",
+            where="RUN...",
+            allowed="runs of one kind",
+            try_="one command for each",
         )
     return kinds == {True}
 
 
 def views_of(
-    runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, report_path: Path | None = None
+    runs: Sequence[Run],
+    paths: Sequence[Path],
+    question: RequestQuestion,
+    report_path: Path | None = None,
 ) -> tuple[RequestReportView, ...]:
     """All that is to be shown of each run."""
-    return tuple(request_view(run, question, path=path, report_path=report_path) for run, path in zip(runs, paths, strict=True))
+    return tuple(
+        request_view(run, question, path=path, report_path=report_path)
+        for run, path in zip(runs, paths, strict=True)
+    )
 
 
 def answer_of(view: RequestReportView) -> RequestRunAnswer:
@@ -65,6 +75,3 @@ def answer_of(view: RequestReportView) -> RequestRunAnswer:
         cautions=(*view.lead_cautions, *view.cautions),
         online=None if view.online is None else online_answer(view.online),
     )
-
-
-__all__ = ["RequestRunAnswer", "answer_of", "are_of_requests", "views_of"]

@@ -29,7 +29,9 @@ def tails(run: Run) -> tuple[LatencyTail, ...]:
     return tuple(found)
 
 
-def history(run: Run, latency: latencies.Latency = "ttft", *, steady: SteadyState | None = None) -> LatencyHistory | None:
+def history(
+    run: Run, latency: latencies.Latency = "ttft", *, steady: SteadyState | None = None
+) -> LatencyHistory | None:
     """A latency over the time of the run; None where no request has it."""
     requests = requests_of(run)
     samples = latencies.latency_samples(requests, latency, at_ns=latencies.end_ns(run))
@@ -55,7 +57,10 @@ def gaps(run: Run) -> load_series.GapMap | None:
 
 
 def first_token_parts(run: Run, online: OnlineView | None) -> TtftParts | None:
-    """Where the time to the first token goes: as the server's metrics say of a load test, as the engine recorded of another run."""
+    """Where the time to the first token goes.
+
+    As the server's metrics say of a load test, as the engine recorded of another run.
+    """
     return engine_ttft_parts(requests_of(run)) if online is None else online.ttft_parts
 
 
@@ -64,6 +69,3 @@ def requests_of(run: Run) -> RequestTable:
     if run.requests is None:
         raise ValueError("a run of requests has requests")
     return run.requests
-
-
-__all__ = ["MAX_DOTS", "TAILS", "first_token_parts", "gaps", "history", "requests_of", "tails"]

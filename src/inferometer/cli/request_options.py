@@ -10,9 +10,13 @@ from inferometer.cli.server_device import server_device
 from inferometer.spec.objectives import parse_objective
 
 _OPTIONS = (
-    click.option("--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."),
     click.option(
-        "--server-hardware", metavar="ID[:FORMAT]", help="Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]"
+        "--slo", metavar="TEXT", help="Judge runs of requests: 'ttft:p95<500ms, tpot:p95<50ms'."
+    ),
+    click.option(
+        "--server-hardware",
+        metavar="ID[:FORMAT]",
+        help="Of the server that was loaded: MFU and MBU by its own counters. [:bfloat16]",
     ),
 )
 
@@ -38,7 +42,7 @@ def question_of(slo: str | None, server_hardware: str | None) -> RequestQuestion
     SpecError
         An objective that is none, or a device or format that is not known.
     """
-    return RequestQuestion(objective=None if slo is None else parse_objective(slo), device=server_device(server_hardware))
-
-
-__all__ = ["question_of", "takes_question"]
+    return RequestQuestion(
+        objective=None if slo is None else parse_objective(slo),
+        device=server_device(server_hardware),
+    )

@@ -12,7 +12,9 @@ from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.request_catalogue import request_charts_of
 
 
-def write_request_page(runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path) -> tuple[ChartSpec, ...]:
+def write_request_page(
+    runs: Sequence[Run], paths: Sequence[Path], question: RequestQuestion, path: Path
+) -> tuple[ChartSpec, ...]:
     """Write the page of a run, or of several by their rate; gives back its charts.
 
     Raises
@@ -27,6 +29,3 @@ def write_request_page(runs: Sequence[Run], paths: Sequence[Path], question: Req
         return rate_html.rate_charts_of(view)
     request_html.write_request_report(views[0], path)
     return request_charts_of(views[0])
-
-
-__all__ = ["write_request_page"]

@@ -1,4 +1,7 @@
-"""What are runs of requests called on pages and in legends: by model, server, workload and traffic, or by what they differ in?"""
+"""What are runs of requests called on pages and in legends.
+
+By model, server, workload and traffic, or by what they differ in?
+"""
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
@@ -33,14 +36,21 @@ def common_title(runs: Sequence[Run]) -> str:
 
 
 def traffic_labels(runs: Sequence[Run]) -> tuple[str, ...]:
-    """The shortest names that tell runs apart: the parts in which they differ, numbered where they repeat the very same test."""
+    """The shortest names that tell runs apart.
+
+    The parts in which they differ, numbered where they repeat the very same test.
+    """
     names = [name_of(run) for run in runs]
     differs = [len(set(parts)) > 1 for parts in zip(*names, strict=True)]
     labels = [
-        _joined(part for part, differing in zip(name, differs, strict=True) if differing) or title_of(run)
+        _joined(part for part, differing in zip(name, differs, strict=True) if differing)
+        or title_of(run)
         for name, run in zip(names, runs, strict=True)
     ]
-    return tuple(f"{label} #{labels[: index + 1].count(label)}" if labels.count(label) > 1 else label for index, label in enumerate(labels))
+    return tuple(
+        f"{label} #{labels[: index + 1].count(label)}" if labels.count(label) > 1 else label
+        for index, label in enumerate(labels)
+    )
 
 
 def name_of(run: Run) -> RunName:
@@ -48,9 +58,15 @@ def name_of(run: Run) -> RunName:
     manifest = run.manifest
     if manifest.load is not None:
         load = manifest.load
-        return RunName(load.served_model, urlsplit(load.url).netloc, load.workload.name, traffic_text(load))
+        return RunName(
+            load.served_model, urlsplit(load.url).netloc, load.workload.name, traffic_text(load)
+        )
     model = "" if manifest.model is None else manifest.model.model_id
-    server = PurePath(manifest.source.where).name if manifest.source is not None and manifest.origin == "published" else manifest.origin
+    server = (
+        PurePath(manifest.source.where).name
+        if manifest.source is not None and manifest.origin == "published"
+        else manifest.origin
+    )
     return RunName(model, server if model or manifest.origin == "published" else "", "", "")
 
 
@@ -65,7 +81,10 @@ def traffic_text(load: LoadPlan) -> str:
         case types.ClosedArrivals():
             return f"concurrency {arrivals.concurrency}"
         case types.OpenArrivals(profile=types.Ramp() as ramp):
-            return f"{format_number(arrivals.rate_per_s * ramp.from_ratio)} to {format_number(arrivals.rate_per_s)} requests/s{cap}"
+            return (
+                f"{format_number(arrivals.rate_per_s * ramp.from_ratio)} to"
+                f" {format_number(arrivals.rate_per_s)} requests/s{cap}"
+            )
         case types.OpenArrivals():
             return f"{format_number(arrivals.rate_per_s)} requests/s{cap}"
         case types.AtOnce():
@@ -78,6 +97,3 @@ def traffic_text(load: LoadPlan) -> str:
 
 def _joined(parts: Iterable[str]) -> str:
     return " · ".join(part for part in parts if part)
-
-
-__all__ = ["RunName", "common_title", "name_of", "title_of", "traffic_labels", "traffic_text"]

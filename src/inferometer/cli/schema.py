@@ -44,6 +44,3 @@ def command(verb: str, *, as_json: bool) -> None:
 
 def _show(answer: SchemaAnswer) -> RenderableType:
     return msgspec.json.format(msgspec.json.encode(answer.schema), indent=2).decode()
-
-
-__all__ = ["ANSWER", "SchemaAnswer", "command"]

@@ -82,11 +82,17 @@ def server_answer(server: ServerSummary, use: ServerUse | None) -> ServerAnswer:
 
 
 def _requests(level: Level | None) -> RequestsLevel | None:
-    return None if level is None else RequestsLevel(mean_load=level.mean, highest_load=level.highest)
+    return (
+        None if level is None else RequestsLevel(mean_load=level.mean, highest_load=level.highest)
+    )
 
 
 def _share(level: Level | None) -> ShareLevel | None:
-    return None if level is None else ShareLevel(mean_fraction=level.mean, highest_fraction=level.highest)
+    return (
+        None
+        if level is None
+        else ShareLevel(mean_fraction=level.mean, highest_fraction=level.highest)
+    )
 
 
 def _time(time: ServerTime) -> ServerTimeRow:
@@ -98,6 +104,3 @@ def _time(time: ServerTime) -> ServerTimeRow:
         p95_low_s=None if p95 is None else p95.low_s,
         p95_high_s=None if p95 is None or math.isinf(p95.high_s) else p95.high_s,
     )
-
-
-__all__ = ["RequestsLevel", "ServerAnswer", "ServerTimeRow", "ShareLevel", "server_answer"]

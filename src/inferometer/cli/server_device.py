@@ -35,21 +35,29 @@ def server_device(text: str | None) -> ServerDevice | None:
         return ServerDevice(hardware=hardware)
     known = next((one for one in get_args(DType) if one == known_format(dtype)), None)
     if known is None:
-        raise SpecError(f"{dtype!r} is no number format", where="--server-hardware", allowed=", ".join(get_args(DType)))
+        raise SpecError(
+            f"{dtype!r} is no number format",
+            where="--server-hardware",
+            allowed=", ".join(get_args(DType)),
+        )
     return ServerDevice(hardware=hardware, dtype=known)
 
 
 def use_of(server: ServerSummary | None, device: ServerDevice | None) -> ServerUse | None:
-    """Which shares of the datasheet's peaks? None where nobody named the device, or the server was not asked."""
+    """Which shares of the datasheet's peaks?
+
+    None where nobody named the device, or the server was not asked.
+    """
     if server is None or device is None:
         return None
     peak = device.hardware.peak_flop_per_s(device.dtype)
     return ServerUse(
         device=device.hardware.name,
         dtype=device.dtype,
-        flop_utilisation_fraction=None if peak is None else server.flop_utilisation_fraction(peak.value),
-        bandwidth_utilisation_fraction=server.bandwidth_utilisation_fraction(device.hardware.memory_bytes_per_s.value),
+        flop_utilisation_fraction=(
+            None if peak is None else server.flop_utilisation_fraction(peak.value)
+        ),
+        bandwidth_utilisation_fraction=server.bandwidth_utilisation_fraction(
+            device.hardware.memory_bytes_per_s.value
+        ),
     )
-
-
-__all__ = ["ServerDevice", "server_device", "use_of"]

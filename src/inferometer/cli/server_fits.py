@@ -1,4 +1,7 @@
-"""Which server does a fit of load tests describe on the command line: its step times, its limits, and what flags change of them?"""
+"""Which server does a fit of load tests describe on the command line.
+
+Its step times, its limits, and what flags change of them?
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,12 +28,25 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
     Raises
     ------
     ModelError, SpecError
-        The fit cannot be read, is one of another model, or a flag asks for other step times than it has.
+        The fit cannot be read, is one of another model, or a flag asks for other step times than it
+        has.
     """
     fit = load_server(path, name, asked)
     stated = fit.subject or NOTHING_STATED
-    known = {"dtype": stated.dtype, "kv_dtype": stated.dtype, "quantization": stated.dtype, "tp": stated.tensor_parallel_size}
-    changed = next((flag for flag in named_fit.STATING_FLAGS if asked.get(flag) is not None and known[flag] is None), None)
+    known = {
+        "dtype": stated.dtype,
+        "kv_dtype": stated.dtype,
+        "quantization": stated.dtype,
+        "tp": stated.tensor_parallel_size,
+    }
+    changed = next(
+        (
+            flag
+            for flag in named_fit.STATING_FLAGS
+            if asked.get(flag) is not None and known[flag] is None
+        ),
+        None,
+    )
     if changed is not None:
         flag = f"--{changed.replace('_', '-')}"
         raise SpecError(
@@ -38,15 +54,21 @@ def server_deployment(path: Path, name: str, asked: Mapping[str, Any], knobs: Kn
             where=f"--fit, {flag}",
             try_="a fit of load tests of the changed server",
         )
-    hardware = catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else stated.hardware
+    hardware = (
+        catalog.find_hardware(asked["hardware"]) if asked.get("hardware") else stated.hardware
+    )
     model, likely = fitted_model(fit, name), {knob.name: knob.value for knob in fit.knobs}
 
     def drawn(draw: ServerDraw) -> Draw:
-        one = deploy(model, fit.engine, hardware, fit.drawn_levels(draw), _every_knob(fit, knobs, draw.knobs))
+        one = deploy(
+            model, fit.engine, hardware, fit.drawn_levels(draw), _every_knob(fit, knobs, draw.knobs)
+        )
         return Draw(config=one.config, steps=one.step_times.likely, front_end_s=one.front_end_s)
 
     deployed = deploy(model, fit.engine, hardware, fit.levels(), _every_knob(fit, knobs, likely))
-    return replace(_with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws))
+    return replace(
+        _with_front_end(deployed, fit, knobs), draws=tuple(drawn(draw) for draw in fit.draws)
+    )
 
 
 def load_server(path: Path, name: str, asked: Mapping[str, Any]) -> ServerFit:
@@ -67,13 +89,20 @@ def fitted_model(fit: ServerFit, name: str) -> ModelSpec:
 
 def _every_knob(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> Knobs:
     """What the flags say, else what is ``found`` of each limit and switch."""
-    if knobs.shared.get("max_num_batched_tokens", fit.max_model_len) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
+    if knobs.shared.get(
+        "max_num_batched_tokens", fit.max_model_len
+    ) < fit.max_model_len and fit.knob("enable_chunked_prefill"):
         # whatever the load tests leave open: vLLM does not start without it on such a budget
         found = {**found, "enable_chunked_prefill": True}
     shared, own = {**_limits(fit, knobs, found), **knobs.shared}, dict(knobs.own)
     if knobs.policy == "vllm":
         own = {switch: str(found[switch]) for switch in _SWITCHES} | own
-    return Knobs(policy=knobs.policy, shared=_possible(shared, knobs.shared), own=own, utilization_fraction=knobs.utilization_fraction)
+    return Knobs(
+        policy=knobs.policy,
+        shared=_possible(shared, knobs.shared),
+        own=own,
+        utilization_fraction=knobs.utilization_fraction,
+    )
 
 
 def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> dict[str, int]:
@@ -89,7 +118,10 @@ def _limits(fit: ServerFit, knobs: Knobs, found: Mapping[str, int | bool]) -> di
 def _possible(limits: dict[str, int], given: Mapping[str, int]) -> dict[str, int]:
     """A step has a token for each seat: a budget that somebody lowers leaves no more seats, unless he names those too."""
     if "max_num_seqs" in given:
-        limits["max_num_batched_tokens"] = max(limits["max_num_batched_tokens"], given.get("max_num_batched_tokens", given["max_num_seqs"]))
+        limits["max_num_batched_tokens"] = max(
+            limits["max_num_batched_tokens"],
+            given.get("max_num_batched_tokens", given["max_num_seqs"]),
+        )
         return limits
     return limits | {"max_num_seqs": min(limits["max_num_seqs"], limits["max_num_batched_tokens"])}
 
@@ -114,6 +146,3 @@ def _nameless(fit: ServerFit) -> ModelSpec:
         source=Source(kind="measured", where="load tests, which do not tell a model's shape"),
         tie_word_embeddings=True,
     )
-
-
-__all__ = ["fitted_model", "load_server", "server_deployment"]

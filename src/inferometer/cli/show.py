@@ -42,18 +42,20 @@ Example:
 @takes_question
 @json_option
 def command(request: RunRequest, *, question: RequestQuestion, as_json: bool) -> None:
-    """What does a run say? Several sweeps are shown side by side, runs of requests one after the other."""
+    """What does a run say?
+
+    Several sweeps are shown side by side, runs of requests one after the other.
+    """
     runs = load_runs(request, takes_partial=True)
     names = tuple(str(path) for path in request.paths)
     if are_of_requests(runs):
         views = views_of(runs, request.paths, question)
         shown: RenderableType = Group(*(request_report_text(view) for view in views))
-        answer = ShowAnswer(runs=names, view=None, requests=tuple(answer_of(view) for view in views))
+        answer = ShowAnswer(
+            runs=names, view=None, requests=tuple(answer_of(view) for view in views)
+        )
     else:
         view = sweep_view(analyses_of(request, runs))
         shown = report_text(view)
         answer = ShowAnswer(runs=names, view=view, requests=())
     give(answer, as_json=as_json, show=lambda _: shown)
-
-
-__all__ = ["ANSWER", "ShowAnswer", "command"]

@@ -1,7 +1,7 @@
 """What happens when somebody ends the command: Ctrl-C, ``kill``, ``timeout``, a terminal that hangs up?
 
-SIGTERM and SIGHUP end a verb in the same order as Ctrl-C (SIGINT): what was measured is stored and summarised, and the exit code is
-128 and the signal's number, as shells have it.
+SIGTERM and SIGHUP end a verb in the same order as Ctrl-C (SIGINT): what was measured is stored and
+summarised, and the exit code is 128 and the signal's number, as shells have it.
 """
 
 import signal
@@ -47,6 +47,3 @@ def orderly_ends() -> Generator[Ending]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-__all__ = ["Ending", "orderly_ends"]

@@ -16,7 +16,9 @@ from inferometer.spec.types import Source
 from inferometer.units import format_duration, format_number
 
 
-def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None = None) -> Run:
+def run_of(
+    simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None = None
+) -> Run:
     """The run behind a simulation that was made now, by this command."""
     created_utc, deployment = now_utc(), servers.deployment
     run = simulated_run.simulated_run(
@@ -30,20 +32,34 @@ def run_of(simulation: outcome.Simulation, servers: cluster_options.Servers, gat
     )
     config = deployment.config
     rests_on = (
-        f"rules of {config.engine}; step times: {deployment.step_times.origin}; {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
+        f"rules of {config.engine}; step times: {deployment.step_times.origin};"
+        f" {config.n_kv_blocks} KV blocks, {deployment.kv_origin}"
     )
     if servers.n_replicas > 1 or servers.prefill is not None:
         together = " in lockstep" if servers.in_lockstep else ""
-        rests_on = f"{servers.n_replicas} replicas{together} behind a {servers.rules.router} router, each with {rests_on}"
+        rests_on = (
+            f"{servers.n_replicas} replicas{together} behind a {servers.rules.router} router, each"
+            f" with {rests_on}"
+        )
     if servers.prefill is not None:
         rests_on += f"; prompts computed by {prefill_text(servers.prefill)}"
     rests_on += "" if gate is None else f"; behind a gate: {gate_options.gate_text(gate)}"
     cautions = (*run.manifest.cautions, *_idle_order_cautions(simulation, servers, gate))
-    return replace(run, manifest=replace(run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions))
+    return replace(
+        run,
+        manifest=replace(
+            run.manifest, source=Source(kind="derived", where=rests_on), cautions=cautions
+        ),
+    )
 
 
-def _idle_order_cautions(simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None) -> tuple[Caution, ...]:
-    """An order that nobody waited for changed nothing. Of two pools it is not known who waited where."""
+def _idle_order_cautions(
+    simulation: outcome.Simulation, servers: cluster_options.Servers, gate: GateSpec | None
+) -> tuple[Caution, ...]:
+    """An order that nobody waited for changed nothing.
+
+    Of two pools it is not known who waited where.
+    """
     if gate is None or gate.order == "fcfs" or servers.prefill is not None or simulation.n_held:
         return ()
     own = {"shortest-remaining": "policy=srpt", "priority": "policy=priority"}.get(gate.order)
@@ -52,8 +68,15 @@ def _idle_order_cautions(simulation: outcome.Simulation, servers: cluster_option
     return (
         Caution(
             code="order unused",
-            text=f"the order {gate.order} changed nothing: the engine admitted every request before it had to wait at the gate",
-            remedy=f"{remedy}; to order inside the engine: {suggestions.flags('--set', own)}" if own and is_vllm else remedy,
+            text=(
+                f"the order {gate.order} changed nothing: the engine admitted every request before"
+                " it had to wait at the gate"
+            ),
+            remedy=(
+                f"{remedy}; to order inside the engine: {suggestions.flags('--set', own)}"
+                if own and is_vllm
+                else remedy
+            ),
         ),
     )
 
@@ -64,9 +87,10 @@ def prefill_text(pool: PrefillPool) -> str:
     way = "one link" if link.shape == "shared" else "a port of each replica"
     latency = f" and {format_duration(link.latency_s)}" if link.latency_s else ""
     return (
-        f"{pool.cluster.n_replicas} replicas of {pool.deployment.n_devices} devices with {config.n_kv_blocks} KV blocks, "
-        f"{pool.deployment.kv_origin}; KV caches travel by {way} with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} "
-        f"({pool.link_origin}); the first token is given by {pool.answer_begins_at}"
+        f"{pool.cluster.n_replicas} replicas of {pool.deployment.n_devices} devices with"
+        f" {config.n_kv_blocks} KV blocks, {pool.deployment.kv_origin}; KV caches travel by {way}"
+        f" with {format_number(link.bytes_per_s / 1e9)} GB/s{latency} ({pool.link_origin}); the"
+        f" first token is given by {pool.answer_begins_at}"
     )
 
 
@@ -74,7 +98,9 @@ def fit_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     """Why a fit's answer is less than one of steps that were measured on what is asked about."""
     subject = deployment.step_times.subject
     reasons = () if subject is None else subject.reservations(deployment.knobs.policy)
-    remedy = "inferometer sweep on the device and the engine that are asked about, then inferometer fit"
+    remedy = (
+        "inferometer sweep on the device and the engine that are asked about, then inferometer fit"
+    )
     return tuple(Caution(code="FIT_SUBJECT", text=reason, remedy=remedy) for reason in reasons)
 
 
@@ -85,10 +111,10 @@ def origin_cautions(deployment: Deployment) -> tuple[Caution, ...]:
     return (
         Caution(
             code="DATASHEET",
-            text="step times are those of a datasheet: no host time, no front end, likely shares of the peaks",
+            text=(
+                "step times are those of a datasheet: no host time, no front end, likely shares of"
+                " the peaks"
+            ),
             remedy="inferometer sweep and inferometer fit on the device, then --fit",
         ),
     )
-
-
-__all__ = ["fit_cautions", "origin_cautions", "prefill_text", "run_of"]

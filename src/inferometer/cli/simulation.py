@@ -36,7 +36,10 @@ _MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """What came of it if steps take so long; or in one of the servers that may be the one, where a fit of load tests offers draws."""
+    """What came of it if steps take so long.
+
+    Or in one of the servers that may be the one, where a fit of load tests offers draws.
+    """
 
     step_times: Pace | Literal["draw"]
     summary: request_summaries.RequestSummary
@@ -56,7 +59,8 @@ class ClassPromise:
 class SimulateAnswer:
     """The simulated run of the likely step times, the same requests at both ends of their interval or in draws, and the verdict of all.
 
-    A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an objective.
+    A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an
+    objective.
     """
 
     workload_name: str
@@ -70,7 +74,8 @@ class SimulateAnswer:
     disaggregation: deployment_view.DisaggregationView | None
     """None where each replica computes prompts and answers."""
     memory: step_memory.StepMemorySummary | None
-    """Of the likely run, where its steps were kept: for --out, and where --set says how memory is given or taken back."""
+    """Of the likely run, where its steps were kept: for --out, and where --set says how memory
+    is given or taken back."""
     promises: tuple[ClassPromise, ...]
     """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
     gate: gates.GateSpec | None
@@ -120,32 +125,59 @@ class Simulator:
     def at(self, asked: Asked) -> At:
         """The run of this server, and what it says."""
         servers = self.servers.at(asked.case)
-        simulation = self._simulation(servers, record_steps=asked.record_steps, record_parts=asked.record_parts)
+        simulation = self._simulation(
+            servers, record_steps=asked.record_steps, record_parts=asked.record_parts
+        )
         run = simulated_record.run_of(simulation, servers, self.gate)
-        judgement = None if self.objective is None else promises.judge_objective(run, self.objective)
+        judgement = (
+            None if self.objective is None else promises.judge_objective(run, self.objective)
+        )
         label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
-        level = Level(step_times=label, summary=request_summaries.summarise_requests(run), judgement=judgement)
-        moved = None if servers.prefill is None else transfer_shares.transfer_shares(simulation, servers.prefill.link)
+        level = Level(
+            step_times=label, summary=request_summaries.summarise_requests(run), judgement=judgement
+        )
+        moved = (
+            None
+            if servers.prefill is None
+            else transfer_shares.transfer_shares(simulation, servers.prefill.link)
+        )
         return At(run, level, replica_shares.replica_shares(simulation, servers.pools), moved)
 
-    def _simulation(self, servers: cluster_options.Servers, *, record_steps: bool, record_parts: bool) -> outcome.Simulation:
+    def _simulation(
+        self, servers: cluster_options.Servers, *, record_steps: bool, record_parts: bool
+    ) -> outcome.Simulation:
         delay_s = servers.deployment.front_end_s
         requests = front_end.delayed(self._requests(servers), delay_s)
         _check_that_some_come(requests, self.until_ns)
-        cost, gate, until_ns = servers.deployment.step_times.likely, self._gate_rules(), self.until_ns
+        cost, gate, until_ns = (
+            servers.deployment.step_times.likely,
+            self._gate_rules(),
+            self.until_ns,
+        )
         kept = {"record_steps": record_steps, "record_parts": record_parts}
         if servers.prefill is not None:
-            pools, costs = servers.prefill.before(servers.cluster), servers.prefill.costs(servers.deployment)
-            done = disaggregated.simulate_disaggregated(requests, pools, costs, gate=gate, until_ns=until_ns, **kept)
+            pools, costs = (
+                servers.prefill.before(servers.cluster),
+                servers.prefill.costs(servers.deployment),
+            )
+            done = disaggregated.simulate_disaggregated(
+                requests, pools, costs, gate=gate, until_ns=until_ns, **kept
+            )
         elif servers.n_replicas == 1:
-            done = one_engine.simulate(requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept)
+            done = one_engine.simulate(
+                requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept
+            )
         else:
-            done = cluster.simulate_cluster(requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept)
+            done = cluster.simulate_cluster(
+                requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept
+            )
         return front_end.as_clients_see(done, delay_s)
 
     def _requests(self, servers: cluster_options.Servers) -> demand.Demand:
         config, prefill = servers.deployment.config, servers.prefill
-        has_contents = config.enable_prefix_caching or (prefill is not None and prefill.deployment.config.enable_prefix_caching)
+        has_contents = config.enable_prefix_caching or (
+            prefill is not None and prefill.deployment.config.enable_prefix_caching
+        )
         return demand_of(self.workload.plan, config.block_size, has_contents=has_contents)
 
     def _gate_rules(self) -> gate_config.GateConfig | None:
@@ -153,33 +185,52 @@ class Simulator:
         if self.gate is None:
             return None
         return gate_rules.gate_rules(
-            self.gate, self.workload, gate_rules.first_token_pace(self.servers.deployment.step_times.likely), where="--gate"
+            self.gate,
+            self.workload,
+            gate_rules.first_token_pace(self.servers.deployment.step_times.likely),
+            where="--gate",
         )
 
 
-def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps: bool = False, record_parts: bool = False) -> Simulated:
+def simulate_workload(
+    simulator: Simulator,
+    executor: Executor,
+    *,
+    record_steps: bool = False,
+    record_parts: bool = False,
+) -> Simulated:
     """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one."""
     workload = simulator.workload
     promised = _promised(workload)
     has_steps = record_steps or not _MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
     first, *others = simulator.servers.deployment.cases
-    cases = executor.map(simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others)))
+    cases = executor.map(
+        simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others))
+    )
     likely = cases[0]
     run, levels = likely.run, tuple(case.level for case in cases)
-    said = tuple(types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions)
+    said = tuple(
+        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
+    )
     said += held_back(workload, levels[0].summary.offered_requests_per_s)
     answer = SimulateAnswer(
         workload_name=workload.name,
         workload=description.describe(workload.plan),
-        deployment=deployment_view.deployment_view(simulator.servers.deployment, simulator.servers.cluster),
+        deployment=deployment_view.deployment_view(
+            simulator.servers.deployment, simulator.servers.cluster
+        ),
         levels=levels,
         classes=_by_class(run, workload.class_names),
         replicas=likely.replicas,
-        disaggregation=deployment_view.disaggregation_view(simulator.servers.prefill, likely.transfers, run),
+        disaggregation=deployment_view.disaggregation_view(
+            simulator.servers.prefill, likely.transfers, run
+        ),
         memory=step_memory.summarise_memory(run),
         promises=_kept(tuple(case.run for case in cases), promised),
         gate=simulator.gate,
-        verdict=_verdict([level.judgement.verdict for level in levels if level.judgement is not None]),
+        verdict=_verdict(
+            [level.judgement.verdict for level in levels if level.judgement is not None]
+        ),
         cautions=(
             *simulated_record.origin_cautions(simulator.servers.deployment),
             *said,
@@ -188,7 +239,9 @@ def simulate_workload(simulator: Simulator, executor: Executor, *, record_steps:
         ),
         record=None,
     )
-    return Simulated(answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions)))
+    return Simulated(
+        answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions))
+    )
 
 
 def store(simulated: Simulated, folder: Path) -> Simulated:
@@ -201,14 +254,17 @@ def _check_that_some_come(requests: demand.Demand, until_ns: int | None) -> None
     first_ns = int(requests.arrival_ns[requests.follows < 0].min())
     if until_ns is not None and until_ns < first_ns:
         raise SpecError(
-            f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after {format_duration(first_ns / NS_PER_S)}",
+            f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after"
+            f" {format_duration(first_ns / NS_PER_S)}",
             where="--until",
             allowed="a time after the first arrival",
             try_=suggestions.flags("--until", f"{math.ceil(2 * first_ns / NS_PER_S)}s"),
         )
 
 
-def _by_class(run: types.Run, names: tuple[str, ...]) -> tuple[request_summaries.RequestSummary, ...]:
+def _by_class(
+    run: types.Run, names: tuple[str, ...]
+) -> tuple[request_summaries.RequestSummary, ...]:
     if run.requests is None or len(names) < 2:
         return ()
     return request_summaries.summarise_groups(run, run.requests.class_index, names)
@@ -237,7 +293,10 @@ def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[Class
         rows = [run.requests.class_index == index for run in runs if run.requests is not None]
         if not all(bool(of_run.any()) for of_run in rows):
             continue
-        judgements = [promises.judge_objective(run, objective, rows=of_run) for run, of_run in zip(runs, rows, strict=True)]
+        judgements = [
+            promises.judge_objective(run, objective, rows=of_run)
+            for run, of_run in zip(runs, rows, strict=True)
+        ]
         verdict = _verdict([judgement.verdict for judgement in judgements])
         judged.append(ClassPromise(name=name, verdict=verdict or "undecided", likely=judgements[0]))
     return tuple(judged)
@@ -247,16 +306,3 @@ def _verdict(verdicts: list[Verdict]) -> Verdict | None:
     if not verdicts:
         return None
     return verdicts[0] if len(set(verdicts)) == 1 else "undecided"
-
-
-__all__ = [
-    "Asked",
-    "At",
-    "ClassPromise",
-    "Level",
-    "SimulateAnswer",
-    "Simulated",
-    "Simulator",
-    "simulate_workload",
-    "store",
-]

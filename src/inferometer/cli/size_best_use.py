@@ -32,7 +32,10 @@ def check_flags(flags: dict[str, Any]) -> None:
     for name in ("out", "report"):
         if flags[name] is not None:
             raise SpecError(
-                f"--{name} with --total-gpus", where=f"--{name}", allowed="a sizing for a rate", try_="the command that NEXT names"
+                f"--{name} with --total-gpus",
+                where=f"--{name}",
+                allowed="a sizing for a rate",
+                try_="the command that NEXT names",
             )
 
 
@@ -81,15 +84,26 @@ def _by_format(possible: Sequence[Candidate]) -> list[list[Candidate]]:
     groups = dict[tuple[str, str | None, str | None], list[Candidate]]()
     for one in possible:
         engine = one.deployment.engine
-        groups.setdefault((one.offer.hardware.hardware_id, engine.quantization, engine.kv_cache_dtype), []).append(one)
+        groups.setdefault(
+            (one.offer.hardware.hardware_id, engine.quantization, engine.kv_cache_dtype), []
+        ).append(one)
     return list(groups.values())
 
 
 def _cautions(tried: Candidates) -> list[Caution]:
     if all(one.deployment.step_times.basis != "datasheet" for one in tried.possible):
         return []
-    text = "step times are those of datasheets, and rates are those of likely ones: layouts compare better than their rates hold"
-    return [Caution(code="DATASHEET", text=text, remedy="inferometer fit on the device, then --fit FILE; --sure for the slow end")]
+    text = (
+        "step times are those of datasheets, and rates are those of likely ones: layouts compare"
+        " better than their rates hold"
+    )
+    return [
+        Caution(
+            code="DATASHEET",
+            text=text,
+            remedy="inferometer fit on the device, then --fit FILE; --sure for the slow end",
+        )
+    ]
 
 
 def _words() -> list[object]:
@@ -100,6 +114,3 @@ def _words() -> list[object]:
         if name in _CARRIED and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             words += [parameter.opts[0], context.params[name]]
     return words
-
-
-__all__ = ["answer_of", "check_flags"]

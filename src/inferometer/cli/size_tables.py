@@ -1,4 +1,7 @@
-"""Which tables does a sizing have, the same for the terminal and for the page: how fast, how much, how dear, and the policies over time?"""
+"""Which tables does a sizing have, the same for the terminal and for the page.
+
+How fast, how much, how dear, and the policies over time?
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -25,7 +28,13 @@ def size_tables(answer: SizeAnswer) -> tuple[TextTable, ...]:
 
 def _fast(answer: SizeAnswer) -> TextTable:
     first = answer.kinds[0].asked.served
-    header = ("device", "layout", f"TTFT {which(first.ttft)}, ms", f"TPOT {which(first.tpot)}, ms", "verdict")
+    header = (
+        "device",
+        "layout",
+        f"TTFT {which(first.ttft)}, ms",
+        f"TPOT {which(first.tpot)}, ms",
+        "verdict",
+    )
     rows = [
         (
             row.hardware_id,
@@ -36,11 +45,21 @@ def _fast(answer: SizeAnswer) -> TextTable:
         )
         for row in answer.kinds
     ]
-    return TextTable(caption="Latency under this traffic [95 % interval]", header=header, rows=tuple(rows))
+    return TextTable(
+        caption="Latency under this traffic [95 % interval]", header=header, rows=tuple(rows)
+    )
 
 
 def _much(answer: SizeAnswer) -> TextTable:
-    header = ("device", "in flight each", "req/s each", "req/s/device", "max req/s", "headroom", "N+1")
+    header = (
+        "device",
+        "in flight each",
+        "req/s each",
+        "req/s/device",
+        "max req/s",
+        "headroom",
+        "N+1",
+    )
     rows = [
         (
             row.hardware_id,
@@ -106,7 +125,11 @@ def _capacity(pace: PaceRow) -> str:
     """Of all replicas: the highest rate that was shown to keep the promise, and the lowest that was shown to break it."""
     if pace.kept_requests_per_s is None:
         return ABSENT_TEXT
-    above = "" if pace.broken_requests_per_s is None else f"–{format_number(pace.broken_requests_per_s)}"
+    above = (
+        ""
+        if pace.broken_requests_per_s is None
+        else f"–{format_number(pace.broken_requests_per_s)}"
+    )
     return f"{format_number(pace.kept_requests_per_s)}{above}"
 
 
@@ -121,6 +144,3 @@ def _number(value: float | None) -> str:
 def _span(counts: Sequence[int]) -> str:
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low}–{high}"
-
-
-__all__ = ["policy_table", "size_tables", "which"]

@@ -59,11 +59,16 @@ class SizeAnswer:
     over_time: sizing_over_time.OverTime | None = None
     """Of the pick, where the traffic changes; ``rate_per_s`` is then that of its busiest window."""
     best_use: BestUse | None = None
-    """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then what the best of them carries."""
+    """With --total-gpus: the layouts of these devices, instead of a pick; ``rate_per_s`` is then
+    what the best of them carries."""
 
 
 def size_answer(
-    question: SizingQuestion, model_id: str, candidates: Candidates, found: Sequence[Done], apis: tuple[ApiPrice, ...] = ()
+    question: SizingQuestion,
+    model_id: str,
+    candidates: Candidates,
+    found: Sequence[Done],
+    apis: tuple[ApiPrice, ...] = (),
 ) -> SizeAnswer:
     """The answer from what was found of each device."""
     best = sorted((done.best for done in found if done.best is not None), key=_rank)
@@ -79,12 +84,17 @@ def size_answer(
         verdict=rows[0].verdict if rows else "undecided" if n_unexamined else "missed",
         pick=rows[0] if rows else None,
         kinds=rows,
-        impossible=tuple(sorted((_impossible(done) for done in found if done.best is None), key=_distance)),
+        impossible=tuple(
+            sorted((_impossible(done) for done in found if done.best is None), key=_distance)
+        ),
         refused=candidates.refused,
         n_candidates=len(candidates.possible),
         n_searched=sum(one.n_probes > 0 for done in found for one in done.searched),
         n_unexamined=n_unexamined,
-        cautions=(*sizing_cautions.cautions_of(best), *sizing_cautions.box_cautions(question, candidates)),
+        cautions=(
+            *sizing_cautions.cautions_of(best),
+            *sizing_cautions.box_cautions(question, candidates),
+        ),
     )
 
 
@@ -99,7 +109,9 @@ def _rank(kind: SizedKind) -> tuple[float, int]:
 
 def _impossible(done: Done) -> Impossible:
     """The kind of replica of this device that comes nearest, and why it does not keep the promise."""
-    nearest = min((one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0])
+    nearest = min(
+        (one for one in done.searched if one.n_probes), key=_nearness, default=done.searched[0]
+    )
     return Impossible(
         hardware=nearest.candidate.offer.hardware.name,
         layout=nearest.candidate.layout,
@@ -114,6 +126,3 @@ def _nearness(searched: Searched) -> float:
 
 def _distance(impossible: Impossible) -> float:
     return _NEVER if impossible.margin_ratio is None else impossible.margin_ratio
-
-
-__all__ = ["Impossible", "SizeAnswer", "pick_of", "size_answer"]

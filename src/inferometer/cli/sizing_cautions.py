@@ -17,7 +17,11 @@ from inferometer.spec.workload.types import WorkloadSpec
 def check_contexts(question: SizingQuestion, candidates: Candidates) -> None:
     """Refuse traffic with requests that no replica on offer takes, however many there are."""
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
-    check_prompts(question.spec, plan, max(candidate.deployment.config.max_model_len for candidate in candidates.possible))
+    check_prompts(
+        question.spec,
+        plan,
+        max(candidate.deployment.config.max_model_len for candidate in candidates.possible),
+    )
 
 
 def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int) -> None:
@@ -31,10 +35,14 @@ def check_prompts(workload: WorkloadSpec, plan: RequestPlan, max_model_len: int)
     n_too_long = int((plan.prompt_tokens >= max_model_len).sum())
     if n_too_long:
         raise SpecError(
-            f"{n_too_long} of {plan.n_requests} prompts are too long for every replica: up to {plan.prompt_tokens.max():,} tokens",
+            f"{n_too_long} of {plan.n_requests} prompts are too long for every replica: up to"
+            f" {plan.prompt_tokens.max():,} tokens",
             where=f"--workload {workload.name}",
             allowed=f"fewer than {max_model_len:,}, the longest context",
-            try_="a model with longer contexts, larger devices, or a workload file with shorter prompts",
+            try_=(
+                "a model with longer contexts, larger devices, or a workload file with shorter"
+                " prompts"
+            ),
         )
 
 
@@ -49,10 +57,21 @@ def box_cautions(question: SizingQuestion, candidates: Candidates) -> tuple[Caut
     cautions = dict[str, Caution]()
     for candidate in candidates.possible:
         step_times = candidate.deployment.step_times
-        reasons = [reason for shape in shapes for reason in outside(step_times.box, shape).reasons] if step_times.box else []
+        reasons = (
+            [reason for shape in shapes for reason in outside(step_times.box, shape).reasons]
+            if step_times.box
+            else []
+        )
         if reasons:
-            text = f"mean lengths of the traffic lie outside what was measured ({step_times.origin}): {'; '.join(dict.fromkeys(reasons))}"
-            cautions[text] = Caution(code="FIT_BOX", text=text, remedy="a sweep or a load test of such lengths, and a fit to it")
+            text = (
+                f"mean lengths of the traffic lie outside what was measured ({step_times.origin}):"
+                f" {'; '.join(dict.fromkeys(reasons))}"
+            )
+            cautions[text] = Caution(
+                code="FIT_BOX",
+                text=text,
+                remedy="a sweep or a load test of such lengths, and a fit to it",
+            )
     return tuple(cautions.values())
 
 
@@ -60,23 +79,43 @@ def cautions_of(best: Sequence[SizedKind]) -> tuple[Caution, ...]:
     """What makes these answers less good, and what to do about it."""
     cautions = list[Caution]()
     if any(kind.candidate.deployment.step_times.basis == "datasheet" for kind in best):
-        text = "step times are those of datasheets: no host time, no front end, likely shares of the peaks"
-        remedy = "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for the slow end"
+        text = (
+            "step times are those of datasheets: no host time, no front end, likely shares of the"
+            " peaks"
+        )
+        remedy = (
+            "inferometer sweep and inferometer fit on the device, then --fit FILE; --sure sizes for"
+            " the slow end"
+        )
         cautions.append(Caution(code="DATASHEET", text=text, remedy=remedy))
-    cautions += dict.fromkeys(caution for kind in best for caution in fit_cautions(kind.candidate.deployment))
+    cautions += dict.fromkeys(
+        caution for kind in best for caution in fit_cautions(kind.candidate.deployment)
+    )
     unpriced = [kind.hardware for kind in best if kind.usd_per_hour is None]
     if unpriced:
-        text = f"nobody says what {', '.join(unpriced)} costs: ranked last, by the number of devices"
+        text = (
+            f"nobody says what {', '.join(unpriced)} costs: ranked last, by the number of devices"
+        )
         cautions.append(Caution(code="NO_PRICE", text=text, remedy="--prices FILE"))
     if any(kind.candidate.deployment.engine.tensor_parallel_size > NODE_DEVICES for kind in best):
-        text = f"tensor parallelism over more than {NODE_DEVICES} devices is reckoned with the link inside a node, not between nodes"
-        cautions.append(Caution(code="NODES", text=text, remedy=f"--tp up to {NODE_DEVICES}, and --pp over nodes"))
-    rents = {kind.hardware_id: kind.candidate.offer.price.basis for kind in best if kind.candidate.offer.price is not None}
+        text = (
+            f"tensor parallelism over more than {NODE_DEVICES} devices is reckoned with the link"
+            " inside a node, not between nodes"
+        )
+        cautions.append(
+            Caution(
+                code="NODES", text=text, remedy=f"--tp up to {NODE_DEVICES}, and --pp over nodes"
+            )
+        )
+    rents = {
+        kind.hardware_id: kind.candidate.offer.price.basis
+        for kind in best
+        if kind.candidate.offer.price is not None
+    }
     if len(set(rents.values())) > 1:
         named = ", ".join(f"{device} '{basis}'" for device, basis in rents.items())
         text = f"rents of different kinds stand beside one another: {named}"
-        cautions.append(Caution(code="PRICE_KINDS", text=text, remedy="--prices FILE with what you pay"))
+        cautions.append(
+            Caution(code="PRICE_KINDS", text=text, remedy="--prices FILE with what you pay")
+        )
     return tuple(cautions)
-
-
-__all__ = ["box_cautions", "cautions_of", "check_contexts", "check_prompts"]

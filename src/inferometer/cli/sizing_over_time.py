@@ -1,4 +1,7 @@
-"""What is said of replicas that come and go with the traffic: each policy, its cost, and how much of the time it keeps the promise?"""
+"""What is said of replicas that come and go with the traffic.
+
+Each policy, its cost, and how much of the time it keeps the promise?
+"""
 
 from dataclasses import dataclass
 
@@ -43,10 +46,22 @@ class OverTime:
     """The cheapest first."""
 
 
-def over_time(question: SizingQuestion, kind: SizedKind, course: Course, *, start_up_s: float, target_fraction: float) -> OverTime:
+def over_time(
+    question: SizingQuestion,
+    kind: SizedKind,
+    course: Course,
+    *,
+    start_up_s: float,
+    target_fraction: float,
+) -> OverTime:
     """Every policy of the pick under this course."""
     capacities = capacities_of(question, kind, max(course.rates_per_s) / target_fraction)
-    scaling = Scaling(capacities_per_s=capacities, target_fraction=target_fraction, start_up_s=start_up_s, window_s=course.window_s)
+    scaling = Scaling(
+        capacities_per_s=capacities,
+        target_fraction=target_fraction,
+        start_up_s=start_up_s,
+        window_s=course.window_s,
+    )
     outcomes = Elastic(question=question, kind=kind, course=course, scaling=scaling).outcomes()
     return OverTime(
         window_s=course.window_s,
@@ -54,7 +69,12 @@ def over_time(question: SizingQuestion, kind: SizedKind, course: Course, *, star
         target_fraction=target_fraction,
         rates_per_s=course.rates_per_s,
         capacities_per_s=capacities,
-        policies=tuple(_row(one) for one in sorted(outcomes, key=lambda one: one.replica_s if one.usd is None else one.usd)),
+        policies=tuple(
+            _row(one)
+            for one in sorted(
+                outcomes, key=lambda one: one.replica_s if one.usd is None else one.usd
+            )
+        ),
     )
 
 
@@ -71,6 +91,3 @@ def _row(outcome: PolicyOutcome) -> PolicyRow:
         n_replicas=outcome.schedule.ready,
         is_settled=outcome.is_settled,
     )
-
-
-__all__ = ["OverTime", "PolicyRow", "over_time"]

@@ -88,7 +88,8 @@ class KindRow:
     rent: PriceSpec | None
     owned: OwnedPrice | None
     owned_break_even_fraction: float | None
-    """From which share of its hours in use on is a bought device cheaper than a rented one? None: never, or a price is not known."""
+    """From which share of its hours in use on is a bought device cheaper than a rented one?
+    None: never, or a price is not known."""
     costs: Costs
     instance_requests_per_s: float | None
     """The highest rate of a replica that was shown to keep the promise, in this cluster."""
@@ -112,11 +113,19 @@ class KindRow:
 def kind_row(kind: SizedKind, apis: tuple[ApiPrice, ...]) -> KindRow:
     """The row of these replicas."""
     candidate, served = kind.candidate, kind.sized_at.served
-    engine, config, offer = candidate.deployment.engine, candidate.deployment.config, candidate.offer
+    engine, config, offer = (
+        candidate.deployment.engine,
+        candidate.deployment.config,
+        candidate.offer,
+    )
     tokens_in, tokens_out = mean_tokens(served)
     kept = kind.sized_at.capacity.kept_load
     rented = offer.price
-    break_even = None if offer.owned is None or rented is None else offer.owned.break_even_fraction(rented.usd_per_hour)
+    break_even = (
+        None
+        if offer.owned is None or rented is None
+        else offer.owned.break_even_fraction(rented.usd_per_hour)
+    )
     return KindRow(
         hardware_id=kind.hardware_id,
         hardware=kind.hardware,
@@ -158,7 +167,14 @@ def served_row(served: ServedBy) -> ServedRow:
     weakest = served.judgement.weakest
 
     def shown(latency: Latency) -> Percentile | None:
-        asked = next((one.seen for one in served.judgement.thresholds if one.threshold.metric == latency and one.seen is not None), None)
+        asked = next(
+            (
+                one.seen
+                for one in served.judgement.thresholds
+                if one.threshold.metric == latency and one.seen is not None
+            ),
+            None,
+        )
         return asked or served.summary.latency(latency).percentile(_SHOWN_FRACTION)
 
     return ServedRow(
@@ -183,6 +199,3 @@ def _pace(answer: PacedAnswer) -> PaceRow:
         n_replicas=answer.n_replicas,
         is_examined=answer.n_replicas is not None or answer.capacity.why != TIME_LIMIT,
     )
-
-
-__all__ = ["KindRow", "PaceRow", "ServedRow", "kind_row", "served_row"]

@@ -22,7 +22,14 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
     """
     if are_kernels(request):
         return fit_kernels(request, choice)
-    served = next((path for path in request.paths if path.is_dir() and llmservingsim.log_of(path) is not None), None)
+    served = next(
+        (
+            path
+            for path in request.paths
+            if path.is_dir() and llmservingsim.log_of(path) is not None
+        ),
+        None,
+    )
     if served is not None:
         raise SpecError(
             "a published run of requests, whose steps nobody timed",
@@ -32,7 +39,6 @@ def fit_steps(request: RunRequest, choice: TableChoice) -> StepTimeModel:
         )
     if are_published(request.paths):
         return published_fit(request, choice)
-    return fit_step_time(load_sweeps(request, otherwise="inferometer fit --load"), hardware=request.hardware)
-
-
-__all__ = ["fit_steps"]
+    return fit_step_time(
+        load_sweeps(request, otherwise="inferometer fit --load"), hardware=request.hardware
+    )

@@ -11,7 +11,14 @@ from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.engine_options import takes_engine
-from inferometer.cli.measured import MeasuredAnswer, Places, default_folder, measured_answer, places_of, show_measured
+from inferometer.cli.measured import (
+    MeasuredAnswer,
+    Places,
+    default_folder,
+    measured_answer,
+    places_of,
+    show_measured,
+)
 from inferometer.cli.measuring import measure, what_will_happen
 from inferometer.errors import SpecError
 from inferometer.spec.resolve import resolve_model
@@ -47,7 +54,11 @@ Example:
   inferometer sweep --model smollm2-135m --load-format dummy --seq 16,64 --batch-sizes 1,2 --gen-tokens 4 --reps 3 --out runs/example
 """,
 )
-@click.option("--model", required=True, help="Folder, GGUF file, Hugging Face id here, or a catalogue id with --load-format dummy.")
+@click.option(
+    "--model",
+    required=True,
+    help="Folder, GGUF file, Hugging Face id here, or a catalogue id with --load-format dummy.",
+)
 @takes_engine
 @click.option("--seq", default="128,256,512", show_default=True, help="Prompt lengths in tokens.")
 @click.option("--batch-sizes", default="1,2,4,8", show_default=True)
@@ -61,30 +72,69 @@ Example:
     type=click.IntRange(min=1),
     help="Prompt length of the batch axis. [the shortest of --seq]",
 )
-@click.option("--gen-tokens", type=click.IntRange(min=1), default=32, show_default=True, help="Generated for each sequence.")
-@click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
-@click.option("--reps", type=click.IntRange(min=1), default=7, show_default=True, help="6 or more carry a 95 % interval.")
 @click.option(
-    "--rounds", type=click.IntRange(min=1), help="Spread the repetitions of a point over so many visits. [2 in eager mode, else 1]"
+    "--gen-tokens",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Generated for each sequence.",
 )
-@click.option("--collapse-factor", type=float, default=2.0, show_default=True, help="Flag a token that costs this much more than before.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the points' order and the prompts.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the run, or X.csv: the table, its run beside it in X.")
-@click.option("--dry-run", is_flag=True, help="List the points that would be measured, and measure nothing.")
+@click.option("--warmup", type=click.IntRange(min=0), default=3, show_default=True)
+@click.option(
+    "--reps",
+    type=click.IntRange(min=1),
+    default=7,
+    show_default=True,
+    help="6 or more carry a 95 % interval.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    help="Spread the repetitions of a point over so many visits. [2 in eager mode, else 1]",
+)
+@click.option(
+    "--collapse-factor",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="Flag a token that costs this much more than before.",
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Of the points' order and the prompts."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Folder of the run, or X.csv: the table, its run beside it in X.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="List the points that would be measured, and measure nothing."
+)
 @json_option
-def command(model: str, engine: EngineSpec, out: Path | None, *, dry_run: bool, as_json: bool, **flags: Any) -> None:
+def command(
+    model: str, engine: EngineSpec, out: Path | None, *, dry_run: bool, as_json: bool, **flags: Any
+) -> None:
     """How fast are prefill and decode over prompt lengths and batch sizes?
 
-    Both are timed apart, warmed up, repeated, in shuffled order; a point that does not fit is recorded and the sweep goes on.
-    Every point is on the disk when it is done: the same command goes on after Ctrl-C or a crash. docs/sweep.md defines each number.
+    Both are timed apart, warmed up, repeated, in shuffled order; a point that does not fit is
+    recorded and the sweep goes on. Every point is on the disk when it is done: the same command
+    goes on after Ctrl-C or a crash. docs/sweep.md defines each number.
     """
     resolved = resolve_model(model, load_format=engine.load_format)
     plan = _plan(model, engine, flags)
     places = places_of(out, default_folder("sweep", plan, resolved))
     if dry_run:
-        give(_planned(plan, what_will_happen(plan, resolved), places), as_json=as_json, show=_show_planned)
+        give(
+            _planned(plan, what_will_happen(plan, resolved), places),
+            as_json=as_json,
+            show=_show_planned,
+        )
         return
-    give(measured_answer(measure(plan, resolved, places.run), places), as_json=as_json, show=show_measured)
+    give(
+        measured_answer(measure(plan, resolved, places.run), places),
+        as_json=as_json,
+        show=show_measured,
+    )
 
 
 def _planned(plan: SweepPlan, summary: str, places: Places) -> PlannedSweep:
@@ -144,6 +194,3 @@ def _axes(flags: dict[str, Any]) -> Axes:
 def _rounds(engine: EngineSpec, n_reps: int) -> int:
     """What is compiled or allocated for each shape would be so again at each visit."""
     return min(_N_ROUNDS, n_reps) if engine.mode == "eager" else 1
-
-
-__all__ = ["ANSWER", "PlannedSweep", "command"]

@@ -5,7 +5,7 @@ from typing import Final
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import utilisations
 from inferometer.records.collapse import flag_text
-from inferometer.records.sweep_csv import SweepRow
+from inferometer.records.sweep_columns import SweepRow
 
 CSV_NAME: Final = "sweep.csv"
 """Inside the run's folder, where no other file is named."""
@@ -16,9 +16,17 @@ def table_rows(analysis: Analysis) -> list[SweepRow]:
     rows: list[SweepRow] = []
     for summary in analysis.points:
         used = utilisations(analysis, summary)
-        flag = flag_text(analysis.collapses, summary.point_index) if summary.status == "ok" else summary.status.upper()
-        rows.append(SweepRow(summary=summary, mbu_fraction=used.mbu_fraction, mfu_fraction=used.mfu_fraction, flag=flag))
+        flag = (
+            flag_text(analysis.collapses, summary.point_index)
+            if summary.status == "ok"
+            else summary.status.upper()
+        )
+        rows.append(
+            SweepRow(
+                summary=summary,
+                mbu_fraction=used.mbu_fraction,
+                mfu_fraction=used.mfu_fraction,
+                flag=flag,
+            )
+        )
     return rows
-
-
-__all__ = ["CSV_NAME", "table_rows"]

@@ -21,7 +21,13 @@ def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None)
     """One run, or several side by side: the first gives the five lines, all give points, curves and charts."""
     first = analyses[0]
     rows = [point_rows(analysis) for analysis in analyses]
-    cautions = tuple(dict.fromkeys(c for analysis in analyses for c in (*analysis.run.manifest.cautions, *noise_cautions(analysis.run))))
+    cautions = tuple(
+        dict.fromkeys(
+            c
+            for analysis in analyses
+            for c in (*analysis.run.manifest.cautions, *noise_cautions(analysis.run))
+        )
+    )
     is_single = len(analyses) == 1
     return SweepReportView(
         title=_title(first),
@@ -30,14 +36,26 @@ def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None)
         points=tuple(row for group in rows for row in group),
         curves=tuple(curve for analysis in analyses for curve in fit_views.curves(analysis)),
         roofline=ceiling_views.roofline(tuple(analyses)),
-        predictions=tuple(point for analysis in analyses for point in fit_views.predictions(analysis)),
+        predictions=tuple(
+            point for analysis in analyses for point in fit_views.predictions(analysis)
+        ),
         explained=tuple(row for analysis in analyses for row in fit_views.explained(analysis)),
-        ceilings=tuple(moment for analysis in analyses for moment in ceiling_views.ceiling_moments(analysis)),
-        statements=tuple(statement for analysis in analyses for statement in _statements(analysis, is_single=is_single)),
+        ceilings=tuple(
+            moment for analysis in analyses for moment in ceiling_views.ceiling_moments(analysis)
+        ),
+        statements=tuple(
+            statement
+            for analysis in analyses
+            for statement in _statements(analysis, is_single=is_single)
+        ),
         cautions=cautions,
         parameters=fit_views.parameters(first),
         held_out=tuple(row for analysis in analyses for row in fit_views.held_out_rows(analysis)),
-        fact_groups=tuple(group for analysis in analyses for group in provenance.fact_groups(analysis.run, analysis.label)),
+        fact_groups=tuple(
+            group
+            for analysis in analyses
+            for group in provenance.fact_groups(analysis.run, analysis.label)
+        ),
         files=tuple(file for analysis in analyses for file in provenance.data_files(analysis.path)),
         rerun_command=provenance.rerun_command(first.run),
         tool_version=__version__,
@@ -46,7 +64,10 @@ def sweep_view(analyses: Sequence[Analysis], *, report_path: Path | None = None)
 
 def _statements(analysis: Analysis, *, is_single: bool) -> list[Statement]:
     prefix = "" if is_single else f"{analysis.label}: "
-    return [Statement(sentence=prefix + finding.sentence, support=finding.support) for finding in findings_of(analysis.run)]
+    return [
+        Statement(sentence=prefix + finding.sentence, support=finding.support)
+        for finding in findings_of(analysis.run)
+    ]
 
 
 def _title(analysis: Analysis) -> str:
@@ -57,7 +78,11 @@ def _title(analysis: Analysis) -> str:
 def _subtitle(analyses: Sequence[Analysis]) -> str:
     host = analyses[0].run.manifest.host
     where = "" if host is None else f" · {host.accelerator or host.cpu_model or 'this machine'}"
-    threads = f" ({host.n_threads_used} threads)" if host is not None and host.accelerator is None and host.n_threads_used else ""
+    threads = (
+        f" ({host.n_threads_used} threads)"
+        if host is not None and host.accelerator is None and host.n_threads_used
+        else ""
+    )
     if len(analyses) == 1 and analyses[0].label == _title(analyses[0]):
         return f"a table that names neither model nor engine{where}"
     return " against ".join(analysis.label for analysis in analyses) + where + threads
@@ -66,7 +91,7 @@ def _subtitle(analyses: Sequence[Analysis]) -> str:
 def _files_line(analysis: Analysis, report_path: Path | None) -> str:
     beside = analysis.path / REPORT_NAME
     shown = report_path or (beside if beside.is_file() else None)
-    return f"{shown or 'none yet: ' + suggestions.command('report', analysis.path)}\nDATA {analysis.path}"
-
-
-__all__ = ["REPORT_NAME", "sweep_view"]
+    return (
+        f"{shown or 'none yet: ' + suggestions.command('report', analysis.path)}\nDATA"
+        f" {analysis.path}"
+    )

@@ -1,10 +1,13 @@
-"""Where does text reach the terminal? The one place that writes to stdout and stderr; imports nothing heavy, for ``--help`` is fast.
+"""Where does text reach the terminal?
 
-stdout carries the answer. stderr carries the talk, which nobody has to read: a reader that goes away early (``2> >(head -1)``), or a
-terminal that hangs up, ends the talk and not the measurement.
+The one place that writes to stdout and stderr; imports nothing heavy, for ``--help`` is fast.
 
-Servers, files and their names may carry escape sequences, control characters and marks that turn the direction of text. Each becomes one
-visible sign here; what rich draws goes through ``SafeConsole`` of ``drawing.py``, which does the same.
+stdout carries the answer. stderr carries the talk, which nobody has to read: a reader that goes
+away early (``2> >(head -1)``), or a terminal that hangs up, ends the talk and not the measurement.
+
+Servers, files and their names may carry escape sequences, control characters and marks that turn
+the direction of text. Each becomes one visible sign here; what rich draws goes through
+``SafeConsole`` of ``drawing.py``, which does the same.
 """
 
 import contextlib
@@ -35,7 +38,13 @@ def printable(text: str) -> str:
 
 def _sign(found: re.Match[str]) -> str:
     code = ord(found.group())
-    return chr(_C0_PICTURES + code) if code < 0x20 else "\N{SYMBOL FOR DELETE}" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
+    return (
+        chr(_C0_PICTURES + code)
+        if code < 0x20
+        else "\N{SYMBOL FOR DELETE}"
+        if code == 0x7F
+        else "\N{REPLACEMENT CHARACTER}"
+    )
 
 
 def printable_json(text: str) -> str:
@@ -58,7 +67,9 @@ def talk(text: str) -> None:
     STDERR.write(printable(text) + "\n")
 
 
-def show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def show_crash(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Write the traceback of an error that nobody foresaw; it may quote anybody's text."""
     talk("".join(traceback.format_exception(kind, error, trace)).rstrip())
 
@@ -93,5 +104,3 @@ class PatientStderr:
 
 
 STDERR: Final[TextIO] = PatientStderr()  # type: ignore[assignment]  # the part of TextIO that rich and we use
-
-__all__ = ["STDERR", "PatientStderr", "printable", "printable_json", "show_crash", "talk", "write_answer", "write_drawn"]

@@ -12,12 +12,27 @@ from inferometer.simulate.ticks import Batching, Load, TickQuestion, TickReport,
 from inferometer.units import format_fraction, format_number
 
 DEFINITIONS: Final = (
-    ("Tick", "what a step takes in which every slot generates a token; a context takes several, and contexts of one step add up."),
+    (
+        "Tick",
+        (
+            "what a step takes in which every slot generates a token; a context takes several, and"
+            " contexts of one step add up."
+        ),
+    ),
     (
         "TTFT",
-        "from the arrival to the first token, the wait for a slot included; in ticks, averaged over requests as --count says.",
+        (
+            "from the arrival to the first token, the wait for a slot included; in ticks, averaged"
+            " over requests as --count says."
+        ),
     ),
-    ("ITL", "from a token of a request to its next; in ticks, averaged over all of them, of requests as --count says."),
+    (
+        "ITL",
+        (
+            "from a token of a request to its next; in ticks, averaged over all of them, of"
+            " requests as --count says."
+        ),
+    ),
     ("E2E", "from the arrival to the last token, averaged over requests that ended, in ticks."),
     ("Requests, tokens", "that ended, and that were generated, in 1,000 ticks of one instance."),
     ("Queued", "waiting for a slot when the game ends."),
@@ -66,22 +81,32 @@ class Best:
 
 
 def play(flags: Mapping[str, Any], *, compare: bool) -> tuple[Played, ...]:
-    """Play what the flags request; ``compare`` plays the same load under the other ways of batching, in two chunks or as many as requested.
+    """Play what the flags request.
+
+    ``compare`` plays the same load under the other ways of batching, in two chunks or as many as
+    requested.
 
     The requested way comes first, and each way comes once.
     """
     question = _question(flags)
     requested = (
-        question.batching if question.n_prefill_chunks == 1 else f"{question.batching} (context in {question.n_prefill_chunks} chunks)"
+        question.batching
+        if question.n_prefill_chunks == 1
+        else f"{question.batching} (context in {question.n_prefill_chunks} chunks)"
     )
     several = max(question.n_prefill_chunks, 2)
     ways = {
-        replace(question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several): name.format(several)
+        replace(
+            question, batching=batching, n_prefill_chunks=1 if n_chunks == 1 else several
+        ): name.format(several)
         for name, batching, n_chunks in (_WAYS if compare else ())
     }
     ranked = ways if question in ways else {question: requested, **ways}
     order = {one: rank for rank, one in enumerate(ranked)}
-    return tuple(_played(ranked[one], order[one], run_ticks(one)) for one in (question, *(other for other in ranked if other != question)))
+    return tuple(
+        _played(ranked[one], order[one], run_ticks(one))
+        for one in (question, *(other for other in ranked if other != question))
+    )
 
 
 def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
@@ -90,9 +115,16 @@ def in_order(games: Sequence[Played]) -> tuple[Played, ...]:
 
 
 def best_of(games: Sequence[Played]) -> tuple[Best, ...]:
-    """Which ways are the best by each number? None where nothing is compared, or a game has no such number."""
+    """Which ways are the best by each number?
+
+    None where nothing is compared, or a game has no such number.
+    """
     by_metric: dict[Metric, dict[str, float]] = {by: _values(by, games) for by in _BEST_WORDS}
-    return tuple(_best(by, values, games[0].name) for by, values in by_metric.items() if values and all(values.values()))
+    return tuple(
+        _best(by, values, games[0].name)
+        for by, values in by_metric.items()
+        if values and all(values.values())
+    )
 
 
 def _values(by: Metric, games: Sequence[Played]) -> dict[str, float]:
@@ -120,7 +152,11 @@ def answer_lines(games: Sequence[Played]) -> tuple[str, ...]:
     """Which of the ways that are compared is the best and by how much; then what came of the requested one."""
     requested = f"{games[0].name}: {tick_sentence(games[0].report)}"
     best = best_of(games)
-    return ("; ".join(_best_text(one, _values(one.by, games)) for one in best), requested) if best else (requested,)
+    return (
+        ("; ".join(_best_text(one, _values(one.by, games)) for one in best), requested)
+        if best
+        else (requested,)
+    )
 
 
 def _ends(values: Mapping[str, float], *, is_more_better: bool) -> tuple[float, float]:
@@ -134,30 +170,54 @@ def _best_text(best: Best, values: Mapping[str, float]) -> str:
     value = f"{format_number(values[best.batching[0]])}{unit}"
     if best.gain_over_worst_ratio < _TIE_RATIO:
         return f"{what}: all alike, {value}"
-    ratios = {best.requested: best.gain_over_requested_ratio, best.worst: best.gain_over_worst_ratio}
-    others = [f"{format_number(values[name])} of {name} ({ratio:.2f}x)" for name, ratio in ratios.items() if name not in best.batching]
+    ratios = {
+        best.requested: best.gain_over_requested_ratio,
+        best.worst: best.gain_over_worst_ratio,
+    }
+    others = [
+        f"{format_number(values[name])} of {name} ({ratio:.2f}x)"
+        for name, ratio in ratios.items()
+        if name not in best.batching
+    ]
     return f"{what}: {' and '.join(best.batching)}, {value} against {' and '.join(others)}"
 
 
 def tick_sentence(report: TickReport) -> str:
     """The answer in one line."""
-    said = f"{format_number(report.requests_per_1000_ticks)} requests and {format_number(report.output_tokens_per_1000_ticks)} tokens"
+    said = (
+        f"{format_number(report.requests_per_1000_ticks)} requests and"
+        f" {format_number(report.output_tokens_per_1000_ticks)} tokens"
+    )
     means = ", ".join(
-        f"{name} {_shown(value)}" for name, value in (("TTFT", report.ttft_ticks), ("ITL", report.itl_ticks), ("E2E", report.e2e_ticks))
+        f"{name} {_shown(value)}"
+        for name, value in (
+            ("TTFT", report.ttft_ticks),
+            ("ITL", report.itl_ticks),
+            ("E2E", report.e2e_ticks),
+        )
     )
     return f"{said} in 1,000 ticks; mean {means} ticks; {report.n_queued_at_end} queued at the end"
 
 
 def tick_table(played: Sequence[Played]) -> TextTable:
     """One row for each game."""
-    return TextTable(caption="In 1,000 ticks, and means in ticks", header=_HEADER, rows=tuple(_row(one.name, one.report) for one in played))
+    return TextTable(
+        caption="In 1,000 ticks, and means in ticks",
+        header=_HEADER,
+        rows=tuple(_row(one.name, one.report) for one in played),
+    )
 
 
 def _question(flags: Mapping[str, Any]) -> TickQuestion:
     """The question that the flags ask; ``load`` is text such as ``rate:460``."""
     kind, colon, amount = str(flags["load"]).partition(":")
     if not colon or kind not in get_args(Load) or not amount.isdigit():
-        raise SpecError(f"{flags['load']!r} is no load", where="--load", allowed="batch:N, concurrency:N or rate:N", try_="--load rate:460")
+        raise SpecError(
+            f"{flags['load']!r} is no load",
+            where="--load",
+            allowed="batch:N, concurrency:N or rate:N",
+            try_="--load rate:460",
+        )
     asked: dict[str, Any] = {**flags, "load": kind, "load_amount": int(amount)}
     return TickQuestion(**asked)
 
@@ -176,29 +236,31 @@ def _played(name: str, rank: int, game: TickRun) -> Played:
         source=None,
         is_complete=True,
     )
-    run = Run(manifest=manifest, sweep=None, steps=game.steps, ceilings=None, requests=game.requests, parts=game.parts)
+    run = Run(
+        manifest=manifest,
+        sweep=None,
+        steps=game.steps,
+        ceilings=None,
+        requests=game.requests,
+        parts=game.parts,
+    )
     return Played(name, rank, run, game.report)
 
 
 def _row(name: str, report: TickReport) -> tuple[str, ...]:
-    rates = (format_number(report.requests_per_1000_ticks), format_number(report.output_tokens_per_1000_ticks))
+    rates = (
+        format_number(report.requests_per_1000_ticks),
+        format_number(report.output_tokens_per_1000_ticks),
+    )
     means = (_shown(report.ttft_ticks), _shown(report.itl_ticks), _shown(report.e2e_ticks))
-    return (name, *rates, *means, str(report.n_queued_at_end), format_fraction(report.busy_slot_fraction))
+    return (
+        name,
+        *rates,
+        *means,
+        str(report.n_queued_at_end),
+        format_fraction(report.busy_slot_fraction),
+    )
 
 
 def _shown(ticks: float | None) -> str:
     return _ABSENT if ticks is None else format_number(ticks)
-
-
-__all__ = [
-    "DEFINITIONS",
-    "Best",
-    "Metric",
-    "Played",
-    "answer_lines",
-    "best_of",
-    "in_order",
-    "play",
-    "tick_sentence",
-    "tick_table",
-]

@@ -1,6 +1,7 @@
 """How long may a search compute? What it has not looked at by then, the answer names.
 
-The clock is that of the process's own computing (CPU time): on a machine that others use too, the answer is that of a free one, later.
+The clock is that of the process's own computing (CPU time): on a machine that others use too, the
+answer is that of a free one, later.
 """
 
 import time
@@ -47,12 +48,12 @@ def time_limit_option(default: str) -> Callable[[Callable[..., None]], Callable[
         show_default=True,
         metavar="DURATION",
         callback=_parsed,
-        help="Of computing: the search ends then with what is known, and names what it did not examine.",
+        help=(
+            "Of computing: the search ends then with what is known, and names what it did not"
+            " examine."
+        ),
     )
 
 
 def _parsed(_context: click.Context, _option: click.Parameter, value: Any) -> TimeLimit:
     return TimeLimit(parse_duration_s(value, where="--time-limit"))
-
-
-__all__ = ["Deadline", "TimeLimit", "time_limit_option"]

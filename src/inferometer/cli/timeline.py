@@ -10,15 +10,19 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer import __version__
-from inferometer.cli import answer, decision_pages, tick_game
-from inferometer.records import slot_timeline, store
+from inferometer.cli import answer, decision_pages, terminal, tick_game
+from inferometer.records import reading, slot_timeline
 from inferometer.report import perfetto, request_terminal, request_words, slot_text, timeline_html
 from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineAnswer:
-    """A window of steps. ``slots`` has a text for each slot, a letter for each step: C context, g generation, E end of sequence, · idle."""
+    """A window of steps.
+
+    ``slots`` has a text for each slot, a letter for each step: C context, g generation, E end of
+    sequence, · idle.
+    """
 
     run: str | None
     """None for the tick model."""
@@ -53,46 +57,139 @@ Examples:
 )
 @click.argument("run", required=False, type=click.Path(path_type=Path))
 @click.option("--first-step", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--steps", "n_steps", type=click.IntRange(min=1), default=100, show_default=True, help="How many steps to show.")
-@click.option("--batching", type=click.Choice(get_args(Batching)), default="in-flight", show_default=True, help="Who may join when.")
-@click.option("--slots", "n_slots", type=click.IntRange(min=1), default=4, show_default=True, help="Requests that run at once.")
-@click.option("--prefill-ticks", type=click.IntRange(min=1), default=2, show_default=True, help="What a context costs; a token costs 1.")
-@click.option("--chunks", "n_prefill_chunks", type=click.IntRange(min=1), default=1, show_default=True, help="Chunks of a context.")
-@click.option("--output-tokens", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--deviation", "output_deviation_tokens", type=float, default=0.0, show_default=True, help="Of output lengths, normal.")
-@click.option("--load", default="batch:100", show_default=True, help="batch:N, concurrency:N, or rate:N in 1,000 ticks.")
-@click.option("--ticks", "horizon_ticks", type=click.IntRange(min=1), default=100, show_default=True, help="How long to play.")
-@click.option("--seed", type=int, default=0, show_default=True)
-@click.option("--rng", type=click.Choice(get_args(Rng)), default="numpy", show_default=True, help="Draws the output lengths.")
-@click.option("--count", "counted", type=click.Choice(get_args(Counted)), default="ended", show_default=True, help="Requests of TTFT, ITL.")
 @click.option(
-    "--horizon", type=click.Choice(get_args(Horizon)), default="exclusive", show_default=True, help="Play a step that begins at it?"
+    "--steps",
+    "n_steps",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How many steps to show.",
+)
+@click.option(
+    "--batching",
+    type=click.Choice(get_args(Batching)),
+    default="in-flight",
+    show_default=True,
+    help="Who may join when.",
+)
+@click.option(
+    "--slots",
+    "n_slots",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Requests that run at once.",
+)
+@click.option(
+    "--prefill-ticks",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="What a context costs; a token costs 1.",
+)
+@click.option(
+    "--chunks",
+    "n_prefill_chunks",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Chunks of a context.",
+)
+@click.option("--output-tokens", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--deviation",
+    "output_deviation_tokens",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Of output lengths, normal.",
+)
+@click.option(
+    "--load",
+    default="batch:100",
+    show_default=True,
+    help="batch:N, concurrency:N, or rate:N in 1,000 ticks.",
+)
+@click.option(
+    "--ticks",
+    "horizon_ticks",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="How long to play.",
+)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--rng",
+    type=click.Choice(get_args(Rng)),
+    default="numpy",
+    show_default=True,
+    help="Draws the output lengths.",
+)
+@click.option(
+    "--count",
+    "counted",
+    type=click.Choice(get_args(Counted)),
+    default="ended",
+    show_default=True,
+    help="Requests of TTFT, ITL.",
+)
+@click.option(
+    "--horizon",
+    type=click.Choice(get_args(Horizon)),
+    default="exclusive",
+    show_default=True,
+    help="Play a step that begins at it?",
 )
 @click.option("--compare", is_flag=True, help="The same load under each way of batching.")
-@click.option("--perfetto", "trace", type=click.Path(path_type=Path, dir_okay=False), help="Write a trace for ui.perfetto.dev (.json.gz).")
+@click.option(
+    "--perfetto",
+    "trace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a trace for ui.perfetto.dev (.json.gz).",
+)
 @decision_pages.report_option
 @answer.json_option
-def command(run: Path | None, first_step: int, n_steps: int, trace: Path | None, *, compare: bool, as_json: bool, **flags: Any) -> None:
+def command(
+    run: Path | None,
+    first_step: int,
+    n_steps: int,
+    trace: Path | None,
+    *,
+    compare: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
     """What does each slot of the batch do in each step: context, generation, end of sequence, idle?
 
-    RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a context costs ticks, a token costs one
-    (docs/ticks.md).
+    RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a
+    context costs ticks, a token costs one (docs/ticks.md).
     """
     page = flags.pop("report")
-    games = tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
-    stored = games[0].run if run is None else store.read_run(run)
-    timeline = slot_timeline.slot_timeline(stored, first_step=first_step, n_steps=n_steps, tick_ns=TICK_NS if games else None)
+    games = (
+        tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
+    )
+    stored = games[0].run if run is None else reading.read_run(run)
+    timeline = slot_timeline.slot_timeline(
+        stored, first_step=first_step, n_steps=n_steps, tick_ns=TICK_NS if games else None
+    )
     if trace is not None:
         drawn = "; a tick is drawn as a millisecond" if games else ""
-        answer.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
+        terminal.talk(f"{perfetto.write_perfetto(stored, trace):,} steps written to {trace}{drawn}")
     if page is not None:
         timeline_html.write_timeline_report(_page(run, timeline, games, n_steps), page)
-        answer.talk(f"REPORT {page}")
-    answer.give(_answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games))
+        terminal.talk(f"REPORT {page}")
+    answer.give(
+        _answer(run, timeline, games), as_json=as_json, show=lambda _: _shown(timeline, games)
+    )
 
 
-def _answer(run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]) -> TimelineAnswer:
-    start_ns, duration_ns = (tuple(column.tolist()) for column in (timeline.start_ns, timeline.duration_ns))
+def _answer(
+    run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]
+) -> TimelineAnswer:
+    start_ns, duration_ns = (
+        tuple(column.tolist()) for column in (timeline.start_ns, timeline.duration_ns)
+    )
     return TimelineAnswer(
         run=None if run is None else str(run),
         first_step=timeline.first_step,
@@ -102,7 +199,8 @@ def _answer(run: Path | None, timeline: slot_timeline.SlotTimeline, games: Seque
         start_ticks=tuple(instant / TICK_NS for instant in start_ns) if games else None,
         duration_ticks=tuple(duration / TICK_NS for duration in duration_ns) if games else None,
         slots=tuple(
-            "".join(request_words.STATE_LETTERS[slot_timeline.CellState(state)] for state in row) for row in timeline.states.tolist()
+            "".join(request_words.STATE_LETTERS[slot_timeline.CellState(state)] for state in row)
+            for row in timeline.states.tolist()
         ),
         ticks=games[0].report if games else None,
         compared=tuple((game.name, game.report) for game in tick_game.in_order(games)),
@@ -111,15 +209,23 @@ def _answer(run: Path | None, timeline: slot_timeline.SlotTimeline, games: Seque
 
 
 def _page(
-    run: Path | None, timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played], n_steps: int
+    run: Path | None,
+    timeline: slot_timeline.SlotTimeline,
+    games: Sequence[tick_game.Played],
+    n_steps: int,
 ) -> timeline_html.TimelineView:
     """The timeline asked for, and those of the other ways of batching from their first step on."""
     compared = tick_game.in_order(games)
-    others = [(game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS)) for game in games[1:]]
+    others = [
+        (game.name, slot_timeline.slot_timeline(game.run, n_steps=n_steps, tick_ns=TICK_NS))
+        for game in games[1:]
+    ]
     return timeline_html.TimelineView(
         title="Slots of a batch" if games else f"Slots of {run}",
         subtitle="the tick model: a token costs one tick" if games else "",
-        answers=tuple(zip(("Answer", "Requested"), tick_game.answer_lines(games), strict=False)) if games else (),
+        answers=tuple(zip(("Answer", "Requested"), tick_game.answer_lines(games), strict=False))
+        if games
+        else (),
         timelines=((games[0].name if games else "", timeline), *others),
         tables=(tick_game.tick_table(compared or games),) if games else (),
         definitions=tick_game.DEFINITIONS if games else (),
@@ -127,15 +233,18 @@ def _page(
     )
 
 
-def _shown(timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]) -> RenderableType:
+def _shown(
+    timeline: slot_timeline.SlotTimeline, games: Sequence[tick_game.Played]
+) -> RenderableType:
     lines = tick_game.answer_lines(games) if games else ()
     parts: list[RenderableType] = [
-        Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold") for rank, line in enumerate(lines)
+        Text(f"ANSWER {line}" if rank == 0 else f"       {line}", style="bold")
+        for rank, line in enumerate(lines)
     ]
     parts.append(slot_text.slot_timeline_text(timeline))
     if compared := tick_game.in_order(games):
-        parts += [Text("in 1,000 ticks, and means in ticks:"), request_terminal.table_text(tick_game.tick_table(compared))]
+        parts += [
+            Text("in 1,000 ticks, and means in ticks:"),
+            request_terminal.table_text(tick_game.tick_table(compared)),
+        ]
     return Group(*parts)
-
-
-__all__ = ["ANSWER", "TimelineAnswer", "command"]

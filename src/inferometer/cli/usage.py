@@ -19,8 +19,14 @@ def as_spec_error(error: click.ClickException) -> SpecError:
     if isinstance(error, click.MissingParameter):
         return _missing(error, context, try_)
     if isinstance(error, click.BadParameter):
-        return SpecError(error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_)
-    return SpecError(error.message.rstrip("."), where=None if context is None else context.command_path, try_=try_)
+        return SpecError(
+            error.message.rstrip("."), where=_name(error), allowed=_allowed(error), try_=try_
+        )
+    return SpecError(
+        error.message.rstrip("."),
+        where=None if context is None else context.command_path,
+        try_=try_,
+    )
 
 
 def check_numbers(command: click.Command) -> None:
@@ -42,15 +48,34 @@ def _checked(context: click.Context, parameter: click.Parameter, value: object) 
     return value
 
 
-def _missing(error: click.MissingParameter, context: click.Context | None, try_: str | None) -> SpecError:
+def _missing(
+    error: click.MissingParameter, context: click.Context | None, try_: str | None
+) -> SpecError:
     """All that is missing at once: click stops at the first, when what was given is in the context already."""
-    known = [] if context is None else [one for one in context.command.params if one.required and one.name not in context.params]
-    names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [_name(error)]
+    known = (
+        []
+        if context is None
+        else [
+            one for one in context.command.params if one.required and one.name not in context.params
+        ]
+    )
+    names = [_name(click.MissingParameter(ctx=context, param=one)) for one in known] or [
+        _name(error)
+    ]
     if len(names) == 1:
-        return SpecError(f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_)
-    helps = [f"{name}: {one.help}" for name, one in zip(names, known, strict=True) if isinstance(one, click.Option) and one.help]
+        return SpecError(
+            f"{names[0]} is missing", where=names[0], allowed=_allowed(error), try_=try_
+        )
+    helps = [
+        f"{name}: {one.help}"
+        for name, one in zip(names, known, strict=True)
+        if isinstance(one, click.Option) and one.help
+    ]
     return SpecError(
-        f"{', '.join(names[:-1])} and {names[-1]} are missing", where=", ".join(names), allowed=" ".join(helps) or None, try_=try_
+        f"{', '.join(names[:-1])} and {names[-1]} are missing",
+        where=", ".join(names),
+        allowed=" ".join(helps) or None,
+        try_=try_,
     )
 
 
@@ -59,7 +84,11 @@ def _name(error: click.BadParameter) -> str:
     parameter = error.param
     if parameter is None:
         return str(error.param_hint or "the command line")
-    return max(parameter.opts, key=len) if isinstance(parameter, click.Option) else parameter.make_metavar(error.ctx or _NOWHERE)
+    return (
+        max(parameter.opts, key=len)
+        if isinstance(parameter, click.Option)
+        else parameter.make_metavar(error.ctx or _NOWHERE)
+    )
 
 
 def _allowed(error: click.BadParameter) -> str | None:
@@ -71,7 +100,11 @@ def _allowed(error: click.BadParameter) -> str | None:
         return ", ".join(str(choice) for choice in kind.choices)
     if isinstance(kind, (click.IntRange, click.FloatRange)):
         number = "a whole number" if isinstance(kind, click.IntRange) else "a number"
-        least = "" if kind.min is None else f" {'above' if kind.min_open else 'of at least'} {kind.min:g}"
+        least = (
+            ""
+            if kind.min is None
+            else f" {'above' if kind.min_open else 'of at least'} {kind.min:g}"
+        )
         most = "" if kind.max is None else f" {'below' if kind.max_open else 'up to'} {kind.max:g}"
         return f"{number}{least}{' and' if least and most else ''}{most}"
     if isinstance(kind, (click.types.IntParamType, click.types.FloatParamType)):
@@ -80,30 +113,52 @@ def _allowed(error: click.BadParameter) -> str | None:
 
 
 def _meant(name: str, context: click.Context | None) -> str | None:
-    """What the verb calls the flag, of another tool or verb; None where nothing of it is known, or the verb has none of that meaning."""
-    arguments = [] if context is None else [one.name for one in context.command.params if isinstance(one, click.Argument)]
+    """What the verb calls the flag, of another tool or verb.
+
+    None where nothing of it is known, or the verb has none of that meaning.
+    """
+    arguments = (
+        []
+        if context is None
+        else [one.name for one in context.command.params if isinstance(one, click.Argument)]
+    )
     ours = name.strip("-") if name.strip("-") in arguments else _ELSEWHERE.get(name)
-    has_it = context is not None and any(ours in one.opts or ours == one.name for one in context.command.params)
-    return None if ours is None or not has_it else ours if ours.startswith("--") else f"{ours.upper()}, without a flag before it"
+    has_it = context is not None and any(
+        ours in one.opts or ours == one.name for one in context.command.params
+    )
+    return (
+        None
+        if ours is None or not has_it
+        else ours
+        if ours.startswith("--")
+        else f"{ours.upper()}, without a flag before it"
+    )
 
 
 _ELSEWHERE: Final = {
     **dict.fromkeys(("--duration", "--benchmark-duration", "--max-seconds", "--time"), "--for"),
     **dict.fromkeys(("--request-rate", "--qps", "--rps"), "--rate"),
-    **dict.fromkeys(("--num-prompts", "--num-requests", "--request-count", "--max-requests", "--n-requests"), "--requests"),
+    **dict.fromkeys(
+        ("--num-prompts", "--num-requests", "--request-count", "--max-requests", "--n-requests"),
+        "--requests",
+    ),
     **dict.fromkeys(("--max-concurrency", "--users", "--num-users", "--streams"), "--concurrency"),
     **dict.fromkeys(("--base-url", "--url", "--target", "--host"), "url"),
     **dict.fromkeys(("--backend", "--endpoint-type", "--request-type"), "--endpoint"),
-    **dict.fromkeys(("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"),
+    **dict.fromkeys(
+        ("--dataset", "--dataset-name", "--dataset-path", "--data", "--input-file"), "--workload"
+    ),
     **dict.fromkeys(("--goodput", "--sla"), "--slo"),
     **dict.fromkeys(("--streaming", "--is-streaming"), "--stream"),
     **dict.fromkeys(("--extra-inputs", "--extra-body", "--extra-request-body"), "--body"),
-    **dict.fromkeys(("--result-dir", "--artifact-dir", "--output-dir", "--save-result", "--output-path"), "--out"),
+    **dict.fromkeys(
+        ("--result-dir", "--artifact-dir", "--output-dir", "--save-result", "--output-path"),
+        "--out",
+    ),
     **dict.fromkeys(("--random-seed", "--rand-seed"), "--seed"),
     **dict.fromkeys(("--served-model-name", "--model-name", "--model-names"), "--model"),
 }
-"""Flags of vLLM bench, AIPerf, GuideLLM, inference-perf and SGLang's bench, and ours of the same meaning."""
+"""Flags of vLLM bench, AIPerf, GuideLLM, inference-perf and SGLang's bench, and ours of the same
+meaning."""
 _NUMBERS = (click.types.IntParamType, click.types.FloatParamType)
 _NOWHERE = click.Context(click.Command("inferometer"))
-
-__all__ = ["as_spec_error", "check_numbers"]

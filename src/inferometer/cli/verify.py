@@ -1,4 +1,7 @@
-"""inferometer verify: is it true what was predicted? Sealed before, measured after, kept in a ledger."""
+"""inferometer verify: is it true what was predicted?
+
+Sealed before, measured after, kept in a ledger.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -8,9 +11,23 @@ from typing import Final
 import click
 
 from inferometer import suggestions
-from inferometer.cli import answer, verify_elsewhere, verify_replaying, verify_sealing, verify_view
+from inferometer.cli import (
+    answer,
+    terminal,
+    verify_elsewhere,
+    verify_replaying,
+    verify_sealing,
+    verify_view,
+)
 from inferometer.cli.sweep_view import REPORT_NAME
-from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError, RecordError, SpecError
+from inferometer.errors import (
+    EXIT_ANSWERED,
+    EXIT_SLO_MISSED,
+    EXIT_UNDECIDED,
+    MeasureError,
+    RecordError,
+    SpecError,
+)
 from inferometer.report import verify_html, verify_text
 from inferometer.spec import verify_plan
 from inferometer.verify import checking, score, seal_file, seals
@@ -58,9 +75,20 @@ Exit codes: 0 all predictions held, and the promise was kept; 10 one was wrong, 
 )
 @click.argument("plan_path", metavar="PLAN", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--url", help="Replay the plan's loads against this server.")
-@click.option("--check", "runs", multiple=True, type=click.Path(path_type=Path), metavar="RUN", help="Measured elsewhere; repeatable.")
+@click.option(
+    "--check",
+    "runs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Measured elsewhere; repeatable.",
+)
 @click.option("--seal-only", is_flag=True, help="Predict and seal; measure later.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the experiment; the same one goes on.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the experiment; the same one goes on.",
+)
 @click.option(
     "--ledger",
     "ledger_path",
@@ -71,24 +99,43 @@ Exit codes: 0 all predictions held, and the promise was kept; 10 one was wrong, 
 )
 @answer.json_option
 def command(
-    plan_path: Path, url: str | None, runs: tuple[Path, ...], out: Path | None, ledger_path: Path, *, seal_only: bool, as_json: bool
+    plan_path: Path,
+    url: str | None,
+    runs: tuple[Path, ...],
+    out: Path | None,
+    ledger_path: Path,
+    *,
+    seal_only: bool,
+    as_json: bool,
 ) -> None:
     """Is it true what the simulator, a fit or a datasheet says of the loads, or the points, of PLAN?
 
-    The predictions are sealed (hashed, dated, with the code's version) in the ledger before the first byte is sent; then the very same
-    requests are replayed and compared, intervals and all. The first valid measurement of a claim counts. The same command goes on.
+    The predictions are sealed (hashed, dated, with the code's version) in the ledger before the
+    first byte is sent; then the very same requests are replayed and compared, intervals and all.
+    The first valid measurement of a claim counts. The same command goes on.
     """
     if (url is not None) + bool(runs) + seal_only != 1:
-        raise SpecError("nothing, or several things, to do", where="--url, --check, --seal-only", allowed="one of them", try_="--seal-only")
+        raise SpecError(
+            "nothing, or several things, to do",
+            where="--url, --check, --seal-only",
+            allowed="one of them",
+            try_="--seal-only",
+        )
     plan = verify_plan.read_plan(plan_path)
     if url is not None and plan.kind == "sweep":
-        raise SpecError("a server's steps cannot be timed from outside", where="--url", allowed="--check with a run of inferometer sweep")
+        raise SpecError(
+            "a server's steps cannot be timed from outside",
+            where="--url",
+            allowed="--check with a run of inferometer sweep",
+        )
     if url is not None:
         verify_replaying.check_url(url)
     folder = out or _default_folder(plan)
     if runs and not (folder / seal_file.SEAL_NAME).exists():
         raise RecordError(
-            "nothing was sealed here", where=str(folder), try_=suggestions.command("verify", plan_path, "--seal-only", "--out", folder)
+            "nothing was sealed here",
+            where=str(folder),
+            try_=suggestions.command("verify", plan_path, "--seal-only", "--out", folder),
         )
     sealed = verify_sealing.sealed(plan, folder, ledger_path)
     if url is not None:
@@ -97,7 +144,11 @@ def command(
         sealed.record(verify_elsewhere.measured_elsewhere(sealed, runs))
     said = _answer(sealed, plan_path, ledger_path, url)
     answer.give(
-        said, as_json=as_json, show=lambda given: verify_text.verify_text(verify_view.view_of(given.experiment, given.next_command))
+        said,
+        as_json=as_json,
+        show=lambda given: verify_text.verify_text(
+            verify_view.view_of(given.experiment, given.next_command)
+        ),
     )
     sys.exit(EXIT_ANSWERED if seal_only else _exit_code(said))
 
@@ -106,20 +157,26 @@ def _replay(sealed: verify_sealing.Sealed, url: str) -> None:
     """Replay every load that is open, one after the other; each is in the ledger when it is done."""
     standing = sealed.standing()
     if not standing.open_questions:
-        answer.talk("all of it was measured before: this is what the ledger says")
+        terminal.talk("all of it was measured before: this is what the ledger says")
     for index, asked in enumerate(sealed.loads):
         if asked.question.at in standing.open_questions:
             n_tries = len(standing.runs_of(asked.question.at))
-            folder = sealed.folder / (f"load-{index:02d}" + (f"-try-{n_tries + 1}" if n_tries else ""))
+            folder = sealed.folder / (
+                f"load-{index:02d}" + (f"-try-{n_tries + 1}" if n_tries else "")
+            )
             sealed.begin(asked.question.at, folder)
             sealed.record([verify_replaying.replay(sealed, url, asked, folder)])
 
 
-def _answer(sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None) -> VerifyAnswer:
+def _answer(
+    sealed: verify_sealing.Sealed, plan_path: Path, ledger_path: Path, url: str | None
+) -> VerifyAnswer:
     """Where the experiment stands; its page is written where something was measured."""
     standing = sealed.standing()
     how = ("--url", url or "URL") if sealed.loads else ("--check", "RUN")
-    next_ = suggestions.command("verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how)
+    next_ = suggestions.command(
+        "verify", plan_path, "--out", sealed.folder, "--ledger", ledger_path, *how
+    )
     following = next_ if standing.open_questions else ""
     report = sealed.folder / REPORT_NAME if standing.measured else None
     if report is not None:
@@ -143,8 +200,7 @@ def _exit_code(said: VerifyAnswer) -> int:
 
 def _default_folder(plan: verify_plan.VerifyPlan) -> Path:
     """The same plan, the same folder, so that the same command goes on."""
-    name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower())
+    name = "".join(
+        letter if letter.isalnum() or letter in "._-" else "-" for letter in plan.name.lower()
+    )
     return Path("runs") / f"verify-{name}-{seals.plan_sha256(plan)[:6]}"
-
-
-__all__ = ["ANSWER", "LEDGER", "VerifyAnswer", "command"]

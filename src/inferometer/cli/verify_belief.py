@@ -22,8 +22,16 @@ def belief_of(server: BelievedServer, basis: Basis, rests_on: str, *, model_id: 
     """
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware).name
     n_devices = server.replicas * (server.tp or 1)
-    where = "" if hardware is None else f" on {n_devices} x {hardware}" if n_devices > 1 else f" on {hardware}"
-    return Belief(basis=basis, subject=f"{model_id}{where}", rests_on=rests_on, sha256=belief_sha256(server))
+    where = (
+        ""
+        if hardware is None
+        else f" on {n_devices} x {hardware}"
+        if n_devices > 1
+        else f" on {hardware}"
+    )
+    return Belief(
+        basis=basis, subject=f"{model_id}{where}", rests_on=rests_on, sha256=belief_sha256(server)
+    )
 
 
 def belief_sha256(server: BelievedServer) -> str:
@@ -41,7 +49,8 @@ def belief_sha256(server: BelievedServer) -> str:
     if path.is_dir():
         path /= SERVER_FIT_NAME if is_server_fit(path) else FIT_NAME
     again = suggestions.command("fit", "RUN")
-    return sha256_of(Door(noun="fit", allowed="a file of inferometer fit", refusal=ModelError, try_=again).bytes_of(path))
-
-
-__all__ = ["belief_of", "belief_sha256"]
+    return sha256_of(
+        Door(
+            noun="fit", allowed="a file of inferometer fit", refusal=ModelError, try_=again
+        ).bytes_of(path)
+    )

@@ -1,8 +1,9 @@
 """What was measured elsewhere, and is it an answer to what was sealed: our own runs, sweeps, and other tools' results?
 
-A load test of ours has its workload, which must be the sealed one, request by request, and the raw log of what came over the wire, which
-must hold the requests of its table: a simulated run has none, whatever its manifest says. Another tool's result has neither: it must have
-as many requests of the same mean lengths, and come at the same rate.
+A load test of ours has its workload, which must be the sealed one, request by request, and the raw
+log of what came over the wire, which must hold the requests of its table: a simulated run has none,
+whatever its manifest says. Another tool's result has neither: it must have as many requests of the
+same mean lengths, and come at the same rate.
 """
 
 from collections.abc import Sequence
@@ -23,10 +24,13 @@ from inferometer.spec.workload import replay
 from inferometer.verify import checking, evidence, measurements, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
-"""Of mean lengths and of the time between first and last request, where another tool sent requests of its own making."""
+"""Of mean lengths and of the time between first and last request, where another tool sent
+requests of its own making."""
 
 
-def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> tuple[checking.Measurement, ...]:
+def measured_elsewhere(
+    sealed: verify_sealing.Sealed, paths: Sequence[Path]
+) -> tuple[checking.Measurement, ...]:
     """What these runs say of the seal's questions.
 
     Raises
@@ -34,24 +38,43 @@ def measured_elsewhere(sealed: verify_sealing.Sealed, paths: Sequence[Path]) -> 
     RecordError
         A run cannot be read, or is none of what was sealed; two of them are of the same load.
     """
-    found = [one for path in paths for run in verify_runs.runs_of(path) for one in _of_run(sealed, run, path)]
+    found = [
+        one
+        for path in paths
+        for run in verify_runs.runs_of(path)
+        for one in _of_run(sealed, run, path)
+    ]
     asked = [one.measured.at for one in found]
     twice = next((at for at in asked if asked.count(at) > 1), None)
     if twice is not None:
-        raise RecordError(f"{twice} was measured by two of these runs", where="--check", allowed="one run for each")
+        raise RecordError(
+            f"{twice} was measured by two of these runs",
+            where="--check",
+            allowed="one run for each",
+        )
     return tuple(found)
 
 
-def _of_run(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[checking.Measurement, ...]:
+def _of_run(
+    sealed: verify_sealing.Sealed, run: Run, path: Path
+) -> tuple[checking.Measurement, ...]:
     if run.manifest.origin == "simulated":
         raise _other(run, "it was simulated", "a measured run")
     if sealed.points:
         return _of_sweep(sealed, run, path)
     if run.requests is None:
-        raise _other(run, "it is no run of requests", "inferometer load, or another tool's results with every request")
+        raise _other(
+            run,
+            "it is no run of requests",
+            "inferometer load, or another tool's results with every request",
+        )
     asked, asked_as = _asked_by(sealed, run, run.requests)
     proof = evidence.evidence_of(_place_of(path))
-    return (measurements.load_measurement(sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof),)
+    return (
+        measurements.load_measurement(
+            sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof
+        ),
+    )
 
 
 def _place_of(path: Path) -> Path:
@@ -60,7 +83,9 @@ def _place_of(path: Path) -> Path:
 
 
 def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
-    """A run of ours, whose raw log was read: it began no later than the first session in it, whatever the manifest says.
+    """A run of ours, whose raw log was read.
+
+    It began no later than the first session in it, whatever the manifest says.
 
     Raises
     ------
@@ -76,54 +101,90 @@ def _begun(run: Run, path: Path, asked: verify_loads.AskedLoad) -> Run:
     decoded = load_decoding.decode_load(folder, asked.drawn.plan)
     for name in ("request_index", "intended_send_ns", "sent_ns", "finished_ns"):
         if not np.array_equal(getattr(decoded.requests, name), getattr(run.requests, name)):
-            raise _other(run, f"its table and its raw log differ ({name})", "the table of the raw log")
-    began_utc = min([run.manifest.created_utc, *(one.started_utc for one in decoded.sessions)], key=datetime.fromisoformat)
+            raise _other(
+                run, f"its table and its raw log differ ({name})", "the table of the raw log"
+            )
+    began_utc = min(
+        [run.manifest.created_utc, *(one.started_utc for one in decoded.sessions)],
+        key=datetime.fromisoformat,
+    )
     return replace(run, manifest=replace(run.manifest, created_utc=began_utc))
 
 
-def _of_sweep(sealed: verify_sealing.Sealed, run: Run, path: Path) -> tuple[checking.Measurement, ...]:
+def _of_sweep(
+    sealed: verify_sealing.Sealed, run: Run, path: Path
+) -> tuple[checking.Measurement, ...]:
     plan, server = run.manifest.plan, sealed.plan.server
     if run.manifest.model is None or plan is None:
-        raise _other(run, "it is no sweep that says which model and engine it measured", "inferometer sweep or quick")
-    believed, seen = resolve.resolve_model(server.model, load_format="dummy").spec, run.manifest.model
+        raise _other(
+            run,
+            "it is no sweep that says which model and engine it measured",
+            "inferometer sweep or quick",
+        )
+    believed, seen = (
+        resolve.resolve_model(server.model, load_format="dummy").spec,
+        run.manifest.model,
+    )
     if (believed.n_layers, believed.hidden_size) != (seen.n_layers, seen.hidden_size):
         raise _other(run, f"it measured {seen.model_id!r}", believed.model_id)
     if server.fit is not None:
-        engine = named_fit.step_fit(Path(server.fit), named_fit.question_of({}, believed, None)).model.engine
+        engine = named_fit.step_fit(
+            Path(server.fit), named_fit.question_of({}, believed, None)
+        ).model.engine
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
     asked = {one.question.at: one.point for one in sealed.points}
     return measurements.point_measurements(run, asked, evidence.evidence_of(_place_of(path)))
 
 
-def _asked_by(sealed: verify_sealing.Sealed, run: Run, requests: RequestTable) -> tuple[verify_loads.AskedLoad, str]:
+def _asked_by(
+    sealed: verify_sealing.Sealed, run: Run, requests: RequestTable
+) -> tuple[verify_loads.AskedLoad, str]:
     """Which of the loads was this, and how is that known?"""
     load = run.manifest.load
     if load is not None:
         sha256 = seals.requests_sha256(replay.draw_workload(load.workload).plan)
         same = next((one for one in sealed.loads if one.question.sha256 == sha256), None)
         if same is None:
-            raise _other(run, "its requests are not those that were sealed", "; ".join(one.question.asks for one in sealed.loads))
+            raise _other(
+                run,
+                "its requests are not those that were sealed",
+                "; ".join(one.question.asks for one in sealed.loads),
+            )
         return same, "the very requests"
     alike = next((one for one in sealed.loads if _is_alike(one, requests)), None)
     if alike is None:
         wanted = "; ".join(f"{one.question.at}: {one.question.asks}" for one in sealed.loads)
-        raise _other(run, "its requests are not like those that were sealed", f"as many, of the same mean lengths and rate: {wanted}")
-    return alike, f"as many requests of the same mean lengths and rate, within {_TOLERANCE_FRACTION * 100:g} %"
+        raise _other(
+            run,
+            "its requests are not like those that were sealed",
+            f"as many, of the same mean lengths and rate: {wanted}",
+        )
+    return (
+        alike,
+        (
+            "as many requests of the same mean lengths and rate, within"
+            f" {_TOLERANCE_FRACTION * 100:g} %"
+        ),
+    )
 
 
 def _is_alike(asked: verify_loads.AskedLoad, requests: RequestTable) -> bool:
     plan = asked.drawn.plan
     if plan.n_requests != len(requests.status):
         return False
-    pairs = [(requests.prompt_tokens.mean(), plan.prompt_tokens.mean()), (requests.output_tokens.mean(), plan.output_tokens.mean())]
+    pairs = [
+        (requests.prompt_tokens.mean(), plan.prompt_tokens.mean()),
+        (requests.output_tokens.mean(), plan.output_tokens.mean()),
+    ]
     if (plan.follows == -1).all():
         pairs.append((np.ptp(requests.intended_send_ns), np.ptp(plan.arrival_ns)))
     return all(abs(seen - wanted) <= _TOLERANCE_FRACTION * wanted for seen, wanted in pairs)
 
 
 def _other(run: Run, what: str, allowed: str) -> RecordError:
-    return RecordError(f"run {run.manifest.run_id} is no check of these predictions: {what}", where="--check", allowed=allowed)
-
-
-__all__ = ["measured_elsewhere"]
+    return RecordError(
+        f"run {run.manifest.run_id} is no check of these predictions: {what}",
+        where="--check",
+        allowed=allowed,
+    )

@@ -5,7 +5,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from inferometer.cli import answer, cluster_options, deployment, memory_check, simulation, verify_belief, workload_options
+from inferometer.cli import (
+    cluster_options,
+    deployment,
+    memory_check,
+    simulation,
+    terminal,
+    verify_belief,
+    workload_options,
+)
 from inferometer.errors import SpecError
 from inferometer.measure.executors.local import Inline
 from inferometer.simulate.cluster_config import ROUTERS
@@ -35,12 +43,20 @@ def asked_loads(traffic: Traffic) -> tuple[AskedLoad, ...]:
         The workload is none, or cannot be turned to such a load.
     """
     spec = _ending(reading.resolve_workload(traffic.workload), traffic)
-    rates = [_asked(f"{format_number(rate)} requests/s", spec, {"kind": "open", "rate_per_s": rate}) for rate in traffic.rates_per_s]
-    users = [_asked(f"{n} users", spec, {"kind": "closed", "concurrency": n}) for n in traffic.concurrencies]
+    rates = [
+        _asked(f"{format_number(rate)} requests/s", spec, {"kind": "open", "rate_per_s": rate})
+        for rate in traffic.rates_per_s
+    ]
+    users = [
+        _asked(f"{n} users", spec, {"kind": "closed", "concurrency": n})
+        for n in traffic.concurrencies
+    ]
     return (*rates, *users) or (_asked("as the workload says", spec, None),)
 
 
-def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLoad, ...]) -> claims.Commitment:
+def predict_loads(
+    server: BelievedServer, traffic: Traffic, loads: tuple[AskedLoad, ...]
+) -> claims.Commitment:
     """What the simulator says of these loads on this server.
 
     Raises
@@ -49,35 +65,70 @@ def predict_loads(server: BelievedServer, traffic: Traffic, loads: tuple[AskedLo
         The server cannot be.
     """
     servers = _servers(server)
-    objective = None if traffic.slo is None else parse_objective(traffic.slo, where="the plan's slo")
+    objective = (
+        None if traffic.slo is None else parse_objective(traffic.slo, where="the plan's slo")
+    )
     made = list[seals.Claim]()
     promises = list[seals.PromiseClaim]()
     for asked in loads:
-        memory_check.check_drawn(asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all)
-        answer.talk(f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are compiled once)")
+        memory_check.check_drawn(
+            asked.drawn.plan, servers.cluster, record_steps=False, n_replicas=servers.n_in_all
+        )
+        terminal.talk(
+            f"simulating {asked.question.at}: {asked.question.asks} (the engine's rules are"
+            " compiled once)"
+        )
         simulator = simulation.Simulator(
-            servers=servers._replace(seed=asked.spec.seed), workload=asked.drawn, objective=objective, until_ns=None, gate=None
+            servers=servers._replace(seed=asked.spec.seed),
+            workload=asked.drawn,
+            objective=objective,
+            until_ns=None,
+            gate=None,
         )
         said = simulation.simulate_workload(simulator, Inline()).answer
         likely, *ends = (level.summary for level in said.levels)
         made += claims.load_claims(asked.question.at, likely, ends)
         if objective is not None and said.verdict is not None:
-            promises.append(seals.PromiseClaim(at=asked.question.at, objective=objective.text, predicted=said.verdict))
+            promises.append(
+                seals.PromiseClaim(
+                    at=asked.question.at, objective=objective.text, predicted=said.verdict
+                )
+            )
     deployed = servers.deployment
-    n_replicas = f"{servers.n_replicas} replicas ({servers.rules.router}), " if servers.n_replicas > 1 else ""
-    rests_on = f"{n_replicas}rules of {deployed.config.engine}; step times: {deployed.step_times.origin}; "
+    n_replicas = (
+        f"{servers.n_replicas} replicas ({servers.rules.router}), "
+        if servers.n_replicas > 1
+        else ""
+    )
+    rests_on = (
+        f"{n_replicas}rules of {deployed.config.engine}; step times: {deployed.step_times.origin}; "
+    )
     rests_on += f"{deployed.config.n_kv_blocks} KV blocks, {deployed.kv_origin}"
-    belief = verify_belief.belief_of(server, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id)
+    belief = verify_belief.belief_of(
+        server, deployed.step_times.basis, rests_on, model_id=deployed.model.model_id
+    )
     return claims.Commitment(belief, tuple(made), tuple(promises))
 
 
 def _servers(server: BelievedServer) -> cluster_options.Servers:
     if server.router not in ROUTERS:
-        raise SpecError(f"router = {server.router!r}", where="the plan, key server.router", allowed=", ".join(ROUTERS))
-    flags = {name: value for name, value in msgspec.structs.asdict(server).items() if name not in _NOT_DEPLOYED}
+        raise SpecError(
+            f"router = {server.router!r}",
+            where="the plan, key server.router",
+            allowed=", ".join(ROUTERS),
+        )
+    flags = {
+        name: value
+        for name, value in msgspec.structs.asdict(server).items()
+        if name not in _NOT_DEPLOYED
+    }
     own = tuple(f"{name}={_knob(value)}" for name, value in server.own.items())
-    deployed = deployment.deployment_of(flags | {"fit_path": None if server.fit is None else Path(server.fit), "own": own})
-    return cluster_options.Servers(deployed, server.replicas, cluster_options.RouterRules(router=server.router))
+    deployed = deployment.deployment_of(
+        flags | {"fit_path": None if server.fit is None else Path(server.fit), "own": own}
+    )
+    return cluster_options.Servers(
+        deployed, server.replicas, cluster_options.RouterRules(router=server.router)
+    )
 
 
 def _knob(value: object) -> str:
@@ -107,6 +158,3 @@ def _asked(at: str, spec: types.WorkloadSpec, arrivals: dict[str, Any] | None) -
         sha256=seals.requests_sha256(drawn.plan),
     )
     return AskedLoad(question, turned, drawn)
-
-
-__all__ = ["AskedLoad", "asked_loads", "predict_loads"]

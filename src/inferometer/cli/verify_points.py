@@ -60,22 +60,38 @@ def predict_points(server: BelievedServer, points: Sequence[AskedPoint]) -> clai
     model = found.spec
     hardware = None if server.hardware is None else catalog.find_hardware(server.hardware)
     steps = [step for asked in points for step in _steps(asked)]
-    flags = msgspec.structs.asdict(server) | {"fit_path": None if server.fit is None else Path(server.fit)}
+    flags = msgspec.structs.asdict(server) | {
+        "fit_path": None if server.fit is None else Path(server.fit)
+    }
     levels = deployment.step_times_of(flags, found, hardware).times
     if server.fit is not None:
         said = _fitted(flags, model, hardware, steps)
     else:
         paces = (levels.likely, levels.fast, levels.slow)
-        each = ([steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps)
+        each = (
+            [steptime_arrays.shape_duration_s(pace, step.shape) for pace in paces] for step in steps
+        )
         said = [claims.spanned(value, ends) for value, *ends in each]
     return claims.Commitment(
         verify_belief.belief_of(server, levels.basis, levels.origin, model_id=model.model_id),
-        tuple(seals.Claim(at=step.at, metric=step.metric, predicted=duration) for step, duration in zip(steps, said, strict=True)),
+        tuple(
+            seals.Claim(at=step.at, metric=step.metric, predicted=duration)
+            for step, duration in zip(steps, said, strict=True)
+        ),
     )
 
 
-def _fitted(flags: Mapping[str, Any], model: ModelSpec, hardware: HardwareSpec | None, steps: Sequence[_Step]) -> list[Estimate]:
-    fit = named_fit.step_fit(flags["fit_path"], named_fit.question_of(flags, model, hardware), is_transfer=flags["transfer"] is True)
+def _fitted(
+    flags: Mapping[str, Any],
+    model: ModelSpec,
+    hardware: HardwareSpec | None,
+    steps: Sequence[_Step],
+) -> list[Estimate]:
+    fit = named_fit.step_fit(
+        flags["fit_path"],
+        named_fit.question_of(flags, model, hardware),
+        is_transfer=flags["transfer"] is True,
+    )
     return [said.duration_s for said in fit.model.predict_all([step.shape for step in steps])]
 
 
@@ -84,9 +100,14 @@ def _steps(asked: AskedPoint) -> tuple[_Step, _Step]:
     point = asked.point
     middle = point.prompt_tokens + round(point.gen_tokens / 2)
     return (
-        _Step(asked.question.at, "prefill_s", types.prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens)),
-        _Step(asked.question.at, "decode_step_s", types.decode_shape(batch_size=point.batch_size, context_tokens=middle)),
+        _Step(
+            asked.question.at,
+            "prefill_s",
+            types.prefill_shape(batch_size=point.batch_size, prompt_tokens=point.prompt_tokens),
+        ),
+        _Step(
+            asked.question.at,
+            "decode_step_s",
+            types.decode_shape(batch_size=point.batch_size, context_tokens=middle),
+        ),
     )
-
-
-__all__ = ["AskedPoint", "asked_points", "predict_points"]

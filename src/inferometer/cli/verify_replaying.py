@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from inferometer.cli import load_options, load_running, load_wording
-from inferometer.cli.answer import talk
+from inferometer.cli.terminal import talk
 from inferometer.cli.verify_loads import AskedLoad
 from inferometer.cli.verify_sealing import Sealed
 from inferometer.errors import MeasureError
@@ -41,13 +41,23 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
     load_wording.check_prompts(request.load, asked.drawn)
     talk(f"{asked.question.at}: {load_wording.what_will_happen(request.load, asked.drawn)}")
     try:
-        loaded = load_running.run_load(request, asked.drawn, folder, _percentiles(sealed), as_json=False)
+        loaded = load_running.run_load(
+            request, asked.drawn, folder, _percentiles(sealed), as_json=False
+        )
     except MeasureError as error:
-        try_ = f"in the plan, under [client], what `inferometer load` takes as {error.try_}" if error.try_ else None
-        raise MeasureError(error.what, where=error.where, allowed=error.allowed, try_=try_) from error
+        try_ = (
+            f"in the plan, under [client], what `inferometer load` takes as {error.try_}"
+            if error.try_
+            else None
+        )
+        raise MeasureError(
+            error.what, where=error.where, allowed=error.allowed, try_=try_
+        ) from error
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    return measurements.load_measurement(sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder))
+    return measurements.load_measurement(
+        sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder)
+    )
 
 
 def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.LoadRequest:
@@ -78,12 +88,15 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.Loa
     )
     headers = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=headers, proxy_authorization=authorization)
-    return load_options.LoadRequest(load=load, secrets=secrets, metrics=source_of(load, secrets), limits=messages.ClientLimits())
+    return load_options.LoadRequest(
+        load=load, secrets=secrets, metrics=source_of(load, secrets), limits=messages.ClientLimits()
+    )
 
 
 def _percentiles(sealed: Sealed) -> tuple[float, ...]:
     traffic = sealed.plan.traffic
-    return () if traffic is None or traffic.slo is None else parse_objective(traffic.slo).percentile_fractions
-
-
-__all__ = ["check_url", "load_request", "replay"]
+    return (
+        ()
+        if traffic is None or traffic.slo is None
+        else parse_objective(traffic.slo).percentile_fractions
+    )

@@ -26,7 +26,8 @@ def runs_of(path: Path) -> tuple[Run, ...]:
     runs = tuple(map(_dated, read_results(path).runs))
     if not runs:
         raise RecordError(
-            "the file has statistics but no requests: nobody can tell what was asked, when, and how sure they are",
+            "the file has statistics but no requests: nobody can tell what was asked, when, and how"
+            " sure they are",
             where=str(path),
             allowed="results with every request, such as vllm bench serve --save-detailed",
         )
@@ -40,6 +41,3 @@ def _dated(run: Run) -> Run:
         return run
     at_utc = datetime.fromisoformat(said).astimezone(UTC).isoformat(timespec="seconds")
     return replace(run, manifest=replace(run.manifest, created_utc=at_utc))
-
-
-__all__ = ["runs_of"]

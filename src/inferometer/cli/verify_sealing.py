@@ -1,6 +1,7 @@
 """How are a plan's predictions sealed, or found as they were sealed before?
 
-The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder is a copy for whoever measures elsewhere.
+The ledger takes a seal in before the first byte is sent; ``seal.json`` in the experiment's folder
+is a copy for whoever measures elsewhere.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,9 @@ class Sealed:
         """
         entries = ledger.read_ledger(self.ledger)
         return next(
-            score.experiment_of(entries, entry) for entry in entries if entry.seal is not None and entry.seal_sha256 == self.seal_sha256
+            score.experiment_of(entries, entry)
+            for entry in entries
+            if entry.seal is not None and entry.seal_sha256 == self.seal_sha256
         )
 
     def begin(self, at: str, folder: Path) -> None:
@@ -60,9 +63,14 @@ class Sealed:
         Raises
         ------
         RecordError
-            One was made before the seal, or answers what another run answered before; the ledger cannot be written.
+            One was made before the seal, or answers what another run answered before; the ledger
+            cannot be written.
         """
-        ledger.append(self.ledger, at_utc=now_utc(), add=lambda entries: score.check_of(entries, self.seal_sha256, measurements))
+        ledger.append(
+            self.ledger,
+            at_utc=now_utc(),
+            add=lambda entries: score.check_of(entries, self.seal_sha256, measurements),
+        )
 
 
 def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
@@ -71,7 +79,8 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     Raises
     ------
     RecordError
-        The folder holds another plan's seal, or one that was edited; the ledger was tampered with, or cannot be written.
+        The folder holds another plan's seal, or one that was edited; the ledger was tampered with,
+        or cannot be written.
     SpecError, ModelError
         The plan cannot be predicted.
     """
@@ -86,14 +95,28 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     else:
         _refuse_changed(plan, asked, seal, folder)
     sha256 = seals.sha256_of(seal)
-    ledger.append(ledger_path, at_utc=now_utc(), add=lambda entries: None if ledger.sealed_entry(entries, sha256) else seal)
+    ledger.append(
+        ledger_path,
+        at_utc=now_utc(),
+        add=lambda entries: None if ledger.sealed_entry(entries, sha256) else seal,
+    )
     _refuse_changed_runs(folder, ledger.checks_of(ledger.read_ledger(ledger_path), sha256))
-    return Sealed(plan=plan, ledger=ledger_path, folder=folder, seal=seal, seal_sha256=sha256, loads=loads, points=points)
+    return Sealed(
+        plan=plan,
+        ledger=ledger_path,
+        folder=folder,
+        seal=seal,
+        seal_sha256=sha256,
+        loads=loads,
+        points=points,
+    )
 
 
 def _refuse_changed_runs(folder: Path, checks: Sequence[checking.Check]) -> None:
     """The runs of this folder that the ledger has must be as they were when it took them in."""
-    stored = {one.run_id: one.evidence for check in checks for one in check.measured if one.evidence}
+    stored = {
+        one.run_id: one.evidence for check in checks for one in check.measured if one.evidence
+    }
     for manifest_path in sorted(folder.glob(f"*/{MANIFEST_NAME}")):
         run_id = migrations.read_manifest(manifest_path).manifest.run_id
         if run_id in stored:
@@ -123,20 +146,22 @@ def _new(
     )
 
 
-def _refuse_changed(plan: VerifyPlan, asked: tuple[seals.Question, ...], seal: seals.Seal, folder: Path) -> None:
+def _refuse_changed(
+    plan: VerifyPlan, asked: tuple[seals.Question, ...], seal: seals.Seal, folder: Path
+) -> None:
     unchanged = {
         "the plan": seals.plan_sha256(plan) == seal.plan_sha256,
         "the workload, or its points": asked == seal.questions,
-        "the fit, or the model and its device,": verify_belief.belief_sha256(plan.server) == seal.belief.sha256,
+        "the fit, or the model and its device,": (
+            verify_belief.belief_sha256(plan.server) == seal.belief.sha256
+        ),
     }
     changed = [name for name, is_same in unchanged.items() if not is_same]
     if changed:
         raise RecordError(
-            f"{' and '.join(changed)} changed since {seal.sealed_utc}, when the predictions were sealed",
+            f"{' and '.join(changed)} changed since {seal.sealed_utc}, when the predictions were"
+            " sealed",
             where=str(folder),
             allowed="what was sealed",
             try_="another folder with --out, for predictions of their own",
         )
-
-
-__all__ = ["Sealed", "sealed"]

@@ -39,12 +39,20 @@ def view_of(experiment: Experiment, next_command: str) -> VerifyView:
     seal = experiment.seal
     return VerifyView(
         title=seal.experiment,
-        subtitle=f"{seal.belief.subject} · predictions {'of a load' if seal.kind == 'load' else 'of a sweep'}, sealed before measuring",
+        subtitle=(
+            f"{seal.belief.subject} · predictions"
+            f" {'of a load' if seal.kind == 'load' else 'of a sweep'}, sealed before measuring"
+        ),
         answer=_answer(experiment),
         why=_why(experiment),
         trust=f"{seal.belief.basis}: {seal.belief.rests_on}",
-        seal=f"{experiment.sealed_utc}, sha256 {experiment.seal_sha256[:16]}, by inferometer {_code(seal)}",
-        measured="; ".join(_run(experiment, at) for at in dict.fromkeys(one.at for one in experiment.measured)),
+        seal=(
+            f"{experiment.sealed_utc}, sha256 {experiment.seal_sha256[:16]}, by inferometer"
+            f" {_code(seal)}"
+        ),
+        measured="; ".join(
+            _run(experiment, at) for at in dict.fromkeys(one.at for one in experiment.measured)
+        ),
         next=next_command,
         claims=tuple(_claim_row(state) for state in experiment.claims),
         promises=tuple(_promise_row(state) for state in experiment.promises),
@@ -75,17 +83,27 @@ def _answer(experiment: Experiment) -> str:
 
 def _why(experiment: Experiment) -> str:
     """The furthest off, else what is in the way."""
-    invalid = [one for one in experiment.measured if one.validity == "INVALID" and one.at in experiment.open_questions]
+    invalid = [
+        one
+        for one in experiment.measured
+        if one.validity == "INVALID" and one.at in experiment.open_questions
+    ]
     if invalid:
         return f"{invalid[-1].at}: {invalid[-1].why}"
-    measured = [(state.claim, state.outcome) for state in experiment.claims if state.outcome is not None]
+    measured = [
+        (state.claim, state.outcome) for state in experiment.claims if state.outcome is not None
+    ]
     if not measured:
-        return f"{len(experiment.open_questions)} of {len(experiment.seal.questions)} questions were never measured"
+        return (
+            f"{len(experiment.open_questions)} of {len(experiment.seal.questions)} questions were"
+            " never measured"
+        )
     claim, outcome = max(measured, key=lambda pair: abs(pair[1].error_fraction))
     n_inside = sum(one.is_inside for _, one in measured)
     return (
-        f"{n_inside} of {len(measured)} numbers ({format_fraction(n_inside / len(measured))}) inside their 90 % interval; furthest off: "
-        f"{METRICS[claim.metric].name} at {claim.at}, {outcome.error_fraction:+.1%} ({outcome.verdict})"
+        f"{n_inside} of {len(measured)} numbers ({format_fraction(n_inside / len(measured))})"
+        f" inside their 90 % interval; furthest off: {METRICS[claim.metric].name} at {claim.at},"
+        f" {outcome.error_fraction:+.1%} ({outcome.verdict})"
     )
 
 
@@ -117,7 +135,10 @@ def _promise_row(state: PromiseState) -> PromiseRow:
 
 def _run(experiment: Experiment, at: str) -> str:
     """Every run of this question, the INVALID ones too."""
-    return ", then ".join(f"{one.at}: run {one.run_id}{f' ({one.validity})' if one.validity else ''}" for one in experiment.runs_of(at))
+    return ", then ".join(
+        f"{one.at}: run {one.run_id}{f' ({one.validity})' if one.validity else ''}"
+        for one in experiment.runs_of(at)
+    )
 
 
 def _facts(experiment: Experiment) -> tuple[FactGroup, ...]:
@@ -129,17 +150,30 @@ def _facts(experiment: Experiment) -> tuple[FactGroup, ...]:
         ("rests on", f"{seal.belief.basis}: {seal.belief.rests_on}"),
         ("sha256 of that", seal.belief.sha256),
         ("inferometer", _code(seal)),
-        *((question.at, f"{question.asks}; sha256 {question.sha256}") for question in seal.questions),
+        *(
+            (question.at, f"{question.asks}; sha256 {question.sha256}")
+            for question in seal.questions
+        ),
     )
     runs = tuple(
-        (one.at, f"run {one.run_id}, {one.measured_utc}, {one.asked_as}{f'; {one.validity}' if one.validity else ''}")
+        (
+            one.at,
+            (
+                f"run {one.run_id}, {one.measured_utc},"
+                f" {one.asked_as}{f'; {one.validity}' if one.validity else ''}"
+            ),
+        )
         for one in experiment.measured
     )
-    return (FactGroup(title="Sealed", facts=sealed), *((FactGroup(title="Measured", facts=runs),) if runs else ()))
+    return (
+        FactGroup(title="Sealed", facts=sealed),
+        *((FactGroup(title="Measured", facts=runs),) if runs else ()),
+    )
 
 
 def _code(seal: Seal) -> str:
-    return seal.code.version if seal.code.git_commit is None else f"{seal.code.version} at {seal.code.git_commit}"
-
-
-__all__ = ["METRICS", "MetricName", "view_of"]
+    return (
+        seal.code.version
+        if seal.code.git_commit is None
+        else f"{seal.code.version} at {seal.code.git_commit}"
+    )

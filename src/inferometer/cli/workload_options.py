@@ -15,8 +15,13 @@ Brought = TypeVar("Brought")
 _COUNT: Final = click.IntRange(min=1)
 _POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 N_REQUESTS: Final = 2000
-"""Where neither the workload nor a flag says when it ends: enough for a 99th percentile of independent requests."""
-_OF_TRACES: Final = {"trace_format": "format", "speed_up": "speed_up_ratio", "output_tokens": "output_tokens"}
+"""Where neither the workload nor a flag says when it ends: enough for a 99th percentile of
+independent requests."""
+_OF_TRACES: Final = {
+    "trace_format": "format",
+    "speed_up": "speed_up_ratio",
+    "output_tokens": "output_tokens",
+}
 _NAMES: Final = (
     "workload",
     "rate",
@@ -31,21 +36,58 @@ _NAMES: Final = (
 )
 
 _OPTIONS: Final = (
-    click.option("--workload", default="chat", show_default=True, help="A preset, lengths (1024x256), a workload file, or a trace."),
-    click.option("--rate", type=_POSITIVE, help="Requests per second that come whether or not earlier ones are done."),
-    click.option("--concurrency", type=_COUNT, help="Users who each wait for an answer before they ask again."),
-    click.option("--burstiness", type=_POSITIVE, help="Shape of gamma arrivals; 1 is Poisson, smaller is burstier."),
+    click.option(
+        "--workload",
+        default="chat",
+        show_default=True,
+        help="A preset, lengths (1024x256), a workload file, or a trace.",
+    ),
+    click.option(
+        "--rate",
+        type=_POSITIVE,
+        help="Requests per second that come whether or not earlier ones are done.",
+    ),
+    click.option(
+        "--concurrency",
+        type=_COUNT,
+        help="Users who each wait for an answer before they ask again.",
+    ),
+    click.option(
+        "--burstiness",
+        type=_POSITIVE,
+        help="Shape of gamma arrivals; 1 is Poisson, smaller is burstier.",
+    ),
     click.option(
         "--requests",
         "n_requests",
         type=_COUNT,
-        help=f"End after this number. [{N_REQUESTS} where nothing else ends it; more where an SLO needs them]",
+        help=(
+            f"End after this number. [{N_REQUESTS} where nothing else ends it; more where an SLO"
+            " needs them]"
+        ),
     ),
-    click.option("--for", "duration", metavar="DURATION", help="End with the last request that comes within this time: 60s, 10min."),
-    click.option("--seed", type=click.IntRange(min=0), help="Of all that is drawn. [the workload's]"),
-    click.option("--trace-format", type=click.Choice(get_args(types.TraceFormat)), help="Of a trace. [told from its content]"),
-    click.option("--speed-up", type=_POSITIVE, help="Replay a trace so many times as fast; of ServeGen's clients, their rates."),
-    click.option("--output-tokens", type=_COUNT, help="Asked where a trace says nothing of the answer."),
+    click.option(
+        "--for",
+        "duration",
+        metavar="DURATION",
+        help="End with the last request that comes within this time: 60s, 10min.",
+    ),
+    click.option(
+        "--seed", type=click.IntRange(min=0), help="Of all that is drawn. [the workload's]"
+    ),
+    click.option(
+        "--trace-format",
+        type=click.Choice(get_args(types.TraceFormat)),
+        help="Of a trace. [told from its content]",
+    ),
+    click.option(
+        "--speed-up",
+        type=_POSITIVE,
+        help="Replay a trace so many times as fast; of ServeGen's clients, their rates.",
+    ),
+    click.option(
+        "--output-tokens", type=_COUNT, help="Asked where a trace says nothing of the answer."
+    ),
 )
 
 
@@ -54,7 +96,9 @@ def takes_workload(command: Callable[..., Brought]) -> Callable[..., Brought]:
 
     @functools.wraps(command)
     def with_workload(**flags: object) -> Brought:
-        asked = {name: flags.get(name) for name in ("trace", "ramp", "max_concurrency")} | {name: flags.pop(name) for name in _NAMES}
+        asked = {name: flags.get(name) for name in ("trace", "ramp", "max_concurrency")} | {
+            name: flags.pop(name) for name in _NAMES
+        }
         return command(workload=_workload(asked), **flags)
 
     wrapped: Callable[..., Brought] = with_workload
@@ -80,7 +124,11 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     changes: dict[str, Any] = {}
     flags = _as_in_vllm(spec, flags)
     if flags["rate"] is not None and flags["concurrency"] is not None:
-        raise SpecError("both a rate and a concurrency", where="--rate, --concurrency", allowed="one of them: an open loop or a closed one")
+        raise SpecError(
+            "both a rate and a concurrency",
+            where="--rate, --concurrency",
+            allowed="one of them: an open loop or a closed one",
+        )
     if isinstance(spec.replay, types.ServeGenSource):
         return _of_clients(spec, flags)
     if flags["rate"] is not None or flags["burstiness"] is not None:
@@ -91,7 +139,9 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
     if replay and flags["trace"] is None:
         if not isinstance(spec.replay, types.TraceSource):
             where = "--trace-format, --speed-up, --output-tokens"
-            raise SpecError(f"workload {spec.name!r} replays no trace", where=where, try_="--workload TRACE")
+            raise SpecError(
+                f"workload {spec.name!r} replays no trace", where=where, try_="--workload TRACE"
+            )
         changes["replay"] = replay
     changes |= _end_and_seed(flags)
     is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
@@ -103,11 +153,16 @@ def _workload(flags: Mapping[str, Any]) -> types.WorkloadSpec:
 def _as_in_vllm(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> Mapping[str, Any]:
     """The flags with ``--max-concurrency`` of ``vllm bench serve`` as the concurrency of a closed loop, where no arrivals are given.
 
-    There every request is due at once unless a rate is given (its default is ``inf``), so that the cap alone decides.
+    There every request is due at once unless a rate is given (its default is ``inf``), so that the
+    cap alone decides.
     """
     cap = flags.get("max_concurrency")
     if cap is not None and flags["concurrency"] is not None:
-        raise SpecError("both a concurrency and a cap of it", where="--concurrency, --max-concurrency", allowed="one of them")
+        raise SpecError(
+            "both a concurrency and a cap of it",
+            where="--concurrency, --max-concurrency",
+            allowed="one of them",
+        )
     arrives_by_itself = any(flags.get(name) is not None for name in ("rate", "trace", "ramp"))
     if cap is None or arrives_by_itself or spec.replay is not None:
         return flags
@@ -117,19 +172,34 @@ def _as_in_vllm(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> Mapping[s
 def _of_clients(spec: types.WorkloadSpec, flags: Mapping[str, Any]) -> types.WorkloadSpec:
     """ServeGen's clients, who come at rates of their own."""
     other = [
-        f"--{name.replace('_', '-')}" for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens") if flags[name]
+        f"--{name.replace('_', '-')}"
+        for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens")
+        if flags[name]
     ]
     if other:
-        what = f"{' and '.join(other)} of ServeGen's clients, who come at rates and lengths of their own"
-        raise SpecError(what, where="the command line", allowed="--for, --requests, --seed, --speed-up", try_="--speed-up 0.1")
-    changes = _end_and_seed(flags) | ({} if flags["speed_up"] is None else {"replay": {"rate_ratio": flags["speed_up"]}})
+        what = (
+            f"{' and '.join(other)} of ServeGen's clients, who come at rates and lengths of"
+            " their own"
+        )
+        raise SpecError(
+            what,
+            where="the command line",
+            allowed="--for, --requests, --seed, --speed-up",
+            try_="--speed-up 0.1",
+        )
+    changes = _end_and_seed(flags) | (
+        {} if flags["speed_up"] is None else {"replay": {"rate_ratio": flags["speed_up"]}}
+    )
     return reading.with_changes(spec, changes, where="the command line") if changes else spec
 
 
 def _end_and_seed(flags: Mapping[str, Any]) -> dict[str, Any]:
     changes = {name: flags[name] for name in ("n_requests", "seed") if flags[name] is not None}
     if flags["duration"] is not None:
-        changes |= {"duration_s": parse_duration_s(flags["duration"], where="--for"), "n_requests": flags["n_requests"]}
+        changes |= {
+            "duration_s": parse_duration_s(flags["duration"], where="--for"),
+            "n_requests": flags["n_requests"],
+        }
     return changes
 
 
@@ -140,6 +210,3 @@ def _open(flags: Mapping[str, Any]) -> dict[str, Any]:
     if flags["burstiness"] is not None:
         opened |= {"process": "gamma", "burstiness_ratio": flags["burstiness"]}
     return opened
-
-
-__all__ = ["N_REQUESTS", "replay_changes", "requests_cap", "takes_workload"]

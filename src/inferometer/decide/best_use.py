@@ -1,7 +1,10 @@
-"""I have this number of devices: how are they used best? The layout that carries the most requests per second within the SLO.
+"""I have this number of devices: how are they used best?
 
-A layout is a kind of replica, as many of them as the devices make, and which of them compute prompts only (the rest then generate answers).
-Layouts are ordered by what step times allow at most; each is located roughly, the best one closely, then its splits into two pools.
+The layout that carries the most requests per second within the SLO.
+
+A layout is a kind of replica, as many of them as the devices make, and which of them compute
+prompts only (the rest then generate answers). Layouts are ordered by what step times allow at most;
+each is located roughly, the best one closely, then its splits into two pools.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,11 +71,19 @@ def best_use(task: UseTask) -> FoundUse:
     all_s, uses, alone, n_unexamined = time_left_s(), list[Use](), list[LoneRequest](), 0
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     candidates = [one for one in task.candidates if one.n_devices <= task.n_total]
-    bounds = [task.n_total // one.n_devices / replica_bounds.least_s_of_request(question, one) for one in candidates]
+    bounds = [
+        task.n_total // one.n_devices / replica_bounds.least_s_of_request(question, one)
+        for one in candidates
+    ]
     best_per_s = 0.0
     for bound_per_s, index in sorted(zip(bounds, range(len(bounds)), strict=True), reverse=True):
         candidate = candidates[index]
-        lone = lone_request(candidate.deployment, getattr(candidate.deployment.step_times, question.pace), plan, question.objective)
+        lone = lone_request(
+            candidate.deployment,
+            getattr(candidate.deployment.step_times, question.pace),
+            plan,
+            question.objective,
+        )
         if lone is not None and lone.margin_ratio > 1:
             alone.append(lone)
         elif bound_per_s <= best_per_s:
@@ -82,12 +93,16 @@ def best_use(task: UseTask) -> FoundUse:
         else:
             n_replicas = task.n_total // candidate.n_devices
             probe = probe_of(question, candidate, question.pace, n_replicas)
-            uses.append(Use(candidate, n_replicas, 0, _located(probe, best_per_s or bound_per_s / 4)))
+            uses.append(
+                Use(candidate, n_replicas, 0, _located(probe, best_per_s or bound_per_s / 4))
+            )
             best_per_s = max(best_per_s, uses[-1].requests_per_s)
     uses.sort(key=lambda use: use.requests_per_s, reverse=True)
     is_split_examined = False
     if uses and uses[0].requests_per_s:
-        splits, is_split_examined = _splits(question, uses[0], lambda: all_s - time_left_s() > _SPLIT_FRACTION * all_s)
+        splits, is_split_examined = _splits(
+            question, uses[0], lambda: all_s - time_left_s() > _SPLIT_FRACTION * all_s
+        )
         uses = sorted([*uses, *splits], key=_worth, reverse=True)
         uses[0] = uses[0]._replace(capacity=_closely(question, uses[0], time_left_s))
     nearest = min(alone, key=lambda one: one.margin_ratio, default=None) if not uses else None
@@ -98,18 +113,34 @@ def _worth(use: Use) -> float:
     return use.requests_per_s / (_BETTER_RATIO if use.n_prefill else 1.0)
 
 
-def _splits(question: SizingQuestion, use: Use, is_late: Callable[[], bool]) -> tuple[Sequence[Use], bool]:
+def _splits(
+    question: SizingQuestion, use: Use, is_late: Callable[[], bool]
+) -> tuple[Sequence[Use], bool]:
     """The same replicas in two pools; nothing where caches cannot travel or there are too many to simulate."""
     found = list[Use]()
-    if not 2 <= use.n_replicas <= MOST_TOGETHER or use.candidate.deployment.config.engine.split()[0] != "vLLM":
+    if (
+        not 2 <= use.n_replicas <= MOST_TOGETHER
+        or use.candidate.deployment.config.engine.split()[0] != "vLLM"
+    ):
         return found, use.n_replicas < 2
-    balanced = use.n_replicas * replica_bounds.request_times(question, use.candidate).prompt_fraction
-    for n_prefill in sorted(range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced)):
+    balanced = (
+        use.n_replicas * replica_bounds.request_times(question, use.candidate).prompt_fraction
+    )
+    for n_prefill in sorted(
+        range(1, use.n_replicas), key=lambda n_prefill: abs(n_prefill - balanced)
+    ):
         if is_late():
             return found, False
-        probe = PoolProbe(question=question, candidate=use.candidate, n_prefill=n_prefill, n_decode=use.n_replicas - n_prefill)
+        probe = PoolProbe(
+            question=question,
+            candidate=use.candidate,
+            n_prefill=n_prefill,
+            n_decode=use.n_replicas - n_prefill,
+        )
         try:
-            found.append(Use(use.candidate, use.n_replicas, n_prefill, _located(probe, use.requests_per_s)))
+            found.append(
+                Use(use.candidate, use.n_replicas, n_prefill, _located(probe, use.requests_per_s))
+            )
         except SpecError:  # nobody says how fast caches travel between these devices
             return found, False
     return found, True
@@ -131,7 +162,12 @@ def _closely(question: SizingQuestion, use: Use, time_left_s: Callable[[], float
     """The capacity of the best, with its interval."""
     probe: Probing = probe_of(question, use.candidate, question.pace, use.n_replicas)
     if use.n_prefill:
-        probe = PoolProbe(question=question, candidate=use.candidate, n_prefill=use.n_prefill, n_decode=use.n_replicas - use.n_prefill)
+        probe = PoolProbe(
+            question=question,
+            candidate=use.candidate,
+            n_prefill=use.n_prefill,
+            n_decode=use.n_replicas - use.n_prefill,
+        )
     asked = CapacityQuestion(
         kind="requests_per_s",
         start_load=use.requests_per_s,
@@ -143,6 +179,3 @@ def _closely(question: SizingQuestion, use: Use, time_left_s: Callable[[], float
         time_left_s=time_left_s,
     )
     return find_capacity(probe, asked)
-
-
-__all__ = ["FoundUse", "Use", "UseTask", "best_use"]

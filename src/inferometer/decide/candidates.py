@@ -30,14 +30,18 @@ class Offer:
     """Of the rent."""
     owned: OwnedPrice | None = None
     power: Constant | None = None
-    """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is an upper bound."""
+    """Of one device at work, as somebody measured it (W); None: that of the datasheet, which is
+    an upper bound."""
     step_times: StepTimes | None = None
-    """Fitted ones; None: those of the datasheet. They hold for one number format and number of devices."""
+    """Fitted ones; None: those of the datasheet. They hold for one number format and number of
+    devices."""
 
     @property
     def usd_per_hour(self) -> float | None:
         """The lower of rent and ownership."""
-        return min((one.usd_per_hour for one in (self.price, self.owned) if one is not None), default=None)
+        return min(
+            (one.usd_per_hour for one in (self.price, self.owned) if one is not None), default=None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,8 @@ class Grid:
 
     tensor_parallel_sizes: tuple[int, ...] = DEFAULT_TP
     pipeline_parallel_sizes: tuple[int, ...] | None = None
-    """None: one stage, and more where the KV cache of fewer does not hold a context of the model's whole length."""
+    """None: one stage, and more where the KV cache of fewer does not hold a context of the
+    model's whole length."""
     dtype: DType = "bfloat16"
     quantizations: tuple[DType | None, ...] = (None,)
     kv_cache_dtypes: tuple[DType | None, ...] = (None,)
@@ -86,7 +91,9 @@ class Candidate:
     def layout(self) -> str:
         """How is a replica set up, shortly?"""
         engine, config = self.deployment.engine, self.deployment.config
-        formats = [engine.dtype if engine.quantization is None else f"{engine.quantization} weights"]
+        formats = [
+            engine.dtype if engine.quantization is None else f"{engine.quantization} weights"
+        ]
         formats += [f"{engine.kv_cache_dtype} KV"] if engine.kv_cache_dtype is not None else []
         others = "".join(f", {name} {value}" for name, value in self.own)
         return f"{self.parallelism} {', '.join(formats)}, {config.max_num_active} seats{others}"
@@ -132,12 +139,19 @@ def candidates_of(model: ModelSpec, offers: Sequence[Offer], grid: Grid) -> Cand
     return Candidates(possible=tuple(possible), refused=tuple(refused))
 
 
-def _on_stages(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs, grid: Grid) -> list[Candidate | Refusal]:
+def _on_stages(
+    model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs, grid: Grid
+) -> list[Candidate | Refusal]:
     """The replica on each number of pipeline stages; the refusal of the most where none can be."""
     if grid.pipeline_parallel_sizes is not None:
-        return [_candidate(model, offer, engine, _piped(knobs, n_stages)) for n_stages in grid.pipeline_parallel_sizes]
+        return [
+            _candidate(model, offer, engine, _piped(knobs, n_stages))
+            for n_stages in grid.pipeline_parallel_sizes
+        ]
     made = list[Candidate | Refusal]()
-    for n_stages in _STAGES_AS_NEEDED if grid.policy == "vllm" and offer.hardware.kind != "cpu" else (1,):
+    for n_stages in (
+        _STAGES_AS_NEEDED if grid.policy == "vllm" and offer.hardware.kind != "cpu" else (1,)
+    ):
         made.append(_candidate(model, offer, engine, _piped(knobs, n_stages)))
         if not _is_cramped(made[-1]):
             break
@@ -149,11 +163,18 @@ def _is_cramped(made: Candidate | Refusal) -> bool:
     if isinstance(made, Refusal):
         return made.is_too_large
     asked = made.deployment
-    return "max_model_len" not in asked.knobs.own and asked.config.max_model_len < asked.model.max_position_tokens
+    return (
+        "max_model_len" not in asked.knobs.own
+        and asked.config.max_model_len < asked.model.max_position_tokens
+    )
 
 
 def _piped(knobs: Knobs, n_stages: int) -> Knobs:
-    return knobs if n_stages == 1 else replace(knobs, shared={**knobs.shared, "pipeline_parallel_size": n_stages})
+    return (
+        knobs
+        if n_stages == 1
+        else replace(knobs, shared={**knobs.shared, "pipeline_parallel_size": n_stages})
+    )
 
 
 def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
@@ -168,13 +189,16 @@ def _engines(offer: Offer, grid: Grid) -> list[EngineSpec]:
             device="cpu" if is_cpu else "cuda",
             tensor_parallel_size=tp,
         )
-        for tp, quantization, kv_dtype in product(grid.tensor_parallel_sizes, grid.quantizations, grid.kv_cache_dtypes)
+        for tp, quantization, kv_dtype in product(
+            grid.tensor_parallel_sizes, grid.quantizations, grid.kv_cache_dtypes
+        )
     ]
 
 
 def _knobs(grid: Grid) -> list[Knobs]:
     others = [
-        _UNLESS_SAID.get(grid.policy, {}) | dict(zip((name for name, _ in grid.own), chosen, strict=True))
+        _UNLESS_SAID.get(grid.policy, {})
+        | dict(zip((name for name, _ in grid.own), chosen, strict=True))
         for chosen in product(*(values for _, values in grid.own))
     ]
     return [
@@ -184,17 +208,30 @@ def _knobs(grid: Grid) -> list[Knobs]:
             own=own,
             utilization_fraction=grid.utilization_fraction,
         )
-        for seats, step_tokens, own in product(grid.max_num_seqs, grid.max_num_batched_tokens, others)
+        for seats, step_tokens, own in product(
+            grid.max_num_seqs, grid.max_num_batched_tokens, others
+        )
     ]
 
 
-def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs) -> Candidate | Refusal:
+def _candidate(
+    model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs
+) -> Candidate | Refusal:
     """The replica, or why it cannot be."""
     tp = engine.tensor_parallel_size
 
     def refusal(why: str, *, is_too_large: bool = False) -> Refusal:
-        what = f"{engine.quantization or engine.dtype} on {requested_plan(engine, knobs).n_devices} x {offer.hardware.name}"
-        return Refusal(hardware=offer.hardware.name, tensor_parallel_size=tp, what=what, why=why, is_too_large=is_too_large)
+        what = (
+            f"{engine.quantization or engine.dtype} on {requested_plan(engine, knobs).n_devices} x"
+            f" {offer.hardware.name}"
+        )
+        return Refusal(
+            hardware=offer.hardware.name,
+            tensor_parallel_size=tp,
+            what=what,
+            why=why,
+            is_too_large=is_too_large,
+        )
 
     if model.attention.n_heads % tp:
         return refusal(f"tensor parallelism does not divide its {model.attention.n_heads} heads")
@@ -205,7 +242,6 @@ def _candidate(model: ModelSpec, offer: Offer, engine: EngineSpec, knobs: Knobs)
     except TooLargeError as error:
         return refusal(f"{error.what}; try {error.try_}", is_too_large=True)
     except SpecError as error:
-        return refusal(error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}")
-
-
-__all__ = ["DEFAULT_TP", "NODE_DEVICES", "Candidate", "Candidates", "Grid", "Offer", "Refusal", "candidates_of"]
+        return refusal(
+            error.what if error.allowed is None else f"{error.what}, allowed: {error.allowed}"
+        )

@@ -1,10 +1,12 @@
 """What is the highest load at which an SLO is met? Located by margins, bounded by verdicts.
 
-The search calls a probe, which simulates or measures; it does not know which. A load is requests per second or users. A margin is the
-weakest latency over its limit, so it is 1 at the capacity. Short probes bracket that load roughly. Longer probes then start where the
-shorter ones ended, because a short run does not show how a queue grows: each effort brackets the load anew, until the load below is
-shown to meet the SLO and the load above to miss it, or the probes may get no longer. Loads further out are then asked until both ends
-are shown: between them lies the interval that the noise of the traffic leaves.
+The search calls a probe, which simulates or measures; it does not know which. A load is requests
+per second or users. A margin is the weakest latency over its limit, so it is 1 at the capacity.
+Short probes bracket that load roughly. Longer probes then start where the shorter ones ended,
+because a short run does not show how a queue grows: each effort brackets the load anew, until the
+load below is shown to meet the SLO and the load above to miss it, or the probes may get no longer.
+Loads further out are then asked until both ends are shown: between them lies the interval that the
+noise of the traffic leaves.
 """
 
 import math
@@ -31,7 +33,8 @@ _EFFORT_COST_RATIO: Final = 4.0
 _LONGER_RATIO: Final = 1.5
 """Probes of an effort that have fewer requests more than those of the one below are the longest."""
 _PROBES_OF_EFFORT: Final = 5
-"""How much longer probes of the next effort take, and how many of them are needed: what must fit into the time that is left."""
+"""How much longer probes of the next effort take, and how many of them are needed: what must fit
+into the time that is left."""
 
 
 def no_limit() -> float:
@@ -48,7 +51,8 @@ class Reading(NamedTuple):
 
     verdict: Verdict
     margin_ratio: float
-    """The weakest latency / its limit: above 1 is beyond it. Infinite where the server cannot keep up, or refuses."""
+    """The weakest latency / its limit: above 1 is beyond it. Infinite where the server cannot
+    keep up, or refuses."""
     why: str
     n_requests: int
     took_s: float
@@ -80,9 +84,11 @@ class CapacityQuestion:
     lowest_load: float
     highest_load: float
     resolution_ratio: float = 0.05
-    """The capacity is located when a load that misses the SLO is at most this far above one that meets it."""
+    """The capacity is located when a load that misses the SLO is at most this far above one that
+    meets it."""
     proof_effort: int | None = 2
-    """The least effort whose verdicts count; None: locate by the shortest probes, and show nothing."""
+    """The least effort whose verdicts count; None: locate by the shortest probes, and show
+    nothing."""
     most_effort: int | None = None
     """The greatest effort that is tried while verdicts are undecided; None: ``proof_effort``."""
     max_probes: int = 40
@@ -91,26 +97,39 @@ class CapacityQuestion:
     def __post_init__(self) -> None:
         if not 0 < self.lowest_load <= self.start_load <= self.highest_load < math.inf:
             text = f"loads {self.lowest_load:g}, {self.start_load:g}, {self.highest_load:g}"
-            raise SpecError(text, where="the capacity search", allowed="0 < lowest <= start <= highest")
+            raise SpecError(
+                text, where="the capacity search", allowed="0 < lowest <= start <= highest"
+            )
         if not self.resolution_ratio > 0:
-            raise SpecError(f"resolution {self.resolution_ratio:g}", where="--resolution", allowed="above 0", try_="0.05")
+            raise SpecError(
+                f"resolution {self.resolution_ratio:g}",
+                where="--resolution",
+                allowed="above 0",
+                try_="0.05",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """The highest load that meets the SLO: its estimate, and the loads below and above that were shown to meet and to miss it."""
+    """The highest load that meets the SLO.
+
+    Its estimate, and the loads below and above that were shown to meet and to miss it.
+    """
 
     kind: LoadKind
     located_load: float | None
-    """Where the weakest latency reaches its limit, by the longest probes; None where it does so at no load that was asked."""
+    """Where the weakest latency reaches its limit, by the longest probes; None where it does so
+    at no load that was asked."""
     kept_load: float | None
     """The highest load that was shown to meet the SLO; None: none was."""
     broken_load: float | None
     """The lowest load that was shown to miss it; None: none was."""
     is_located: bool
-    """The longest probes bracket ``located_load`` as closely as requested. What noise leaves open is between the two loads above."""
+    """The longest probes bracket ``located_load`` as closely as requested. What noise leaves
+    open is between the two loads above."""
     is_resolved: bool
-    """These two loads themselves are as near to one another as requested. If not, ``why`` explains it."""
+    """These two loads themselves are as near to one another as requested. If not, ``why``
+    explains it."""
     why: str
     probes: tuple[Probe, ...]
 
@@ -123,13 +142,20 @@ class Capacity:
     def weakest(self) -> str | None:
         """What breaks first: the sentence of the lowest load that broke the promise."""
         beyond = [probe for probe in self.probes if probe.reading.margin_ratio > 1]
-        return min(beyond, key=lambda probe: (probe.offered_load, -probe.effort)).reading.why if beyond else None
+        return (
+            min(beyond, key=lambda probe: (probe.offered_load, -probe.effort)).reading.why
+            if beyond
+            else None
+        )
 
 
-def find_capacity(probing: Probing, question: CapacityQuestion, known: Sequence[Probe] = ()) -> Capacity:
+def find_capacity(
+    probing: Probing, question: CapacityQuestion, known: Sequence[Probe] = ()
+) -> Capacity:
     """Search; ``known`` was asked before.
 
-    A probe that fails ends the search with what is known by then; one that fails before any is known raises.
+    A probe that fails ends the search with what is known by then; one that fails before any is
+    known raises.
 
     Example
     -------
@@ -159,7 +185,9 @@ class _EnoughError(Exception):
 class _Search:
     """What is known so far."""
 
-    def __init__(self, probing: Probing, question: CapacityQuestion, known: Sequence[Probe]) -> None:
+    def __init__(
+        self, probing: Probing, question: CapacityQuestion, known: Sequence[Probe]
+    ) -> None:
         self._probing = probing
         self._question = question
         self.probes = list(known)
@@ -175,10 +203,17 @@ class _Search:
         """How long did the last probe take to compute or to measure?"""
 
     def locate(self) -> None:
-        """Where does the margin cross 1? With longer and longer probes, as long as that is worth something."""
+        """Where does the margin cross 1?
+
+        With longer and longer probes, as long as that is worth something.
+        """
         question, near_ratio = self._question, self._question.resolution_ratio / 2
         most = question.proof_effort if question.most_effort is None else question.most_effort
-        self._cross(question.start_load, _FIRST_STEP_RATIO, max(near_ratio, _ROUGH_RESOLUTION_RATIO) if most else question.resolution_ratio)
+        self._cross(
+            question.start_load,
+            _FIRST_STEP_RATIO,
+            max(near_ratio, _ROUGH_RESOLUTION_RATIO) if most else question.resolution_ratio,
+        )
         n_requests = self._longest(0)
         for effort in range(1, (most or 0) + 1):
             start = self._crossed()
@@ -212,7 +247,9 @@ class _Search:
         question = self._question
         kept, broken = self._proved()
         is_near = self._is_near(kept, broken)
-        ends = (None if probe is None else probe.offered_load for probe in (self._below, self._beyond))
+        ends = (
+            None if probe is None else probe.offered_load for probe in (self._below, self._beyond)
+        )
         is_located = self._is_near(*ends) and (self._effort > 0 or not question.proof_effort)
         return Capacity(
             kind=question.kind,
@@ -237,12 +274,18 @@ class _Search:
             self._look(between)
 
     def _crossed(self) -> float | None:
-        return None if self._below is None or self._beyond is None else self._crossing(self._below, self._beyond)
+        return (
+            None
+            if self._below is None or self._beyond is None
+            else self._crossing(self._below, self._beyond)
+        )
 
     def _located(self, kept: float | None, broken: float | None) -> float | None:
         """The crossing; the middle of the loads that were shown where noise put it outside."""
         crossed = self._crossed()
-        if crossed is None or ((kept is None or kept <= crossed) and (broken is None or crossed <= broken)):
+        if crossed is None or (
+            (kept is None or kept <= crossed) and (broken is None or crossed <= broken)
+        ):
             return crossed
         return kept if broken is None else broken if kept is None else math.sqrt(kept * broken)
 
@@ -254,7 +297,9 @@ class _Search:
         return self._question.time_left_s() > _PROBES_OF_EFFORT * _EFFORT_COST_RATIO * self._probe_s
 
     def _longest(self, effort: int) -> int:
-        return max((probe.reading.n_requests for probe in self.probes if probe.effort == effort), default=0)
+        return max(
+            (probe.reading.n_requests for probe in self.probes if probe.effort == effort), default=0
+        )
 
     def _bracket(self, load: float, step_ratio: float) -> None:
         """Steps that grow: a good start needs few, a bad one not many."""
@@ -262,15 +307,23 @@ class _Search:
         while self._below is None or self._beyond is None:
             probe = self._look(load)
             towards = 1 if probe.reading.margin_ratio <= 1 else -1
-            expected_ratio = self._ratio_to(1.0, probe.reading.margin_ratio) or (1.0 if towards > 0 else _UNKNOWN_STEP_RATIO)
-            following = min(max(self._moved(load, step_ratio * expected_ratio, towards), question.lowest_load), question.highest_load)
+            expected_ratio = self._ratio_to(1.0, probe.reading.margin_ratio) or (
+                1.0 if towards > 0 else _UNKNOWN_STEP_RATIO
+            )
+            following = min(
+                max(self._moved(load, step_ratio * expected_ratio, towards), question.lowest_load),
+                question.highest_load,
+            )
             step_ratio = min(step_ratio**2, _LARGEST_STEP_RATIO)
             if following == load:
                 return
             load = following
 
     def _ratio_to(self, margin_ratio: float, seen_ratio: float) -> float | None:
-        """By which factor, above 1, does the load change for this margin? None where nobody knows how the margin goes with the load."""
+        """By which factor, above 1, does the load change for this margin?
+
+        None where nobody knows how the margin goes with the load.
+        """
         if self._steepness is None or not 0 < seen_ratio < math.inf:
             return None
         ratio: float = math.exp(abs(math.log(margin_ratio / seen_ratio)) / self._steepness)
@@ -288,29 +341,45 @@ class _Search:
 
     def _between(self, below: Probe, beyond: Probe) -> float:
         """Where the margin would be 1 if its logarithm were straight, but not too near an end."""
-        share: float = min(max(_share(below, beyond), _NEAREST_END_FRACTION), 1 - _NEAREST_END_FRACTION)
-        between: float = self._rounded(below.offered_load * (beyond.offered_load / below.offered_load) ** share)
+        share: float = min(
+            max(_share(below, beyond), _NEAREST_END_FRACTION), 1 - _NEAREST_END_FRACTION
+        )
+        between: float = self._rounded(
+            below.offered_load * (beyond.offered_load / below.offered_load) ** share
+        )
         if self._question.kind == "users":
             return min(max(between, below.offered_load + 1), beyond.offered_load - 1)
         return between
 
     def _crossing(self, below: Probe, beyond: Probe) -> float:
-        crossing: float = below.offered_load * (beyond.offered_load / below.offered_load) ** _share(below, beyond)
+        crossing: float = below.offered_load * (beyond.offered_load / below.offered_load) ** _share(
+            below, beyond
+        )
         return crossing
 
     def _show(self, wanted: Verdict, probe: Probe, furthest_ratio: float, *, towards: int) -> None:
         """Ask further and further away until the verdict is as wanted."""
         question, load, reading = self._question, probe.offered_load, probe.reading
-        furthest, step_ratio = load * furthest_ratio**towards * (1 + 1e-9) ** towards, 1 + question.resolution_ratio / 4
+        furthest, step_ratio = (
+            load * furthest_ratio**towards * (1 + 1e-9) ** towards,
+            1 + question.resolution_ratio / 4,
+        )
         while reading.verdict != wanted:
             ends = reading.margin_interval
-            expected_ratio = None if ends is None else self._ratio_to(1.0, max(ends[1], 1.0) if towards < 0 else min(ends[0], 1.0))
+            expected_ratio = (
+                None
+                if ends is None
+                else self._ratio_to(1.0, max(ends[1], 1.0) if towards < 0 else min(ends[0], 1.0))
+            )
             if math.isinf(furthest_ratio):
                 load = self._moved(load, step_ratio * (expected_ratio or 1.0), towards)
             else:
                 load = self._moved(load, max(step_ratio, expected_ratio or 1.0), towards)
             step_ratio = min(step_ratio**1.5, _LARGEST_STEP_RATIO)
-            if not question.lowest_load <= load <= question.highest_load or (load - furthest) * towards > 0:
+            if (
+                not question.lowest_load <= load <= question.highest_load
+                or (load - furthest) * towards > 0
+            ):
                 return
             reading = self._ask(load, self._effort).reading
 
@@ -328,15 +397,25 @@ class _Search:
     def _proved(self) -> tuple[float | None, float | None]:
         """The highest load that was shown to keep the promise below the lowest that was shown to break it.
 
-        Long probes alone speak, where there are any: a search that was cut short before may have none.
+        Long probes alone speak, where there are any: a search that was cut short before may have
+        none.
         """
         effort = min(self._question.proof_effort or 0, self._effort)
         by_load: dict[float, Probe] = {}
         for probe in sorted(self.probes, key=lambda probe: probe.effort):
             by_load[probe.offered_load] = probe
-        said = [probe for probe in by_load.values() if probe.effort >= effort] or list(by_load.values())
-        broken = min((probe.offered_load for probe in said if probe.reading.verdict == "missed"), default=None)
-        kept = [probe.offered_load for probe in said if probe.reading.verdict == "met" and (broken is None or probe.offered_load < broken)]
+        said = [probe for probe in by_load.values() if probe.effort >= effort] or list(
+            by_load.values()
+        )
+        broken = min(
+            (probe.offered_load for probe in said if probe.reading.verdict == "missed"),
+            default=None,
+        )
+        kept = [
+            probe.offered_load
+            for probe in said
+            if probe.reading.verdict == "met" and (broken is None or probe.offered_load < broken)
+        ]
         return max(kept, default=None), broken
 
     def _why(self, kept: float | None, broken: float | None, *, is_near: bool) -> str:
@@ -351,12 +430,19 @@ class _Search:
             return "located by short probes; nothing was shown"
         sides = [text for text, load in (("meet", kept), ("miss", broken)) if load is None]
         if sides:
-            return f"no load was shown to {' or to '.join(sides)} the SLO: the longest probes stayed undecided"
+            return (
+                f"no load was shown to {' or to '.join(sides)} the SLO: the longest probes stayed"
+                " undecided"
+            )
         return "the longest probes between the two stayed undecided"
 
     def _is_near(self, low: float | None, high: float | None) -> bool:
         """Are both known, and as near to one another as requested?"""
-        return low is not None and high is not None and not self._is_wide(low, high, self._question.resolution_ratio)
+        return (
+            low is not None
+            and high is not None
+            and not self._is_wide(low, high, self._question.resolution_ratio)
+        )
 
     def _is_wide(self, low: float, high: float, resolution_ratio: float) -> bool:
         if self._question.kind == "users" and high - low <= 1:
@@ -373,19 +459,26 @@ class _Search:
 
 
 def _steepness(below: Probe | None, beyond: Probe | None) -> float | None:
-    """By what power of the load does the margin grow between the two? None where that cannot be known."""
-    if below is None or beyond is None or not 0 < below.reading.margin_ratio < beyond.reading.margin_ratio < math.inf:
+    """By what power of the load does the margin grow between the two?
+
+    None where that cannot be known.
+    """
+    if (
+        below is None
+        or beyond is None
+        or not 0 < below.reading.margin_ratio < beyond.reading.margin_ratio < math.inf
+    ):
         return None
     rise = math.log(beyond.reading.margin_ratio / below.reading.margin_ratio)
     return max(rise / math.log(beyond.offered_load / below.offered_load), _FLATTEST)
 
 
 def _share(below: Probe, beyond: Probe) -> float:
-    """How far from one to the other, in logarithms, does the margin reach 1? The middle where a margin is no positive number."""
+    """How far from one to the other, in logarithms, does the margin reach 1?
+
+    The middle where a margin is no positive number.
+    """
     low, high = below.reading.margin_ratio, beyond.reading.margin_ratio
     if not 0 < low <= 1 < high < math.inf:
         return 0.5
     return -math.log(low) / (math.log(high) - math.log(low))
-
-
-__all__ = ["TIME_LIMIT", "Capacity", "CapacityQuestion", "LoadKind", "Probe", "Probing", "Reading", "find_capacity", "no_limit"]

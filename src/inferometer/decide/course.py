@@ -1,7 +1,10 @@
-"""How does traffic change over time, and how many replicas are there for it: under a policy, with replicas that take time to start?
+"""How does traffic change over time, and how many replicas are there for it.
 
-Time falls into windows. A policy says for each window how many replicas are paid for; one is ready when it has been paid for as long as a
-start takes. So *ready in window i* is the least that was paid for in window i and the windows of a start before it.
+Under a policy, with replicas that take time to start?
+
+Time falls into windows. A policy says for each window how many replicas are paid for; one is ready
+when it has been paid for as long as a start takes. So *ready in window i* is the least that was
+paid for in window i and the windows of a start before it.
 """
 
 import math
@@ -17,11 +20,15 @@ from inferometer.units import NS_PER_S
 MOST_WINDOWS: Final = 96
 _SHORTEST_WINDOW_S: Final = 30.0
 _HOLD_S: Final = 300.0
-"""How long a policy that reacts waits before it lets replicas go: the Kubernetes autoscaler's default stabilisation."""
+"""How long a policy that reacts waits before it lets replicas go: the Kubernetes autoscaler's
+default stabilisation."""
 
 
 class Course(NamedTuple):
-    """Requests, each in the window in which it comes; those that follow another are counted with the first of their session."""
+    """Requests, each in the window in which it comes.
+
+    Those that follow another are counted with the first of their session.
+    """
 
     plan: RequestPlan
     window_s: float
@@ -76,7 +83,9 @@ class Scaling:
 
     def needed(self, rate_per_s: float) -> int:
         """The fewest replicas that carry this rate; all there are where none do."""
-        enough = (n for n, capacity in enumerate(self.capacities_per_s, start=1) if capacity >= rate_per_s)
+        enough = (
+            n for n, capacity in enumerate(self.capacities_per_s, start=1) if capacity >= rate_per_s
+        )
         return next(enough, self.n_most)
 
 
@@ -98,7 +107,10 @@ def static_peak(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
 
 
 def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
-    """As many as each window needs, started in time: for traffic that is known beforehand, as a day that is like the last one."""
+    """As many as each window needs, started in time.
+
+    For traffic that is known beforehand, as a day that is like the last one.
+    """
     need = [scaling.needed(rate) for rate in rates_per_s]
     ahead = scaling.n_start_windows
     return _schedule([max(need[i : i + ahead + 1]) for i in range(len(need))], scaling)
@@ -107,13 +119,18 @@ def scheduled(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
 def target_utilization(rates_per_s: Sequence[float], scaling: Scaling) -> Schedule:
     """As many as would have carried the last window's rate at the target share of their capacity."""
     seen = [rates_per_s[0], *rates_per_s[:-1]]
-    return _schedule(_held([scaling.needed(rate / scaling.target_fraction) for rate in seen], scaling), scaling)
+    return _schedule(
+        _held([scaling.needed(rate / scaling.target_fraction) for rate in seen], scaling), scaling
+    )
 
 
-def target_in_flight(in_flight: Sequence[float], most_each_load: float, scaling: Scaling) -> Schedule:
+def target_in_flight(
+    in_flight: Sequence[float], most_each_load: float, scaling: Scaling
+) -> Schedule:
     """As many as hold each replica's requests, waiting or running, at the end of the last window at the target share of the most.
 
-    What was in flight depends on the replicas that there were: ask again with what came of it until nothing changes.
+    What was in flight depends on the replicas that there were: ask again with what came of it until
+    nothing changes.
     """
     seen = [in_flight[0], *in_flight[:-1]]
     each = scaling.target_fraction * most_each_load
@@ -130,18 +147,6 @@ def _held(wanted: Sequence[int], scaling: Scaling) -> list[int]:
 def _schedule(paid: Sequence[int], scaling: Scaling) -> Schedule:
     """Before the first window there were as many as in it."""
     n_before = scaling.n_start_windows
-    return Schedule(tuple(paid), tuple(min(paid[max(i - n_before, 0) : i + 1]) for i in range(len(paid))))
-
-
-__all__ = [
-    "MOST_WINDOWS",
-    "Course",
-    "Policy",
-    "Scaling",
-    "Schedule",
-    "course_of",
-    "scheduled",
-    "static_peak",
-    "target_in_flight",
-    "target_utilization",
-]
+    return Schedule(
+        tuple(paid), tuple(min(paid[max(i - n_before, 0) : i + 1]) for i in range(len(paid)))
+    )

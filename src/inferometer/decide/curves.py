@@ -1,4 +1,7 @@
-"""What lies around a decision: how do speed, throughput and goodput go with the load, and what does a stricter promise cost?"""
+"""What lies around a decision.
+
+How do speed, throughput and goodput go with the load, and what does a stricter promise cost?
+"""
 
 import math
 from collections.abc import Sequence
@@ -39,7 +42,9 @@ class LimitPoint:
     usd_per_hour: float | None
 
 
-def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LOAD_RATIOS) -> tuple[LoadPoint, ...]:
+def load_curve(
+    question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LOAD_RATIOS
+) -> tuple[LoadPoint, ...]:
     """The replicas of the answer, from idle to beyond what they carry."""
     probe = probe_of(question, kind.candidate, question.pace, kind.n_replicas)
     full = kind.sized_at.capacity.kept_load or question.rate_per_s
@@ -47,25 +52,43 @@ def load_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float
     for ratio in ratios:
         run = probe.run(full * ratio, _EFFORT)
         judgement = judge_objective(run, question.objective)
-        points.append(LoadPoint(offered_requests_per_s=full * ratio, summary=summarise_requests(run), judgement=judgement))
+        points.append(
+            LoadPoint(
+                offered_requests_per_s=full * ratio,
+                summary=summarise_requests(run),
+                judgement=judgement,
+            )
+        )
     return tuple(points)
 
 
-def limit_curve(question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS) -> tuple[LimitPoint, ...]:
+def limit_curve(
+    question: SizingQuestion, kind: SizedKind, ratios: Sequence[float] = LIMIT_RATIOS
+) -> tuple[LimitPoint, ...]:
     """How many replicas of this kind the traffic takes under stricter and laxer limits, from what the present ones carry under them."""
-    points, probe = list[LimitPoint](), probe_of(question, kind.candidate, question.pace, kind.n_replicas)
+    points, probe = (
+        list[LimitPoint](),
+        probe_of(question, kind.candidate, question.pace, kind.n_replicas),
+    )
     for ratio in ratios:
         objective = _with_limits(question.objective, ratio)
         load = locate(replace(probe, objective=objective), question.rate_per_s)
-        n_replicas = None if load is None else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
+        n_replicas = (
+            None
+            if load is None
+            else max(1, math.ceil(question.rate_per_s * kind.n_replicas / load * (1 - 1e-9)))
+        )
         each = kind.candidate.usd_per_hour
         hourly = None if each is None or n_replicas is None else each * n_replicas
-        points.append(LimitPoint(limit_ratio=ratio, objective=objective, n_replicas=n_replicas, usd_per_hour=hourly))
+        points.append(
+            LimitPoint(
+                limit_ratio=ratio, objective=objective, n_replicas=n_replicas, usd_per_hour=hourly
+            )
+        )
     return tuple(points)
 
 
 def _with_limits(objective: ObjectiveSpec, ratio: float) -> ObjectiveSpec:
-    return ObjectiveSpec(thresholds=tuple(replace(one, limit_s=one.limit_s * ratio) for one in objective.thresholds))
-
-
-__all__ = ["LIMIT_RATIOS", "LOAD_RATIOS", "LimitPoint", "LoadPoint", "limit_curve", "load_curve"]
+    return ObjectiveSpec(
+        thresholds=tuple(replace(one, limit_s=one.limit_s * ratio) for one in objective.thresholds)
+    )

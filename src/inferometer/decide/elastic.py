@@ -1,9 +1,11 @@
 """What does changing traffic cost if replicas come and go with it, and how much of the time is the promise kept?
 
-Every policy's replicas are simulated whole, with all requests at their instants. Replicas that come and go are a cluster whose router
-sends the requests of each window to the least loaded of those that are ready in it (the simulator's class-aware router, a window being a
-class): one that goes gets no more requests and finishes those that it has, queues outlast their window, nothing is stationary.
-What is simplified: replicas change at the edges of windows, and one that comes back finds its prefix cache as it left it.
+Every policy's replicas are simulated whole, with all requests at their instants. Replicas that come
+and go are a cluster whose router sends the requests of each window to the least loaded of those
+that are ready in it (the simulator's class-aware router, a window being a class): one that goes
+gets no more requests and finishes those that it has, queues outlast their window, nothing is
+stationary. What is simplified: replicas change at the edges of windows, and one that comes back
+finds its prefix cache as it left it.
 """
 
 from collections.abc import Sequence
@@ -13,11 +15,20 @@ from typing import Final
 import numpy as np
 
 from inferometer.decide.candidate_probes import locate, probe_of
-from inferometer.decide.course import Course, Scaling, Schedule, scheduled, static_peak, target_in_flight, target_utilization
+from inferometer.decide.course import (
+    Course,
+    Scaling,
+    Schedule,
+    scheduled,
+    static_peak,
+    target_in_flight,
+    target_utilization,
+)
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records import latencies
+from inferometer.records.columns import I64
 from inferometer.records.promises import Judgement, judge_objective
-from inferometer.records.types import I64, RequestTable, Run
+from inferometer.records.types import RequestTable, Run
 from inferometer.units import NS_PER_S
 
 _FIRST_SIZES: Final = 4
@@ -42,7 +53,8 @@ class PolicyOutcome:
     """Paid for: from the start of a replica until the last request that it had is done."""
     usd: float | None
     is_settled: bool
-    """False where a policy that depends on what came of it did not settle: its numbers are of the last round."""
+    """False where a policy that depends on what came of it did not settle: its numbers are of
+    the last round."""
 
     @property
     def kept_fraction(self) -> float:
@@ -62,29 +74,46 @@ class Elastic:
     def outcomes(self) -> tuple[PolicyOutcome, ...]:
         """What comes of each policy."""
         rates = self.course.rates_per_s
-        planned = {"static peak": static_peak, "scheduled": scheduled, "target utilisation": target_utilization}
-        found = tuple(self._outcome(name, schedule := policy(rates, self.scaling), self.run(schedule)) for name, policy in planned.items())
+        planned = {
+            "static peak": static_peak,
+            "scheduled": scheduled,
+            "target utilisation": target_utilization,
+        }
+        found = tuple(
+            self._outcome(name, schedule := policy(rates, self.scaling), self.run(schedule))
+            for name, policy in planned.items()
+        )
         return (*found, self._settled(found[-1].schedule))
 
     def run(self, schedule: Schedule) -> Run:
         """All requests on the replicas that are ready when they come."""
         n_replicas = max(schedule.ready)
-        probe = replace(probe_of(self.question, self.kind.candidate, self.question.pace, n_replicas), router="class-aware")
+        probe = replace(
+            probe_of(self.question, self.kind.candidate, self.question.pace, n_replicas),
+            router="class-aware",
+        )
         plan = self.course.plan._replace(class_index=self.course.window_index.astype(np.int32))
         return probe.run_plan(plan, tuple(tuple(range(n)) for n in schedule.ready))
 
     def _settled(self, first: Schedule) -> PolicyOutcome:
-        """The policy that looks at what is in flight: asked again with what came of it until its replicas are those that it saw."""
+        """The policy that looks at what is in flight.
+
+        Asked again with what came of it until its replicas are those that it saw.
+        """
         most_each = self.kind.sized_at.served.in_flight_load
         schedule, is_settled = first, False
         for _ in range(_MOST_ROUNDS):
             run = self.run(schedule)
-            following = target_in_flight(_in_flight_at_ends(run, self.course), most_each, self.scaling)
+            following = target_in_flight(
+                _in_flight_at_ends(run, self.course), most_each, self.scaling
+            )
             is_settled = following == schedule
             if is_settled:
                 break
             schedule = following
-        return replace(self._outcome("target in flight", schedule, self.run(schedule)), is_settled=is_settled)
+        return replace(
+            self._outcome("target in flight", schedule, self.run(schedule)), is_settled=is_settled
+        )
 
     def _outcome(self, name: str, schedule: Schedule, run: Run) -> PolicyOutcome:
         replica_s = _paid_s(run, schedule, self.course)
@@ -99,18 +128,28 @@ class Elastic:
         )
 
 
-def capacities_of(question: SizingQuestion, kind: SizedKind, peak_per_s: float) -> tuple[float, ...]:
+def capacities_of(
+    question: SizingQuestion, kind: SizedKind, peak_per_s: float
+) -> tuple[float, ...]:
     """What 1, 2, … replicas carry within the promise, up to as many as the peak needs at least, and the sized number.
 
-    Located by short runs of some numbers, per replica straight between them; scaled by what long runs left of the sized number's.
+    Located by short runs of some numbers, per replica straight between them; scaled by what long
+    runs left of the sized number's.
     """
     sizes, found = list[int](), list[float]()
     probe = probe_of(question, kind.candidate, question.pace)
     proof = kind.sized_at.capacity
-    sure = min(1.0, (proof.kept_load or 0.0) / proof.located_load) if proof.located_load and proof.kept_load else 1.0
+    sure = (
+        min(1.0, (proof.kept_load or 0.0) / proof.located_load)
+        if proof.located_load and proof.kept_load
+        else 1.0
+    )
     size, guess_per_s = 1, question.rate_per_s / kind.n_replicas
     while not found or (found[-1] * sure < peak_per_s or sizes[-1] < kind.n_replicas):
-        located = locate(replace(probe, n_replicas=size), guess_per_s * size) or guess_per_s * size * _LEAST_SHARE
+        located = (
+            locate(replace(probe, n_replicas=size), guess_per_s * size)
+            or guess_per_s * size * _LEAST_SHARE
+        )
         sizes.append(size)
         found.append(located)
         guess_per_s = located / size
@@ -129,8 +168,15 @@ def kept_windows(run: Run, question: SizingQuestion, course: Course) -> tuple[bo
     kept = list[bool]()
     for index in range(course.n_windows):
         rows = window == index
-        judged = judge_objective(run, question.objective, rows=rows).thresholds if rows.any() else ()
-        kept.append(all(one.seen is None or one.seen.seconds.value <= one.threshold.limit_s for one in judged))
+        judged = (
+            judge_objective(run, question.objective, rows=rows).thresholds if rows.any() else ()
+        )
+        kept.append(
+            all(
+                one.seen is None or one.seen.seconds.value <= one.threshold.limit_s
+                for one in judged
+            )
+        )
     return tuple(kept)
 
 
@@ -153,13 +199,20 @@ def _paid_s(run: Run, schedule: Schedule, course: Course) -> float:
     for replica in range(max(schedule.paid)):
         is_paid = np.array([n > replica for n in schedule.paid])
         for first, last in _stretches(is_paid):
-            busy_until_ns = 0 if requests is None else _last_end_ns(run, requests, replica, edges_ns[first], edges_ns[last + 1])
+            busy_until_ns = (
+                0
+                if requests is None
+                else _last_end_ns(run, requests, replica, edges_ns[first], edges_ns[last + 1])
+            )
             total_ns += max(int(edges_ns[last + 1]), busy_until_ns) - int(edges_ns[first])
     return total_ns / NS_PER_S
 
 
 def _usd(kind: SizedKind, n_most: int, replica_s: float, span_s: float) -> float | None:
-    """Rented replicas cost while they are there; bought ones always cost their capital, as many as there ever are, and power while on."""
+    """Rented replicas cost while they are there.
+
+    Bought ones always cost their capital, as many as there ever are, and power while on.
+    """
     offer, n_devices = kind.candidate.offer, kind.candidate.n_devices
     if offer.usd_per_hour is None:
         return None
@@ -175,7 +228,9 @@ def _last_end_ns(run: Run, requests: RequestTable, replica: int, from_ns: int, t
     came_ns, ended_ns = requests.intended_send_ns, requests.finished_ns
     is_own = (came_ns >= from_ns) & (came_ns < to_ns)
     if run.visits is not None:
-        is_own &= np.isin(requests.request_index, run.visits.request_index[run.visits.replica == replica])
+        is_own &= np.isin(
+            requests.request_index, run.visits.request_index[run.visits.replica == replica]
+        )
     return int(ended_ns[is_own].max(initial=0))
 
 
@@ -183,12 +238,17 @@ def _stretches(is_on: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
     """The first and the last of each run of True."""
     padded = np.concatenate([[False], np.asarray(is_on, np.bool_), [False]]).astype(np.int8)
     change = np.diff(padded)
-    return list(zip(np.flatnonzero(change == 1).tolist(), (np.flatnonzero(change == -1) - 1).tolist(), strict=True))
+    return list(
+        zip(
+            np.flatnonzero(change == 1).tolist(),
+            (np.flatnonzero(change == -1) - 1).tolist(),
+            strict=True,
+        )
+    )
 
 
 def _edges_ns(course: Course) -> I64:
-    edges_ns: I64 = np.rint(np.arange(course.n_windows + 1) * course.window_s * NS_PER_S).astype(np.int64)
+    edges_ns: I64 = np.rint(np.arange(course.n_windows + 1) * course.window_s * NS_PER_S).astype(
+        np.int64
+    )
     return edges_ns
-
-
-__all__ = ["Elastic", "PolicyOutcome", "capacities_of", "kept_windows"]

@@ -1,10 +1,13 @@
-"""What happens when one of the replicas dies: who is lost, who misses the promise until another has started, and when is it as before?
+"""What happens when one of the replicas dies.
 
-Simulated twice, with all requests at their instants. First nothing dies: that says which requests are in the replica at the instant. Then
-these come a second time at that instant, as clients send again what was cut off (a router cannot: the answer had begun), and the replica
-gets no requests until another in its place has started: classes of requests with replicas of their own, as ``elastic`` has them. What is
-simplified: requests go to the least loaded replica, whatever the router; who was cut off sends again at once; the new replica's prefix
-cache is that of the old.
+Who is lost, who misses the promise until another has started, and when is it as before?
+
+Simulated twice, with all requests at their instants. First nothing dies: that says which requests
+are in the replica at the instant. Then these come a second time at that instant, as clients send
+again what was cut off (a router cannot: the answer had begun), and the replica gets no requests
+until another in its place has started: classes of requests with replicas of their own, as
+``elastic`` has them. What is simplified: requests go to the least loaded replica, whatever the
+router; who was cut off sends again at once; the new replica's prefix cache is that of the old.
 """
 
 import math
@@ -17,7 +20,8 @@ from inferometer.decide import candidate_probes, elastic, traffic
 from inferometer.decide.course import Course
 from inferometer.decide.sizing_types import SizedKind, SizingQuestion
 from inferometer.records import promises, tables
-from inferometer.records.types import ABSENT, I64, RequestTable, Run
+from inferometer.records.columns import I64
+from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.spec.workload.plan import NONE, RequestPlan
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
@@ -50,25 +54,45 @@ class FailureOutcome:
     good_otherwise: Estimate | None
     """The same where nothing dies."""
     kept_again_s: float | None
-    """From the failure to the end of the last window that it breaks before one is kept with all replicas there again. 0: it breaks none.
-    None: none is kept before the end of the simulation, four start-ups later."""
+    """From the failure to the end of the last window that it breaks before one is kept with all
+    replicas there again. 0: it breaks none. None: none is kept before the end of the simulation,
+    four start-ups later."""
     window_s: float
 
 
-def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> FailureOutcome | None:
-    """What comes of it; None where there is one replica, a trace is too short, requests follow one another, or they are too many."""
+def failure_of(
+    question: SizingQuestion, kind: SizedKind, start_up_s: float
+) -> FailureOutcome | None:
+    """What comes of it.
+
+    None where there is one replica, a trace is too short, requests follow one another, or they are
+    too many.
+    """
     span_s = _SETTLED_S + (1 + _AFTER_RATIO) * start_up_s
     n_requests = question.rate_per_s * span_s
     if n_requests > question.traffic.most_requests or n_requests * kind.n_replicas > _MOST_ROUTED:
         return None
-    drawn = traffic.plan_at(question.spec, question.rate_per_s, max(1, round(question.rate_per_s * span_s)))
+    drawn = traffic.plan_at(
+        question.spec, question.rate_per_s, max(1, round(question.rate_per_s * span_s))
+    )
     died_ns, started_ns = round(_SETTLED_S * NS_PER_S), round((_SETTLED_S + start_up_s) * NS_PER_S)
-    if kind.n_replicas == 1 or int(drawn.arrival_ns.max()) <= started_ns or (drawn.follows != NONE).any():
+    if (
+        kind.n_replicas == 1
+        or int(drawn.arrival_ns.max()) <= started_ns
+        or (drawn.follows != NONE).any()
+    ):
         return None
-    plan = drawn._replace(class_index=np.searchsorted([died_ns, started_ns], drawn.arrival_ns, side="right").astype(np.int32))
+    plan = drawn._replace(
+        class_index=np.searchsorted([died_ns, started_ns], drawn.arrival_ns, side="right").astype(
+            np.int32
+        )
+    )
     all_of_them = tuple(range(kind.n_replicas))
     classes = (all_of_them, all_of_them[:-1], all_of_them)
-    probe = replace(candidate_probes.probe_of(question, kind.candidate, question.pace, kind.n_replicas), router="class-aware")
+    probe = replace(
+        candidate_probes.probe_of(question, kind.candidate, question.pace, kind.n_replicas),
+        router="class-aware",
+    )
     otherwise = probe.run_plan(plan, (all_of_them, all_of_them, all_of_them))
     cut_off = _in_replica(otherwise, kind.n_replicas - 1, died_ns)
     again, first = _sent_again(plan, cut_off, died_ns)
@@ -81,7 +105,10 @@ def failure_of(question: SizingQuestion, kind: SizedKind, start_up_s: float) -> 
         good=_good(question, run, again),
         good_otherwise=_good(question, otherwise, plan),
         kept_again_s=_kept_again_s(
-            question, (otherwise, _course(plan, died_ns, window_s)), (run, _course(again, died_ns, window_s)), start_up_s
+            question,
+            (otherwise, _course(plan, died_ns, window_s)),
+            (run, _course(again, died_ns, window_s)),
+            start_up_s,
         ),
         window_s=window_s,
     )
@@ -92,7 +119,11 @@ def _in_replica(run: Run, replica: int, at_ns: int) -> I64:
     visits = run.visits
     if visits is None:
         return np.zeros(0, np.int64)
-    is_there = (visits.replica == replica) & (visits.arrived_ns < at_ns) & ((visits.left_ns == ABSENT) | (visits.left_ns > at_ns))
+    is_there = (
+        (visits.replica == replica)
+        & (visits.arrived_ns < at_ns)
+        & ((visits.left_ns == ABSENT) | (visits.left_ns > at_ns))
+    )
     return np.unique(visits.request_index[is_there]).astype(np.int64)
 
 
@@ -100,12 +131,18 @@ def _sent_again(plan: RequestPlan, cut_off: I64, at_ns: int) -> tuple[RequestPla
     """The requests with these once more at that instant, and of each row (N) the row that was sent first."""
     row = int(np.searchsorted(plan.arrival_ns, at_ns))
     source = np.concatenate([np.arange(row), cut_off, np.arange(row, plan.n_requests)])
-    moved = np.where(np.arange(plan.n_requests) < row, np.arange(plan.n_requests), np.arange(plan.n_requests) + len(cut_off))
+    moved = np.where(
+        np.arange(plan.n_requests) < row,
+        np.arange(plan.n_requests),
+        np.arange(plan.n_requests) + len(cut_off),
+    )
     copies = slice(row, row + len(cut_off))
     again = RequestPlan._make(column[source] for column in plan)
     again.arrival_ns[copies] = at_ns
     again.class_index[copies] = _WITHOUT
-    prefix = np.where(again.prefix_request == NONE, NONE, moved[again.prefix_request]).astype(np.int32)
+    prefix = np.where(again.prefix_request == NONE, NONE, moved[again.prefix_request]).astype(
+        np.int32
+    )
     first = moved[source]
     return again._replace(prefix_request=prefix), first
 
@@ -119,8 +156,12 @@ def _without_cut_off(run: Run, first: I64) -> Run:
     sent_ns = np.zeros(len(first), np.int64)
     sent_ns[row] = requests.intended_send_ns
     is_again = first != np.arange(len(first))
-    counted: RequestTable = requests._replace(intended_send_ns=np.where(is_again[row], sent_ns[first[row]], requests.intended_send_ns))
-    return replace(run, requests=tables.select(counted, ~np.isin(row, first[is_again]) | is_again[row]))
+    counted: RequestTable = requests._replace(
+        intended_send_ns=np.where(is_again[row], sent_ns[first[row]], requests.intended_send_ns)
+    )
+    return replace(
+        run, requests=tables.select(counted, ~np.isin(row, first[is_again]) | is_again[row])
+    )
 
 
 def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | None:
@@ -133,18 +174,41 @@ def _good(question: SizingQuestion, run: Run, plan: RequestPlan) -> Estimate | N
 def _course(plan: RequestPlan, from_ns: int, window_s: float) -> Course:
     """The whole windows from an instant on; what comes before is in none."""
     window_ns = round(window_s * NS_PER_S)
-    return Course(plan, window_s, (plan.arrival_ns - from_ns) // window_ns, (int(plan.arrival_ns.max()) - from_ns) // window_ns)
+    return Course(
+        plan,
+        window_s,
+        (plan.arrival_ns - from_ns) // window_ns,
+        (int(plan.arrival_ns.max()) - from_ns) // window_ns,
+    )
 
 
-def _kept_again_s(question: SizingQuestion, otherwise: tuple[Run, Course], failed: tuple[Run, Course], start_up_s: float) -> float | None:
-    """The end of the last window that the failure broke before the first that is kept afterwards: later ones break by chance."""
-    kept_otherwise, kept = (elastic.kept_windows(run, question, course) for run, course in (otherwise, failed))
-    broken = [index for index, both in enumerate(zip(kept_otherwise, kept, strict=True)) if both == (True, False)]
+def _kept_again_s(
+    question: SizingQuestion,
+    otherwise: tuple[Run, Course],
+    failed: tuple[Run, Course],
+    start_up_s: float,
+) -> float | None:
+    """The end of the last window that the failure broke before the first that is kept afterwards.
+
+    Later ones break by chance.
+    """
+    kept_otherwise, kept = (
+        elastic.kept_windows(run, question, course) for run, course in (otherwise, failed)
+    )
+    broken = [
+        index
+        for index, both in enumerate(zip(kept_otherwise, kept, strict=True))
+        if both == (True, False)
+    ]
     course = failed[1]
-    restored = next((i for i in range(math.ceil(start_up_s / course.window_s), course.n_windows) if i not in broken), None)
+    restored = next(
+        (
+            i
+            for i in range(math.ceil(start_up_s / course.window_s), course.n_windows)
+            if i not in broken
+        ),
+        None,
+    )
     if restored is None:
         return None
     return (max((i for i in broken if i < restored), default=-1) + 1) * course.window_s
-
-
-__all__ = ["FailureOutcome", "failure_of"]

@@ -1,7 +1,9 @@
-"""How fast is one request that has the replica for itself? What even it misses, no number of replicas meets.
+"""How fast is one request that has the replica for itself?
 
-A bound, computed from step times alone: the prompt in one step, each output token in a step of its own with the context that the request
-begins with. A simulated request is never faster, at any load.
+What even it misses, no number of replicas meets.
+
+A bound, computed from step times alone: the prompt in one step, each output token in a step of its
+own with the context that the request begins with. A simulated request is never faster, at any load.
 """
 
 from collections.abc import Callable
@@ -11,7 +13,7 @@ import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, shape_duration_s
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.records.types import F64, I32
+from inferometer.records.columns import F64, I32
 from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import ObjectiveSpec, Threshold
 from inferometer.spec.workload.plan import RequestPlan
@@ -30,27 +32,49 @@ class LoneRequest(NamedTuple):
     why: str
 
 
-def lone_request(deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, objective: ObjectiveSpec) -> LoneRequest | None:
+def lone_request(
+    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, objective: ObjectiveSpec
+) -> LoneRequest | None:
     """What do idle replicas take at least; None where the objective limits nothing that step times bound."""
-    plan = RequestPlan._make(column[plan.prompt_tokens < deployment.config.max_model_len] for column in plan)
-    bounds = [_bound(deployment, step_times, plan, threshold) for threshold in objective.thresholds if threshold.percentile_fraction]
-    return max((bound for bound in bounds if bound is not None), key=lambda bound: bound.margin_ratio, default=None)
+    plan = RequestPlan._make(
+        column[plan.prompt_tokens < deployment.config.max_model_len] for column in plan
+    )
+    bounds = [
+        _bound(deployment, step_times, plan, threshold)
+        for threshold in objective.thresholds
+        if threshold.percentile_fraction
+    ]
+    return max(
+        (bound for bound in bounds if bound is not None),
+        key=lambda bound: bound.margin_ratio,
+        default=None,
+    )
 
 
-def _bound(deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold) -> LoneRequest | None:
+def _bound(
+    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold
+) -> LoneRequest | None:
     least_s = _least_s(deployment, step_times, plan, threshold)
     if least_s is None or threshold.percentile_fraction is None or not len(least_s):
         return None
-    at_percentile_s = float(np.sort(least_s)[quantile_rank(len(least_s), threshold.percentile_fraction)])
+    at_percentile_s = float(
+        np.sort(least_s)[quantile_rank(len(least_s), threshold.percentile_fraction)]
+    )
     why = f"{threshold.text}: {format_duration(at_percentile_s)} or more on an idle replica"
     return LoneRequest(at_percentile_s / threshold.limit_s, why)
 
 
-def _least_s(deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold) -> F64 | None:
+def _least_s(
+    deployment: Deployment, step_times: StepTimeArrays, plan: RequestPlan, threshold: Threshold
+) -> F64 | None:
     """Of each request that has this latency."""
     uncached_tokens = np.maximum(plan.prompt_tokens - plan.prefix_tokens, 1)
-    first_s = deployment.front_end_s + _by_length(uncached_tokens, lambda n: prefill_shape(batch_size=1, prompt_tokens=n), step_times)
-    next_s = _by_length(plan.prompt_tokens, lambda n: decode_shape(batch_size=1, context_tokens=n), step_times)
+    first_s = deployment.front_end_s + _by_length(
+        uncached_tokens, lambda n: prefill_shape(batch_size=1, prompt_tokens=n), step_times
+    )
+    next_s = _by_length(
+        plan.prompt_tokens, lambda n: decode_shape(batch_size=1, context_tokens=n), step_times
+    )
     next_s /= 1 + getattr(deployment.config, "num_speculative_tokens", 0)
     if threshold.metric == "ttft":
         return first_s
@@ -60,12 +84,15 @@ def _least_s(deployment: Deployment, step_times: StepTimeArrays, plan: RequestPl
     return first_s + (n_tokens - 1) * next_s if threshold.metric == "e2e" else None
 
 
-def _by_length(tokens: I32, shape_of: Callable[[int], BatchShape], step_times: StepTimeArrays) -> F64:
+def _by_length(
+    tokens: I32, shape_of: Callable[[int], BatchShape], step_times: StepTimeArrays
+) -> F64:
     """Seconds of a step for each request, timed at some of their lengths."""
-    lengths = np.unique(np.quantile(tokens, np.linspace(0, 1, _N_LENGTHS), method="lower")) if len(tokens) else np.ones(1, np.int32)
+    lengths = (
+        np.unique(np.quantile(tokens, np.linspace(0, 1, _N_LENGTHS), method="lower"))
+        if len(tokens)
+        else np.ones(1, np.int32)
+    )
     seconds = np.array([shape_duration_s(step_times, shape_of(int(length))) for length in lengths])
     by_request: F64 = seconds[np.searchsorted(lengths, tokens, side="right") - 1]
     return by_request
-
-
-__all__ = ["LoneRequest", "lone_request"]

@@ -1,4 +1,7 @@
-"""Do replicas that compute prompts, and others that generate the answers, meet an SLO at this load? A probe of both pools."""
+"""Do replicas that compute prompts, and others that generate the answers, meet an SLO at this load?
+
+A probe of both pools.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +12,14 @@ from inferometer.decide.probing import EFFORT_RATIO, reading_of
 from inferometer.decide.sizing_types import SizingQuestion
 from inferometer.decide.traffic import plan_at
 from inferometer.records.promises import judge_objective
-from inferometer.simulate import cluster_config, disaggregated, disaggregated_deployment as pools, front_end, simulated_run, workload_demand
+from inferometer.simulate import (
+    cluster_config,
+    disaggregated,
+    disaggregated_deployment as pools,
+    front_end,
+    simulated_run,
+    workload_demand,
+)
 
 _SHARES: Final = 4
 
@@ -28,17 +38,30 @@ class PoolProbe:
         question = self.question
         deployment = self.candidate.deployment.at(question.pace)
         link, origin = pools.kv_link(deployment, deployment, pools.LinkAsked())
-        decode = cluster_config.ClusterConfig(engine=deployment.config, n_replicas=self.n_decode, router=question.router)
-        prefill = cluster_config.ClusterConfig(engine=deployment.config, n_replicas=self.n_prefill, router=question.router)
-        pool = pools.PrefillPool(deployment=deployment, cluster=prefill, link=link, link_origin=origin)
+        decode = cluster_config.ClusterConfig(
+            engine=deployment.config, n_replicas=self.n_decode, router=question.router
+        )
+        prefill = cluster_config.ClusterConfig(
+            engine=deployment.config, n_replicas=self.n_prefill, router=question.router
+        )
+        pool = pools.PrefillPool(
+            deployment=deployment, cluster=prefill, link=link, link_origin=origin
+        )
         rules, traffic = pool.before(decode), question.traffic
-        plan = plan_at(traffic.spec, load, min(traffic.n_requests * _SHARES * EFFORT_RATIO**effort, traffic.most_requests))
-        demand = workload_demand.demand_of(plan, deployment.config.block_size, has_contents=deployment.config.enable_prefix_caching)
+        plan = plan_at(
+            traffic.spec,
+            load,
+            min(traffic.n_requests * _SHARES * EFFORT_RATIO**effort, traffic.most_requests),
+        )
+        demand = workload_demand.demand_of(
+            plan, deployment.config.block_size, has_contents=deployment.config.enable_prefix_caching
+        )
         delay_s = deployment.front_end_s
-        done = disaggregated.simulate_disaggregated(front_end.delayed(demand, delay_s), rules, pool.costs(deployment), record_steps=False)
+        done = disaggregated.simulate_disaggregated(
+            front_end.delayed(demand, delay_s), rules, pool.costs(deployment), record_steps=False
+        )
         simulation = front_end.as_clients_see(done, delay_s)
-        run = simulated_run.simulated_run(simulation, rules, run_id="probe", created_utc="", command=(), tool_version="")
+        run = simulated_run.simulated_run(
+            simulation, rules, run_id="probe", created_utc="", command=(), tool_version=""
+        )
         return reading_of(run, judge_objective(run, question.objective))
-
-
-__all__ = ["PoolProbe"]

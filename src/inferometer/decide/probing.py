@@ -1,4 +1,7 @@
-"""Do these replicas keep this promise at this load? A probe that simulates, with the same requests at every load."""
+"""Do these replicas keep this promise at this load?
+
+A probe that simulates, with the same requests at every load.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -25,14 +28,18 @@ from inferometer.units import NS_PER_S
 
 EFFORT_RATIO: Final = 4
 _MOST_SHARES: Final = 4
-"""A cluster is asked with as many requests as so many replicas would be one by one: its percentiles are those of all requests."""
+"""A cluster is asked with as many requests as so many replicas would be one by one: its
+percentiles are those of all requests."""
 _BREAKING: Final = ("overload", "stuck", "livelock", "rejected", "refused")
 """Cautions of a simulated run under which no promise is kept, whatever its percentiles say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaProbe:
-    """Asks one simulated replica, or several behind a router: ``probe(load, effort)``; the load is that of all together."""
+    """Asks one simulated replica, or several behind a router: ``probe(load, effort)``.
+
+    The load is that of all together.
+    """
 
     deployment: Deployment
     step_times: StepTimeArrays
@@ -40,7 +47,8 @@ class ReplicaProbe:
     objective: ObjectiveSpec
     n_replicas: int = 1
     most_together: int | None = None
-    """Of more replicas only this number is simulated, with its part of the load; None: all of them."""
+    """Of more replicas only this number is simulated, with its part of the load; None: all of
+    them."""
     router: cluster_config.Router = "least-loaded"
 
     def __call__(self, load: float, effort: int) -> Reading:
@@ -49,8 +57,13 @@ class ReplicaProbe:
         return reading_of(run, judge_objective(run, self.objective))
 
     def run(self, load: float, effort: int) -> Run:
-        """The simulated run behind it: the more replicas, the more requests, up to the limits of this probe and of the traffic."""
-        n_requests = self.traffic.n_requests * min(self.n_together, _MOST_SHARES) * EFFORT_RATIO**effort
+        """The simulated run behind it.
+
+        The more replicas, the more requests, up to the limits of this probe and of the traffic.
+        """
+        n_requests = (
+            self.traffic.n_requests * min(self.n_together, _MOST_SHARES) * EFFORT_RATIO**effort
+        )
         return self.run_of(load, min(n_requests, self.traffic.most_requests))
 
     def run_of(self, load: float, n_requests: int, *, record_steps: bool = False) -> Run:
@@ -61,23 +74,42 @@ class ReplicaProbe:
     @property
     def n_together(self) -> int:
         """The replicas that are simulated."""
-        return self.n_replicas if self.most_together is None else min(self.n_replicas, self.most_together)
+        return (
+            self.n_replicas
+            if self.most_together is None
+            else min(self.n_replicas, self.most_together)
+        )
 
-    def run_plan(self, plan: RequestPlan, class_replicas: tuple[tuple[int, ...], ...] = (), *, record_steps: bool = False) -> Run:
+    def run_plan(
+        self,
+        plan: RequestPlan,
+        class_replicas: tuple[tuple[int, ...], ...] = (),
+        *,
+        record_steps: bool = False,
+    ) -> Run:
         """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
         config = self._config(plan)
-        requests = workload_demand.demand_of(plan, config.block_size, has_contents=config.enable_prefix_caching)
+        requests = workload_demand.demand_of(
+            plan, config.block_size, has_contents=config.enable_prefix_caching
+        )
         delay_s = self.deployment.front_end_s
         requests = front_end.delayed(requests, delay_s)
         if self.n_replicas == 1:
             done = one_engine.simulate(requests, config, self.step_times, record_steps=record_steps)
         else:
             servers = cluster_config.ClusterConfig(
-                engine=config, n_replicas=self.n_replicas, router=self.router, class_replicas=class_replicas
+                engine=config,
+                n_replicas=self.n_replicas,
+                router=self.router,
+                class_replicas=class_replicas,
             )
-            done = cluster.simulate_cluster(requests, servers, self.step_times, record_steps=record_steps)
+            done = cluster.simulate_cluster(
+                requests, servers, self.step_times, record_steps=record_steps
+            )
         simulation = front_end.as_clients_see(done, delay_s)
-        return simulated_run.simulated_run(simulation, config, run_id="probe", created_utc="", command=(), tool_version="")
+        return simulated_run.simulated_run(
+            simulation, config, run_id="probe", created_utc="", command=(), tool_version=""
+        )
 
     def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:
         """Without a prefix cache where there is nothing to find: the same steps, sooner."""
@@ -89,15 +121,26 @@ class ReplicaProbe:
 
 
 def reading_of(run: Run, judgement: Judgement) -> Reading:
-    """What a simulated run says of a promise. Overload, and requests that are refused, break it whatever the percentiles say."""
-    breaking = next((caution for caution in run.manifest.cautions if caution.code in _BREAKING), None)
+    """What a simulated run says of a promise.
+
+    Overload, and requests that are refused, break it whatever the percentiles say.
+    """
+    breaking = next(
+        (caution for caution in run.manifest.cautions if caution.code in _BREAKING), None
+    )
     weakest = judgement.weakest
     margin, ends, why = float("inf"), None, "the SLO has no percentile"
     if weakest is not None:
         why = f"{weakest.threshold.text}: {weakest.why}"
-        seen = None if weakest.seen is None else weakest.seen.seconds.scaled(1 / weakest.threshold.limit_s)
+        seen = (
+            None
+            if weakest.seen is None
+            else weakest.seen.seconds.scaled(1 / weakest.threshold.limit_s)
+        )
         margin = margin if seen is None else seen.value
-        ends = None if seen is None or seen.low is None or seen.high is None else (seen.low, seen.high)
+        ends = (
+            None if seen is None or seen.low is None or seen.high is None else (seen.low, seen.high)
+        )
     if breaking is not None:
         margin, ends, why = float("inf"), None, breaking.text
     n_requests = 0 if run.requests is None else len(run.requests.status)
@@ -116,6 +159,3 @@ def _span_s(run: Run) -> float:
     if requests is None or not len(requests.status):
         return 0.0
     return max(int(requests.finished_ns.max()) - int(requests.intended_send_ns.min()), 0) / NS_PER_S
-
-
-__all__ = ["EFFORT_RATIO", "ReplicaProbe", "reading_of"]

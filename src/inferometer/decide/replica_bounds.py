@@ -1,4 +1,7 @@
-"""How many devices does traffic take at least, by step times alone: which kinds of replica are worth a simulation, and which first?"""
+"""How many devices does traffic take at least, by step times alone.
+
+Which kinds of replica are worth a simulation, and which first?
+"""
 
 import math
 from typing import NamedTuple
@@ -12,7 +15,9 @@ from inferometer.perfmodel.types import decode_shape, prefill_shape
 
 def fewest_devices(question: SizingQuestion, candidate: Candidate) -> int:
     """A lower bound: all replicas busy all the time, and the faster of prompts and outputs free of charge."""
-    n_replicas = max(1, math.ceil(question.rate_per_s * least_s_of_request(question, candidate) * (1 - 1e-9)))
+    n_replicas = max(
+        1, math.ceil(question.rate_per_s * least_s_of_request(question, candidate) * (1 - 1e-9))
+    )
     return n_replicas * candidate.n_devices
 
 
@@ -36,15 +41,25 @@ def least_s_of_request(question: SizingQuestion, candidate: Candidate) -> float:
 def request_times(question: SizingQuestion, candidate: Candidate) -> RequestTimes:
     """Of its prompt and of its output."""
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
-    steps, config = getattr(candidate.deployment.step_times, question.pace), candidate.deployment.config
+    steps, config = (
+        getattr(candidate.deployment.step_times, question.pace),
+        candidate.deployment.config,
+    )
     prompt_tokens = max(round(float((plan.prompt_tokens - plan.prefix_tokens).mean())), 1)
     output_tokens = max(round(float(plan.output_tokens.mean())), 1)
     held_tokens = config.n_kv_blocks * config.block_size
     batch_size = max(1, min(config.max_num_active, held_tokens // prompt_tokens))
-    decode_s = shape_duration_s(steps, decode_shape(batch_size=batch_size, context_tokens=prompt_tokens)) / batch_size
-    n_prompts = max(1, round(getattr(config, "max_num_batched_tokens", prompt_tokens) / prompt_tokens))
-    prompt_s = shape_duration_s(steps, prefill_shape(batch_size=n_prompts, prompt_tokens=prompt_tokens)) / n_prompts
-    return RequestTimes(prompt_s, output_tokens * decode_s / (1 + getattr(config, "num_speculative_tokens", 0)))
-
-
-__all__ = ["RequestTimes", "fewest_devices", "least_s_of_request", "request_times"]
+    decode_s = (
+        shape_duration_s(steps, decode_shape(batch_size=batch_size, context_tokens=prompt_tokens))
+        / batch_size
+    )
+    n_prompts = max(
+        1, round(getattr(config, "max_num_batched_tokens", prompt_tokens) / prompt_tokens)
+    )
+    prompt_s = (
+        shape_duration_s(steps, prefill_shape(batch_size=n_prompts, prompt_tokens=prompt_tokens))
+        / n_prompts
+    )
+    return RequestTimes(
+        prompt_s, output_tokens * decode_s / (1 + getattr(config, "num_speculative_tokens", 0))
+    )

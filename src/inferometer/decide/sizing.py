@@ -1,10 +1,12 @@
 """How many replicas of which kind meet an SLO under some traffic, and which are the cheapest?
 
-Of each kind of replica a lone request is timed first: what it misses, no number of replicas meets. Then comes the smallest number that
-meets the SLO when each gets an equal part of the traffic (Poisson traffic that is dealt at random is Poisson traffic; other traffic is
-dealt by the router already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica were busy all the
-time, are not searched; the most promising come first, so that a time limit leaves out the others. The best of each device is then
-simulated with its router at length, at both ends of its step times, with one replica less, and for its capacity.
+Of each kind of replica a lone request is timed first: what it misses, no number of replicas meets.
+Then comes the smallest number that meets the SLO when each gets an equal part of the traffic
+(Poisson traffic that is dealt at random is Poisson traffic; other traffic is dealt by the router
+already here). Kinds that cannot be cheaper than the cheapest of their device, even if every replica
+were busy all the time, are not searched; the most promising come first, so that a time limit leaves
+out the others. The best of each device is then simulated with its router at length, at both ends of
+its step times, with one replica less, and for its capacity.
 """
 
 import math
@@ -18,7 +20,17 @@ from inferometer.decide.candidates import Candidate
 from inferometer.decide.capacity import CapacityQuestion, Probe, Reading, find_capacity
 from inferometer.decide.lone_request import lone_request
 from inferometer.decide.probing import EFFORT_RATIO, ReplicaProbe, reading_of
-from inferometer.decide.sizing_types import Bound, Done, Map, PacedAnswer, Searched, ServedBy, SizedKind, SizingQuestion, Task
+from inferometer.decide.sizing_types import (
+    Bound,
+    Done,
+    Map,
+    PacedAnswer,
+    Searched,
+    ServedBy,
+    SizedKind,
+    SizingQuestion,
+    Task,
+)
 from inferometer.decide.traffic import plan_at
 from inferometer.records import latencies, promises, request_summaries
 from inferometer.records.types import Run
@@ -29,23 +41,35 @@ _SATURATING_REQUESTS: Final = 600
 _SATURATING_RATIO: Final = 1e3
 """Times the traffic: all requests wait at once."""
 _IDLE_FRACTION: Final = 0.02
-"""Replicas that get this share of what they could do at most are idle: more of them answer no faster."""
+"""Replicas that get this share of what they could do at most are idle: more of them answer no
+faster."""
 _SURE_EFFORT: Final = 1
 """Of what is shown, against 0 of what is searched."""
 _SEARCH_FRACTION: Final = 0.45
 _COUNTED_FRACTION: Final = 0.7
-"""Of a device's time: when the search ends, and when the number of its best replicas is no longer refined."""
+"""Of a device's time: when the search ends, and when the number of its best replicas is no
+longer refined."""
 _MOST_RATIO: Final = 2
 """Long runs may show that this many times the replicas are needed that short runs found."""
 
 TimeLeft = Callable[[], float]
 
 
-def size_by_device(question: SizingQuestion, candidates: Sequence[Candidate], map_: Map = map) -> tuple[Done, ...]:
+def size_by_device(
+    question: SizingQuestion, candidates: Sequence[Candidate], map_: Map = map
+) -> tuple[Done, ...]:
     """The best replicas of each device, in the order of the devices."""
     devices = list(dict.fromkeys(candidate.offer.hardware.hardware_id for candidate in candidates))
     tasks = [
-        Task(question, tuple(candidate for candidate in candidates if candidate.offer.hardware.hardware_id == device)) for device in devices
+        Task(
+            question,
+            tuple(
+                candidate
+                for candidate in candidates
+                if candidate.offer.hardware.hardware_id == device
+            ),
+        )
+        for device in devices
     ]
     return tuple(map_(size_device, tasks))
 
@@ -54,14 +78,25 @@ def size_device(task: Task) -> Done:
     """The best replicas of one device: the cheapest, of equals the fewest devices, of equals the fewest replicas."""
     question, searched, time_left_s = task.question, list[Searched](), task.question.time_limit()
     all_s = time_left_s()
-    order = sorted((replica_bounds.fewest_devices(question, candidate), index) for index, candidate in enumerate(task.candidates))
+    order = sorted(
+        (replica_bounds.fewest_devices(question, candidate), index)
+        for index, candidate in enumerate(task.candidates)
+    )
     fewest = math.inf
     for bound, index in order:
         candidate = task.candidates[index]
         if bound > fewest:
-            searched.append(Searched(candidate, None, "cannot do with as few devices as the best of its kind", 0))
+            searched.append(
+                Searched(
+                    candidate, None, "cannot do with as few devices as the best of its kind", 0
+                )
+            )
         elif searched and all_s - time_left_s() > _SEARCH_FRACTION * all_s:
-            searched.append(Searched(candidate, None, "not examined within the time limit", 0, is_examined=False))
+            searched.append(
+                Searched(
+                    candidate, None, "not examined within the time limit", 0, is_examined=False
+                )
+            )
         else:
             searched.append(_searched(question, candidate, fewest))
             fewest = min(fewest, searched[-1].n_devices)
@@ -74,7 +109,13 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
     plan = plan_at(question.spec, question.rate_per_s, question.n_requests)
     alone = lone_request(candidate.deployment, steps, plan, question.objective)
     if alone is not None and alone.margin_ratio > 1:
-        return Searched(candidate, None, f"not even idle replicas meet the SLO; {alone.why}", 1, alone.margin_ratio)
+        return Searched(
+            candidate,
+            None,
+            f"not even idle replicas meet the SLO; {alone.why}",
+            1,
+            alone.margin_ratio,
+        )
     bound = most_of(question, candidate)
     if bound.n_devices > fewest:
         return Searched(candidate, None, "cannot do with as few devices as the best of its kind", 0)
@@ -84,7 +125,9 @@ def _searched(question: SizingQuestion, candidate: Candidate, fewest: float) -> 
 class _LongRuns:
     """What becomes of the traffic on this number of replicas of a kind at this pace, simulated at length, once."""
 
-    def __init__(self, question: SizingQuestion, candidate: Candidate, time_left_s: TimeLeft) -> None:
+    def __init__(
+        self, question: SizingQuestion, candidate: Candidate, time_left_s: TimeLeft
+    ) -> None:
         self._question, self._candidate, self._time_left_s = question, candidate, time_left_s
         self._served = dict[tuple[Pace, int], tuple[ServedBy, Probe]]()
 
@@ -92,7 +135,11 @@ class _LongRuns:
         """The run's summary, and the run as a probe of their capacity."""
         key = pace, n_replicas
         if key not in self._served:
-            self._served[key] = _served(self._question, probe_of(self._question, self._candidate, pace, n_replicas), self._time_left_s)
+            self._served[key] = _served(
+                self._question,
+                probe_of(self._question, self._candidate, pace, n_replicas),
+                self._time_left_s,
+            )
         return self._served[key]
 
     def is_enough(self, n_replicas: int) -> bool:
@@ -100,7 +147,9 @@ class _LongRuns:
         return self.served(self._question.pace, n_replicas)[0].verdict == "met"
 
 
-def _proved(question: SizingQuestion, searched: list[Searched], time_left_s: TimeLeft, all_s: float) -> SizedKind | None:
+def _proved(
+    question: SizingQuestion, searched: list[Searched], time_left_s: TimeLeft, all_s: float
+) -> SizedKind | None:
     """The best that is still the best after it was asked long, which may show that it needs more replicas."""
     asked = dict[int, _LongRuns]()
     while (best := min(range(len(searched)), key=lambda i: _rank(searched[i]))) not in asked:
@@ -108,18 +157,27 @@ def _proved(question: SizingQuestion, searched: list[Searched], time_left_s: Tim
         if found.n_replicas is None:
             return None
         asked[best] = _LongRuns(question, found.candidate, time_left_s)
-        n_replicas = _replicas_that_last(found.n_replicas, asked[best], lambda: all_s - time_left_s() > _COUNTED_FRACTION * all_s)
+        n_replicas = _replicas_that_last(
+            found.n_replicas, asked[best], lambda: all_s - time_left_s() > _COUNTED_FRACTION * all_s
+        )
         if n_replicas is None:
             why = (
-                f"{_MOST_RATIO} times the {found.n_replicas} replicas of a short simulation do not meet the SLO in a long one; {found.why}"
+                f"{_MOST_RATIO} times the {found.n_replicas} replicas of a short simulation do not"
+                f" meet the SLO in a long one; {found.why}"
             )
             found = found._replace(why=why)
         searched[best] = found._replace(n_replicas=n_replicas)
-    return None if searched[best].n_replicas is None else sized(question, searched[best], asked[best], time_left_s)
+    return (
+        None
+        if searched[best].n_replicas is None
+        else sized(question, searched[best], asked[best], time_left_s)
+    )
 
 
 def _replicas_that_last(first: int, runs: _LongRuns, is_late: Callable[[], bool]) -> int | None:
-    """The fewest that meet the SLO together in a long run: a good router needs fewer than chance, a slow queue more than short runs show.
+    """The fewest that meet the SLO together in a long run.
+
+    A good router needs fewer than chance, a slow queue more than short runs show.
 
     None where twice as many do not. Where it is late, the last number that was shown will do.
     """
@@ -142,7 +200,8 @@ def _replicas_that_last(first: int, runs: _LongRuns, is_late: Callable[[], bool]
 def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound) -> Searched:
     """The smallest number of these replicas, each with its part of the traffic, whose weakest latency is within its limit in short runs.
 
-    A part of traffic that comes in bursts has smaller bursts: there replicas are simulated together.
+    A part of traffic that comes in bursts has smaller bursts: there replicas are simulated
+    together.
     """
     readings = dict[int, Reading]()
 
@@ -153,19 +212,32 @@ def fewest_replicas(question: SizingQuestion, candidate: Candidate, bound: Bound
             readings[n_replicas] = probe(question.rate_per_s * n_asked / n_replicas, 0)
         return readings[n_replicas].margin_ratio <= 1
 
-    too_few, enough = bound.n_replicas - 1, max(bound.n_replicas, math.ceil(question.rate_per_s / (0.8 * bound.requests_per_s)))
+    too_few, enough = (
+        bound.n_replicas - 1,
+        max(bound.n_replicas, math.ceil(question.rate_per_s / (0.8 * bound.requests_per_s))),
+    )
     while not is_enough(enough):
         too_few, enough = enough, max(enough + 1, math.ceil(enough * 1.5))
         if question.rate_per_s / too_few < _IDLE_FRACTION * bound.requests_per_s:
             last = readings[too_few]
-            return Searched(candidate, None, f"not even idle replicas meet the SLO; {last.why}", len(readings), last.margin_ratio)
+            return Searched(
+                candidate,
+                None,
+                f"not even idle replicas meet the SLO; {last.why}",
+                len(readings),
+                last.margin_ratio,
+            )
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
         too_few, enough = (too_few, middle) if is_enough(middle) else (middle, enough)
-    return Searched(candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio)
+    return Searched(
+        candidate, enough, readings[enough].why, len(readings), readings[enough].margin_ratio
+    )
 
 
-def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_s: TimeLeft) -> SizedKind:
+def sized(
+    question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_s: TimeLeft
+) -> SizedKind:
     """The best replicas of a device under the whole traffic."""
     candidate, n_replicas = found.candidate, found.n_replicas or 1
     hardware = candidate.offer.hardware
@@ -177,8 +249,15 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_
         candidate=candidate,
         n_replicas=n_replicas,
         n_devices=n_replicas * candidate.n_devices,
-        usd_per_hour=None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas,
-        paces=_decided({pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), time_left_s) for pace in PACES}),
+        usd_per_hour=(
+            None if candidate.usd_per_hour is None else candidate.usd_per_hour * n_replicas
+        ),
+        paces=_decided(
+            {
+                pace: _paced(question, candidate, pace, runs.served(pace, n_replicas), time_left_s)
+                for pace in PACES
+            }
+        ),
         asked_pace=question.pace,
         rate_per_s=question.rate_per_s,
         without_one=without_one,
@@ -186,7 +265,10 @@ def sized(question: SizingQuestion, found: Searched, runs: _LongRuns, time_left_
 
 
 def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
-    """Steps that are faster make nobody wait longer: where likely ones meet the SLO, what noise leaves open at fast ones is met."""
+    """Steps that are faster make nobody wait longer.
+
+    Where likely ones meet the SLO, what noise leaves open at fast ones is met.
+    """
     fast = paces["fast"]
     if fast.served.verdict == "undecided" and paces["likely"].served.verdict == "met":
         paces["fast"] = replace(fast, served=replace(fast.served, verdict="met"))
@@ -194,19 +276,31 @@ def _decided(paces: dict[Pace, PacedAnswer]) -> dict[Pace, PacedAnswer]:
 
 
 def _rank(found: Searched) -> tuple[float, float, float]:
-    return found.usd_per_hour, found.n_devices, math.inf if found.n_replicas is None else found.n_replicas
+    return (
+        found.usd_per_hour,
+        found.n_devices,
+        math.inf if found.n_replicas is None else found.n_replicas,
+    )
 
 
 def most_of(question: SizingQuestion, candidate: Candidate) -> Bound:
-    """What this kind of replica can do at most: requests that all come at once are served no slower than any that come in time."""
-    run = probe_of(question, candidate, question.pace).run_of(question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS)
+    """What this kind of replica can do at most.
+
+    Requests that all come at once are served no slower than any that come in time.
+    """
+    run = probe_of(question, candidate, question.pace).run_of(
+        question.rate_per_s * _SATURATING_RATIO, _SATURATING_REQUESTS
+    )
     rate = max(_served_per_s(run), 1e-9)
     n_replicas = max(1, math.ceil(question.rate_per_s / rate * (1 - 1e-9)))
     return Bound(rate, n_replicas, n_replicas * candidate.n_devices)
 
 
 def _served_per_s(run: Run) -> float:
-    """The fastest half of a saturated run: its filling and its draining are left out, so that this is no less than any steady rate."""
+    """The fastest half of a saturated run.
+
+    Its filling and its draining are left out, so that this is no less than any steady rate.
+    """
     requests = run.requests
     if requests is None:
         return 0.0
@@ -220,9 +314,16 @@ def _served_per_s(run: Run) -> float:
 
 
 def _paced(
-    question: SizingQuestion, candidate: Candidate, pace: Pace, long_run: tuple[ServedBy, Probe], time_left_s: TimeLeft
+    question: SizingQuestion,
+    candidate: Candidate,
+    pace: Pace,
+    long_run: tuple[ServedBy, Probe],
+    time_left_s: TimeLeft,
 ) -> PacedAnswer:
-    """The replicas under the traffic, simulated long; their capacity is located closely at the pace in question, else roughly."""
+    """The replicas under the traffic, simulated long.
+
+    Their capacity is located closely at the pace in question, else roughly.
+    """
     served, known = long_run
     n_replicas = served.n_replicas
     probe = probe_of(question, candidate, pace, n_replicas)
@@ -241,10 +342,14 @@ def _paced(
     )
     load = capacity.kept_load or capacity.located_load
     each = None if load is None else load / n_replicas
-    return PacedAnswer(step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each))
+    return PacedAnswer(
+        step_times=pace, served=served, capacity=capacity, n_replicas=_replicas_at(question, each)
+    )
 
 
-def _served(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> tuple[ServedBy, Probe]:
+def _served(
+    question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft
+) -> tuple[ServedBy, Probe]:
     run, known = _asked_long(question, probe, time_left_s)
     served = ServedBy(
         n_replicas=probe.n_replicas,
@@ -263,18 +368,28 @@ def _in_flight(run: Run) -> float:
         return 0.0
     is_done = latencies.is_one_of(requests, latencies.COMPLETED)
     came_ns, ended_ns = requests.intended_send_ns[is_done], requests.finished_ns[is_done]
-    return float((ended_ns - came_ns).sum()) / max(int(ended_ns.max(initial=0)) - int(came_ns.min(initial=0)), 1)
+    return float((ended_ns - came_ns).sum()) / max(
+        int(ended_ns.max(initial=0)) - int(came_ns.min(initial=0)), 1
+    )
 
 
-def _asked_long(question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft) -> tuple[Run, Probe]:
+def _asked_long(
+    question: SizingQuestion, probe: ReplicaProbe, time_left_s: TimeLeft
+) -> tuple[Run, Probe]:
     """A long run under the traffic, and longer ones while noise leaves it undecided and there is time."""
     load, effort, n_before = question.rate_per_s, _SURE_EFFORT if time_left_s() > 0 else 0, 0
     while True:
         before_s = time_left_s()
         run = probe.run(load, effort)
-        known = Probe(offered_load=load, effort=effort, reading=reading_of(run, promises.judge_objective(run, question.objective)))
+        known = Probe(
+            offered_load=load,
+            effort=effort,
+            reading=reading_of(run, promises.judge_objective(run, question.objective)),
+        )
         left_s, n_requests = time_left_s(), known.reading.n_requests
-        is_longest = n_requests <= n_before or (left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s))
+        is_longest = n_requests <= n_before or (
+            left_s < math.inf and left_s < EFFORT_RATIO * (before_s - left_s)
+        )
         if known.reading.verdict != "undecided" or is_longest:
             return run, known
         effort, n_before = effort + 1, n_requests
@@ -282,6 +397,3 @@ def _asked_long(question: SizingQuestion, probe: ReplicaProbe, time_left_s: Time
 
 def _replicas_at(question: SizingQuestion, load: float | None) -> int | None:
     return None if load is None else max(1, math.ceil(question.rate_per_s / load * (1 - 1e-9)))
-
-
-__all__ = ["fewest_replicas", "most_of", "size_by_device", "size_device", "sized"]

@@ -37,7 +37,8 @@ class SizingQuestion:
     requests_cap: int | None = None
     """Of a simulation; None: as many as decide it, within the traffic's own limit."""
     time_limit: Callable[[], Callable[[], float]] = unlimited
-    """Called where the work on a device begins: from then on it counts the seconds that are left."""
+    """Called where the work on a device begins: from then on it counts the seconds that are
+    left."""
 
     @property
     def traffic(self) -> Traffic:
@@ -97,7 +98,8 @@ class PacedAnswer:
     capacity: Capacity
     """Of all replicas together."""
     n_replicas: int | None
-    """As many as would be needed at this pace, from the capacity; None where no load keeps the promise."""
+    """As many as would be needed at this pace, from the capacity; None where no load keeps the
+    promise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,10 @@ class SizedKind:
 
     @property
     def headroom_fraction(self) -> float | None:
-        """How much more traffic it carries at the step times that it was sized for; None where its capacity is not known."""
+        """How much more traffic it carries at the step times that it was sized for.
+
+        None where its capacity is not known.
+        """
         kept = self.sized_at.capacity.kept_load
         return None if kept is None else kept / self.rate_per_s - 1
 
@@ -166,6 +171,3 @@ class Bound(NamedTuple):
     requests_per_s: float
     n_replicas: int
     n_devices: int
-
-
-__all__ = ["Bound", "Done", "Map", "PacedAnswer", "Searched", "ServedBy", "SizedKind", "SizingQuestion", "Task", "unlimited"]

@@ -12,11 +12,13 @@ from inferometer.spec.workload import reading, replay, types
 from inferometer.spec.workload.plan import NONE, RequestPlan
 
 N_REQUESTS: Final = 1000
-"""Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that hardly depend on one another."""
+"""Of a probe at the lowest effort: enough for an interval of a 95th percentile of requests that
+hardly depend on one another."""
 
 
 _MOST_WORK: Final = 1.6e7
-"""Output tokens, and prompt tokens in blocks, of the longest probe: 10 to 20 million of them take a second."""
+"""Output tokens, and prompt tokens in blocks, of the longest probe: 10 to 20 million of them
+take a second."""
 _BLOCK_TOKENS: Final = 16
 
 
@@ -46,7 +48,11 @@ def plan_at(spec: types.WorkloadSpec, load: float, n_requests: int) -> RequestPl
     arrivals = spec.arrivals
     if isinstance(arrivals, types.OpenArrivals) and arrivals.profile is None:
         unit = _unit_plan(spec, n_requests)
-        return unit._replace(arrival_ns=np.where(unit.arrival_ns == NONE, NONE, np.rint(unit.arrival_ns / load)).astype(np.int64))
+        return unit._replace(
+            arrival_ns=np.where(
+                unit.arrival_ns == NONE, NONE, np.rint(unit.arrival_ns / load)
+            ).astype(np.int64)
+        )
     return replay.draw_workload(at_load(spec, load, n_requests)).plan
 
 
@@ -71,7 +77,12 @@ def steady(spec: types.WorkloadSpec) -> types.WorkloadSpec:
     opened = arrivals if isinstance(arrivals, types.OpenArrivals) else types.OpenArrivals()
     is_trace = isinstance(spec.replay, types.TraceSource)
     n_requests = None if is_trace else spec.n_requests
-    return msgspec.structs.replace(spec, arrivals=msgspec.structs.replace(opened, profile=None), n_requests=n_requests, duration_s=None)
+    return msgspec.structs.replace(
+        spec,
+        arrivals=msgspec.structs.replace(opened, profile=None),
+        n_requests=n_requests,
+        duration_s=None,
+    )
 
 
 def at_load(spec: types.WorkloadSpec, load: float, n_requests: int) -> types.WorkloadSpec:
@@ -89,7 +100,8 @@ def at_load(spec: types.WorkloadSpec, load: float, n_requests: int) -> types.Wor
         changes = {"rate_per_s": load}
     else:
         changes = {"kind": "open", "rate_per_s": load}
-    return reading.with_changes(spec, {"arrivals": changes, "n_requests": n_requests, "duration_s": None}, where="the capacity search")
-
-
-__all__ = ["N_REQUESTS", "Traffic", "at_load", "plan_at", "steady"]
+    return reading.with_changes(
+        spec,
+        {"arrivals": changes, "n_requests": n_requests, "duration_s": None},
+        where="the capacity search",
+    )

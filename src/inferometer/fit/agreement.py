@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.fit.replay import Latencies
-from inferometer.records.types import F64, I64, Bools, StepTable
+from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.types import StepTable
 
 STATISTICS: Final = ("mean", "p50", "p90", "p99")
 
@@ -27,7 +28,9 @@ class Agreement(NamedTuple):
         return self.simulated_s / self.measured_s - 1
 
 
-def agreements(measured: Latencies, simulated: Latencies, keep: Bools | None = None) -> tuple[Agreement, ...]:
+def agreements(
+    measured: Latencies, simulated: Latencies, keep: Bools | None = None
+) -> tuple[Agreement, ...]:
     """Mean and percentiles of TTFT, TPOT and E2E of the requests that ``keep`` (N) names and that both have."""
     found: list[Agreement] = []
     for name in Latencies._fields:
@@ -41,17 +44,19 @@ def agreements(measured: Latencies, simulated: Latencies, keep: Bools | None = N
 
 def statistic_of(values: F64, statistic: str) -> float:
     """The mean or a percentile, linear between ranks."""
-    return float(np.mean(values)) if statistic == "mean" else float(np.percentile(values, float(statistic[1:])))
+    return (
+        float(np.mean(values))
+        if statistic == "mean"
+        else float(np.percentile(values, float(statistic[1:])))
+    )
 
 
 def noticed_ns(steps: StepTable, arrival_ns: I64) -> I64:
     """(N) When did the scheduler take in each request: at once while nothing was computed, else at the end of the step?
 
-    vLLM's log calls it queued. With batches in flight the engine looks for arrivals once a step, when the oldest is done.
+    vLLM's log calls it queued. With batches in flight the engine looks for arrivals once a step,
+    when the oldest is done.
     """
     start_ns, end_ns = steps.start_ns, steps.start_ns + steps.duration_ns
     step = np.minimum(np.searchsorted(end_ns, arrival_ns), len(end_ns) - 1)
     return np.where(start_ns[step] < arrival_ns, np.maximum(end_ns[step], arrival_ns), arrival_ns)
-
-
-__all__ = ["STATISTICS", "Agreement", "agreements", "noticed_ns", "statistic_of"]

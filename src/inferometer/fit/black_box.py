@@ -1,7 +1,10 @@
-"""Which server is it that answered these load tests so? Its step times and its limits, by inverse simulation of all runs together.
+"""Which server is it that answered these load tests so?
 
-Limits and step times are looked for in turn: what a limit explains is not explained by slow steps, and the other way round. Limits are
-scanned, for a simulation knows no slope along them; step times are searched downhill.
+Its step times and its limits, by inverse simulation of all runs together.
+
+Limits and step times are looked for in turn: what a limit explains is not explained by slow steps,
+and the other way round. Limits are scanned, for a simulation knows no slope along them; step times
+are searched downhill.
 """
 
 import math
@@ -15,13 +18,24 @@ from inferometer.fit.effective_steps import StepBelief, steps_at
 from inferometer.fit.inverse import Found, Misfit, Solution, Unknowns, costs, refine, search
 from inferometer.fit.load_looks import LoadLook, cells_of, groups_of
 from inferometer.fit.replay import Latencies, latencies
-from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Range, ServerKnobs, Switch, Terms, config_of
-from inferometer.records.types import F64, I64, RequestTable, StepTable
+from inferometer.fit.server_knobs import (
+    LIMITS,
+    SWITCHES,
+    Limit,
+    Range,
+    ServerKnobs,
+    Switch,
+    Terms,
+    config_of,
+)
+from inferometer.records.columns import F64, I64
+from inferometer.records.types import RequestTable, StepTable
 from inferometer.simulate.one_engine import simulate
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1
-"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT, and half a step beside."""
+"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT,
+and half a step beside."""
 _GAP_RATIO: Final = 0.1
 """Of the mean gap that an instant lies in: single gaps vary with the machine, too."""
 _LOST: Final = 20.0
@@ -34,12 +48,14 @@ _N_NEAR: Final = 5
 _NEAR_RATIO: Final = 1.25
 _N_ZOOMS: Final = 3
 _TURNED_RATIO: Final = 0.8
-"""A switch is taken out of its usual position for misfits that are so much smaller: they scatter by a tenth at the least change."""
+"""A switch is taken out of its usual position for misfits that are so much smaller: they scatter
+by a tenth at the least change."""
 _SETTLED_RATIO: Final = 0.97
 """Another turn that makes the misfits less than so much smaller is the last."""
 _FIRST_BUDGETS: Final = (512, 2048, 8192)
 _HELD_RATIOS: Final = (1.0, 1.25)
-"""KV blocks that a search begins with, to those of the prompts under way: their answers need some, too."""
+"""KV blocks that a search begins with, to those of the prompts under way: their answers need
+some, too."""
 _USUAL_BUDGETS: Final = (512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -81,25 +97,42 @@ class BlackBox:
 
     def groups(self) -> I64:
         """Of all misfits: which go together."""
-        return np.concatenate([np.tile(groups_of(one), 2 if one.gap_s is None else 3) + 1000 * i for i, one in enumerate(self.looks)])
+        return np.concatenate(
+            [
+                np.tile(groups_of(one), 2 if one.gap_s is None else 3) + 1000 * i
+                for i, one in enumerate(self.looks)
+            ]
+        )
 
     def misfit(self, knobs: ServerKnobs) -> Misfit:
         """What is left between the load tests and their simulation, of unknowns."""
-        return lambda x: np.concatenate([_misfit(one, self._simulated(one, knobs, x)) for one in self.looks]) / self.scatter_ratio
+        return lambda x: (
+            np.concatenate([_misfit(one, self._simulated(one, knobs, x)) for one in self.looks])
+            / self.scatter_ratio
+        )
 
     def cost(self, place: Place) -> float:
         """How far do the load tests and their simulation lie apart?"""
         return float(costs(self.misfit(place.knobs)(place.x)).sum())
 
     def residual(self, place: Place) -> Residual:
-        """How far off are like requests, their mean? No closed form of a few numbers is a server."""
+        """How far off are like requests, their mean?
+
+        No closed form of a few numbers is a server.
+        """
         ttft, tpot = list[F64](), list[F64]()
         for one in self.looks:
-            found, told, cells = self._simulated(one, place.knobs, place.x).latencies, one.is_told, cells_of(one)
+            found, told, cells = (
+                self._simulated(one, place.knobs, place.x).latencies,
+                one.is_told,
+                cells_of(one),
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
                 tpot.append(_cell_means(np.log(found.tpot_s[told] / one.seen.tpot_s[told]), cells))
                 ttft.append(_cell_means(np.log(found.ttft_s[told] / one.seen.ttft_s[told]), cells))
-        return Residual(*(float(np.sqrt(np.mean(np.concatenate(cells) ** 2))) for cells in (ttft, tpot)))
+        return Residual(
+            *(float(np.sqrt(np.mean(np.concatenate(cells) ** 2))) for cells in (ttft, tpot))
+        )
 
     def alone(self, index: int) -> "BlackBox":
         """One of the load tests."""
@@ -109,8 +142,14 @@ class BlackBox:
         has_contents = one.has_shared_prefixes and knobs.enable_prefix_caching
         config = config_of(knobs, self.terms, has_contents=has_contents)
         asked = one.demand(math.exp(x[-1]), self.terms.block_tokens, has_contents=has_contents)
-        found = simulate(asked, config, steps_at(self.belief.base, x), record_steps=one.gap_s is not None)
-        gap_s = None if found.steps is None else _step_gaps(found.steps, found.requests, len(one.requests.status))
+        found = simulate(
+            asked, config, steps_at(self.belief.base, x), record_steps=one.gap_s is not None
+        )
+        gap_s = (
+            None
+            if found.steps is None
+            else _step_gaps(found.steps, found.requests, len(one.requests.status))
+        )
         return _Simulated(latencies(one.requests, found.requests), gap_s)
 
 
@@ -136,7 +175,11 @@ def explain(box: BlackBox) -> Explained:
     place = min(settled, key=box.cost)
     turned: dict[Switch, Place] = {}
     for _ in range(_MAX_TURNS):
-        turned = {name: _turned(box, place, name, settled) for name in SWITCHES if name not in box.terms.switches}
+        turned = {
+            name: _turned(box, place, name, settled)
+            for name in SWITCHES
+            if name not in box.terms.switches
+        }
         better = min(turned.values(), key=box.cost, default=place)
         if box.cost(better) >= box.cost(place) * _TURNED_RATIO:
             break
@@ -149,15 +192,21 @@ def explain(box: BlackBox) -> Explained:
 
 
 def _openings(box: BlackBox) -> list[Place]:
-    """Where a search begins: step times of all load tests but the busiest, which limits touch least, with the step budget that suits them.
+    """Where a search begins.
 
-    Where prompts begin alike, with a prefix cache and without: what one finds, the other computes, and holds twice.
+    Step times of all load tests but the busiest, which limits touch least, with the step budget
+    that suits them.
+
+    Where prompts begin alike, with a prefix cache and without: what one finds, the other computes,
+    and holds twice.
     """
     by_wait = np.argsort([np.nanmedian(one.seen.ttft_s) for one in box.looks])
     quiet = replace(box, looks=tuple(box.looks[i] for i in by_wait[: max(len(by_wait) - 1, 1)]))
     knobs, budgets = _open_knobs(box.terms), box.terms.ranges["max_num_batched_tokens"]
     openings = [knobs]
-    if "enable_prefix_caching" not in box.terms.switches and any(one.has_shared_prefixes for one in box.looks):
+    if "enable_prefix_caching" not in box.terms.switches and any(
+        one.has_shared_prefixes for one in box.looks
+    ):
         openings.append(knobs.with_switch("enable_prefix_caching", value=False))
     tried = sorted({budgets.within(value) for value in _FIRST_BUDGETS})
     return [_opening(quiet, one, tried) for one in openings]
@@ -166,18 +215,29 @@ def _openings(box: BlackBox) -> list[Place]:
 def _opening(box: BlackBox, knobs: ServerKnobs, budgets: Sequence[int]) -> Place:
     """The step times and the step budget that fit best with limits open, or as tight as what was seen at once.
 
-    Open limits alone would do where the load tests reach none; where each of them does, no step times explain the requests with limits
-    open, and a search from there ends far from any that do.
+    Open limits alone would do where the load tests reach none; where each of them does, no step
+    times explain the requests with limits open, and a search from there ends far from any that do.
     """
     ranges = box.terms.ranges
     first = knobs.with_limit("max_num_batched_tokens", budgets[len(budgets) // 2])
     tight = (
-        first.with_limit("max_num_seqs", ranges["max_num_seqs"].within(ranges["max_num_seqs"].low + 1)),
-        *(first.with_limit("n_kv_blocks", ranges["n_kv_blocks"].within(round(ratio * box.terms.held_blocks))) for ratio in _HELD_RATIOS),
+        first.with_limit(
+            "max_num_seqs", ranges["max_num_seqs"].within(ranges["max_num_seqs"].low + 1)
+        ),
+        *(
+            first.with_limit(
+                "n_kv_blocks", ranges["n_kv_blocks"].within(round(ratio * box.terms.held_blocks))
+            )
+            for ratio in _HELD_RATIOS
+        ),
     )
     found = [_searched(box, one) for one in dict.fromkeys((first, *tight))]
     best = min(found, key=box.cost)
-    others = (best.knobs.with_limit("max_num_batched_tokens", value) for value in budgets if value != first.max_num_batched_tokens)
+    others = (
+        best.knobs.with_limit("max_num_batched_tokens", value)
+        for value in budgets
+        if value != first.max_num_batched_tokens
+    )
     return min((best, *(_searched(box, one) for one in others)), key=box.cost)
 
 
@@ -202,14 +262,23 @@ def _settled(box: BlackBox, place: Place) -> Place:
 def _turned(box: BlackBox, place: Place, name: Switch, settled: list[Place]) -> Place:
     """The same with a switch in its other position, and step times that make the best of it; or what has settled there."""
     knobs = place.knobs.with_switch(name, value=not getattr(place.knobs, name))
-    there = [one for one in settled if all(getattr(one.knobs, switch) == getattr(knobs, switch) for switch in SWITCHES)]
+    there = [
+        one
+        for one in settled
+        if all(getattr(one.knobs, switch) == getattr(knobs, switch) for switch in SWITCHES)
+    ]
     if box.cost(Place(knobs, place.x)) == box.cost(place):
         return Place(knobs, place.x)
-    return min((Place(knobs, search(box.misfit(knobs), box.unknowns, place.x).x), *there), key=box.cost)
+    return min(
+        (Place(knobs, search(box.misfit(knobs), box.unknowns, place.x).x), *there), key=box.cost
+    )
 
 
 def scan(box: BlackBox, start: Place, *, is_wide: bool) -> ServerKnobs:
-    """The limits that fit best with these step times: seats and memory together, for they stand in for one another, then each closely."""
+    """The limits that fit best with these step times.
+
+    Seats and memory together, for they stand in for one another, then each closely.
+    """
     pairs = _pairs(box.terms, start.knobs, is_wide=is_wide)
     knobs = min((start.knobs, *pairs), key=lambda one: box.cost(Place(one, start.x)))
     for name in LIMITS:
@@ -221,7 +290,11 @@ def _best_limit(box: BlackBox, place: Place, name: Limit, *, is_wide: bool) -> S
     """Scan the range, or around the best so far; then around the best: ever smaller ranges between its neighbours."""
     whole, now = box.terms.ranges[name], int(getattr(place.knobs, name))
     costs_seen = {now: box.cost(place)}
-    looked_at = whole if is_wide else Range(whole.within(round(now / _NEAR_RATIO)), whole.within(round(now * _NEAR_RATIO)))
+    looked_at = (
+        whole
+        if is_wide
+        else Range(whole.within(round(now / _NEAR_RATIO)), whole.within(round(now * _NEAR_RATIO)))
+    )
     asked = [
         *looked_at.candidates(_N_WIDE if is_wide else _N_NEAR),
         *(_USUAL_BUDGETS if name == "max_num_batched_tokens" and is_wide else ()),
@@ -232,10 +305,17 @@ def _best_limit(box: BlackBox, place: Place, name: Limit, *, is_wide: bool) -> S
                 costs_seen[value] = box.cost(Place(place.knobs.with_limit(name, value), place.x))
         values = sorted(costs_seen)
         best = values.index(min(values, key=costs_seen.__getitem__))
-        asked = Range(values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]).candidates(_N_NEAR)
+        asked = Range(values[max(best - 1, 0)], values[min(best + 1, len(values) - 1)]).candidates(
+            _N_NEAR
+        )
     least = min(costs_seen.values())
     return place.knobs.with_limit(
-        name, now if costs_seen[now] <= least else max(value for value, cost in costs_seen.items() if cost <= least)
+        name,
+        (
+            now
+            if costs_seen[now] <= least
+            else max(value for value, cost in costs_seen.items() if cost <= least)
+        ),
     )
 
 
@@ -247,9 +327,14 @@ def _pairs(terms: Terms, knobs: ServerKnobs, *, is_wide: bool) -> list[ServerKno
     else:
         some_seats = sorted({seats.within(knobs.max_num_seqs + further) for further in (-1, 0, 1)})
         some_blocks = Range(
-            blocks.within(round(knobs.n_kv_blocks / _NEAR_RATIO)), blocks.within(round(knobs.n_kv_blocks * _NEAR_RATIO))
+            blocks.within(round(knobs.n_kv_blocks / _NEAR_RATIO)),
+            blocks.within(round(knobs.n_kv_blocks * _NEAR_RATIO)),
         ).candidates(_N_WIDE)
-    return [replace(knobs, max_num_seqs=n_seats, n_kv_blocks=n_blocks) for n_seats in some_seats for n_blocks in some_blocks]
+    return [
+        replace(knobs, max_num_seqs=n_seats, n_kv_blocks=n_blocks)
+        for n_seats in some_seats
+        for n_blocks in some_blocks
+    ]
 
 
 def _open_knobs(terms: Terms) -> ServerKnobs:
@@ -264,34 +349,47 @@ def _open_knobs(terms: Terms) -> ServerKnobs:
 
 
 def _step_gaps(steps: StepTable, table: RequestTable, n_requests: int) -> F64:
-    """(N) Of each answer: the squared gaps between the ends of its steps, over their sum; NaN of one that was preempted."""
+    """(N) Of each answer: the squared gaps between the ends of its steps, over their sum.
+
+    NaN of one that was preempted.
+    """
     ends_s = (steps.start_ns + steps.duration_ns) / 1e9
     squares = np.concatenate([[0.0], np.cumsum(np.diff(ends_s) ** 2)])
     first_s, last_s = table.first_token_ns / 1e9, table.finished_ns / 1e9
     # Ends of steps are whole nanoseconds: half of one to either side finds them after the division.
-    start, end = (np.clip(np.searchsorted(ends_s, at_s - 5e-10), 0, len(ends_s) - 1) for at_s in (first_s, last_s))
+    start, end = (
+        np.clip(np.searchsorted(ends_s, at_s - 5e-10), 0, len(ends_s) - 1)
+        for at_s in (first_s, last_s)
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
         gap_s = (squares[end] - squares[start]) / (last_s - first_s)
     is_plain = (end > start) & (table.n_preemptions == 0) & (table.first_token_ns >= 0)
-    return np.concatenate([np.where(is_plain, gap_s, np.nan), np.full(n_requests - len(gap_s), np.nan)])
+    return np.concatenate(
+        [np.where(is_plain, gap_s, np.nan), np.full(n_requests - len(gap_s), np.nan)]
+    )
 
 
 def _cell_means(values: F64, cells: I64) -> F64:
     """The means of the finite values of the cells that have any."""
     is_finite = np.isfinite(values)
     n_finite = np.bincount(cells, is_finite)
-    return np.asarray(np.bincount(cells, np.where(is_finite, values, 0.0))[n_finite > 0] / n_finite[n_finite > 0], dtype=np.float64)
+    return np.asarray(
+        np.bincount(cells, np.where(is_finite, values, 0.0))[n_finite > 0] / n_finite[n_finite > 0],
+        dtype=np.float64,
+    )
 
 
 def _misfit(one: LoadLook, simulated: _Simulated) -> F64:
     """Of each cell of like requests: the mean difference in standard deviations, times the root of how many they are.
 
-    A simulation scatters single requests at the least change of a step's time (who just misses a step waits for the next); their mean
-    moves smoothly.
+    A simulation scatters single requests at the least change of a step's time (who just misses a
+    step waits for the next); their mean moves smoothly.
     """
     seen, told, found = one.seen, one.is_told, simulated.latencies
     step_s = float(np.nanmedian(seen.tpot_s))
-    ttft = (found.ttft_s[told] - seen.ttft_s[told]) / (0.5 * step_s + _TTFT_RATIO * seen.ttft_s[told])
+    ttft = (found.ttft_s[told] - seen.ttft_s[told]) / (
+        0.5 * step_s + _TTFT_RATIO * seen.ttft_s[told]
+    )
     expected = np.hypot(_TPOT_RATIO, 0.5 / np.maximum(one.output_tokens[told] - 1.0, 1.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.log(found.tpot_s[told] / seen.tpot_s[told]) / expected
@@ -299,12 +397,14 @@ def _misfit(one: LoadLook, simulated: _Simulated) -> F64:
     kinds = [ttft, np.where(is_paced, tpot, 0.0)]
     if one.gap_s is not None and simulated.gap_s is not None:
         with np.errstate(divide="ignore", invalid="ignore"):
-            gap = np.log(simulated.gap_s[told] / one.gap_s[told]) / np.hypot(_GAP_RATIO, 1 / np.maximum(one.output_tokens[told] - 1.0, 1.0))
+            gap = np.log(simulated.gap_s[told] / one.gap_s[told]) / np.hypot(
+                _GAP_RATIO, 1 / np.maximum(one.output_tokens[told] - 1.0, 1.0)
+            )
         kinds.append(np.nan_to_num(gap, nan=0.0))
     cells = cells_of(one)
     root = np.sqrt(np.bincount(cells))
-    means = [np.bincount(cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST)) / root for kind in kinds]
+    means = [
+        np.bincount(cells, np.clip(np.nan_to_num(kind, nan=_LOST), -_LOST, _LOST)) / root
+        for kind in kinds
+    ]
     return np.asarray(np.concatenate(means), dtype=np.float64)
-
-
-__all__ = ["BlackBox", "Explained", "Place", "Residual", "explain", "scan"]

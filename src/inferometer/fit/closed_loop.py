@@ -1,9 +1,10 @@
 """Which steps does a closed loop make, whatever they take, and what do its users see once it is known how long they take?
 
-A user who sends as soon as the answer has ended comes at the end of a step, however long that was: which requests share a step follows from
-the lengths and the scheduler alone. So the scheduler is simulated once, with steps of equal length, and first tokens, gaps and
-totals become sums of step times. Steps of nearly equal shape are counted together.
-Letters of shapes: S steps, B kinds of steps, R requests that are looked at, K sets of parameters.
+A user who sends as soon as the answer has ended comes at the end of a step, however long that was:
+which requests share a step follows from the lengths and the scheduler alone. So the scheduler is
+simulated once, with steps of equal length, and first tokens, gaps and totals become sums of step
+times. Steps of nearly equal shape are counted together. Letters of shapes: S steps, B kinds of
+steps, R requests that are looked at, K sets of parameters.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import numpy as np
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.perfmodel.types import BatchShape
-from inferometer.records.types import F64, I64, StepTable
+from inferometer.records.columns import F64, I64
+from inferometer.records.types import StepTable
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.one_engine import simulate
@@ -23,7 +25,8 @@ Statistic: TypeAlias = Literal["mean", "median"]
 
 _STEP_NS: Final = 1_000_000
 _PAUSE_NS: Final = _STEP_NS // 2
-"""From the end of an answer until the engine knows the next request: it misses the step that starts at once, and sees the next."""
+"""From the end of an answer until the engine knows the next request: it misses the step that
+starts at once, and sees the next."""
 _KINDS_PER_DOUBLING: Final = 4
 _MOST_REQUESTS: Final = 120
 _SEED: Final = 20261121
@@ -93,10 +96,15 @@ def loop_schedule(load: ClosedLoad, config: EngineConfig) -> LoopSchedule:
     ends_ns = steps.start_ns + steps.duration_ns
     looked_at = _looked_at(done)
     table = done.requests
-    sent, first, last = (np.searchsorted(ends_ns, times[looked_at], side="right") for times in _instants(done))
+    sent, first, last = (
+        np.searchsorted(ends_ns, times[looked_at], side="right") for times in _instants(done)
+    )
 
     def counted(begin: I64, end: I64) -> F64:
-        rows = [np.bincount(kinds[low:high], minlength=len(shapes)) for low, high in zip(begin, end, strict=True)]
+        rows = [
+            np.bincount(kinds[low:high], minlength=len(shapes))
+            for low, high in zip(begin, end, strict=True)
+        ]
         return np.array(rows, dtype=np.float64)
 
     return LoopSchedule(
@@ -117,7 +125,9 @@ def loop_demand(load: ClosedLoad, pause_ns: int = _PAUSE_NS) -> Demand:
     rng = np.random.default_rng(_SEED)
 
     def lengths(nominal: int) -> I64:
-        return rng.integers(max(1, round(load.least_share_ratio * nominal)), nominal, n_requests, endpoint=True)
+        return rng.integers(
+            max(1, round(load.least_share_ratio * nominal)), nominal, n_requests, endpoint=True
+        )
 
     index = np.arange(n_requests)
     return demand(
@@ -136,7 +146,9 @@ def _instants(done: Simulation) -> tuple[I64, I64, I64]:
 def _looked_at(done: Simulation) -> I64:
     """Evenly spread over the run, as many as tell a median."""
     n_requests = len(done.requests.sent_ns)
-    return np.unique(np.linspace(0, n_requests - 1, min(n_requests, _MOST_REQUESTS)).round().astype(np.int64))
+    return np.unique(
+        np.linspace(0, n_requests - 1, min(n_requests, _MOST_REQUESTS)).round().astype(np.int64)
+    )
 
 
 def _kinds(steps: StepTable) -> tuple[I64, tuple[BatchShape, ...]]:
@@ -194,5 +206,3 @@ _EQUAL_STEPS: Final = StepTimeArrays(
     staircase_log_ratio=np.zeros(1),
     computes_all_logits=False,
 )
-
-__all__ = ["ClosedLoad", "LoopSchedule", "LoopSeen", "Statistic", "loop_demand", "loop_schedule"]

@@ -1,8 +1,11 @@
-"""What is believed of a device's step times before any of its runs was seen: rates of its kernels, shares of its peaks, times of a host?
+"""What is believed of a device's step times before any of its runs was seen.
 
-What measured kernels reach on a device is where it starts; where nobody measured, the share of the datasheet's peak that kernels of other
-devices reach. Two devices' parameters are compared as distances from these centres, so what kernels tell apart need not be learned again.
-Letters of shapes: P unknowns, D devices.
+Rates of its kernels, shares of its peaks, times of a host?
+
+What measured kernels reach on a device is where it starts; where nobody measured, the share of the
+datasheet's peak that kernels of other devices reach. Two devices' parameters are compared as
+distances from these centres, so what kernels tell apart need not be learned again. Letters of
+shapes: P unknowns, D devices.
 """
 
 from collections.abc import Sequence
@@ -13,32 +16,49 @@ import numpy as np
 from inferometer.fit.priors import BLEND_OF_GPU, peak_rates
 from inferometer.perfmodel.roofline import Peaks, peaks_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
 
 UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
-"""Of a deployment: its step times; what a request spends before the scheduler and behind it, and that for each token of its prompt."""
+"""Of a deployment: its step times; what a request spends before the scheduler and behind it, and
+that for each token of its prompt."""
 
 _BETWEEN: Final = 0.2
-"""Deviation of one device from what it shares with others, in the deviation of what is believed of all; chosen with the sizes in
-``discrepancy``. Without rates of kernels it had to be twice as much."""
+"""Deviation of one device from what it shares with others, in the deviation of what is believed
+of all; chosen with the sizes in ``discrepancy``. Without rates of kernels it had to be twice as
+much."""
 _BETWEEN_VENDORS: Final = 0.5
-"""Correlation of what devices of two vendors share, chosen with the sizes in ``discrepancy``: their kernels are written by others."""
+"""Correlation of what devices of two vendors share, chosen with the sizes in ``discrepancy``:
+their kernels are written by others."""
 _SMALL_KERNELS_S: Final = 2.8e-5
 """Ten small kernels of a layer at 2.8 µs; ``priors`` has the source."""
 _NO_LINK_BYTES_PER_S: Final = 5e10
 _FORMATS: Final[dict[DType, WeightFormat]] = {"float8": "float8", "float4": "nvfp4"}
-_DENSE_OF_PEAK: Final[dict[WeightFormat, float]] = {"bfloat16": 0.75, "float8": 0.45, "nvfp4": 0.38, "mxfp4": 0.55}
-_EXPERTS_OF_PEAK: Final[dict[WeightFormat, float]] = {"bfloat16": 0.45, "float8": 0.26, "nvfp4": 0.32, "mxfp4": 0.55}
-"""Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200 and B200 in the catalogue reach."""
+_DENSE_OF_PEAK: Final[dict[WeightFormat, float]] = {
+    "bfloat16": 0.75,
+    "float8": 0.45,
+    "nvfp4": 0.38,
+    "mxfp4": 0.55,
+}
+_EXPERTS_OF_PEAK: Final[dict[WeightFormat, float]] = {
+    "bfloat16": 0.45,
+    "float8": 0.26,
+    "nvfp4": 0.32,
+    "mxfp4": 0.55,
+}
+"""Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200
+and B200 in the catalogue reach."""
 _BEST_OF_PEAK: Final = 0.78
-"""Share of the 16-bit peak that the best matrix product of these devices reaches: where another's is known, its kernels follow."""
+"""Share of the 16-bit peak that the best matrix product of these devices reaches: where
+another's is known, its kernels follow."""
 _READ_OF_PEAK: Final = 0.82
 _UNPACKED_BYTES_PER_FLOP: Final = 0.0031
-"""What turns 4-bit weights into 16-bit ones reads them no faster, in bytes for each FLOP of the best 16-bit product: H100 and H200 read
-those of gpt-oss at the same rate, whatever their memory does."""
+"""What turns 4-bit weights into 16-bit ones reads them no faster, in bytes for each FLOP of the
+best 16-bit product: H100 and H200 read those of gpt-oss at the same rate, whatever their memory
+does."""
 _READ_IN_A_STEP: Final = 0.73
-"""Weights in a step come at this share of the rate at which kernels read them when they are timed alone."""
+"""Weights in a step come at this share of the rate at which kernels read them when they are
+timed alone."""
 _SENT_IN_A_STEP: Final = 0.65
 _MESSAGE_IN_A_STEP: Final = 1.85
 """All-reduces in a step in those timed alone: devices wait for one another."""
@@ -97,50 +117,73 @@ class _Rates(NamedTuple):
     read_bytes_per_s: float
 
 
-def _kernel_rates(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, peaks: Peaks) -> _Rates:
+def _kernel_rates(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, peaks: Peaks
+) -> _Rates:
     """Of the matrix products that take most of a step."""
     weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
     if weights == "nvfp4" and model.moe is not None and model.moe.has_only_experts_quantised:
         weights = "mxfp4"
     known = hardware.kernels.dense if model.moe is None else hardware.kernels.experts
     found = next((rate for rate in known if rate.weights == weights), None)
-    flop_per_s = _flop_per_s(weights, model, hardware, peaks) if found is None else float(found.flop_per_s.value)
+    flop_per_s = (
+        _flop_per_s(weights, model, hardware, peaks)
+        if found is None
+        else float(found.flop_per_s.value)
+    )
     if found is not None and found.read_bytes_per_s is not None:
         return _Rates(flop_per_s, _READ_IN_A_STEP * found.read_bytes_per_s.value)
     read_bytes_per_s = _READ_OF_PEAK * peaks.memory_bytes_per_s
     if weights == "mxfp4" and hardware.peak_flop_per_s("float4") is None:
-        read_bytes_per_s = min(read_bytes_per_s, _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s)
+        read_bytes_per_s = min(
+            read_bytes_per_s,
+            _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s,
+        )
     return _Rates(flop_per_s, _READ_IN_A_STEP * read_bytes_per_s)
 
 
-def _flop_per_s(weights: WeightFormat, model: ModelSpec, hardware: HardwareSpec, peaks: Peaks) -> float:
+def _flop_per_s(
+    weights: WeightFormat, model: ModelSpec, hardware: HardwareSpec, peaks: Peaks
+) -> float:
     """Where no kernel was measured: as others', and as the device's best product of 16 bit compares with theirs."""
     native = hardware.peak_flop_per_s("float4") if weights == "nvfp4" else None
     of_peak = _DENSE_OF_PEAK if model.moe is None else _EXPERTS_OF_PEAK
     if native is None:
-        return _best_share(hardware) * of_peak["bfloat16" if weights == "nvfp4" else weights] * peaks.flop_per_s
+        return (
+            _best_share(hardware)
+            * of_peak["bfloat16" if weights == "nvfp4" else weights]
+            * peaks.flop_per_s
+        )
     return _best_share(hardware) * of_peak[weights] * native.value
 
 
 def _best_share(hardware: HardwareSpec) -> float:
     """What the best 16-bit product reaches of its peak, in what others' do; 1 where nobody measured it."""
-    best = next((part.flop_per_s.value for part in hardware.measured_peaks if part.dtype == "bfloat16"), None)
+    best = next(
+        (part.flop_per_s.value for part in hardware.measured_peaks if part.dtype == "bfloat16"),
+        None,
+    )
     peak = hardware.peak_flop_per_s("bfloat16")
     return 1.0 if best is None or peak is None else best / peak.value / _BEST_OF_PEAK
 
 
 def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:
-    """Correlation of two devices' distances from the centres, 1 of a device with itself; ``is_host`` of what no vendor's kernels do."""
+    """Correlation of two devices' distances from the centres, 1 of a device with itself.
+
+    ``is_host`` of what no vendor's kernels do.
+    """
     if one.hardware_id == other.hardware_id:
         return 1.0
     return (1 - _BETWEEN**2) * (1.0 if one.vendor == other.vendor or is_host else _BETWEEN_VENDORS)
 
 
 def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
-    """(D·P, D·P) Of the distances from the centres: what all devices share, what those of one vendor share, and each one's own."""
+    """(D·P, D·P) Of the distances from the centres.
+
+    What all devices share, what those of one vendor share, and each one's own.
+    """
     is_same = np.array([[one == other for other in vendors] for one in vendors])
-    shared = (1 - _BETWEEN**2) * np.where(is_same, 1.0, _BETWEEN_VENDORS) + np.eye(len(vendors)) * _BETWEEN**2
+    shared = (1 - _BETWEEN**2) * np.where(is_same, 1.0, _BETWEEN_VENDORS) + np.eye(
+        len(vendors)
+    ) * _BETWEEN**2
     return np.asarray(np.kron(shared, np.diag(deviation**2)), dtype=np.float64)
-
-
-__all__ = ["UNKNOWNS", "DeviceBelief", "device_belief", "joint_covariance", "likeness"]

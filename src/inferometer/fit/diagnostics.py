@@ -13,18 +13,29 @@ _ENTANGLED: Final = 0.95
 
 _REMEDIES: Final = {
     "launch_s": "batches of 1 and 2 at a short context, and a run whose memory ceiling was probed",
-    "weight_bytes_per_s": "a second dtype or model width, or a run whose memory ceiling was probed: launches do not change with them",
-    "kv_bytes_per_s": "decode steps at two contexts that differ by a factor of 8 or more, at a large batch",
+    "weight_bytes_per_s": (
+        "a second dtype or model width, or a run whose memory ceiling was probed: launches do not"
+        " change with them"
+    ),
+    "kv_bytes_per_s": (
+        "decode steps at two contexts that differ by a factor of 8 or more, at a large batch"
+    ),
     "matmul_flop_per_s": "prefills of 512 and more tokens",
-    "attention_flop_per_s": "prefills of one long prompt and of many short ones with as many tokens in all",
-    "per_sequence_s": "batches that differ by a factor of 8 at the same number of context tokens in all",
+    "attention_flop_per_s": (
+        "prefills of one long prompt and of many short ones with as many tokens in all"
+    ),
+    "per_sequence_s": (
+        "batches that differ by a factor of 8 at the same number of context tokens in all"
+    ),
     "link_bytes_per_s": "prefills of several lengths with tensor parallelism",
     "message_s": "decode steps with tensor parallelism at batch 1",
     "floor_s": "a compiled engine mode beside the eager one",
     "prefill_ratio": "prefills of a few tokens beside decode steps",
     "overlap_ratio": "batches around the one where the step time begins to rise",
     "blend_ratio": "batches or prefills of 64 to 512 rows",
-    "mixed_kv_ratio": "requests that arrive while others decode long contexts: a load test, not static batches",
+    "mixed_kv_ratio": (
+        "requests that arrive while others decode long contexts: a load test, not static batches"
+    ),
     "sag_ratio": "prefills of 512 and of 8192 tokens",
 }
 
@@ -41,11 +52,15 @@ class Unidentified:
 def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
     """What do the data behind this model leave open?
 
-    First the parameters that came out as they were assumed, then pairs of the others that the data tell only together
-    (correlation above 0.95 in the posterior).
+    First the parameters that came out as they were assumed, then pairs of the others that the data
+    tell only together (correlation above 0.95 in the posterior).
     """
     alone = [
-        Unidentified(parameters=(entry.name,), why=f"the data do not tell {entry.name}: it is as assumed", remedy=_REMEDIES[entry.name])
+        Unidentified(
+            parameters=(entry.name,),
+            why=f"the data do not tell {entry.name}: it is as assumed",
+            remedy=_REMEDIES[entry.name],
+        )
         for entry in model.parameters
         if entry.told_by == "prior"
     ]
@@ -57,7 +72,10 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
     pairs = [
         Unidentified(
             parameters=(names[i], names[j]),
-            why=f"the data tell {names[i]} and {names[j]} only together (correlation {correlation[i, j]:+.2f})",
+            why=(
+                f"the data tell {names[i]} and {names[j]} only together (correlation"
+                f" {correlation[i, j]:+.2f})"
+            ),
             remedy=_REMEDIES[names[i]],
         )
         for i in range(len(names))
@@ -68,12 +86,18 @@ def unidentified(model: StepTimeModel) -> tuple[Unidentified, ...]:
 
 
 def at_bounds(model: StepTimeModel) -> tuple[Unidentified, ...]:
-    """Which rates did the data want above the device's peak? Then the steps are shorter than the work that is assumed of them allows."""
+    """Which rates did the data want above the device's peak?
+
+    Then the steps are shorter than the work that is assumed of them allows.
+    """
     attention = model.trained_on.attention_implementation
     assumed = kv_traffic_ratio(model.model, model.engine, attention)
     if assumed <= model.kv_traffic_ratio:
         return _at_peaks(model)
-    words = f"{assumed:g} bytes for each byte of KV cache, which {attention or 'this'} attention moves, would exceed the device's bandwidth"
+    words = (
+        f"{assumed:g} bytes for each byte of KV cache, which {attention or 'this'} attention moves,"
+        " would exceed the device's bandwidth"
+    )
     leaner = Unidentified(
         parameters=("kv_bytes_per_s",),
         why=f"{words}: {model.kv_traffic_ratio:g} are assumed",
@@ -86,12 +110,15 @@ def _at_peaks(model: StepTimeModel) -> tuple[Unidentified, ...]:
     return tuple(
         Unidentified(
             parameters=(entry.name,),
-            why=f"{entry.name} is at the peak of the device: the measured steps are shorter than what is assumed to be computed and moved",
-            remedy="check that --hardware, --dtype and --mode are those of the measurement, and the units of its table",
+            why=(
+                f"{entry.name} is at the peak of the device: the measured steps are shorter than"
+                " what is assumed to be computed and moved"
+            ),
+            remedy=(
+                "check that --hardware, --dtype and --mode are those of the measurement, and the"
+                " units of its table"
+            ),
         )
         for entry in model.parameters
         if entry.told_by == "bound"
     )
-
-
-__all__ = ["Unidentified", "at_bounds", "unidentified"]

@@ -1,9 +1,10 @@
 """How do a model's misses on published loads hang together: who misses here, misses how much there?
 
-A Gaussian process over what was asked: misses of one sign reach over some doublings of devices, lengths and users, less far to another
-version or device. Its sizes and reaches were learned on one half of the families of InferenceX's tables (engine, model, precision;
-bench_published_devices.py says which and what was asked), so that loads left out, among them larger batches, other lengths and other
-devices than any seen, came as close as claimed; the other half tells how well that holds.
+A Gaussian process over what was asked: misses of one sign reach over some doublings of devices,
+lengths and users, less far to another version or device. Its sizes and reaches were learned on one
+half of the families of InferenceX's tables (engine, model, precision; bench_published_devices.py
+says which and what was asked), so that loads left out, among them larger batches, other lengths and
+other devices than any seen, came as close as claimed; the other half tells how well that holds.
 Letters of shapes: N, M loads.
 """
 
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.fit.published_loads import PublishedLoad
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 
 
 class Discrepancy(NamedTuple):
@@ -26,9 +27,11 @@ class Discrepancy(NamedTuple):
     """Correlation of two devices' misses."""
     noise_ratio: float
     near_ratio: float
-    """A load counts as near to seen ones where less than this, in amplitudes, is left to be doubted of it."""
+    """A load counts as near to seen ones where less than this, in amplitudes, is left to be
+    doubted of it."""
     far_ratio: float
-    """Deviation of the misses far from all seen loads, in those that were reckoned with; where the seen ones miss by more, that."""
+    """Deviation of the misses far from all seen loads, in those that were reckoned with; where
+    the seen ones miss by more, that."""
 
 
 TPOT: Final = Discrepancy(
@@ -59,7 +62,15 @@ class Places(NamedTuple):
 
 def places_of(loads: Sequence[PublishedLoad]) -> Places:
     """What was asked, as places."""
-    counts = [(one.engine.tensor_parallel_size, one.load.prompt_tokens, one.load.output_tokens, one.load.concurrency) for one in loads]
+    counts = [
+        (
+            one.engine.tensor_parallel_size,
+            one.load.prompt_tokens,
+            one.load.output_tokens,
+            one.load.concurrency,
+        )
+        for one in loads
+    ]
     return Places(
         doublings=np.log2(np.array(counts, dtype=np.float64)).reshape(len(loads), 4),
         versions=tuple(one.framework_version for one in loads),
@@ -78,7 +89,6 @@ def covariance(size: Discrepancy, here: Places, there: Places) -> F64:
 
 
 def _differ(here: Sequence[str], there: Sequence[str]) -> F64:
-    return np.array([[float(one != other) for other in there] for one in here]).reshape(len(here), len(there))
-
-
-__all__ = ["TPOT", "TTFT", "Discrepancy", "Places", "covariance", "places_of"]
+    return np.array([[float(one != other) for other in there] for one in here]).reshape(
+        len(here), len(there)
+    )

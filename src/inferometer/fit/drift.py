@@ -1,10 +1,11 @@
 """Does the speed of a shared machine drift during a run, and how much of the spread between repetitions is that?
 
-Ceilings are probed between the repetitions. Within one point, repetitions differ by the machine's state and by chance only,
-so regressing the deviations of their times on the deviations of the probes (fixed effects per point) tells how much of a
-drift reaches a step, without asking the step-time model. A repetition is *restless* where the probes around it deviate from the
-undisturbed speed of the run, or from each other, by more than a tenth: even corrected it is known less well, and that too is estimated.
-Letters of shapes: R repetitions.
+Ceilings are probed between the repetitions. Within one point, repetitions differ by the machine's
+state and by chance only, so regressing the deviations of their times on the deviations of the
+probes (fixed effects per point) tells how much of a drift reaches a step, without asking the
+step-time model. A repetition is *restless* where the probes around it deviate from the undisturbed
+speed of the run, or from each other, by more than a tenth: even corrected it is known less well,
+and that too is estimated. Letters of shapes: R repetitions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.records.ceilings import probes_of
-from inferometer.records.types import F64, I64, CeilingTable, ProbeKind, Run
+from inferometer.records.columns import F64, I64
+from inferometer.records.types import CeilingTable, ProbeKind, Run
 
 _Phase: TypeAlias = Literal["prefill", "decode"]
 _PHASES: Final[tuple[_Phase, ...]] = ("prefill", "decode")
@@ -25,7 +27,8 @@ RESTLESS_RATIO: Final = 0.1
 """Unrest above which a repetition is restless."""
 
 _UNDISTURBED_QUANTILE: Final = 0.75
-"""Neighbours only slow a machine down: this quantile of the probes is what it can do, also where half a run was disturbed."""
+"""Neighbours only slow a machine down: this quantile of the probes is what it can do, also where
+half a run was disturbed."""
 
 _PROBE_NOISE_RATIO: Final = 0.05
 """Deviations of a probe up to this are its own noise: a probe takes milliseconds."""
@@ -35,9 +38,11 @@ class MachineState(NamedTuple):
     """How fast was the machine around each of R repetitions?"""
 
     log_speed: F64
-    """(R, 2): logarithms of read and matmul speed over the undisturbed speed, less the probes' noise; NaN where there is no probe."""
+    """(R, 2): logarithms of read and matmul speed over the undisturbed speed, less the probes'
+    noise; NaN where there is no probe."""
     unrest: F64
-    """(R,): how far from the undisturbed speed and from each other the probes before and after lie (log); NaN where there is none."""
+    """(R,): how far from the undisturbed speed and from each other the probes before and after
+    lie (log); NaN where there is none."""
 
     def rows(self, index: I64) -> "MachineState":
         """Some of the repetitions."""
@@ -56,7 +61,8 @@ class Repetitions(NamedTuple):
 class DriftCorrection:
     """How much slower is a step when the machine is: step time ~ read speed^-a · matmul speed^-b.
 
-    The spreads are standard deviations of log time between repetitions of the same point, before and after.
+    The spreads are standard deviations of log time between repetitions of the same point, before
+    and after.
     """
 
     prefill_read_ratio: float
@@ -78,7 +84,10 @@ class DriftCorrection:
         prefill = np.array([self.prefill_read_ratio, self.prefill_matmul_ratio])
         decode = np.array([self.decode_read_ratio, self.decode_matmul_ratio])
         exponents = prefill if repetitions.phase == "prefill" else decode
-        return np.asarray(repetitions.log_s + np.nan_to_num(repetitions.state.log_speed) @ exponents, dtype=np.float64)
+        return np.asarray(
+            repetitions.log_s + np.nan_to_num(repetitions.state.log_speed) @ exponents,
+            dtype=np.float64,
+        )
 
 
 def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
@@ -109,17 +118,24 @@ def estimate_drift(samples: Sequence[Repetitions]) -> DriftCorrection | None:
 
 
 def machine_states(run: Run) -> MachineState:
-    """How fast was the machine around each repetition of this run: the mean of the last probe before and the first after it."""
+    """How fast was the machine around each repetition of this run.
+
+    The mean of the last probe before and the first after it.
+    """
     if run.sweep is None:
         return MachineState(np.empty((0, 2)), np.empty(0))
     sweep = run.sweep
     ends_ns = sweep.started_ns + np.maximum(sweep.prefill_ns, 0) + np.maximum(sweep.decode_ns, 0)
     # (2 kinds, 2 ends, R)
-    around = np.stack([_speeds_around(run.ceilings, sweep.started_ns, ends_ns, kind) for kind in _KINDS])
+    around = np.stack(
+        [_speeds_around(run.ceilings, sweep.started_ns, ends_ns, kind) for kind in _KINDS]
+    )
     discord = np.abs(around[:, 0] - around[:, 1])
     unrest = np.sqrt(np.mean(around.mean(axis=1) ** 2 + discord**2, axis=0))
     speed = around.mean(axis=1).T
-    return MachineState(log_speed=speed - np.clip(speed, -_PROBE_NOISE_RATIO, _PROBE_NOISE_RATIO), unrest=unrest)
+    return MachineState(
+        log_speed=speed - np.clip(speed, -_PROBE_NOISE_RATIO, _PROBE_NOISE_RATIO), unrest=unrest
+    )
 
 
 class _Within(NamedTuple):
@@ -129,7 +145,9 @@ class _Within(NamedTuple):
     n_points: int
 
 
-def _speeds_around(ceilings: CeilingTable | None, starts_ns: I64, ends_ns: I64, kind: ProbeKind) -> F64:
+def _speeds_around(
+    ceilings: CeilingTable | None, starts_ns: I64, ends_ns: I64, kind: ProbeKind
+) -> F64:
     """(2, R) log speeds before and after, over the undisturbed speed."""
     probes = probes_of(ceilings, kind)
     if probes is None:
@@ -149,9 +167,13 @@ def _within(samples: Iterable[Repetitions]) -> _Within:
         known = np.isfinite(sample.state.log_speed).all(axis=1)
         if known.sum() > 1:
             times.append(sample.log_s[known] - sample.log_s[known].mean())
-            speeds.append(sample.state.log_speed[known] - sample.state.log_speed[known].mean(axis=0))
+            speeds.append(
+                sample.state.log_speed[known] - sample.state.log_speed[known].mean(axis=0)
+            )
             unrest.append(sample.state.unrest[known])
-    return _Within(np.concatenate(times), np.concatenate(speeds), np.concatenate(unrest), len(times) - 1)
+    return _Within(
+        np.concatenate(times), np.concatenate(speeds), np.concatenate(unrest), len(times) - 1
+    )
 
 
 def _restless_spread(squares: F64, unrest: F64) -> float:
@@ -162,17 +184,19 @@ def _restless_spread(squares: F64, unrest: F64) -> float:
 
 
 def _nonnegative_slopes(speeds: F64, times: F64) -> F64:
-    """How strongly do times fall with speeds: least squares, at least 0 each, shrunk towards 0 where probes hardly vary."""
+    """How strongly do times fall with speeds.
+
+    Least squares, at least 0 each, shrunk towards 0 where probes hardly vary.
+    """
     ridge = 1e-3 * np.sqrt(times.size)
     best, best_loss = np.zeros(2), float(times @ times)
     for active in ((0,), (1,), (0, 1)):
         columns = -speeds[:, active]
-        slopes = np.linalg.solve(columns.T @ columns + ridge**2 * np.eye(len(active)), columns.T @ times)
+        slopes = np.linalg.solve(
+            columns.T @ columns + ridge**2 * np.eye(len(active)), columns.T @ times
+        )
         loss = float(np.sum((times - columns @ slopes) ** 2))
         if (slopes >= 0).all() and loss < best_loss:
             best, best_loss = np.zeros(2), loss
             best[list(active)] = slopes
     return best
-
-
-__all__ = ["RESTLESS_RATIO", "DriftCorrection", "MachineState", "Repetitions", "estimate_drift", "machine_states"]

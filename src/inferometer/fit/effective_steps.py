@@ -1,8 +1,10 @@
-"""Which step times may a server have that we cannot see into? A few numbers, whatever model runs there on whatever device.
+"""Which step times may a server have that we cannot see into?
 
-The numbers are those of the closed form as a simulator takes it (``StepTimeArrays``): seconds per step, per row, per context token, per
-pair, per sequence. An architecture or a device that is known narrows what is believed of them; without either they stay wide.
-Letters of shapes: K unknowns.
+A few numbers, whatever model runs there on whatever device.
+
+The numbers are those of the closed form as a simulator takes it (``StepTimeArrays``): seconds per
+step, per row, per context token, per pair, per sequence. An architecture or a device that is known
+narrows what is believed of them; without either they stay wide. Letters of shapes: K unknowns.
 """
 
 import math
@@ -16,7 +18,7 @@ from inferometer.fit.load_looks import FirstPace
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec import catalog
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
@@ -41,9 +43,11 @@ _FAR: Final = 1e15
 """Tokens of a window that is none: JSON has no infinity."""
 _PAIR_OF_ROW: Final = 1.5e-4
 _KV_OF_READ: Final = 2e-5
-"""What (query, key) pairs take of a row's time, and a context token of the weights': amid the catalogue's models."""
+"""What (query, key) pairs take of a row's time, and a context token of the weights': amid the
+catalogue's models."""
 _OVERLAP: Final = 1.5
-"""A host that runs ahead hides behind the device, one that does not adds to it: load tests do not tell the two from a shorter launch."""
+"""A host that runs ahead hides behind the device, one that does not adds to it: load tests do
+not tell the two from a shorter launch."""
 _LEAST_S: Final = 1e-12
 
 
@@ -55,13 +59,28 @@ class StepBelief(NamedTuple):
     """The steps' numbers as logarithms, then the front end's delay."""
 
 
-def step_belief(pace: FirstPace, ttft_s: F64, model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None) -> StepBelief:
-    """What to believe of a server whose answers come at this pace; ``ttft_s`` are the times to the first token of its quietest run."""
+def step_belief(
+    pace: FirstPace,
+    ttft_s: F64,
+    model: ModelSpec | None,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+) -> StepBelief:
+    """What to believe of a server whose answers come at this pace.
+
+    ``ttft_s`` are the times to the first token of its quietest run.
+    """
     base = _base(model, engine, hardware)
     centre, deviation = _from_pace(pace, float(np.nanquantile(ttft_s, 0.2)))
     if model is not None:
-        centre["kv_token_s"], deviation["kv_token_s"] = 1.5 * centre["read_s"] * base.kv_token_s / float(base.read_s[0]), 0.8
-        centre["pair_s"], deviation["pair_s"] = 2 * centre["row_s"] * base.attention_pair_s / base.matmul_row_s, 0.8
+        centre["kv_token_s"], deviation["kv_token_s"] = (
+            1.5 * centre["read_s"] * base.kv_token_s / float(base.read_s[0]),
+            0.8,
+        )
+        centre["pair_s"], deviation["pair_s"] = (
+            2 * centre["row_s"] * base.attention_pair_s / base.matmul_row_s,
+            0.8,
+        )
     if model is not None and hardware is not None:
         for name, value in (("read_s", float(base.read_s[0])), ("row_s", base.matmul_row_s)):
             centre[name], deviation[name] = value, 0.5
@@ -90,14 +109,18 @@ def steps_at(base: StepTimeArrays, x: F64) -> StepTimeArrays:
 def not_below(steps: StepTimeArrays, floors_s: Sequence[float]) -> StepTimeArrays:
     """The same steps, none faster than the device's peaks allow (seconds, in the order of ``STEP_NAMES``; 0: no bound)."""
     changes: dict[str, Any] = {}
-    for (first, *others), floor_s in zip(_FIELDS.values(), floors_s, strict=False):  # neither the front end, nor where none is known
+    for (first, *others), floor_s in zip(
+        _FIELDS.values(), floors_s, strict=False
+    ):  # neither the front end, nor where none is known
         was = getattr(steps, first)
         ratio = max(floor_s / (float(was[0]) if isinstance(was, np.ndarray) else was), 1.0)
         changes |= {field: getattr(steps, field) * ratio for field in (first, *others)}
     return steps._replace(**changes)
 
 
-def _at_peaks(model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None) -> F64 | None:
+def _at_peaks(
+    model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
+) -> F64 | None:
     """The least that the unknowns can be on this device; None where the model or the device is not known."""
     if model is None or hardware is None:
         return None
@@ -108,7 +131,12 @@ def _at_peaks(model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpe
         "kv_token_s": peak.kv_token_s,
         "pair_s": peak.attention_pair_s,
     }
-    return np.array([math.log(at_peak[name]) if at_peak.get(name, 0.0) > 0 else -math.inf for name in (*STEP_NAMES, FRONT_END)])
+    return np.array(
+        [
+            math.log(at_peak[name]) if at_peak.get(name, 0.0) > 0 else -math.inf
+            for name in (*STEP_NAMES, FRONT_END)
+        ]
+    )
 
 
 def _from_pace(pace: FirstPace, quick_ttft_s: float) -> tuple[dict[str, float], dict[str, float]]:
@@ -122,18 +150,32 @@ def _from_pace(pace: FirstPace, quick_ttft_s: float) -> tuple[dict[str, float], 
         "per_sequence_s": pace.sequence_s or pace.base_s / 300,
         "blend_ratio": 2.0,
     }
-    wide = dict.fromkeys(STEP_NAMES, 1.2) | {"kv_token_s": 1.5, "pair_s": 1.5, "per_sequence_s": 1.5, "blend_ratio": 0.3}
+    wide = dict.fromkeys(STEP_NAMES, 1.2) | {
+        "kv_token_s": 1.5,
+        "pair_s": 1.5,
+        "per_sequence_s": 1.5,
+        "blend_ratio": 0.3,
+    }
     return centre, wide
 
 
-def _base(model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None) -> StepTimeArrays:
-    """The shape of the closed form: of the model where it is known (experts read with the rows, windows, logits), else the plainest."""
+def _base(
+    model: ModelSpec | None, engine: EngineSpec, hardware: HardwareSpec | None
+) -> StepTimeArrays:
+    """The shape of the closed form.
+
+    Of the model where it is known (experts read with the rows, windows, logits), else the plainest.
+    """
     if model is None:
         return _plainest()
     device = hardware or catalog.find_hardware(_REFERENCE_DEVICE)
     arrays = arrays_of(datasheet_step_time(model, engine, device))
     return arrays._replace(
-        window_tokens=min(arrays.window_tokens, _FAR), per_sequence_s=_LEAST_S, blend_ratio=1.0, overlap_ratio=_OVERLAP, sag_ratio=0.0
+        window_tokens=min(arrays.window_tokens, _FAR),
+        per_sequence_s=_LEAST_S,
+        blend_ratio=1.0,
+        overlap_ratio=_OVERLAP,
+        sag_ratio=0.0,
     )
 
 
@@ -161,6 +203,3 @@ def _plainest() -> StepTimeArrays:
         staircase_log_ratio=np.zeros(1),
         computes_all_logits=False,
     )
-
-
-__all__ = ["FRONT_END", "STEP_NAMES", "StepBelief", "not_below", "step_belief", "steps_at"]

@@ -18,7 +18,8 @@ class ExplainedStep:
     measured_s: float
     """Median over repetitions, at the machine speed at which it was measured."""
     terms: tuple[Term, ...]
-    """Parts that sum to ``measured_s``; the last is what the model does not explain, negative where the model says more."""
+    """Parts that sum to ``measured_s``; the last is what the model does not explain, negative
+    where the model says more."""
     limited_by: Limit
     prediction: StepPrediction
 
@@ -29,7 +30,9 @@ class ExplainedStep:
 
 
 def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
-    """Where did the time of this run's points go, as far as this model can tell? Long generations give several rows a point.
+    """Where did the time of this run's points go, as far as this model can tell?
+
+    Long generations give several rows a point.
 
     Raises
     ------
@@ -39,7 +42,9 @@ def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
     rows = observe([run], is_drift_removed=False).rows
     explained: list[ExplainedStep] = []
     for row, prediction in zip(rows, model.predict_all([row.shape for row in rows]), strict=True):
-        unexplained = Term(name="unexplained", duration_s=row.duration_s - prediction.duration_s.value)
+        unexplained = Term(
+            name="unexplained", duration_s=row.duration_s - prediction.duration_s.value
+        )
         explained.append(
             ExplainedStep(
                 phase=row.phase,
@@ -52,6 +57,3 @@ def explain(run: Run, model: StepTimeModel) -> tuple[ExplainedStep, ...]:
             )
         )
     return tuple(explained)
-
-
-__all__ = ["ExplainedStep", "explain"]

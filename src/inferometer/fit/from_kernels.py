@@ -1,7 +1,8 @@
 """Which step-time model do measured kernels of a device support, before any step of the model was seen?
 
-The closed form is fitted to steps composed of kernels (``kernel/steps.py``). What kernels cannot tell is believed with a width: host
-time, the small kernels between the large ones, and how much slower a kernel is in a step than alone.
+The closed form is fitted to steps composed of kernels (``kernel/steps.py``). What kernels cannot
+tell is believed with a width: host time, the small kernels between the large ones, and how much
+slower a kernel is in a step than alone.
 """
 
 from typing import Final
@@ -12,8 +13,9 @@ from inferometer.fit.kernel_beliefs import believed_parameter, step_beliefs
 from inferometer.fit.kernel_steps import KernelCurves, kernel_curves, kernel_step_s, link_of
 from inferometer.fit.priors import BLEND_OF_GPU, Belief, Priors
 from inferometer.fit.regression import Data, Posterior, regress
-from inferometer.perfmodel.steptime import PhaseDoubt, StepTimeModel, TrainedOn
+from inferometer.perfmodel.steptime import StepTimeModel, TrainedOn
 from inferometer.perfmodel.steptime_box import box_of
+from inferometer.perfmodel.steptime_limits import PhaseDoubt
 from inferometer.perfmodel.steptime_terms import PARAMETERS, work_columns
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.records.imports.kernel_tables import KernelTables
@@ -31,9 +33,16 @@ _PROMPTS: Final = (128, 256, 512, 1024, 1536, 2048)
 
 
 def model_from_kernels(
-    model: ModelSpec, engine: EngineSpec, tables: KernelTables, *, hardware: str, n_linked: int | None = None
+    model: ModelSpec,
+    engine: EngineSpec,
+    tables: KernelTables,
+    *,
+    hardware: str,
+    n_linked: int | None = None,
 ) -> StepTimeModel:
-    """The step-time model of these kernels; ``covariance`` says how far what it cannot know may be from what is believed.
+    """The step-time model of these kernels.
+
+    ``covariance`` says how far what it cannot know may be from what is believed.
 
     ``n_linked`` devices exchange rows in every layer: None says those of the tensor-parallel group.
 
@@ -42,7 +51,12 @@ def model_from_kernels(
     ModelError
         The tables know no kernels of these sizes.
     """
-    pairs = [(batch, tokens) for batch in _BATCHES for tokens in _CONTEXTS if batch * tokens <= _MAX_TOKENS]
+    pairs = [
+        (batch, tokens)
+        for batch in _BATCHES
+        for tokens in _CONTEXTS
+        if batch * tokens <= _MAX_TOKENS
+    ]
     shapes = [decode_shape(batch_size=batch, context_tokens=tokens) for batch, tokens in pairs]
     shapes += [prefill_shape(batch_size=1, prompt_tokens=tokens) for tokens in _PROMPTS]
     curves = kernel_curves(model, engine, tables)
@@ -60,7 +74,9 @@ def model_from_kernels(
     return _believed(model, engine, beliefs, posterior, shapes, hardware)
 
 
-def _priors(model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: tuple[float, float]) -> Priors:
+def _priors(
+    model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: tuple[float, float]
+) -> Priors:
     """Wide, for the kernels tell; the host is left out, the link is told by its own table."""
     widest = tables.gemm.n * tables.gemm.k
     large = (widest >= np.quantile(widest, 0.7)) & (tables.gemm.m <= 4)
@@ -82,14 +98,24 @@ def _priors(model: ModelSpec, tables: KernelTables, curves: KernelCurves, link: 
         "mixed_kv_ratio": (1.0, 0.0),
     }
     beliefs = [
-        Belief(centre_ratio=float(np.log(table[name][0])), deviation_ratio=table[name][1], why="kernels") for name in PARAMETERS[:-1]
+        Belief(
+            centre_ratio=float(np.log(table[name][0])),
+            deviation_ratio=table[name][1],
+            why="kernels",
+        )
+        for name in PARAMETERS[:-1]
     ]
     beliefs.append(Belief(centre_ratio=0.0, deviation_ratio=0.1, why="kernels"))
     return Priors(beliefs=tuple(beliefs), staircase_ratios=(0.0, 0.03, 0.06, 0.1))
 
 
 def _believed(
-    model: ModelSpec, engine: EngineSpec, beliefs: dict[str, Belief], posterior: Posterior, shapes: list[BatchShape], hardware: str
+    model: ModelSpec,
+    engine: EngineSpec,
+    beliefs: dict[str, Belief],
+    posterior: Posterior,
+    shapes: list[BatchShape],
+    hardware: str,
 ) -> StepTimeModel:
     """Kernels as they are in a step, and what they do not tell."""
     free = tuple(name for name in PARAMETERS if beliefs[name].deviation_ratio > 0)
@@ -119,6 +145,3 @@ def _believed(
         ),
         held_out=(),
     )
-
-
-__all__ = ["model_from_kernels"]

@@ -1,7 +1,10 @@
-"""Which server answered these load tests, and what do they not tell of it? From nothing but rates, lengths and timestamps.
+"""Which server answered these load tests, and what do they not tell of it?
 
-What the server's own metrics or log name is taken as it stands; all else comes from inverse simulation, with intervals by profile
-likelihood (limits) and by a sandwich over groups of neighbours (step times).
+From nothing but rates, lengths and timestamps.
+
+What the server's own metrics or log name is taken as it stands; all else comes from inverse
+simulation, with intervals by profile likelihood (limits) and by a sandwich over groups of
+neighbours (step times).
 """
 
 import math
@@ -11,7 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit import black_box, effective_steps, knob_profiles, knob_wording, load_looks, probes, server_draws
+from inferometer.fit import (
+    black_box,
+    effective_steps,
+    knob_profiles,
+    knob_wording,
+    load_looks,
+    probes,
+    server_draws,
+)
 from inferometer.fit.effective_steps import steps_at
 from inferometer.fit.knob_fit import KnobFit
 from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
@@ -28,7 +39,7 @@ from inferometer.stats.estimate import Z_90, Estimate
 class Subject:
     """What is known of the server before it is looked at; mostly nothing."""
 
-    address: knob_wording.Address
+    address: probes.Address
     model: ModelSpec | None = None
     hardware: HardwareSpec | None = None
     engine: EngineSpec
@@ -58,11 +69,19 @@ def judged_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Jud
         No load tests, or one of them has too few requests that ended.
     """
     if not tests:
-        raise ModelError("no load tests", allowed="one or more of the same server, at several rates")
+        raise ModelError(
+            "no load tests", allowed="one or more of the same server, at several rates"
+        )
     looks = tuple(load_looks.look(test) for test in tests)
     most = load_looks.crowd(looks)
     quiet = min(looks, key=lambda one: float(np.nanmedian(one.seen.ttft_s)))
-    belief = effective_steps.step_belief(load_looks.first_pace(looks), quiet.seen.ttft_s, subject.model, subject.engine, subject.hardware)
+    belief = effective_steps.step_belief(
+        load_looks.first_pace(looks),
+        quiet.seen.ttft_s,
+        subject.model,
+        subject.engine,
+        subject.hardware,
+    )
     terms = terms_of(most, subject.told, _blocks_that_fit(subject, utilization_fraction=1.0))
     explained = black_box.explain(black_box.BlackBox(looks=looks, belief=belief, terms=terms))
     profiles, solution = knob_profiles.Profiles(explained), explained.solution
@@ -84,15 +103,22 @@ def judged_server(tests: Sequence[load_looks.LoadTest], subject: Subject) -> Jud
         n_simulations=solution.n_calls,
         ttft_residual_fraction=residual.ttft_ratio,
         tpot_residual_fraction=residual.tpot_ratio,
-        floors_s=() if belief.unknowns.floor is None else tuple(np.exp(belief.unknowns.floor).tolist()),
+        floors_s=(
+            () if belief.unknowns.floor is None else tuple(np.exp(belief.unknowns.floor).tolist())
+        ),
         draws=server_draws.draw_servers(profiles, explained, knobs),
         subject=subject.facts,
     )
-    return JudgedFit(fit=fit, refusal=refusal_of(fit, room, has_known_prefixes=most.has_known_prefixes))
+    return JudgedFit(
+        fit=fit, refusal=refusal_of(fit, room, has_known_prefixes=most.has_known_prefixes)
+    )
 
 
 def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | None:
-    """KV blocks in this share of the device's memory beside the weights; None where the model or the device is not known."""
+    """KV blocks in this share of the device's memory beside the weights.
+
+    None where the model or the device is not known.
+    """
     if subject.model is None or subject.hardware is None:
         return None
     question = MemoryQuestion(
@@ -108,7 +134,12 @@ def _blocks_that_fit(subject: Subject, *, utilization_fraction: float) -> int | 
     return n_kv_blocks_that_fit(question, max_num_seqs=1)
 
 
-def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, subject: Subject, room: probes.Room) -> tuple[KnobFit, ...]:
+def _knobs(
+    explained: black_box.Explained,
+    profiles: knob_profiles.Profiles,
+    subject: Subject,
+    room: probes.Room,
+) -> tuple[KnobFit, ...]:
     told, box = subject.told, explained.box
     has_prefixes = any(one.has_shared_prefixes for one in box.looks)
     knobs = list[KnobFit]()
@@ -117,13 +148,18 @@ def _knobs(explained: black_box.Explained, profiles: knob_profiles.Profiles, sub
             knobs.append(knob_wording.told_fit(limit, told.limits[limit]))
         else:
             n_seats = int(knobs[0].value) if knobs else 0
-            usual = knob_wording.Usual(max_num_seqs=n_seats, n_kv_blocks=_blocks_that_fit(subject, utilization_fraction=USUAL_BEFORE.value))
+            usual = knob_wording.Usual(
+                max_num_seqs=n_seats,
+                n_kv_blocks=_blocks_that_fit(subject, utilization_fraction=USUAL_BEFORE.value),
+            )
             knobs.append(knob_wording.limit_fit(profiles.interval(limit), box.terms, usual, room))
     for switch in SWITCHES:
         if switch in told.switches:
             knobs.append(knob_wording.told_fit(switch, told.switches[switch]))
         else:
-            knobs.append(knob_wording.switch_fit(profiles.verdict(switch), room, has_prefixes=has_prefixes))
+            knobs.append(
+                knob_wording.switch_fit(profiles.verdict(switch), room, has_prefixes=has_prefixes)
+            )
     return tuple(knobs)
 
 
@@ -135,8 +171,14 @@ def _room(explained: black_box.Explained, subject: Subject) -> probes.Room:
         address=subject.address,
         most=load_looks.crowd(box.looks),
         longest_tokens=box.terms.max_model_len - 1,
-        median_prompt_tokens=int(np.median(np.concatenate([one.requests.prompt_tokens for one in box.looks]))),
-        step_s=float(np.median(np.concatenate([one.seen.tpot_s[np.isfinite(one.seen.tpot_s)] for one in box.looks]))),
+        median_prompt_tokens=int(
+            np.median(np.concatenate([one.requests.prompt_tokens for one in box.looks]))
+        ),
+        step_s=float(
+            np.median(
+                np.concatenate([one.seen.tpot_s[np.isfinite(one.seen.tpot_s)] for one in box.looks])
+            )
+        ),
         prompt_token_s=steps.matmul_row_s,
     )
 
@@ -146,7 +188,11 @@ def _parameters(explained: black_box.Explained) -> tuple[FittedParameter, ...]:
     floors = np.full(len(solution.x), -np.inf) if unknowns.floor is None else unknowns.floor
     n_samples = sum(int(one.is_told.sum()) for one in explained.box.looks)
     return tuple(
-        FittedParameter(name=name, estimate=_interval(place, sd, floor, n_samples), told_by=_told_by(sd / believed))
+        FittedParameter(
+            name=name,
+            estimate=_interval(place, sd, floor, n_samples),
+            told_by=_told_by(sd / believed),
+        )
         for name, place, sd, floor, believed in zip(
             unknowns.names,
             solution.x.tolist(),
@@ -186,6 +232,3 @@ def _seen(looks: Sequence[load_looks.LoadLook]) -> SeenLoad:
         median_context_tokens=int(np.median(prompt + output // 2)),
         longest_tokens=most.longest_tokens,
     )
-
-
-__all__ = ["JudgedFit", "Subject", "fit_server", "judged_server"]

@@ -1,10 +1,12 @@
 """Which step times do published loads of one model and engine carry, on one device or several, and what will other loads see?
 
-Everything is a normal distribution around a simulation: parameters as believed of each device, what devices share, and what the model
-misses (``discrepancy``). Gauss-Newton finds the parameters; what is left of the misses is carried over to loads nearby. How wide intervals
-are is learned from each load's own miss when the others foretell it, as far as there are loads nearby: far from all of them, small misses
-of neighbours are no promise. On a device without loads it is learned from how far each other device is from what the rest tell of it.
-Letters of shapes: N loads, 2N latencies (TPOT, then TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
+Everything is a normal distribution around a simulation: parameters as believed of each device, what
+devices share, and what the model misses (``discrepancy``). Gauss-Newton finds the parameters; what
+is left of the misses is carried over to loads nearby. How wide intervals are is learned from each
+load's own miss when the others foretell it, as far as there are loads nearby: far from all of them,
+small misses of neighbours are no promise. On a device without loads it is learned from how far each
+other device is from what the rest tell of it. Letters of shapes: N loads, 2N latencies (TPOT, then
+TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
 """
 
 from collections.abc import Sequence
@@ -18,8 +20,14 @@ from inferometer.fit.closed_loop import LoopSchedule, LoopSeen, loop_schedule
 from inferometer.fit.device_beliefs import UNKNOWNS, DeviceBelief, device_belief, joint_covariance
 from inferometer.fit.discrepancy import TPOT, TTFT, Discrepancy, covariance, places_of
 from inferometer.fit.published_loads import PublishedLoad, scheduler_of
-from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, WorkColumns, term_columns, work_columns
-from inferometer.records.types import F64, I64, Bools
+from inferometer.perfmodel.steptime_terms import (
+    NO_STAIRCASE,
+    PARAMETERS,
+    WorkColumns,
+    term_columns,
+    work_columns,
+)
+from inferometer.records.columns import F64, I64, Bools
 
 SIZES: Final = (TPOT, TTFT)
 _MAX_ROUNDS: Final = 8
@@ -29,11 +37,13 @@ _MOVE: Final = 0.03
 _ROBUST: Final = 2.5
 """A miss beyond so many deviations counts as one of just so many."""
 _PRIOR_FREEDOM: Final = 8.0
-"""So many latencies that miss as expected stand beside the fit's own when the width of intervals is learned."""
+"""So many latencies that miss as expected stand beside the fit's own when the width of intervals
+is learned."""
 _LARGEST_MISS: Final = 4.0
 _LEAST_DEVICES: Final = 2
 _PRIOR_DEVICES: Final = 2.0
-"""So many devices that miss as expected stand beside the seen ones when it is learned how far devices are from one another."""
+"""So many devices that miss as expected stand beside the seen ones when it is learned how far
+devices are from one another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +86,8 @@ class PublishedFit:
     """(D, P, P)"""
     foretold: Foretold
     level: F64
-    """(M, 2) Logarithms of TPOT and TTFT of the loads that were asked about, by the parameters alone."""
+    """(M, 2) Logarithms of TPOT and TTFT of the loads that were asked about, by the parameters
+    alone."""
     misses: Misses
     n_seen: int
 
@@ -91,12 +102,16 @@ def simulated(load: PublishedLoad) -> SimulatedLoad:
     """
     schedule = loop_schedule(load.load, scheduler_of(load))
     return SimulatedLoad(
-        published=load, schedule=schedule, work=work_columns(load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0)
+        published=load,
+        schedule=schedule,
+        work=work_columns(load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0),
     )
 
 
 def fit_published(
-    seen: Sequence[SimulatedLoad], asked: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepancy] = SIZES
+    seen: Sequence[SimulatedLoad],
+    asked: Sequence[SimulatedLoad],
+    sizes: tuple[Discrepancy, Discrepancy] = SIZES,
 ) -> PublishedFit:
     """Learn from ``seen``, foretell ``asked``: loads of one model, precision and engine; devices may be others.
 
@@ -178,7 +193,9 @@ def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
         left = np.abs(problem.log_seen - line.level) / (_ROBUST * spread)
         noise = np.where(left > 1, (left * spread) ** 2, problem.noise)
         inverse = _precision(problem, line, is_seen, noise)
-        target = (problem.believed @ line.slopes[is_seen].T) @ (inverse @ _left(problem, line, is_seen))
+        target = (problem.believed @ line.slopes[is_seen].T) @ (
+            inverse @ _left(problem, line, is_seen)
+        )
         step = np.clip(target - at, -_LARGEST_STEP, _LARGEST_STEP)
         at = np.minimum(at + step, highest)
         if np.abs(step).max() < _ENOUGH:
@@ -188,12 +205,19 @@ def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
 
 def _precision(problem: _Problem, line: _Line, is_seen: Bools, noise: F64) -> F64:
     slopes = line.slopes[is_seen]
-    spread = slopes @ problem.believed @ slopes.T + problem.missed[np.ix_(is_seen, is_seen)] + np.diag(noise[is_seen])
+    spread = (
+        slopes @ problem.believed @ slopes.T
+        + problem.missed[np.ix_(is_seen, is_seen)]
+        + np.diag(noise[is_seen])
+    )
     return np.asarray(np.linalg.inv(spread), dtype=np.float64)
 
 
 def _left(problem: _Problem, line: _Line, is_seen: Bools) -> F64:
-    return np.asarray(problem.log_seen[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at, dtype=np.float64)
+    return np.asarray(
+        problem.log_seen[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at,
+        dtype=np.float64,
+    )
 
 
 def _line(problem: _Problem, at: F64) -> _Line:
@@ -216,13 +240,17 @@ def _line(problem: _Problem, at: F64) -> _Line:
 
 def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
     """What clients see of each load with each of K sets of unknowns (K, P)."""
-    work = WorkColumns(*(np.concatenate(columns) for columns in zip(*(one.work for one in loads), strict=True)))
+    work = WorkColumns(
+        *(np.concatenate(columns) for columns in zip(*(one.work for one in loads), strict=True))
+    )
     staircase = NO_STAIRCASE._replace(log_ratio=np.empty((len(unknowns), 0)))
     step_s = term_columns(unknowns[:, : len(PARAMETERS)].T[:, :, None], staircase, work).total_s
     ends = np.cumsum([len(one.schedule.shapes) for one in loads])[:-1]
     front_end_s, token_s = np.exp(unknowns[:, -2]), np.exp(unknowns[:, -1])
     return [
-        one.schedule.seen(part, front_end_s + token_s * one.published.load.prompt_tokens, one.published.statistic)
+        one.schedule.seen(
+            part, front_end_s + token_s * one.published.load.prompt_tokens, one.published.statistic
+        )
         for one, part in zip(loads, np.split(step_s, ends, axis=1), strict=True)
     ]
 
@@ -232,7 +260,11 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     weights = inverse @ _left(problem, line, is_seen)
     shared = line.slopes @ problem.believed @ line.slopes[is_seen].T + problem.missed[:, is_seen]
     mean = line.level - line.slopes @ line.at + shared @ weights
-    prior = np.einsum("ij,jk,ik->i", line.slopes, problem.believed, line.slopes) + np.diag(problem.missed) + problem.noise
+    prior = (
+        np.einsum("ij,jk,ik->i", line.slopes, problem.believed, line.slopes)
+        + np.diag(problem.missed)
+        + problem.noise
+    )
     variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
     precision = np.diag(inverse)
     scale = _scale(weights / np.sqrt(precision), n_seen)
@@ -245,11 +277,19 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
     blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
     return PublishedFit(
         devices=problem.devices,
-        unknowns=np.stack([belief.centre + line.at[block] for belief, block in zip(problem.beliefs, blocks, strict=True)]),
+        unknowns=np.stack(
+            [
+                belief.centre + line.at[block]
+                for belief, block in zip(problem.beliefs, blocks, strict=True)
+            ]
+        ),
         covariance=np.stack([covariance_[block, block] for block in blocks]),
         level=line.level.reshape(-1, 2)[n_seen:],
         foretold=_foretold(problem, line, mean.reshape(-1, 2), half, n_seen),
-        misses=Misses((weights / precision).reshape(-1, 2), _half_widths(1 / precision, scale, n_seen, problem.sizes)),
+        misses=Misses(
+            (weights / precision).reshape(-1, 2),
+            _half_widths(1 / precision, scale, n_seen, problem.sizes),
+        ),
         n_seen=n_seen,
     )
 
@@ -257,7 +297,9 @@ def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: in
 def _scale(misses: F64, n_seen: int) -> F64:
     """(2) Variance of each seen latency's miss when the others foretell it, in what was reckoned with."""
     squares = np.clip(misses.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
-    return np.asarray((_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64)
+    return np.asarray(
+        (_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64
+    )
 
 
 def _device_of(problem: _Problem) -> I64:
@@ -268,8 +310,13 @@ def _device_of(problem: _Problem) -> I64:
     return number
 
 
-def _half_widths_elsewhere(variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools) -> F64:
-    """(N, 2) Of 90 % intervals on a device that was not seen: as far as each seen one is from what the others tell of it."""
+def _half_widths_elsewhere(
+    variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools
+) -> F64:
+    """(N, 2) Of 90 % intervals on a device that was not seen.
+
+    As far as each seen one is from what the others tell of it.
+    """
     device = np.repeat(_device_of(problem), 2)[is_seen]
     names = np.unique(device)
     squares = np.zeros((len(names), 2))
@@ -278,14 +325,24 @@ def _half_widths_elsewhere(variance: F64, problem: _Problem, inverse: F64, weigh
         own = device == name
         spread = np.linalg.inv(inverse[np.ix_(own, own)])
         miss = (spread @ weights[own]) / np.sqrt(np.diag(spread))
-        squares[row] = np.mean(np.clip(miss.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2, axis=0)
+        squares[row] = np.mean(
+            np.clip(miss.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2, axis=0
+        )
     learned = squares if len(names) >= _LEAST_DEVICES else np.broadcast_to(far, squares.shape)
     scale = (_PRIOR_DEVICES * far + learned.sum(axis=0)) / (_PRIOR_DEVICES + len(names))
-    return np.asarray(np.sqrt(variance.reshape(-1, 2) * scale) * stdtrit(_PRIOR_DEVICES + len(names), 0.95), dtype=np.float64)
+    return np.asarray(
+        np.sqrt(variance.reshape(-1, 2) * scale) * stdtrit(_PRIOR_DEVICES + len(names), 0.95),
+        dtype=np.float64,
+    )
 
 
-def _half_widths(variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]) -> F64:
-    """(M, 2) Of 90 % intervals of 2M latencies: as the seen loads' misses say near to them, and not less than was learned far from them."""
+def _half_widths(
+    variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]
+) -> F64:
+    """(M, 2) Of 90 % intervals of 2M latencies.
+
+    As the seen loads' misses say near to them, and not less than was learned far from them.
+    """
     by_load = variance.reshape(-1, 2)
     squares = by_load / np.array([size.amplitude_ratio**2 for size in sizes])
     near = np.array([size.near_ratio**2 for size in sizes])
@@ -296,14 +353,21 @@ def _half_widths(variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepanc
 
 
 def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int) -> Foretold:
-    """Of the loads behind the seen ones. The rate follows from Little's law: users over the time of a request."""
+    """Of the loads behind the seen ones.
+
+    The rate follows from Little's law: users over the time of a request.
+    """
     level = line.level.reshape(-1, 2)
     n_gaps = np.array([float(np.mean(one.schedule.n_gaps)) for one in problem.loads])
     before, after = (np.exp(both[:, 1]) + n_gaps * np.exp(both[:, 0]) for both in (level, mean))
     share = n_gaps * np.exp(mean[:, 0]) / after
     half_rate = np.hypot(share * half[:, 0], (1 - share) * half[:, 1])
-    columns = (mean[:, 0], mean[:, 1], line.log_rate + np.log(before / after), half[:, 0], half[:, 1], half_rate)
+    columns = (
+        mean[:, 0],
+        mean[:, 1],
+        line.log_rate + np.log(before / after),
+        half[:, 0],
+        half[:, 1],
+        half_rate,
+    )
     return Foretold(*(column[n_seen:] for column in columns))
-
-
-__all__ = ["SIZES", "Foretold", "Misses", "PublishedFit", "SimulatedLoad", "fit_published", "simulated"]

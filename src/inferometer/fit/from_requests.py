@@ -1,8 +1,10 @@
-"""Which step times must an engine have had, if these are the times of its requests? Inverse simulation.
+"""Which step times must an engine have had, if these are the times of its requests?
 
-No step was logged: the scheduler is simulated with candidate step times until first tokens come, and tokens follow one another, as
-they were seen to. What the log does not tell stays as it was believed, and the answer says so.
-Letters of shapes: N requests.
+Inverse simulation.
+
+No step was logged: the scheduler is simulated with candidate step times until first tokens come,
+and tokens follow one another, as they were seen to. What the log does not tell stays as it was
+believed, and the answer says so. Letters of shapes: N requests.
 """
 
 import math
@@ -16,17 +18,20 @@ from inferometer.fit.inverse import Unknowns, solve
 from inferometer.fit.replay import Replay, latencies
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, ToldBy
 from inferometer.perfmodel.steptime_terms import PARAMETERS
-from inferometer.records.types import F64, Bools, RequestStatus, Run
+from inferometer.records.columns import F64, Bools
+from inferometer.records.types import RequestStatus, Run
 from inferometer.records.validity import require_valid
 from inferometer.stats.estimate import Z_90, Estimate
 
 FRONT_END: Final = "front_end_s"
 _FRONT_END_BELIEF: Final = (math.log(3e-3), 1.0)
-"""A request spends milliseconds in HTTP, tokenising and a queue between processes before the scheduler sees it."""
+"""A request spends milliseconds in HTTP, tokenising and a queue between processes before the
+scheduler sees it."""
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1
-"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT, and half a step beside."""
+"""How closely a closed form is expected to tell single requests: fractions of TPOT and of TTFT,
+and half a step beside."""
 
 _LOST: Final = 20.0
 """Misfit of a request that the simulation did not finish."""
@@ -48,12 +53,20 @@ class RequestFit:
     n_simulations: int
 
 
-def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools | None = None, forced: bool = False) -> RequestFit:
+def fit_requests(
+    run: Run,
+    replay: Replay,
+    prior: StepTimeModel,
+    *,
+    keep: Bools | None = None,
+    forced: bool = False,
+) -> RequestFit:
     """The step times and the front end's delay that explain these requests, all arrivals being known.
 
-    ``prior`` says by its covariance how far each free parameter may be from its value; its staircase stays. ``keep`` (N) names
-    the requests whose latencies are looked at; the others only load the engine. Every request must have been sent in the order of
-    the table. ``forced`` takes a load test that is INVALID.
+    ``prior`` says by its covariance how far each free parameter may be from its value; its
+    staircase stays. ``keep`` (N) names the requests whose latencies are looked at; the others only
+    load the engine. Every request must have been sent in the order of the table. ``forced`` takes a
+    load test that is INVALID.
 
     Raises
     ------
@@ -67,9 +80,15 @@ def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools 
     if table is None:
         raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a serving run")
     seen = latencies(table, table)
-    is_told = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH)) & (True if keep is None else keep)
+    is_told = np.isin(table.status, (RequestStatus.STOPPED, RequestStatus.LENGTH)) & (
+        True if keep is None else keep
+    )
     if is_told.sum() < _MIN_REQUESTS:
-        raise ModelError(f"{is_told.sum()} requests ended well", where=run.manifest.run_id, allowed=f"{_MIN_REQUESTS} or more")
+        raise ModelError(
+            f"{is_told.sum()} requests ended well",
+            where=run.manifest.run_id,
+            allowed=f"{_MIN_REQUESTS} or more",
+        )
     unknowns = unknowns_of(prior)
     step_s = float(np.nanmedian(seen.tpot_s))
     deviation_s = 0.5 * step_s + _TTFT_RATIO * seen.ttft_s[is_told]
@@ -87,7 +106,9 @@ def fit_requests(run: Run, replay: Replay, prior: StepTimeModel, *, keep: Bools 
     best = solve(misfit, unknowns, groups)
     deviations = np.sqrt(np.diag(best.covariance))
     return RequestFit(
-        model=learned(prior, unknowns, best.x, best.covariance, run_ids=(run.manifest.run_id,), n_told=n_told),
+        model=learned(
+            prior, unknowns, best.x, best.covariance, run_ids=(run.manifest.run_id,), n_told=n_told
+        ),
         front_end_s=learned_interval(float(best.x[-1]), float(deviations[-1]), n_told, is_log=True),
         misfit_ratio=float(np.sqrt(np.mean(best.misfit**2))),
         n_requests=n_told,
@@ -101,9 +122,19 @@ def moved_to(model: StepTimeModel, names: tuple[str, ...], values: F64) -> StepT
     return replace(
         model,
         parameters=tuple(
-            replace(entry, estimate=replace(entry.estimate, value=_plain(entry.name, new[entry.name]), low=None, high=None))
-            if entry.name in new
-            else entry
+            (
+                replace(
+                    entry,
+                    estimate=replace(
+                        entry.estimate,
+                        value=_plain(entry.name, new[entry.name]),
+                        low=None,
+                        high=None,
+                    ),
+                )
+                if entry.name in new
+                else entry
+            )
             for entry in model.parameters
         ),
     )
@@ -113,10 +144,15 @@ def unknowns_of(prior: StepTimeModel) -> Unknowns:
     """What the prior leaves open, and the front end's delay."""
     names = [name for name in prior.free if name in PARAMETERS]
     if not names:
-        raise ModelError("the prior leaves no parameter open", allowed="a covariance that says what may move")
+        raise ModelError(
+            "the prior leaves no parameter open", allowed="a covariance that says what may move"
+        )
     vector = prior.physical().vector()
     centre = [float(vector[PARAMETERS.index(name)]) for name in names]
-    deviation = [math.sqrt(prior.covariance[prior.free.index(name)][prior.free.index(name)]) for name in names]
+    deviation = [
+        math.sqrt(prior.covariance[prior.free.index(name)][prior.free.index(name)])
+        for name in names
+    ]
     return Unknowns(
         names=(*names, FRONT_END),
         centre=np.array([*centre, _FRONT_END_BELIEF[0]]),
@@ -124,7 +160,15 @@ def unknowns_of(prior: StepTimeModel) -> Unknowns:
     )
 
 
-def learned(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, *, run_ids: tuple[str, ...], n_told: int) -> StepTimeModel:
+def learned(
+    prior: StepTimeModel,
+    unknowns: Unknowns,
+    x: F64,
+    covariance: F64,
+    *,
+    run_ids: tuple[str, ...],
+    n_told: int,
+) -> StepTimeModel:
     """The prior with what was learned: values, intervals, who told them, and the covariance."""
     names, deviations = unknowns.names[:-1], np.sqrt(np.diag(covariance))
     moved = moved_to(prior, names, x[:-1])
@@ -134,8 +178,16 @@ def learned(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, *
             parameters.append(entry)
             continue
         k = names.index(entry.name)
-        estimate = learned_interval(float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio")
-        parameters.append(replace(entry, estimate=estimate, told_by=_told_by(float(deviations[k] / unknowns.deviation[k]))))
+        estimate = learned_interval(
+            float(x[k]), float(deviations[k]), n_told, is_log=entry.name != "sag_ratio"
+        )
+        parameters.append(
+            replace(
+                entry,
+                estimate=estimate,
+                told_by=_told_by(float(deviations[k] / unknowns.deviation[k])),
+            )
+        )
     whole = np.array(prior.covariance)
     places = [prior.free.index(name) for name in names]
     whole[np.ix_(places, places)] = covariance[:-1, :-1]
@@ -143,16 +195,22 @@ def learned(prior: StepTimeModel, unknowns: Unknowns, x: F64, covariance: F64, *
         moved,
         parameters=tuple(parameters),
         covariance=tuple(tuple(row) for row in whole.tolist()),
-        trained_on=replace(prior.trained_on, run_ids=run_ids, n_observations=n_told, n_configurations=n_told),
+        trained_on=replace(
+            prior.trained_on, run_ids=run_ids, n_observations=n_told, n_configurations=n_told
+        ),
     )
 
 
 def learned_interval(place: float, deviation: float, n_samples: int, *, is_log: bool) -> Estimate:
     """The 90 % interval of an unknown."""
     low, high = place - Z_90 * deviation, place + Z_90 * deviation
-    value, low, high = (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
+    value, low, high = (
+        (math.exp(place), math.exp(low), math.exp(high)) if is_log else (place, low, high)
+    )
     method = "inverse simulation; sandwich over groups of neighbours"
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=method)
+    return Estimate(
+        value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=method
+    )
 
 
 def _told_by(share: float) -> ToldBy:
@@ -161,6 +219,3 @@ def _told_by(share: float) -> ToldBy:
 
 def _plain(name: str, value: float) -> float:
     return value if name == "sag_ratio" else math.exp(value)
-
-
-__all__ = ["FRONT_END", "RequestFit", "fit_requests", "learned", "learned_interval", "moved_to", "unknowns_of"]

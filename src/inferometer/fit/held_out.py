@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from inferometer.fit.observations import Observations
-from inferometer.perfmodel.steptime import HeldOutError, PhaseName, StepTimeModel
-from inferometer.records.types import F64
+from inferometer.perfmodel.steptime import HeldOutError, StepTimeModel
+from inferometer.perfmodel.steptime_limits import PhaseName
+from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90
 
 PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")
@@ -51,7 +52,9 @@ def is_judged(point: HeldOutPoint) -> bool:
 
 
 def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
-    """Errors by phase, and how many points lie in the interval claimed for them. Points that are themselves unsure are left out.
+    """Errors by phase, and how many points lie in the interval claimed for them.
+
+    Points that are themselves unsure are left out.
 
     Each point is judged by an interval that was calibrated without it.
     """
@@ -62,7 +65,10 @@ def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
             continue
         absolute = np.abs([point.error_fraction for point in mine])
         standardised = np.abs([point.standardised_ratio for point in mine])
-        inside = [score <= interval_ratio(np.delete(standardised, i)) for i, score in enumerate(standardised)]
+        inside = [
+            score <= interval_ratio(np.delete(standardised, i))
+            for i, score in enumerate(standardised)
+        ]
         errors.append(
             HeldOutError(
                 phase=phase,
@@ -78,7 +84,10 @@ def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
 
 
 def interval_ratio(standardised: F64) -> float:
-    """How many claimed standard deviations hold 90 % of the held-out errors? Conformal where points suffice, else normal."""
+    """How many claimed standard deviations hold 90 % of the held-out errors?
+
+    Conformal where points suffice, else normal.
+    """
     n = standardised.size
     if n < _MIN_FOR_CALIBRATION:
         return Z_90
@@ -91,6 +100,3 @@ def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64
     scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
     noise = np.array([row.noise_ratio for row in test.rows])
     return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
-
-
-__all__ = ["MAX_NOISE_RATIO", "PHASES", "HeldOutPoint", "claimed_deviation", "held_out_errors", "interval_ratio", "is_judged"]

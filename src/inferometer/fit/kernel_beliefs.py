@@ -6,18 +6,21 @@ from typing import Final
 from inferometer.fit.priors import Belief
 from inferometer.perfmodel.steptime import FittedParameter, ToldBy
 from inferometer.perfmodel.steptime_terms import parameters_of
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec.types import ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
 
 _SMALL_KERNEL_S: Final = 2.8e-6
 _N_SMALL: Final = 6
-"""Kernels of a layer beside its matrix products and attention where torch.compile fused what it could: two norms with their
-residual sums, norms of queries and keys with rotation, the write to the cache, the activation, a copy."""
+"""Kernels of a layer beside its matrix products and attention where torch.compile fused what it
+could: two norms with their residual sums, norms of queries and keys with rotation, the write to
+the cache, the activation, a copy."""
 _N_SMALL_EXPERTS: Final = 12
-"""Besides, in a layer of experts: router, softmax with top-k, sort, permutation, gather, weighted sum and their copies."""
+"""Besides, in a layer of experts: router, softmax with top-k, sort, permutation, gather,
+weighted sum and their copies."""
 _IN_A_STEP: Final = (0.93, 0.06)
-"""Speed of a kernel in a step relative to alone, and its doubt (log): steady clocks are lower, caches are not warm."""
+"""Speed of a kernel in a step relative to alone, and its doubt (log): steady clocks are lower,
+caches are not warm."""
 
 
 def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, Belief]:
@@ -28,24 +31,43 @@ def step_beliefs(model: ModelSpec, vector: F64, *, has_link: bool) -> dict[str, 
     small_s = n_small * _SMALL_KERNEL_S * model.n_layers
     alone = "kernels alone, slowed as in a step"
     table = {
-        "launch_s": (5e-3, 0.7, "what vLLM's host does between steps, mostly hidden behind the device"),
+        "launch_s": (
+            5e-3,
+            0.7,
+            "what vLLM's host does between steps, mostly hidden behind the device",
+        ),
         "weight_bytes_per_s": (ratio * fitted.weight_bytes_per_s, doubt, alone),
         "kv_bytes_per_s": (ratio * fitted.kv_bytes_per_s, 2 * doubt, alone),
         "matmul_flop_per_s": (ratio * fitted.matmul_flop_per_s, 2 * doubt, alone),
         "attention_flop_per_s": (ratio * fitted.attention_flop_per_s, 0.3, alone),
         "per_sequence_s": (5e-6, 1.0, "sampling and bookkeeping of a request"),
-        "link_bytes_per_s": (fitted.link_bytes_per_s, 0.5 if has_link else 0.0, "all-reduce alone; where the devices sit is not known"),
+        "link_bytes_per_s": (
+            fitted.link_bytes_per_s,
+            0.5 if has_link else 0.0,
+            "all-reduce alone; where the devices sit is not known",
+        ),
         "message_s": (fitted.message_s, 0.7 if has_link else 0.0, "small all-reduces"),
-        "floor_s": (fitted.floor_s + small_s, 0.5, f"{n_small} small kernels a layer beside what the tables show"),
+        "floor_s": (
+            fitted.floor_s + small_s,
+            0.5,
+            f"{n_small} small kernels a layer beside what the tables show",
+        ),
         "prefill_ratio": (1.0, 0.0, "a prefill is launched like a decode step"),
         "overlap_ratio": (fitted.overlap_ratio, 0.0, "host runs ahead"),
         "blend_ratio": (fitted.blend_ratio, 0.1, "kernels"),
-        "mixed_kv_ratio": (1.6, 0.5, "one attention kernel for prompts and single tokens suits prompts"),
+        "mixed_kv_ratio": (
+            1.6,
+            0.5,
+            "one attention kernel for prompts and single tokens suits prompts",
+        ),
     }
     beliefs = {
-        name: Belief(centre_ratio=math.log(value), deviation_ratio=deviation, why=why) for name, (value, deviation, why) in table.items()
+        name: Belief(centre_ratio=math.log(value), deviation_ratio=deviation, why=why)
+        for name, (value, deviation, why) in table.items()
     }
-    return beliefs | {"sag_ratio": Belief(centre_ratio=fitted.sag_ratio, deviation_ratio=0.05, why="kernels")}
+    return beliefs | {
+        "sag_ratio": Belief(centre_ratio=fitted.sag_ratio, deviation_ratio=0.05, why="kernels")
+    }
 
 
 def believed_parameter(name: str, belief: Belief) -> FittedParameter:
@@ -66,6 +88,3 @@ def believed_parameter(name: str, belief: Belief) -> FittedParameter:
         method=belief.why,
     )
     return FittedParameter(name=name, estimate=estimate, told_by=told_by)
-
-
-__all__ = ["believed_parameter", "step_beliefs"]

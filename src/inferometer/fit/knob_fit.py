@@ -19,6 +19,3 @@ class KnobFit:
     """In words."""
     probe: str | None
     """A load test that would tell more."""
-
-
-__all__ = ["KnobFit"]

@@ -1,7 +1,10 @@
-"""Between which values does each limit of a server lie, and what does each switch? Profile likelihood, group by group.
+"""Between which values does each limit of a server lie, and what does each switch?
 
-At each value the step times may give way a little, along slopes that are known by then. A value is out where the groups of neighbouring
-requests say so one after the other, not where one of them does. Letters of shapes: N misfits, K unknowns.
+Profile likelihood, group by group.
+
+At each value the step times may give way a little, along slopes that are known by then. A value is
+out where the groups of neighbouring requests say so one after the other, not where one of them
+does. Letters of shapes: N misfits, K unknowns.
 """
 
 import math
@@ -15,19 +18,20 @@ import numpy as np
 from inferometer.fit.black_box import Explained, Place
 from inferometer.fit.inverse import costs, differences, downhill
 from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, ServerKnobs, Switch
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 
 _Z_OUT: Final = 1.645
 _LEAST_COST: Final = 1.35
 """Half of the 90 % quantile of chi squared with one degree of freedom."""
 _SCATTER_FRACTION: Final = 0.15
-"""Of the best cost: at the least change of a step's time it scatters by a tenth, and a search ends near the best, not at it."""
+"""Of the best cost: at the least change of a step's time it scatters by a tenth, and a search
+ends near the best, not at it."""
 _BESIDE_FRACTION: Final = 0.015
 _HOPELESS_RATIO: Final = 3.0
 """What is so much worse is out, whatever other limits do."""
 _SURE_RATIO: Final = 2.0
-"""A switch is decided where its other position is so much worse: on a real server what the closed form gets wrong may favour either by more
-than chance does."""
+"""A switch is decided where its other position is so much worse: on a real server what the
+closed form gets wrong may favour either by more than chance does."""
 _N_YIELDS: Final = 2
 _LARGEST_YIELD: Final = 0.1
 _SHARES: Final = (1.0, 0.5, 0.25, 0.0)
@@ -38,7 +42,10 @@ _NEAR_RATIO: Final = 1.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitInterval:
-    """What the load tests say of a limit: it is in [low, high]; where it was never reached, ``high`` is what memory allows, or None."""
+    """What the load tests say of a limit: it is in [low, high].
+
+    Where it was never reached, ``high`` is what memory allows, or None.
+    """
 
     name: Limit
     best: int
@@ -86,13 +93,22 @@ class Profiles:
             return any(self._allows(place, name, value) for place in self._places)
 
         is_open = whole.low < whole.high and may_be(whole.high)
-        is_likely_inside = whole.low < best < whole.high and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
+        is_likely_inside = (
+            whole.low < best < whole.high
+            and self._more(self._knobs.with_limit(name, whole.high)) > _LEAST_COST
+        )
         is_low_in = whole.low == best or may_be(whole.low)
         return LimitInterval(
             name=name,
             best=best,
             low=whole.low if is_low_in else _edge(may_be, whole.low, min(bests)),
-            high=self._possible(name) if is_open else whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests)),
+            high=(
+                self._possible(name)
+                if is_open
+                else (
+                    whole.high if whole.low == whole.high else _edge(may_be, whole.high, max(bests))
+                )
+            ),
             is_reached=not is_open,
             is_bounded_below=not is_low_in,
             is_likely_inside=is_likely_inside,
@@ -105,35 +121,58 @@ class Profiles:
     def verdict(self, name: Switch) -> SwitchVerdict:
         """Might it as well be in the other position?"""
         return SwitchVerdict(
-            name=name, best=bool(getattr(self._knobs, name)), is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None
+            name=name,
+            best=bool(getattr(self._knobs, name)),
+            is_decided=self._as_good(self._turned[name], _SURE_RATIO) is None,
         )
 
     @cached_property
     def _places(self) -> tuple[Place, ...]:
-        """What fits best; and the best that is left with each switch that is open in its other position: a limit may be elsewhere there."""
+        """What fits best.
+
+        And the best that is left with each switch that is open in its other position: a limit may
+        be elsewhere there.
+        """
         others = (self._as_good(place) for place in self._turned.values())
         return (Place(self._knobs, self._x), *(place for place in others if place is not None))
 
     def _as_good(self, place: Place, most_ratio: float = 1.0) -> Place | None:
         """The place, or its knobs at the step times that fit best, where that explains the load tests as well."""
         starts = (place, Place(place.knobs, self._x))
-        return next((one for one in starts if self._excess_ratio(self._yielded(one.knobs, one.x).misfit) <= most_ratio), None)
+        return next(
+            (
+                one
+                for one in starts
+                if self._excess_ratio(self._yielded(one.knobs, one.x).misfit) <= most_ratio
+            ),
+            None,
+        )
 
     def _allows(self, place: Place, name: Limit, value: int) -> bool:
         """Might the limit be this, the others and the switches as they are there, or the others nearly?"""
-        if name == "max_num_batched_tokens" and not place.knobs.enable_chunked_prefill and value < self._box.terms.max_model_len:
+        if (
+            name == "max_num_batched_tokens"
+            and not place.knobs.enable_chunked_prefill
+            and value < self._box.terms.max_model_len
+        ):
             return False  # vLLM does not start: whole prompts would not fit into a step
         knobs = place.knobs.with_limit(name, value)
         plain_ratio = self._excess_ratio(self._yielded(knobs, place.x).misfit)
-        beside = (self._is_as_good(self._yielded(moved, place.x).misfit) for moved in self._beside(knobs, name))
+        beside = (
+            self._is_as_good(self._yielded(moved, place.x).misfit)
+            for moved in self._beside(knobs, name)
+        )
         return plain_ratio <= 1 or (plain_ratio < _HOPELESS_RATIO and any(beside))
 
     def unknowns_at(self, knobs: ServerKnobs, off: F64, weights: F64) -> F64 | None:
         """Unknowns that may be, ``off`` what fits best with these knobs, as far as the load tests allow; None: it cannot be these knobs.
 
-        ``weights`` are those of the groups (G, 1 in the mean) while the unknowns give way: other load tests would have said other things.
+        ``weights`` are those of the groups (G, 1 in the mean) while the unknowns give way: other
+        load tests would have said other things.
         """
-        switched = (place for place in self._turned.values() if _switches(place.knobs) == _switches(knobs))
+        switched = (
+            place for place in self._turned.values() if _switches(place.knobs) == _switches(knobs)
+        )
         x = next(switched, Place(self._knobs, self._x)).x
         for share in _SHARES:
             found = self._yielded(knobs, x + share * off, np.sqrt(weights)[self._groups])
@@ -164,21 +203,31 @@ class Profiles:
     def _excess_ratio(self, misfit: F64) -> float:
         """How much worse than the best, to what scatters.
 
-        Misfits beyond what was expected are the model's fault, not chance. What it gets wrong may favour a wrong limit, so a limit is out
-        only where it is worse by as much more.
+        Misfits beyond what was expected are the model's fault, not chance. What it gets wrong may
+        favour a wrong limit, so a limit is out only where it is worse by as much more.
         """
         more = self._cost_of_groups(misfit) - self._best
-        scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum())) * max(self._box.scatter_ratio, 1.0)
+        scattered = max(_LEAST_COST, _SCATTER_FRACTION * float(self._best.sum())) * max(
+            self._box.scatter_ratio, 1.0
+        )
         return float(more.sum()) / max(scattered, _Z_OUT * float(more.std()) * math.sqrt(len(more)))
 
-    def _yielded(self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0) -> _Yielded:
+    def _yielded(
+        self, knobs: ServerKnobs, start: F64 | None = None, root_weights: F64 | float = 1.0
+    ) -> _Yielded:
         """What is left with these knobs, the step times having given way as far as that helps."""
-        misfit, unknowns, slopes = self._box.misfit(knobs), self._box.unknowns, self._slopes * np.reshape(root_weights, (-1, 1))
+        misfit, unknowns, slopes = (
+            self._box.misfit(knobs),
+            self._box.unknowns,
+            self._slopes * np.reshape(root_weights, (-1, 1)),
+        )
         x = self._x if start is None else start
         seen = misfit(x) * root_weights
         for _ in range(_N_YIELDS):
             gradient, curvature = downhill(seen, slopes, x, unknowns)
-            moved = unknowns.possible(x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD))
+            moved = unknowns.possible(
+                x - np.clip(np.linalg.solve(curvature, gradient), -_LARGEST_YIELD, _LARGEST_YIELD)
+            )
             tried = misfit(moved) * root_weights
             if costs(tried).sum() >= costs(seen).sum():
                 break
@@ -194,9 +243,16 @@ def _switches(knobs: ServerKnobs) -> tuple[bool, ...]:
 
 
 def _edge(may_be: Callable[[int], bool], outside: int, inside: int) -> int:
-    """The last value that may be, on the way to one that may not: bisected, and taken a little too far rather than too near."""
+    """The last value that may be, on the way to one that may not.
+
+    Bisected, and taken a little too far rather than too near.
+    """
     while abs(outside - inside) > 1 and max(outside, inside) > _NEAR_RATIO * min(outside, inside):
-        between = round(math.sqrt(outside * inside)) if abs(outside - inside) > 2 else (outside + inside) // 2
+        between = (
+            round(math.sqrt(outside * inside))
+            if abs(outside - inside) > 2
+            else (outside + inside) // 2
+        )
         if between in {outside, inside}:
             break
         if may_be(between):
@@ -204,6 +260,3 @@ def _edge(may_be: Callable[[int], bool], outside: int, inside: int) -> int:
         else:
             outside = between
     return inside if abs(outside - inside) <= 1 else outside
-
-
-__all__ = ["LimitInterval", "Profiles", "SwitchVerdict"]

@@ -1,7 +1,8 @@
 """What do load tests of a server show by themselves, before anything is simulated?
 
-How many requests were inside, how many answers were under way, how many tokens were held: what the server's limits cannot be below. And a
-first look at its step times: an answer's pace beside what was under way meanwhile. Letters of shapes: N requests, R runs.
+How many requests were inside, how many answers were under way, how many tokens were held: what the
+server's limits cannot be below. And a first look at its step times: an answer's pace beside what
+was under way meanwhile. Letters of shapes: N requests, R runs.
 """
 
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from scipy.optimize import nnls
 
 from inferometer.errors import ModelError
 from inferometer.fit.replay import Latencies, latencies
+from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.load_types import ChunkTable
-from inferometer.records.types import ABSENT, F64, I32, I64, Bools, RequestStatus, RequestTable, Run
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run
 from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_contents
 from inferometer.spec.workload.plan import NONE, RequestPlan, block_contents
 
@@ -49,8 +51,9 @@ class LoadLook:
     is_told: Bools
     """Whose end was seen: their latencies are looked at."""
     gap_s: F64 | None = None
-    """(N) Of each answer, the mean gap between tokens that an instant of it lies in: longer than TPOT by what steps differ, which shows how
-    prompts were cut into steps. NaN where chunks do not carry one token each; None: no chunk was recorded."""
+    """(N) Of each answer, the mean gap between tokens that an instant of it lies in: longer than
+    TPOT by what steps differ, which shows how prompts were cut into steps. NaN where chunks do
+    not carry one token each; None: no chunk was recorded."""
 
     def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
         """The requests as they come to the scheduler."""
@@ -60,7 +63,9 @@ class LoadLook:
             table.sent_ns + delay_ns,
             table.prompt_tokens,
             self.output_tokens,
-            abort_ns=np.where(leaves, np.maximum(table.finished_ns, table.sent_ns) + delay_ns, ABSENT),
+            abort_ns=np.where(
+                leaves, np.maximum(table.finished_ns, table.sent_ns) + delay_ns, ABSENT
+            ),
         )
         return with_contents(asked, block_size, self._shared(block_size)) if has_contents else asked
 
@@ -94,7 +99,8 @@ class Crowd(NamedTuple):
     n_streaming: int
     """Answers under way: there are at least so many seats."""
     n_held_tokens: int
-    """Of prompts whose answers were under way, without what they may have shared: the KV cache holds at least so many."""
+    """Of prompts whose answers were under way, without what they may have shared: the KV cache
+    holds at least so many."""
     n_inside_tokens: int
     """Of prompts and whole answers of all inside: KV cache beyond that makes no difference."""
     n_prompt_tokens: int
@@ -126,13 +132,23 @@ def look(test: LoadTest) -> LoadLook:
     run = test.run
     if run.requests is None:
         raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a load test")
-    inside = np.flatnonzero(~np.isin(run.requests.status, _NEVER_INSIDE) & (run.requests.sent_ns != ABSENT))
+    inside = np.flatnonzero(
+        ~np.isin(run.requests.status, _NEVER_INSIDE) & (run.requests.sent_ns != ABSENT)
+    )
     rows = inside[np.argsort(run.requests.sent_ns[inside], kind="stable")]
     table = RequestTable._make(column[rows] for column in run.requests)
     is_told = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
     if is_told.sum() < _MIN_REQUESTS:
-        raise ModelError(f"{is_told.sum()} requests ended well", where=run.manifest.run_id, allowed=f"{_MIN_REQUESTS} or more")
-    asked = table.output_tokens if run.exchanges is None else np.maximum(run.exchanges.asked_output_tokens[rows], table.output_tokens)
+        raise ModelError(
+            f"{is_told.sum()} requests ended well",
+            where=run.manifest.run_id,
+            allowed=f"{_MIN_REQUESTS} or more",
+        )
+    asked = (
+        table.output_tokens
+        if run.exchanges is None
+        else np.maximum(run.exchanges.asked_output_tokens[rows], table.output_tokens)
+    )
     output = np.where(np.isin(table.status, _ENDED), table.output_tokens, asked)
     plan = test.plan if test.plan is not None and is_plan_of(test.plan, table) else None
     return LoadLook(
@@ -151,14 +167,22 @@ def _gaps(table: RequestTable, chunks: ChunkTable) -> F64:
     gap_s = np.full(len(table.status), np.nan)
     order = np.lexsort((chunks.arrived_ns, chunks.request_index))
     index, arrived_s = chunks.request_index[order], chunks.arrived_ns[order] / 1e9
-    first, last = (np.searchsorted(index, table.request_index, side=side) for side in ("left", "right"))
+    first, last = (
+        np.searchsorted(index, table.request_index, side=side) for side in ("left", "right")
+    )
     is_single = np.concatenate([[0], np.cumsum(chunks.n_tokens[order] == 1)])
-    is_plain = (last - first == table.output_tokens) & (is_single[last] - is_single[first] == last - first) & (last - first > _LEAST_GAPS)
+    is_plain = (
+        (last - first == table.output_tokens)
+        & (is_single[last] - is_single[first] == last - first)
+        & (last - first > _LEAST_GAPS)
+    )
     squares = np.concatenate([[0.0, 0.0], np.cumsum(np.diff(arrived_s) ** 2)])[: len(index) + 1]
     rows = np.flatnonzero(is_plain)
     start, end = first[rows], last[rows] - 1
     took_s = arrived_s[end] - arrived_s[start]
-    gap_s[rows] = np.where(took_s > 0, (squares[end + 1] - squares[start + 1]) / np.maximum(took_s, 1e-9), np.nan)
+    gap_s[rows] = np.where(
+        took_s > 0, (squares[end + 1] - squares[start + 1]) / np.maximum(took_s, 1e-9), np.nan
+    )
     return gap_s
 
 
@@ -204,19 +228,29 @@ def _crowd(one: LoadLook) -> Crowd:
 
 
 def _most(start_ns: I64, end_ns: I64, weight: I64) -> int:
-    """The largest sum of the weights of what is under way at once; what ends at an instant has gone before another begins."""
+    """The largest sum of the weights of what is under way at once.
+
+    What ends at an instant has gone before another begins.
+    """
     instants = np.concatenate([start_ns, end_ns])
     order = np.lexsort((np.repeat([1, 0], len(start_ns)), instants))
     return int(np.cumsum(np.concatenate([weight, -weight])[order]).max(initial=0))
 
 
 def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
-    """Regress each answer's time per token on its mean company: answers, context tokens, and prompts that were computed meanwhile."""
+    """Regress each answer's time per token on its mean company.
+
+    Answers, context tokens, and prompts that were computed meanwhile.
+    """
     rows = [_company(one) for one in looks]
     company = np.concatenate([columns for columns, _ in rows])
     tpot_s = np.concatenate([pace for _, pace in rows])
     if len(tpot_s) < _MIN_REQUESTS:
-        raise ModelError(f"{len(tpot_s)} answers of several tokens", allowed=f"{_MIN_REQUESTS} or more", try_="longer answers")
+        raise ModelError(
+            f"{len(tpot_s)} answers of several tokens",
+            allowed=f"{_MIN_REQUESTS} or more",
+            try_="longer answers",
+        )
     scale = np.maximum(company.max(axis=0), 1e-9)
     found = nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
     base_s = max(float(found[0]), _LEAST_SHARE * float(tpot_s.min()))
@@ -224,7 +258,10 @@ def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
 
 
 def _company(one: LoadLook) -> tuple[F64, F64]:
-    """Of each answer (rows): 1, mean answers under way, mean context tokens, prompt tokens per step; and its time per token."""
+    """Of each answer (rows).
+
+    1, mean answers under way, mean context tokens, prompt tokens per step; and its time per token.
+    """
     rows = np.flatnonzero(one.is_told & (one.output_tokens > 2) & (one.seen.tpot_s > 0))
     table = one.requests
     first_s, last_s = table.first_token_ns[rows] / 1e9, table.finished_ns[rows] / 1e9
@@ -233,8 +270,13 @@ def _company(one: LoadLook) -> tuple[F64, F64]:
     n_answers = _under_way(first_s, last_s, np.ones(len(rows))) / took_s
     n_context = _under_way(first_s, last_s, context) / took_s
     firsts = np.argsort(first_s)
-    computed = np.concatenate([[0.0], np.cumsum(table.prompt_tokens[rows][firsts].astype(np.float64))])
-    n_prompt = computed[np.searchsorted(first_s[firsts], last_s)] - computed[np.searchsorted(first_s[firsts], first_s, side="right")]
+    computed = np.concatenate(
+        [[0.0], np.cumsum(table.prompt_tokens[rows][firsts].astype(np.float64))]
+    )
+    n_prompt = (
+        computed[np.searchsorted(first_s[firsts], last_s)]
+        - computed[np.searchsorted(first_s[firsts], first_s, side="right")]
+    )
     columns = np.column_stack([np.ones(len(rows)), n_answers, n_context, n_prompt / n_steps])
     return columns, np.asarray(took_s / n_steps, dtype=np.float64)
 
@@ -250,11 +292,11 @@ def _under_way(first_s: F64, last_s: F64, weight: F64) -> F64:
 
 
 def is_plan_of(plan: RequestPlan, table: RequestTable) -> bool:
-    """Is this the plan of these requests? Prompts put into words may have other lengths than planned: then prefixes are not known."""
+    """Is this the plan of these requests?
+
+    Prompts put into words may have other lengths than planned: then prefixes are not known.
+    """
     rows = table.request_index
     if not len(rows) or rows.min() <= NONE or rows.max() >= plan.n_requests:
         return False
     return bool(np.array_equal(plan.prompt_tokens[rows], table.prompt_tokens))
-
-
-__all__ = ["Crowd", "FirstPace", "LoadLook", "LoadTest", "cells_of", "crowd", "first_pace", "groups_of", "is_plan_of", "look"]

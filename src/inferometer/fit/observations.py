@@ -1,8 +1,8 @@
 """What did a run show, as step times that a model can be fitted to?
 
-One observation is one phase of one point: the median over repetitions of the prefill, or of the median decode step.
-Long generations are cut into segments, so that the growth of the context is seen. Warm-ups and failed points are left out.
-Letters of shapes: N observations, R repetitions.
+One observation is one phase of one point: the median over repetitions of the prefill, or of the
+median decode step. Long generations are cut into segments, so that the growth of the context is
+seen. Warm-ups and failed points are left out. Letters of shapes: N observations, R repetitions.
 """
 
 from collections.abc import Sequence
@@ -12,10 +12,18 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.errors import ModelError
-from inferometer.fit.drift import RESTLESS_RATIO, DriftCorrection, MachineState, Repetitions, estimate_drift, machine_states
+from inferometer.fit.drift import (
+    RESTLESS_RATIO,
+    DriftCorrection,
+    MachineState,
+    Repetitions,
+    estimate_drift,
+    machine_states,
+)
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.types import BatchShape
-from inferometer.records.types import ABSENT, F64, I64, Bools, Phase, PointStatus, Run, SweepTable
+from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.types import ABSENT, Phase, PointStatus, Run, SweepTable
 from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]
@@ -24,7 +32,8 @@ SEGMENT_STEPS: Final = 64
 """Decode steps whose median makes one observation."""
 
 _SCORE_BYTES: Final = 10
-"""Live bytes per attention score in eager attention of one layer: 16-bit scores, their 32-bit softmax and its 16-bit copy, rounded up."""
+"""Live bytes per attention score in eager attention of one layer: 16-bit scores, their 32-bit
+softmax and its 16-bit copy, rounded up."""
 
 LEANER_TRAFFIC: Final = (3.0, 1.0)
 """Of sdpa on a cache that grows by copying, and of a fused kernel: see ``kv_traffic_ratio``."""
@@ -43,7 +52,8 @@ class Observation:
     shape: BatchShape
     duration_s: float
     noise_ratio: float
-    """Standard deviation of the logarithm of ``duration_s``, from the spread between repetitions."""
+    """Standard deviation of the logarithm of ``duration_s``, from the spread between
+    repetitions."""
     n_repetitions: int
 
     @property
@@ -65,11 +75,14 @@ class Observations:
     kv_traffic_ratio: float
     """Bytes that attention moves for each byte of KV cache that decoding requests hold."""
     drift: DriftCorrection | None
-    """How machine speed was taken out; None where the runs carry no probes or taking it out did not help."""
+    """How machine speed was taken out; None where the runs carry no probes or taking it out did
+    not help."""
 
     def subset(self, keep: Sequence[bool]) -> "Observations":
         """The same without some rows."""
-        return replace(self, rows=tuple(row for row, is_kept in zip(self.rows, keep, strict=True) if is_kept))
+        return replace(
+            self, rows=tuple(row for row, is_kept in zip(self.rows, keep, strict=True) if is_kept)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +96,17 @@ class _Samples:
     repetitions: Repetitions
 
 
-def observe(runs: Sequence[Run], *, hardware: HardwareSpec | None = None, is_drift_removed: bool | None = None) -> Observations:
+def observe(
+    runs: Sequence[Run],
+    *,
+    hardware: HardwareSpec | None = None,
+    is_drift_removed: bool | None = None,
+) -> Observations:
     """Which step times did these runs show?
 
-    ``hardware`` names the device of published runs, whose engine settings are not known to say on what they ran.
-    ``is_drift_removed`` None takes drift out where the probes explain the spread between repetitions of the same point.
+    ``hardware`` names the device of published runs, whose engine settings are not known to say on
+    what they ran. ``is_drift_removed`` None takes drift out where the probes explain the spread
+    between repetitions of the same point.
 
     Raises
     ------
@@ -97,14 +116,31 @@ def observe(runs: Sequence[Run], *, hardware: HardwareSpec | None = None, is_dri
     model, engine = _subject(runs)
     if hardware is not None and runs[0].manifest.host is None:
         engine = replace(engine, device="cpu" if hardware.kind == "cpu" else "cuda")
-    all_logits = any(computes_all_logits(run.sweep, model, engine) for run in runs if run.sweep is not None)
-    samples = [sample for run in runs if run.sweep is not None for sample in _samples(run, run.sweep, all_logits=all_logits)]
+    all_logits = any(
+        computes_all_logits(run.sweep, model, engine) for run in runs if run.sweep is not None
+    )
+    samples = [
+        sample
+        for run in runs
+        if run.sweep is not None
+        for sample in _samples(run, run.sweep, all_logits=all_logits)
+    ]
     if not samples:
-        raise ModelError("no point of these runs ended well", allowed="a sweep with at least one complete point", try_="inferometer sweep")
-    drift = None if is_drift_removed is False else estimate_drift([sample.repetitions for sample in samples])
+        raise ModelError(
+            "no point of these runs ended well",
+            allowed="a sweep with at least one complete point",
+            try_="inferometer sweep",
+        )
+    drift = (
+        None
+        if is_drift_removed is False
+        else estimate_drift([sample.repetitions for sample in samples])
+    )
     if drift is not None and is_drift_removed is None and not drift.helps:
         drift = None
-    pooled = _pooled_spread([_corrected(sample, drift)[~_is_restless(sample)] for sample in samples])
+    pooled = _pooled_spread(
+        [_corrected(sample, drift)[~_is_restless(sample)] for sample in samples]
+    )
     rows = tuple(_observation(sample, drift, pooled) for sample in samples)
     facts = runs[0].manifest.engine
     attention = _attention_of(engine) if facts is None else facts.attention_implementation
@@ -142,23 +178,27 @@ def _subject(runs: Sequence[Run]) -> tuple[ModelSpec, EngineSpec]:
     for run, subject in zip(runs, subjects, strict=True):
         if subject != subjects[0]:
             raise ModelError(
-                f"runs {runs[0].manifest.run_id} and {run.manifest.run_id} measured different models or engine settings",
+                f"runs {runs[0].manifest.run_id} and {run.manifest.run_id} measured different"
+                " models or engine settings",
                 allowed="runs of one model on one engine",
                 try_="fit them apart",
             )
     return subjects[0]
 
 
-def kv_traffic_ratio(model: ModelSpec, engine: EngineSpec, attention_implementation: str | None) -> float:
+def kv_traffic_ratio(
+    model: ModelSpec, engine: EngineSpec, attention_implementation: str | None
+) -> float:
     """How many bytes does attention move for each byte of KV cache that a decoding request holds?
 
-    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes the grown cache anew
-    (torch.cat: a read and a write), repeats it for each query head of a group (a read, g writes) and multiplies with the
-    repeated tensors (g reads): 3 + 2g bytes. Its sdpa path on a dynamic cache still concatenates: 3 bytes.
+    A fused kernel reads each byte once. Transformers' eager attention on a dynamic cache writes the
+    grown cache anew (torch.cat: a read and a write), repeats it for each query head of a group (a
+    read, g writes) and multiplies with the repeated tensors (g reads): 3 + 2g bytes. Its sdpa path
+    on a dynamic cache still concatenates: 3 bytes.
 
     Source
-    ------
-    transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward), cache_utils.py (DynamicLayer.update).
+    ------ transformers 5.17, models/qwen2/modeling_qwen2.py (repeat_kv, eager_attention_forward),
+    cache_utils.py (DynamicLayer.update).
 
     Example
     -------
@@ -170,7 +210,9 @@ def kv_traffic_ratio(model: ModelSpec, engine: EngineSpec, attention_implementat
         return 1.0
     group = model.attention.n_heads // model.attention.n_kv_heads
     copies = 2.0 if engine.mode == "eager" else 0.0
-    return copies + (1.0 + 2.0 * group if attention_implementation == "eager" and group > 1 else 1.0)
+    return copies + (
+        1.0 + 2.0 * group if attention_implementation == "eager" and group > 1 else 1.0
+    )
 
 
 def _attention_of(engine: EngineSpec) -> str | None:
@@ -181,9 +223,10 @@ def _attention_of(engine: EngineSpec) -> str | None:
 def computes_all_logits(sweep: SweepTable, model: ModelSpec, engine: EngineSpec) -> bool:
     """Did the prefill compute the logits of every position, not of the last only?
 
-    An engine that does shows it in the memory it reserves: at least vocabulary · bytes per prompt token beside the cache, after
-    what eager attention takes for its scores. Told from the growth between the smallest prefill and the others, on a GPU only
-    (a process's resident set keeps no such account); without such evidence an engine is taken to do the sensible thing.
+    An engine that does shows it in the memory it reserves: at least vocabulary · bytes per prompt
+    token beside the cache, after what eager attention takes for its scores. Told from the growth
+    between the smallest prefill and the others, on a GPU only (a process's resident set keeps no
+    such account); without such evidence an engine is taken to do the sensible thing.
     """
     if engine.device != "cuda":
         return False
@@ -195,9 +238,14 @@ def computes_all_logits(sweep: SweepTable, model: ModelSpec, engine: EngineSpec)
     if not larger.any():
         return False
     smallest = int(np.argmin(n_rows))
-    slope_bytes = (grown_bytes[larger] - grown_bytes[smallest]) / (n_rows[larger] - n_rows[smallest])
+    slope_bytes = (grown_bytes[larger] - grown_bytes[smallest]) / (
+        n_rows[larger] - n_rows[smallest]
+    )
     element_bytes = DTYPE_BITS[engine.dtype] / 8
-    return bool(slope_bytes.min() > model.vocab_size * element_bytes + kv_bytes_per_token(model, engine.dtype))
+    return bool(
+        slope_bytes.min()
+        > model.vocab_size * element_bytes + kv_bytes_per_token(model, engine.dtype)
+    )
 
 
 def _samples(run: Run, sweep: SweepTable, *, all_logits: bool) -> list[_Samples]:
@@ -217,13 +265,20 @@ def _samples(run: Run, sweep: SweepTable, *, all_logits: bool) -> list[_Samples]
         )
         timed = rows[sweep.prefill_ns[rows] > 0]  # a table may lack it
         if timed.size:
-            samples.append(_sample("prefill", prompt, batch, prefill, sweep.prefill_ns[timed], states.rows(timed)))
+            samples.append(
+                _sample(
+                    "prefill", prompt, batch, prefill, sweep.prefill_ns[timed], states.rows(timed)
+                )
+            )
         samples += _decode_samples(run, sweep, rows, states)
     return samples
 
 
 def _decode_samples(run: Run, sweep: SweepTable, rows: I64, states: MachineState) -> list[_Samples]:
-    prompt, batch, n_steps = (int(column[rows[0]]) for column in (sweep.prompt_tokens, sweep.batch_size, sweep.n_decode_steps))
+    prompt, batch, n_steps = (
+        int(column[rows[0]])
+        for column in (sweep.prompt_tokens, sweep.batch_size, sweep.n_decode_steps)
+    )
     if n_steps < 1:
         return []
     by_repetition = _step_durations(run, sweep, rows)
@@ -231,7 +286,11 @@ def _decode_samples(run: Run, sweep: SweepTable, rows: I64, states: MachineState
         timed = rows[sweep.decode_ns[rows] > 0]
         mean_ns = sweep.decode_ns[timed] / sweep.n_decode_steps[timed]
         shape = _decode_shape(batch, prompt + (n_steps + 1) / 2)
-        return [_sample("decode", prompt, batch, shape, mean_ns, states.rows(timed))] if timed.size else []
+        return (
+            [_sample("decode", prompt, batch, shape, mean_ns, states.rows(timed))]
+            if timed.size
+            else []
+        )
     n_common = by_repetition.shape[1]
     samples: list[_Samples] = []
     for steps in np.array_split(np.arange(n_common), max(1, round(n_common / SEGMENT_STEPS))):
@@ -242,7 +301,10 @@ def _decode_samples(run: Run, sweep: SweepTable, rows: I64, states: MachineState
 
 
 def _step_durations(run: Run, sweep: SweepTable, rows: I64) -> F64 | None:
-    """Durations of the decode steps, one row per repetition in the order of ``rows``; None where steps were not recorded."""
+    """Durations of the decode steps, one row per repetition in the order of ``rows``.
+
+    None where steps were not recorded.
+    """
     if run.steps is None:
         return None
     steps = run.steps
@@ -271,9 +333,18 @@ def _decode_shape(batch: int, context: float) -> BatchShape:
     )
 
 
-def _sample(phase: PhaseName, prompt: int, batch: int, shape: BatchShape, duration_ns: I64 | F64, state: MachineState) -> _Samples:
+def _sample(
+    phase: PhaseName,
+    prompt: int,
+    batch: int,
+    shape: BatchShape,
+    duration_ns: I64 | F64,
+    state: MachineState,
+) -> _Samples:
     repetitions = Repetitions(phase=phase, log_s=np.log(duration_ns / 1e9), state=state)
-    return _Samples(phase=phase, prompt_tokens=prompt, batch_size=batch, shape=shape, repetitions=repetitions)
+    return _Samples(
+        phase=phase, prompt_tokens=prompt, batch_size=batch, shape=shape, repetitions=repetitions
+    )
 
 
 def _corrected(sample: _Samples, drift: DriftCorrection | None) -> F64:
@@ -295,15 +366,21 @@ def _is_restless(sample: _Samples) -> Bools:
 
 
 def _observation(sample: _Samples, drift: DriftCorrection | None, pooled: float) -> Observation:
-    # Few repetitions know their own spread badly: two pooled repetitions are added to theirs. A median is 1.25 as noisy as a mean.
+    # Few repetitions know their own spread badly: two pooled repetitions are added to theirs. A
+    # median is 1.25 as noisy as a mean.
     log_s = _corrected(sample, drift)
     is_restless = _is_restless(sample) & (drift is not None)
     quiet = log_s[~is_restless]
     own = _robust_sd(quiet) if quiet.size > 2 else pooled
-    quiet_sd = max(float(np.sqrt((quiet.size * own**2 + 2 * pooled**2) / (quiet.size + 2))), MIN_NOISE_RATIO)
+    quiet_sd = max(
+        float(np.sqrt((quiet.size * own**2 + 2 * pooled**2) / (quiet.size + 2))), MIN_NOISE_RATIO
+    )
     restless_sd = max(quiet_sd, 0.0 if drift is None else drift.restless_ratio)
-    # What a disturbed machine adds is common to the restless repetitions: together they count as one.
-    weights = 1 / np.where(is_restless, restless_sd**2 * max(int(is_restless.sum()), 1), quiet_sd**2)
+    # What a disturbed machine adds is common to the restless repetitions: together they count as
+    # one.
+    weights = 1 / np.where(
+        is_restless, restless_sd**2 * max(int(is_restless.sum()), 1), quiet_sd**2
+    )
     return Observation(
         phase=sample.phase,
         prompt_tokens=sample.prompt_tokens,
@@ -316,20 +393,10 @@ def _observation(sample: _Samples, drift: DriftCorrection | None, pooled: float)
 
 
 def _weighted_median(values: F64, weights: F64) -> float:
-    """The median of values with weights, interpolated between the middles of their shares; equal weights give the usual one."""
+    """The median of values with weights, interpolated between the middles of their shares.
+
+    Equal weights give the usual one.
+    """
     order = np.argsort(values, kind="stable")
     shares = np.cumsum(weights[order]) - weights[order] / 2
     return float(np.interp(weights.sum() / 2, shares, values[order]))
-
-
-__all__ = [
-    "LEANER_TRAFFIC",
-    "MIN_NOISE_RATIO",
-    "SEGMENT_STEPS",
-    "Observation",
-    "Observations",
-    "PhaseName",
-    "computes_all_logits",
-    "kv_traffic_ratio",
-    "observe",
-]

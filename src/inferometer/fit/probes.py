@@ -1,7 +1,8 @@
 """Which further load test would show a limit or a switch that these load tests leave open?
 
-Each is one command that runs as it is, for about a minute, with requests that the server can serve: none longer than its
-``max_model_len`` where that is known, else than the longest that it has served.
+Each is one command that runs as it is, for about a minute, with requests that the server can serve:
+none longer than its ``max_model_len`` where that is known, else than the longest that it has
+served.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ _SHORT_PROMPT_TOKENS: Final = 32
 _PROBE_S: Final = 60
 _LONGEST_S: Final = 300
 _ANSWER_S: Final = 10.0
-"""An answer of a probe takes about this long: several generations of requests end within a minute."""
+"""An answer of a probe takes about this long: several generations of requests end within a
+minute."""
 _ANSWER_TOKENS: Final = (8, 256)
 _PREFILL_SHARE: Final = 0.5
 _BUDGET_USERS: Final = (4, 32)
@@ -50,7 +52,10 @@ class Room:
     """Seconds of prefill per prompt token."""
 
     def answer_tokens(self, n_users: int) -> int:
-        """Tokens of an answer that this many concurrent requests get in about ten seconds; steps slow down with the batch at worst."""
+        """Tokens of an answer that this many concurrent requests get in about ten seconds.
+
+        Steps slow down with the batch at worst.
+        """
         step_s = self.step_s * max(n_users / max(self.most.n_streaming, 1), 1.0)
         low, high = _ANSWER_TOKENS
         return max(min(int(_ANSWER_S / step_s), high, self.longest_tokens // 2), low)
@@ -64,8 +69,13 @@ def limit_probe(name: Limit, room: Room) -> str:
 
 
 def switch_probe(name: Switch, room: Room) -> str | None:
-    """A load test that the two positions of the switch answer differently; None where no flags of ``load`` describe one."""
-    if name == "async_scheduling":  # one request at a time: host time of a step is hidden, or is not
+    """A load test that the two positions of the switch answer differently.
+
+    None where no flags of ``load`` describe one.
+    """
+    if (
+        name == "async_scheduling"
+    ):  # one request at a time: host time of a step is hidden, or is not
         return _short(room, 1)
     return _budget_probe(room) if name == "enable_chunked_prefill" else None
 
@@ -85,12 +95,18 @@ def _seqs_probe(room: Room) -> str:
 
 def _short(room: Room, n_users: int) -> str:
     n_output = room.answer_tokens(n_users)
-    return _load(room, f"{max(min(_SHORT_PROMPT_TOKENS, room.longest_tokens - n_output), 1)}x{n_output}", n_users)
+    return _load(
+        room,
+        f"{max(min(_SHORT_PROMPT_TOKENS, room.longest_tokens - n_output), 1)}x{n_output}",
+        n_users,
+    )
 
 
 def _blocks_probe(room: Room) -> str:
     """The longest requests that the server serves, as many as hold twice the tokens that were seen inside at once."""
-    n_users = min(max(_FURTHER * room.most.n_inside_tokens // max(room.longest_tokens, 1), 2), _MOST_USERS)
+    n_users = min(
+        max(_FURTHER * room.most.n_inside_tokens // max(room.longest_tokens, 1), 2), _MOST_USERS
+    )
     n_output = room.answer_tokens(n_users)
     n_prompt = max(room.longest_tokens - n_output, 1)
     prefill_s = n_users * n_prompt * room.prompt_token_s
@@ -110,7 +126,6 @@ def _budget_probe(room: Room) -> str:
 def _load(room: Room, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
     traffic = ("--workload", lengths, "--concurrency", n_users, "--for", f"{for_s}s")
     address = room.address
-    return suggestions.command("load", address.url, "--model", address.served_model, *address.flags, *traffic)
-
-
-__all__ = ["Address", "Room", "limit_probe", "quiet_probe", "switch_probe"]
+    return suggestions.command(
+        "load", address.url, "--model", address.served_model, *address.flags, *traffic
+    )

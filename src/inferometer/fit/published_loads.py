@@ -1,7 +1,8 @@
 """Which rows of published tables are closed loops on one engine that can be simulated, and how is each of them served?
 
-What a row does not state is assumed and said here: a token budget of 8,192 for vLLM and 16,384 for the others, as InferenceX
-starts them; KV cache for what memory is left, in 8 bit where TensorRT-LLM serves a quantised checkpoint; seats for all.
+What a row does not state is assumed and said here: a token budget of 8,192 for vLLM and 16,384 for
+the others, as InferenceX starts them; KV cache for what memory is left, in 8 bit where TensorRT-LLM
+serves a quantised checkpoint; seats for all.
 """
 
 import math
@@ -20,13 +21,20 @@ from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
 _FRAMEWORKS: Final = {"trt": "trtllm"}
-_QUANTIZATIONS: Final[dict[str, DType | None]] = {"fp8": "float8", "fp4": "float4", "int4": "int4", "bf16": None, "": None}
+_QUANTIZATIONS: Final[dict[str, DType | None]] = {
+    "fp8": "float8",
+    "fp4": "float4",
+    "int4": "int4",
+    "bf16": None,
+    "": None,
+}
 _BLOCK_TOKENS: Final = 64
 _LARGEST_GROUP: Final = 8
 """Larger tensor-parallel groups of the tables are racks that prefill and decode apart."""
 _DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
-"""InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as they say. The statistic that the
-collected table does not name is then most like a mean: it grows with the first wave."""
+"""InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as
+they say. The statistic that the collected table does not name is then most like a mean: it grows
+with the first wave."""
 _DRAWN_SHARE: Final = 0.8
 
 
@@ -51,8 +59,19 @@ class PublishedLoad:
     def key(self) -> tuple[str | int, ...]:
         """What was asked: rows that share it are repetitions."""
         return (
-            *(self.hardware.hardware_id, self.framework, self.framework_version, self.model.model_id, self.precision),
-            *(self.engine.tensor_parallel_size, self.load.prompt_tokens, self.load.output_tokens, self.load.concurrency),
+            *(
+                self.hardware.hardware_id,
+                self.framework,
+                self.framework_version,
+                self.model.model_id,
+                self.precision,
+            ),
+            *(
+                self.engine.tensor_parallel_size,
+                self.load.prompt_tokens,
+                self.load.output_tokens,
+                self.load.concurrency,
+            ),
         )
 
 
@@ -87,7 +106,9 @@ def published_loads(points: PublishedPointTable) -> PublishedLoads:
 def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
     """The catalogue's model behind a published name; quantised variants have longer names."""
     low = name.lower().rpartition("/")[2]
-    return next((known[one] for one in sorted(known, key=len, reverse=True) if low.startswith(one)), None)
+    return next(
+        (known[one] for one in sorted(known, key=len, reverse=True) if low.startswith(one)), None
+    )
 
 
 def scheduler_of(load: PublishedLoad) -> EngineConfig:
@@ -119,7 +140,11 @@ def scheduler_of(load: PublishedLoad) -> EngineConfig:
     config = engine_config(load.framework, shared, own[load.framework], where=load.label)
     if load.load.prompt_tokens > config.max_prompt_tokens:
         text = f"prompts of {load.load.prompt_tokens} tokens"
-        raise SpecError(text, where=load.label, allowed=f"up to {config.max_prompt_tokens} in a step of this engine")
+        raise SpecError(
+            text,
+            where=load.label,
+            allowed=f"up to {config.max_prompt_tokens} in a step of this engine",
+        )
     return config
 
 
@@ -143,14 +168,18 @@ def _kv_tokens(load: PublishedLoad, budget: int) -> int:
 def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -> str:
     n_tensor, framework = int(points.tensor_parallel[index]), str(points.framework[index])
     reasons = {
-        "prefill and decode apart": bool(points.is_disaggregated[index]) or not 1 <= n_tensor <= _LARGEST_GROUP,
+        "prefill and decode apart": (
+            bool(points.is_disaggregated[index]) or not 1 <= n_tensor <= _LARGEST_GROUP
+        ),
         "a model that the catalogue does not have": model is None,
         "a device that the catalogue does not have": not points.hardware_id[index],
         "replicas of the attention": points.data_parallel[index] > 1,
         "speculation": bool(points.uses_speculation[index]),
         "an engine that is not simulated": _FRAMEWORKS.get(framework, framework) not in BUDGETS,
         "a precision that is not known": str(points.precision[index]) not in _QUANTIZATIONS,
-        "no latencies or no concurrency": points.concurrency[index] < 1 or not all(value > 0 for value in _seen(points, index)),
+        "no latencies or no concurrency": (
+            points.concurrency[index] < 1 or not all(value > 0 for value in _seen(points, index))
+        ),
     }
     return next((why for why, is_so in reasons.items() if is_so), "")
 
@@ -158,7 +187,11 @@ def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -
 def _seen(points: PublishedPointTable, index: int) -> tuple[float, float]:
     """TTFT and TPOT (s): medians where there are."""
     median = float(points.ttft_median_s[index]), float(points.tpot_median_s[index])
-    return (float(points.ttft_unnamed_s[index]), float(points.tpot_unnamed_s[index])) if math.isnan(median[0]) else median
+    return (
+        (float(points.ttft_unnamed_s[index]), float(points.tpot_unnamed_s[index]))
+        if math.isnan(median[0])
+        else median
+    )
 
 
 def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> PublishedLoad:
@@ -194,6 +227,3 @@ def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> Publi
         tpot_s=tpot_s,
         device_output_tokens_per_s=None if math.isnan(rate) else rate,
     )
-
-
-__all__ = ["BUDGETS", "PublishedLoad", "PublishedLoads", "published_loads", "scheduler_of"]

@@ -1,6 +1,7 @@
 """Which step-time model of a device do published loads of one model and engine carry, and how far did it miss each of them?
 
-A device without loads of its own is told by others' loads: by its datasheet, and by what devices share.
+A device without loads of its own is told by others' loads: by its datasheet, and by what devices
+share.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,14 @@ from inferometer.spec.types import EngineSpec, HardwareSpec
 _LEAST: Final = 4
 
 
-def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, *, n_tensor: int) -> steptime.StepTimeModel:
+def published_step_time(
+    loads: Sequence[PublishedLoad], hardware: HardwareSpec, *, n_tensor: int
+) -> steptime.StepTimeModel:
     """The step times of ``n_tensor`` devices, and what a request spends outside of the engine.
 
-    Other degrees of tensor parallelism among the loads tell of the same device. The held-out errors are those of whole loads, each
-    foretold by the others, whichever their device: *decode* of TPOT, *prefill* of TTFT.
+    Other degrees of tensor parallelism among the loads tell of the same device. The held-out errors
+    are those of whole loads, each foretold by the others, whichever their device: *decode* of TPOT,
+    *prefill* of TTFT.
 
     Raises
     ------
@@ -42,7 +46,15 @@ def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, 
     settled = settled_fit(places, fit)
     belief = device_belief(loads[0].model, loads[0].engine, hardware)
     told = told_of(settled, 0, belief)
-    doubted = told_of(replace(settled, covariance=fit.covariance[[fit.devices.index(hardware.hardware_id)]], n_seen=fit.n_seen), 0, belief)
+    doubted = told_of(
+        replace(
+            settled,
+            covariance=fit.covariance[[fit.devices.index(hardware.hardware_id)]],
+            n_seen=fit.n_seen,
+        ),
+        0,
+        belief,
+    )
     model = steptime.StepTimeModel(
         model=loads[0].model,
         engine=places[0].published.engine,
@@ -56,7 +68,9 @@ def published_step_time(loads: Sequence[PublishedLoad], hardware: HardwareSpec, 
         box=steptime_box.box_of([shape for one in seen for shape in one.schedule.shapes]),
         trained_on=_trained_on(seen, hardware),
         held_out=held_out_errors(fit.misses),
-        front_end_s=doubted.outside_s(float(np.median([one.published.load.prompt_tokens for one in places]))),
+        front_end_s=doubted.outside_s(
+            float(np.median([one.published.load.prompt_tokens for one in places]))
+        ),
         subject=_subject(seen, places[0].published.engine, hardware),
     )
     return replace(model, doubts=doubts_of(model, places, fit, settled))
@@ -77,20 +91,33 @@ def _held(loads: Sequence[PublishedLoad]) -> list[SimulatedLoad]:
 
 
 def _check(loads: Sequence[PublishedLoad]) -> None:
-    kinds = sorted({f"{one.model.model_id} in {one.precision or 'bf16'} by {one.framework}" for one in loads})
+    kinds = sorted(
+        {f"{one.model.model_id} in {one.precision or 'bf16'} by {one.framework}" for one in loads}
+    )
     if len(kinds) > 1:
-        raise ModelError("the loads are of several kinds", where="; ".join(kinds), allowed="one model, precision and engine")
+        raise ModelError(
+            "the loads are of several kinds",
+            where="; ".join(kinds),
+            allowed="one model, precision and engine",
+        )
     if len(loads) < _LEAST:
         where = ", ".join(_files(loads)) or "no file"
         allowed = f"{_LEAST} or more of one model and engine"
-        raise ModelError(f"{len(loads)} loads that can be simulated", where=where, allowed=allowed, try_="further files, or other rows")
+        raise ModelError(
+            f"{len(loads)} loads that can be simulated",
+            where=where,
+            allowed=allowed,
+            try_="further files, or other rows",
+        )
 
 
 def _files(loads: Sequence[PublishedLoad]) -> tuple[str, ...]:
     return tuple(sorted({one.label.partition(" row ")[0] for one in loads}))
 
 
-def _subject(seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: HardwareSpec) -> FitSubject:
+def _subject(
+    seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: HardwareSpec
+) -> FitSubject:
     """What the rows are of; where none of them is of the device itself, from where its step times were carried over."""
     rows = [one.published for one in seen]
     subject = subject_of(
@@ -101,7 +128,11 @@ def _subject(seen: Sequence[SimulatedLoad], engine: EngineSpec, hardware: Hardwa
         version=", ".join(sorted({one.framework_version for one in rows} - {""})) or None,
     )
     devices = sorted({one.hardware.name for one in rows})
-    return subject if hardware.name in devices else replace(subject, transferred_from=", ".join(devices))
+    return (
+        subject
+        if hardware.name in devices
+        else replace(subject, transferred_from=", ".join(devices))
+    )
 
 
 def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> steptime.TrainedOn:
@@ -115,6 +146,3 @@ def _trained_on(seen: Sequence[SimulatedLoad], hardware: HardwareSpec) -> stepti
         n_configurations=len(seen),
         is_drift_removed=False,
     )
-
-
-__all__ = ["published_step_time"]

@@ -1,4 +1,7 @@
-"""What is needed to simulate a published serving run: its scheduler's settings, its prefixes, and what kernels tell of its steps?"""
+"""What is needed to simulate a published serving run.
+
+Its scheduler's settings, its prefixes, and what kernels tell of its steps?
+"""
 
 from typing import Final, NamedTuple
 
@@ -25,24 +28,40 @@ class PublishedSubject(NamedTuple):
     prior: StepTimeModel
 
 
-def published_subject(serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec) -> PublishedSubject:
+def published_subject(
+    serving: PublishedServing, tables: KernelTables, hardware: HardwareSpec
+) -> PublishedSubject:
     """The run's settings as it states them; KV blocks, which it does not state, as many as fit.
 
-    Replicas that share experts take each step together, each with seats, a budget and blocks of its own.
+    Replicas that share experts take each step together, each with seats, a budget and blocks of its
+    own.
 
     Raises
     ------
     ModelError
-        The catalogue does not know the model, or dense replicas, which are so many separate engines.
+        The catalogue does not know the model, or dense replicas, which are so many separate
+        engines.
     """
     arguments, model = serving.arguments, serving.run.manifest.model
     if model is None:
-        raise ModelError(f"the model {arguments.model} is not known", where=serving.run.manifest.run_id, allowed="a model of the catalogue")
+        raise ModelError(
+            f"the model {arguments.model} is not known",
+            where=serving.run.manifest.run_id,
+            allowed="a model of the catalogue",
+        )
     n_replicas = arguments.data_parallel_size
     if n_replicas > 1 and not arguments.enable_expert_parallel:
-        raise ModelError(f"{n_replicas} replicas that share no experts", where=serving.run.manifest.run_id, try_="simulate each alone")
+        raise ModelError(
+            f"{n_replicas} replicas that share no experts",
+            where=serving.run.manifest.run_id,
+            try_="simulate each alone",
+        )
     engine = EngineSpec(
-        engine="vllm", mode="compiled", dtype="bfloat16", device="cuda", tensor_parallel_size=arguments.tensor_parallel_size
+        engine="vllm",
+        mode="compiled",
+        dtype="bfloat16",
+        device="cuda",
+        tensor_parallel_size=arguments.tensor_parallel_size,
     )
     prefix = serving.prefix
     config = SchedulerConfig(
@@ -62,11 +81,15 @@ def published_subject(serving: PublishedServing, tables: KernelTables, hardware:
             n_replicas=n_replicas,
             router="vllm-0.19",
         ),
-        prior=model_from_kernels(model, engine, tables, hardware=hardware.hardware_id, n_linked=n_linked),
+        prior=model_from_kernels(
+            model, engine, tables, hardware=hardware.hardware_id, n_linked=n_linked
+        ),
     )
 
 
-def _n_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serving: PublishedServing) -> int:
+def _n_blocks(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serving: PublishedServing
+) -> int:
     """More than the runs fill."""
     question = MemoryQuestion(
         model=model,
@@ -80,6 +103,3 @@ def _n_blocks(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, serv
         n_expert_shards=serving.arguments.data_parallel_size,
     )
     return n_kv_blocks_that_fit(question, max_num_seqs=serving.arguments.max_num_seqs)
-
-
-__all__ = ["PublishedSubject", "published_subject"]

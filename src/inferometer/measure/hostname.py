@@ -7,6 +7,3 @@ import socket
 def hostname_hash() -> str:
     """Of this machine's name."""
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:12]
-
-
-__all__ = ["hostname_hash"]

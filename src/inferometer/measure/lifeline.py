@@ -1,8 +1,9 @@
 """How does a process that we started end when we end, however that happens (SIGTERM, SIGHUP, SIGKILL, a crash)?
 
-Each child holds the reading end of a pipe whose writing end only its parent has: when the parent is gone the pipe ends, and a thread of the
-child ends the child. On Linux the kernel is asked to do the same (PR_SET_PDEATHSIG), because a child whose interpreter is busy, in a
-compiler for example, runs no thread for many seconds. Every child calls ``hold`` or ``hold_in_pool`` before anything else.
+Each child holds the reading end of a pipe whose writing end only its parent has: when the parent is
+gone the pipe ends, and a thread of the child ends the child. On Linux the kernel is asked to do the
+same (PR_SET_PDEATHSIG), because a child whose interpreter is busy, in a compiler for example, runs
+no thread for many seconds. Every child calls ``hold`` or ``hold_in_pool`` before anything else.
 """
 
 import ctypes
@@ -29,19 +30,30 @@ class Line(NamedTuple):
 
 
 def line() -> Line:
-    """The line that a child started now holds: ``pass_fds=(line.descriptor,)``, and ``line.variables`` in its environment."""
+    """The line that a child started now holds.
+
+    ``pass_fds=(line.descriptor,)``, and ``line.variables`` in its environment.
+    """
     descriptor = _pipe()[0]
-    return Line(descriptor, {_VARIABLE: f"{descriptor} {os.getpid()} {int(starts_in_main_thread())}"})
+    return Line(
+        descriptor, {_VARIABLE: f"{descriptor} {os.getpid()} {int(starts_in_main_thread())}"}
+    )
 
 
 def starts_in_main_thread() -> bool:
-    """May a child started here ask the kernel? Its signal comes at the end of the *thread* that started the child."""
+    """May a child started here ask the kernel?
+
+    Its signal comes at the end of the *thread* that started the child.
+    """
     return threading.current_thread() is threading.main_thread()
 
 
 @functools.cache
 def _pipe() -> tuple[int, int]:
-    """One for all children of this process. Python inherits neither end by itself; the writing end closes when this process ends."""
+    """One for all children of this process.
+
+    Python inherits neither end by itself; the writing end closes when this process ends.
+    """
     return os.pipe()
 
 
@@ -53,16 +65,25 @@ def hold(*, grace_s: float = 0.0, is_group: bool = False) -> None:
     grace_s
         The child sees by itself that the parent is gone, and has this long to write what it holds.
     is_group
-        This process leads a group, all of which ends with it: the kernel's signal would reach this process alone.
+        This process leads a group, all of which ends with it: the kernel's signal would reach this
+        process alone.
     """
     words = os.environ.pop(_VARIABLE, None)
     if words is None:
         return
     descriptor, parent, may_ask_kernel = (int(word) for word in words.split())
-    _hold(descriptor, parent, may_ask_kernel=bool(may_ask_kernel) and not grace_s and not is_group, grace_s=grace_s, is_group=is_group)
+    _hold(
+        descriptor,
+        parent,
+        may_ask_kernel=bool(may_ask_kernel) and not grace_s and not is_group,
+        grace_s=grace_s,
+        is_group=is_group,
+    )
 
 
-def hold_in_pool(may_ask_kernel: bool) -> None:  # noqa: FBT001 -- an initializer of a pool, which gives it by place
+def hold_in_pool(
+    may_ask_kernel: bool,  # noqa: FBT001 -- an initializer of a pool gets it by place
+) -> None:
     """The same in a process of ``multiprocessing``, which brings a pipe of its own."""
     parent = multiprocessing.parent_process()
     if parent is None or parent.pid is None:
@@ -70,8 +91,12 @@ def hold_in_pool(may_ask_kernel: bool) -> None:  # noqa: FBT001 -- an initialize
     _hold(parent.sentinel, parent.pid, may_ask_kernel=may_ask_kernel, grace_s=0.0, is_group=False)
 
 
-def _hold(descriptor: int, parent: int, *, may_ask_kernel: bool, grace_s: float, is_group: bool) -> None:
-    watch = threading.Thread(target=_leave_after, args=(descriptor, grace_s, is_group), name="lifeline", daemon=True)
+def _hold(
+    descriptor: int, parent: int, *, may_ask_kernel: bool, grace_s: float, is_group: bool
+) -> None:
+    watch = threading.Thread(
+        target=_leave_after, args=(descriptor, grace_s, is_group), name="lifeline", daemon=True
+    )
     watch.start()
     if may_ask_kernel and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -85,6 +110,3 @@ def _leave_after(descriptor: int, grace_s: float, is_group: bool) -> None:  # no
     if is_group and os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
-
-
-__all__ = ["Line", "hold", "hold_in_pool", "line", "starts_in_main_thread"]

@@ -8,7 +8,12 @@ from inferometer.records.types import EngineFacts, RunManifest
 from inferometer.spec.types import ModelSpec, SweepPlan
 
 
-def new_manifest(plan: SweepPlan, model: ModelSpec | None, command: tuple[str, ...], engine: EngineFacts | None = None) -> RunManifest:
+def new_manifest(
+    plan: SweepPlan,
+    model: ModelSpec | None,
+    command: tuple[str, ...],
+    engine: EngineFacts | None = None,
+) -> RunManifest:
     """The manifest of a run that begins now on this machine, with what is wrong with the machine in its cautions."""
     created_utc = now_utc()
     is_beginning = engine is not None
@@ -21,11 +26,10 @@ def new_manifest(plan: SweepPlan, model: ModelSpec | None, command: tuple[str, .
         plan=plan,
         model=model,
         engine=engine,
-        host=host_facts(n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"),
+        host=host_facts(
+            n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
+        ),
         source=None,
         # Our own engine, once it computes, is no caution: the machine is examined before.
         cautions=() if is_beginning else examine_machine(),
     )
-
-
-__all__ = ["new_manifest"]

@@ -23,12 +23,17 @@ _SAFE_VOCAB: Final = 256
 
 
 class PointMeasurer:
-    """Runs points of one plan on one engine, with ceilings and telemetry. Telemetry is sampled while it is open as a context."""
+    """Runs points of one plan on one engine, with ceilings and telemetry.
+
+    Telemetry is sampled while it is open as a context.
+    """
 
     def __init__(self, plan: SweepPlan, engine: RemoteEngine) -> None:
         self._plan = plan
         self._engine = engine
-        self._vocab_size = _SAFE_VOCAB if engine.model.spec is None else engine.model.spec.vocab_size
+        self._vocab_size = (
+            _SAFE_VOCAB if engine.model.spec is None else engine.model.spec.vocab_size
+        )
         self._probes = probe_settings(plan.engine, engine.facts())
         self._sampler = Sampler(
             lambda: engine.pid,
@@ -42,12 +47,20 @@ class PointMeasurer:
         self._sampler.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """End sampling."""
         self._sampler.__exit__(kind, error, trace)
 
     def measure(self, visit: SweepVisit) -> MeasuredPoint:
-        """Run a point's repetitions of this visit. Want of memory and a failure of the engine, once repeated, are results."""
+        """Run a point's repetitions of this visit.
+
+        Want of memory and a failure of the engine, once repeated, are results.
+        """
         why = ""
         for _ in range(N_TRIES):
             try:
@@ -61,7 +74,9 @@ class PointMeasurer:
         if self._engine.pid is None:
             return ()
         ceilings = self._engine.probe(replace(self._probes, kinds=OUTSIDE_KINDS))
-        return tuple(ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling) for ceiling in ceilings)
+        return tuple(
+            ProbedCeiling(point_index=-1, repetition=-1, ceiling=ceiling) for ceiling in ceilings
+        )
 
     def cautions(self) -> tuple[Caution, ...]:
         """What telemetry found to be wrong so far."""
@@ -69,7 +84,10 @@ class PointMeasurer:
         caution = Caution(
             code="THROTTLED",
             text=f"the accelerator ran below its clocks at times: {', '.join(reasons)}",
-            remedy="cool it, raise its power limit, or lock its clocks lower, so that they stay the same",
+            remedy=(
+                "cool it, raise its power limit, or lock its clocks lower, so that they stay the"
+                " same"
+            ),
         )
         return (caution,) if reasons else ()
 
@@ -81,12 +99,22 @@ class PointMeasurer:
                 if isinstance(result, Probed):
                     following = visit.first_repetition + len(done)
                     ceilings += [
-                        ProbedCeiling(point_index=visit.point_index, repetition=following, ceiling=each) for each in result.ceilings
+                        ProbedCeiling(
+                            point_index=visit.point_index, repetition=following, ceiling=each
+                        )
+                        for each in result.ceilings
                     ]
                     continue
                 repetition = result.repetition
-                end_ns = repetition.started_ns + repetition.prefill_ns + sum(repetition.decode_step_ns)
-                done.append(MeasuredRepetition(repetition=repetition, telemetry=self._sampler.between(repetition.started_ns, end_ns)))
+                end_ns = (
+                    repetition.started_ns + repetition.prefill_ns + sum(repetition.decode_step_ns)
+                )
+                done.append(
+                    MeasuredRepetition(
+                        repetition=repetition,
+                        telemetry=self._sampler.between(repetition.started_ns, end_ns),
+                    )
+                )
         except OutOfMemory as error:
             return self._result(visit, PointStatus.OUT_OF_MEMORY, str(error), done, ceilings)
         self._sampler.forget()
@@ -107,7 +135,12 @@ class PointMeasurer:
         )
 
     def _result(
-        self, visit: SweepVisit, status: PointStatus, why: str | None, done: list[MeasuredRepetition], ceilings: list[ProbedCeiling]
+        self,
+        visit: SweepVisit,
+        status: PointStatus,
+        why: str | None,
+        done: list[MeasuredRepetition],
+        ceilings: list[ProbedCeiling],
     ) -> MeasuredPoint:
         return MeasuredPoint(
             visit=visit,
@@ -117,6 +150,3 @@ class PointMeasurer:
             ceilings=tuple(ceilings),
             why=why,
         )
-
-
-__all__ = ["N_TRIES", "OUTSIDE_KINDS", "PointMeasurer"]

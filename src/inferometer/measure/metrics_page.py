@@ -10,7 +10,15 @@ from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from inferometer.errors import MeasureError, SpecError
-from inferometer.measure.load.target import Place, Secrets, environment, proxy_for, proxy_of, shown_url, tls_context
+from inferometer.measure.load.target import (
+    Place,
+    Secrets,
+    environment,
+    proxy_for,
+    proxy_of,
+    shown_url,
+    tls_context,
+)
 from inferometer.records.exposition import MAX_PAGE_BYTES
 from inferometer.spec.load_plan import LoadPlan
 
@@ -31,7 +39,9 @@ def metrics_url(url: str) -> str:
     """
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
-    return parts._replace(path=path if path.endswith("/metrics") else f"{path.removesuffix('/v1')}/metrics").geturl()
+    return parts._replace(
+        path=path if path.endswith("/metrics") else f"{path.removesuffix('/v1')}/metrics"
+    ).geturl()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +49,20 @@ class MetricsSource:
     """Where a server's metrics are, and the way there: the same proxy and trust as its requests."""
 
     url: str = field(repr=False)
-    """The server's, to which ``/metrics`` is added, or that of the metrics themselves. Credentials and query are sent and never shown."""
+    """The server's, to which ``/metrics`` is added, or that of the metrics themselves.
+    Credentials and query are sent and never shown."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     proxy: Place | None = None
     proxy_authorization: str | None = field(default=None, repr=False)
     verifies_tls: bool = True
 
 
-def source_of(load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked_proxy: str | None = None) -> MetricsSource:
-    """Where the metrics of a load test's server are: at ``url``, else at its own address. ``asked_proxy`` is that of ``--proxy``.
+def source_of(
+    load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked_proxy: str | None = None
+) -> MetricsSource:
+    """Where the metrics of a load test's server are: at ``url``, else at its own address.
+
+    ``asked_proxy`` is that of ``--proxy``.
 
     The headers of the server's requests are secrets of its host, and not for another one.
 
@@ -60,9 +75,15 @@ def source_of(load: LoadPlan, secrets: Secrets, *, url: str | None = None, asked
         parts, server = urlsplit(url or load.url), urlsplit(load.url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise SpecError(f"this is no URL: {error}", where="--metrics-url", try_="http://127.0.0.1:8000/metrics") from error
-    address = Place(host=host, port=port or _PORTS.get(parts.scheme, 0), is_tls=parts.scheme == "https")
-    proxy, authorization = proxy_for(f"{parts.scheme}://{address.authority}", asked_proxy, environment())
+        raise SpecError(
+            f"this is no URL: {error}", where="--metrics-url", try_="http://127.0.0.1:8000/metrics"
+        ) from error
+    address = Place(
+        host=host, port=port or _PORTS.get(parts.scheme, 0), is_tls=parts.scheme == "https"
+    )
+    proxy, authorization = proxy_for(
+        f"{parts.scheme}://{address.authority}", asked_proxy, environment()
+    )
     is_same = (parts.scheme, host, port) == (server.scheme, server.hostname, server.port)
     return MetricsSource(
         url=url or load.url,
@@ -86,7 +107,9 @@ class MetricsPage:
         self._connection: http.client.HTTPConnection | None = None
 
     def get(self) -> bytes:
-        """The page as it is now. A kept connection that the server has closed meanwhile is opened anew.
+        """The page as it is now.
+
+        A kept connection that the server has closed meanwhile is opened anew.
 
         Raises
         ------
@@ -112,7 +135,9 @@ class MetricsPage:
             self._connection = self._opened()
         try:
             path = self._parts.path + (f"?{self._parts.query}" if self._parts.query else "")
-            self._connection.request("GET", self._prefix + path, headers=self._headers | self._for_proxy)
+            self._connection.request(
+                "GET", self._prefix + path, headers=self._headers | self._for_proxy
+            )
             with closing(self._connection.getresponse()) as response:
                 return self._body(response)
         except _FAILURES:
@@ -121,7 +146,10 @@ class MetricsPage:
 
     @property
     def _is_relayed(self) -> bool:
-        """Does a proxy pass on each request, which then names the whole URL? TLS goes through a tunnel."""
+        """Does a proxy pass on each request, which then names the whole URL?
+
+        TLS goes through a tunnel.
+        """
         return self._source.proxy is not None and self._parts.scheme == "http"
 
     @property
@@ -131,12 +159,18 @@ class MetricsPage:
     @property
     def _for_proxy(self) -> dict[str, str]:
         authorization = self._source.proxy_authorization
-        return {"Proxy-Authorization": authorization} if self._is_relayed and authorization is not None else {}
+        return (
+            {"Proxy-Authorization": authorization}
+            if self._is_relayed and authorization is not None
+            else {}
+        )
 
     def _opened(self) -> http.client.HTTPConnection:
         proxy, is_tls = self._source.proxy, self._parts.scheme == "https"
         if proxy is not None and proxy.is_tls and is_tls:
-            raise ValueError("metrics over TLS are not scraped through a proxy that itself speaks TLS")
+            raise ValueError(
+                "metrics over TLS are not scraped through a proxy that itself speaks TLS"
+            )
         address = _host_and_port(self._parts) if proxy is None else proxy.host_and_port
         if not is_tls and not (proxy is not None and proxy.is_tls):
             return http.client.HTTPConnection(address, timeout=self._timeout_s)
@@ -145,7 +179,9 @@ class MetricsPage:
         if proxy is not None and is_tls:
             authorization = self._source.proxy_authorization
             connection.set_tunnel(
-                self._parts.hostname or "", self._parts.port or 443, {} if authorization is None else {"Proxy-Authorization": authorization}
+                self._parts.hostname or "",
+                self._parts.port or 443,
+                {} if authorization is None else {"Proxy-Authorization": authorization},
             )
         return connection
 
@@ -167,7 +203,9 @@ def _checked(url: str) -> SplitResult:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise MeasureError(
-            f"{shown_url(url)!r} is no address of a server", allowed="http:// or https://, a host, a port", try_="http://127.0.0.1:8000"
+            f"{shown_url(url)!r} is no address of a server",
+            allowed="http:// or https://, a host, a port",
+            try_="http://127.0.0.1:8000",
         )
     return parts
 
@@ -182,6 +220,3 @@ def _own_authorization(parts: SplitResult) -> dict[str, str]:
         return {}
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-
-
-__all__ = ["ACCEPT", "MetricsPage", "MetricsSource", "metrics_url", "source_of"]

@@ -17,7 +17,10 @@ _THROTTLE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """All devices used, now: utilisation and power as gauges, energy as a counter. None is absent."""
+    """All devices used, now: utilisation and power as gauges, energy as a counter.
+
+    None is absent.
+    """
 
     busy_fraction: float | None
     energy_joule: float | None
@@ -65,33 +68,52 @@ class NvmlDevices:
         name = self._ask(lambda: nvml.nvmlDeviceGetName(first))
         driver = self._ask(nvml.nvmlSystemGetDriverVersion)
         memory_bytes = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(first).total)
-        return DeviceFacts(name=_text(name) or "unknown", driver=_text(driver), memory_bytes=memory_bytes)
+        return DeviceFacts(
+            name=_text(name) or "unknown", driver=_text(driver), memory_bytes=memory_bytes
+        )
 
     def other_processes(self) -> int | None:
         """How many processes compute on the devices?"""
-        return self._whole(self._sum(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle))))
+        return self._whole(
+            self._sum(lambda handle: len(self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)))
+        )
 
     def sample(self) -> DeviceSample:
         """How is it now?"""
         nvml = self._nvml
         reasons = {reason for handle in self._handles for reason in self._reasons(handle)}
         return DeviceSample(
-            busy_fraction=self._mean(lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
-            energy_joule=self._sum(lambda handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
+            busy_fraction=self._mean(
+                lambda handle: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            ),
+            energy_joule=self._sum(
+                lambda handle: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000
+            ),
             power_watt=self._sum(lambda handle: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            memory_bytes=self._whole(self._sum(lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used)),
-            clock_hz=self._mean(lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6),
+            memory_bytes=self._whole(
+                self._sum(lambda handle: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+            ),
+            clock_hz=self._mean(
+                lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6
+            ),
             throttle_reasons=tuple(sorted(reasons)),
         )
 
     def _reasons(self, handle: object) -> list[str]:
         mask = self._ask(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-        return [] if mask is None else [word for name, word in _THROTTLE.items() if mask & getattr(self._nvml, name, 0)]
+        return (
+            []
+            if mask is None
+            else [word for name, word in _THROTTLE.items() if mask & getattr(self._nvml, name, 0)]
+        )
 
     def _ask(self, question: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever the driver answers
         try:
             return question()
-        except (self._nvml.NVMLError, AttributeError):  # not supported by this device, or by this version of the library
+        except (
+            self._nvml.NVMLError,
+            AttributeError,
+        ):  # not supported by this device, or by this version of the library
             return None
 
     def _answers(self, question: Callable[[Any], float]) -> list[float] | None:
@@ -115,6 +137,3 @@ def _text(answer: object) -> str | None:
     if isinstance(answer, bytes):
         return answer.decode()
     return None if answer is None else str(answer)
-
-
-__all__ = ["DeviceFacts", "DeviceSample", "NvmlDevices"]

@@ -24,7 +24,10 @@ class MeasuredRepetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCeiling:
-    """One ceiling and where it stood: before repetition ``repetition``, or after the last; ``point_index`` -1 is outside all points."""
+    """One ceiling and where it stood: before repetition ``repetition``, or after the last.
+
+    ``point_index`` -1 is outside all points.
+    """
 
     point_index: int
     repetition: int
@@ -66,7 +69,14 @@ def sweep_table(measured: MeasuredPoint, *, start_ns: int) -> SweepTable:
 
 def step_table(measured: MeasuredPoint, *, start_ns: int) -> StepTable:
     """One row per step: the prefill of a repetition, then its decode steps."""
-    return from_rows(StepTable, [row for done in measured.repetitions for row in _step_rows(measured, done.repetition, start_ns)])
+    return from_rows(
+        StepTable,
+        [
+            row
+            for done in measured.repetitions
+            for row in _step_rows(measured, done.repetition, start_ns)
+        ],
+    )
 
 
 def ceiling_table(measured: MeasuredPoint, *, start_ns: int) -> CeilingTable:
@@ -121,7 +131,8 @@ def _sweep_row(measured: MeasuredPoint, done: MeasuredRepetition, start_ns: int)
 def _step_rows(measured: MeasuredPoint, repetition: Repetition, start_ns: int) -> Iterator[Row]:
     point = measured.point
     batch, prompt = point.batch_size, point.prompt_tokens
-    # An engine that mixed phases took another number of steps; what each of them attended to, only it knows.
+    # An engine that mixed phases took another number of steps; what each of them attended to, only
+    # it knows.
     is_plain = len(repetition.decode_step_ns) == point.gen_tokens - 1
     at_ns = repetition.started_ns - start_ns
     shared: Row = {
@@ -154,6 +165,3 @@ def _step_rows(measured: MeasuredPoint, repetition: Repetition, start_ns: int) -
             "decode_context_tokens": batch * (prompt + 1 + i_step) if is_plain else None,
         }
         at_ns += duration_ns
-
-
-__all__ = ["MeasuredPoint", "MeasuredRepetition", "ProbedCeiling", "ceiling_table", "step_table", "sweep_table"]

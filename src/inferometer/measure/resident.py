@@ -1,7 +1,8 @@
 """How much memory did this process and its children hold at most?
 
-Linux keeps each process's peak resident set (VmHWM in /proc/PID/status) and forgets it when 5 is written to
-/proc/PID/clear_refs (proc(5)). Elsewhere, and where that is forbidden, the answer is None.
+Linux keeps each process's peak resident set (VmHWM in /proc/PID/status) and forgets it when 5 is
+written to /proc/PID/clear_refs (proc(5)). Elsewhere, and where that is forbidden, the answer is
+None.
 """
 
 import os
@@ -57,7 +58,9 @@ def _status_bytes(pid: int, field: str) -> int | None:
         lines = (_PROC / str(pid) / "status").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None
+    )
 
 
 def _meminfo_available_bytes() -> int | None:
@@ -65,7 +68,9 @@ def _meminfo_available_bytes() -> int | None:
         lines = (_PROC / "meminfo").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def _control_group_free_bytes() -> int | None:
@@ -76,6 +81,3 @@ def _control_group_free_bytes() -> int | None:
     except OSError:
         return None
     return None if limit == "max" else int(limit) - used_bytes
-
-
-__all__ = ["available_bytes", "peak_resident_bytes", "reset_peak_resident", "resident_bytes"]

@@ -12,6 +12,3 @@ def new_run_id(created_utc: str) -> str:
 def now_utc() -> str:
     """Now, for people: ISO 8601 with seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-__all__ = ["new_run_id", "now_utc"]

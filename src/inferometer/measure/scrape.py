@@ -1,7 +1,8 @@
 """What does the server say of itself while it is loaded?
 
-A thread asks for the server's metrics every second and puts the pages aside, compressed, and reads them when the run is over. A page costs
-the client 0.8 ms of CPU while it sends (``bench/RESULTS.md``). Pages, their sum and each try are bounded: when there are too many, every
+A thread asks for the server's metrics every second and puts the pages aside, compressed, and reads
+them when the run is over. A page costs the client 0.8 ms of CPU while it sends
+(``bench/RESULTS.md``). Pages, their sum and each try are bounded: when there are too many, every
 second one is dropped and the interval doubles.
 """
 
@@ -50,7 +51,9 @@ _LIMITS: Final = ScrapeLimits()
 class Scraper:
     """Scrapes one server from its start to its stop; ``scraping`` makes one."""
 
-    def __init__(self, source: MetricsSource, *, started_ns: int, every_s: float, limits: ScrapeLimits) -> None:
+    def __init__(
+        self, source: MetricsSource, *, started_ns: int, every_s: float, limits: ScrapeLimits
+    ) -> None:
         self._page = MetricsPage(source, limits.timeout_s)
         self._started_ns = started_ns
         self._every_s = every_s
@@ -90,16 +93,22 @@ class Scraper:
         """Scrape a last time, after the scrape under way."""
         self._over.set()
         self._thread.join(2 * self._limits.timeout_s)
-        if not self._thread.is_alive():  # else a server that drips its answer holds it; the thread is a daemon
+        if (
+            not self._thread.is_alive()
+        ):  # else a server that drips its answer holds it; the thread is a daemon
             self._scrape()
             self._page.close()
 
     def table(self, *, keeps_all: bool = False) -> ServerSampleTable:
         """What was scraped so far: known families, or all; ``up`` says of each try whether it was answered.
 
-        A sample is there where a value changed, NaN where a series went away. A page that cannot be read counts as not answered.
+        A sample is there where a value changed, NaN where a series went away. A page that cannot be
+        read counts as not answered.
         """
-        pages = ((one.at_ns - self._started_ns, None if one.page is None else zlib.decompress(one.page)) for one in list(self._scrapes))
+        pages = (
+            (one.at_ns - self._started_ns, None if one.page is None else zlib.decompress(one.page))
+            for one in list(self._scrapes)
+        )
         return sample_table(pages, keeps_all=keeps_all)
 
     def _refuse(self, first: Scrape) -> None:
@@ -109,12 +118,17 @@ class Scraper:
                 f"the server's metrics cannot be read: {first.problem}",
                 where=self._page.url,
                 allowed="a page in the Prometheus text format",
-                try_="--metrics-url; SGLang and llama.cpp need --enable-metrics or --metrics; trtllm-serve has /prometheus/metrics",
+                try_=(
+                    "--metrics-url; SGLang and llama.cpp need --enable-metrics or --metrics;"
+                    " trtllm-serve has /prometheus/metrics"
+                ),
             )
         try:
             check_page(zlib.decompress(first.page))
         except RecordError as error:
-            raise MeasureError(error.what, where=self._page.url, allowed=error.allowed, try_=error.try_) from error
+            raise MeasureError(
+                error.what, where=self._page.url, allowed=error.allowed, try_=error.try_
+            ) from error
 
     def _watch(self) -> None:
         due_s = time.perf_counter() + self._every_s
@@ -131,19 +145,30 @@ class Scraper:
         scrape = Scrape(time.monotonic_ns(), page, problem)
         self._scrapes.append(scrape)
         self._stored_bytes += 0 if page is None else len(page)
-        if len(self._scrapes) > self._limits.max_pages or self._stored_bytes > self._limits.max_stored_bytes:
+        if (
+            len(self._scrapes) > self._limits.max_pages
+            or self._stored_bytes > self._limits.max_stored_bytes
+        ):
             self._thin()
         return scrape
 
     def _thin(self) -> None:
         """Every second page goes; the first and the last stay, so growth over the run is still known."""
         self._scrapes = self._scrapes[:-1:2] + self._scrapes[-1:]
-        self._stored_bytes = sum(len(scrape.page) for scrape in self._scrapes if scrape.page is not None)
+        self._stored_bytes = sum(
+            len(scrape.page) for scrape in self._scrapes if scrape.page is not None
+        )
         self._every_s *= 2
 
 
 @contextmanager
-def scraping(source: MetricsSource | str, *, started_ns: int, every_s: float = 1.0, limits: ScrapeLimits = _LIMITS) -> Generator[Scraper]:
+def scraping(
+    source: MetricsSource | str,
+    *,
+    started_ns: int,
+    every_s: float = 1.0,
+    limits: ScrapeLimits = _LIMITS,
+) -> Generator[Scraper]:
     """Scrape this server within the ``with``: once at its begin, then every ``every_s``, and once at its end.
 
     Parameters
@@ -156,7 +181,8 @@ def scraping(source: MetricsSource | str, *, started_ns: int, every_s: float = 1
     Raises
     ------
     MeasureError
-        The first try has no page, or none of a known model server. Later tries that fail are recorded.
+        The first try has no page, or none of a known model server. Later tries that fail are
+        recorded.
     """
     asked = MetricsSource(url=source) if isinstance(source, str) else source
     scraper = Scraper(asked, started_ns=started_ns, every_s=every_s, limits=limits)
@@ -165,6 +191,3 @@ def scraping(source: MetricsSource | str, *, started_ns: int, every_s: float = 1
         yield scraper
     finally:
         scraper.stop()
-
-
-__all__ = ["MAX_PAGES", "MAX_STORED_BYTES", "TIMEOUT_S", "Scrape", "ScrapeLimits", "Scraper", "scraping"]

@@ -19,11 +19,17 @@ _FEWEST_VISITS: Final = 2
 
 
 def measure_missing(
-    plan: SweepPlan, measurer: PointMeasurer, writer: RunWriter, on_progress: OnProgress, *, until_s: float | None = None
+    plan: SweepPlan,
+    measurer: PointMeasurer,
+    writer: RunWriter,
+    on_progress: OnProgress,
+    *,
+    until_s: float | None = None,
 ) -> tuple[Caution, ...]:
     """Measure and store what is not stored of each point; what went wrong on the way comes back.
 
-    No visit is begun that would not be over at ``until_s`` of the monotonic clock, by those made so far.
+    No visit is begun that would not be over at ``until_s`` of the monotonic clock, by those made so
+    far.
 
     Raises
     ------
@@ -37,7 +43,10 @@ def measure_missing(
     for measured in _measured_points(plan, measurer, writer.done_parts, on_progress, until_s):
         if measured.status is PointStatus.FAILED:
             if not writer.done_parts:
-                raise EngineError(measured.why or "the engine failed", where=f"the first point: {_words(measured)}")
+                raise EngineError(
+                    measured.why or "the engine failed",
+                    where=f"the first point: {_words(measured)}",
+                )
             cautions.append(_failure(measured))
         writer.append_part(
             measured.visit.number,
@@ -45,7 +54,11 @@ def measure_missing(
             step_table(measured, start_ns=start_ns),
             ceiling_table(measured, start_ns=start_ns),
         )
-    on_progress(Progress(n_done=len(writer.done_parts), n_visits=len(visits_of(plan)), point=None, left_s=0.0))
+    on_progress(
+        Progress(
+            n_done=len(writer.done_parts), n_visits=len(visits_of(plan)), point=None, left_s=0.0
+        )
+    )
     return (*cautions, *_left_out(plan, writer.done_parts, until_s), *measurer.cautions())
 
 
@@ -60,7 +73,11 @@ def _left_out(plan: SweepPlan, done: frozenset[int], until_s: float | None) -> t
 
 
 def _measured_points(
-    plan: SweepPlan, measurer: PointMeasurer, done: frozenset[int], on_progress: OnProgress, until_s: float | None
+    plan: SweepPlan,
+    measurer: PointMeasurer,
+    done: frozenset[int],
+    on_progress: OnProgress,
+    until_s: float | None,
 ) -> Iterator[MeasuredPoint]:
     """The missing visits, in the plan's order, as they are made; the first and the last carry the ceilings outside.
 
@@ -74,8 +91,14 @@ def _measured_points(
     for i_missing, visit in enumerate(missing):
         if visit.point_index in hopeless:
             continue
-        left_s = time_left.estimate_s([later for later in missing[i_missing:] if later.point_index not in hopeless])
-        if until_s is not None and i_missing >= _FEWEST_VISITS and time.monotonic() + (time_left.estimate_s([visit]) or 0.0) > until_s:
+        left_s = time_left.estimate_s(
+            [later for later in missing[i_missing:] if later.point_index not in hopeless]
+        )
+        if (
+            until_s is not None
+            and i_missing >= _FEWEST_VISITS
+            and time.monotonic() + (time_left.estimate_s([visit]) or 0.0) > until_s
+        ):
             continue
         point = plan.points[visit.point_index]
         on_progress(Progress(n_done=n_done, n_visits=len(visits), point=point, left_s=left_s))
@@ -95,13 +118,12 @@ def _measured_points(
 def _failure(measured: MeasuredPoint) -> Caution:
     reason = (measured.why or "no reason known").splitlines()[0]
     return Caution(
-        code="POINT_FAILED", text=f"{_words(measured)} failed: {reason}", remedy="measure this point alone, and read the engine's words"
+        code="POINT_FAILED",
+        text=f"{_words(measured)} failed: {reason}",
+        remedy="measure this point alone, and read the engine's words",
     )
 
 
 def _words(measured: MeasuredPoint) -> str:
     point = measured.point
     return f"prompt {point.prompt_tokens} x batch {point.batch_size} x {point.gen_tokens} tokens"
-
-
-__all__ = ["measure_missing"]

@@ -1,7 +1,8 @@
 """How is a sweep run from its first point to its last, in spite of whatever happens between?
 
-A point is stored as soon as it is measured. The same command given again goes on with what is missing: after Ctrl-C,
-after ``kill -9``, after a full disk. A point that does not fit in memory is an answer, and the sweep goes on.
+A point is stored as soon as it is measured. The same command given again goes on with what is
+missing: after Ctrl-C, after ``kill -9``, after a full disk. A point that does not fit in memory is
+an answer, and the sweep goes on.
 """
 
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 from inferometer.errors import MeasureError
 from inferometer.measure import manifest, run_names
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
-from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
+from inferometer.measure.engines.remote import RemoteEngine
+from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.environments import find_environment
 from inferometer.measure.measuring import PointMeasurer
 from inferometer.measure.session import measure_missing
-from inferometer.measure.time_left import OnProgress, Progress
-from inferometer.records.store import RunWriter, read_run
+from inferometer.measure.time_left import OnProgress
+from inferometer.records.reading import read_run
+from inferometer.records.store import RunWriter
 from inferometer.records.types import EngineFacts, Run
 from inferometer.spec.types import SweepPlan
 
@@ -43,10 +46,14 @@ def run_sweep(
         The folder cannot be written, or holds another run.
     """
     # Before minutes of loading: is there anything to do, and may we write?
-    with RunWriter.create_or_resume(directory, manifest.new_manifest(plan, model.spec, command)) as writer:
+    with RunWriter.create_or_resume(
+        directory, manifest.new_manifest(plan, model.spec, command)
+    ) as writer:
         is_complete = writer.is_complete
     if not is_complete:
-        settings = settings or WorkerSettings(python=str(find_environment(plan.engine.engine).python))
+        settings = settings or WorkerSettings(
+            python=str(find_environment(plan.engine.engine).python)
+        )
         with RemoteEngine(plan.engine, model, settings) as engine:
             begun = manifest.new_manifest(plan, model.spec, command, _load(engine))
             with RunWriter.create_or_resume(directory, begun) as writer:
@@ -59,12 +66,19 @@ def _load(engine: RemoteEngine) -> EngineFacts:
         return engine.facts()
     except OutOfMemory as error:
         raise MeasureError(
-            f"the model does not fit: {error}", where=engine.model.location, try_="a smaller --dtype or model, or --tp over more devices"
+            f"the model does not fit: {error}",
+            where=engine.model.location,
+            try_="a smaller --dtype or model, or --tp over more devices",
         ) from None
 
 
 def _measure(
-    plan: SweepPlan, engine: RemoteEngine, writer: RunWriter, on_progress: OnProgress, directory: Path, until_s: float | None
+    plan: SweepPlan,
+    engine: RemoteEngine,
+    writer: RunWriter,
+    on_progress: OnProgress,
+    directory: Path,
+    until_s: float | None,
 ) -> None:
     try:
         with PointMeasurer(plan, engine) as measurer:
@@ -72,10 +86,8 @@ def _measure(
         writer.finish(cautions, run_names.now_utc(), None if engine.pid is None else engine.facts())
     except KeyboardInterrupt:
         raise MeasureError(
-            f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to points are stored",
+            f"interrupted: {len(writer.done_parts)} of {len(plan.points) * plan.n_rounds} visits to"
+            " points are stored",
             where=str(directory),
             try_="the same command again: it goes on with what is missing",
         ) from None
-
-
-__all__ = ["OnProgress", "Progress", "run_sweep"]

@@ -1,7 +1,7 @@
 """What did the machine do while a repetition ran: processors, accelerator, energy?
 
-A thread of its own samples counters every few hundredths of a second (some 0.1 % of a core), and repetitions are cut out
-of them afterwards. What the machine does not tell stays absent.
+A thread of its own samples counters every few hundredths of a second (some 0.1 % of a core), and
+repetitions are cut out of them afterwards. What the machine does not tell stays absent.
 """
 
 import threading
@@ -21,7 +21,8 @@ INTERVAL_S: Final = 0.05
 _FAMILY_EVERY: Final = 20
 """Samples between two looks for new child processes: that search reads all of /proc."""
 _PATIENCE_SAMPLES: Final = 4
-"""Intervals to wait for the sample after a repetition: an engine that has died will not be sampled again."""
+"""Intervals to wait for the sample after a repetition: an engine that has died will not be
+sampled again."""
 _POWERCAP: Final = Path("/sys/class/powercap")
 
 
@@ -55,19 +56,30 @@ class _Series:
         return float(after - before)
 
     def mean(self, start_ns: int, end_ns: int) -> float:
-        inside = [value for at_ns, value in zip(self.at_ns, self.values, strict=True) if start_ns <= at_ns <= end_ns]
+        inside = [
+            value
+            for at_ns, value in zip(self.at_ns, self.values, strict=True)
+            if start_ns <= at_ns <= end_ns
+        ]
         return float(np.mean(inside)) if inside else float("nan")
 
 
 class Sampler:
     """Samples an engine's processes and the machine while it is open as a context."""
 
-    def __init__(self, engine_pid: Callable[[], int | None], *, n_cores: int, device: str, n_devices: int = 1) -> None:
+    def __init__(
+        self, engine_pid: Callable[[], int | None], *, n_cores: int, device: str, n_devices: int = 1
+    ) -> None:
         self._engine_pid = engine_pid
         self._n_cores = n_cores
         self._nvml = NvmlDevices.open(n_devices) if device == "cuda" else None
         self._family: list[psutil.Process] = []
-        self._cpu_s, self._busy, self._energy_joule, self._power_watt = _Series(), _Series(), _Series(), _Series()
+        self._cpu_s, self._busy, self._energy_joule, self._power_watt = (
+            _Series(),
+            _Series(),
+            _Series(),
+            _Series(),
+        )
         self._throttled: set[str] = set()
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -79,7 +91,12 @@ class Sampler:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """End sampling."""
         self._over.set()
         self._thread.join()
@@ -90,7 +107,10 @@ class Sampler:
         return tuple(sorted(self._throttled))
 
     def between(self, start_ns: int, end_ns: int) -> Telemetry:
-        """What was sampled between two readings of ``time.perf_counter_ns``? Waits for the sample that follows the second."""
+        """What was sampled between two readings of ``time.perf_counter_ns``?
+
+        Waits for the sample that follows the second.
+        """
         for _ in range(_PATIENCE_SAMPLES):
             if not self._cpu_s.at_ns or self._cpu_s.at_ns[-1] >= end_ns:
                 break
@@ -140,7 +160,12 @@ class Sampler:
             if looks_for_children or not self._family or self._family[0].pid != pid:
                 leader = psutil.Process(pid)
                 self._family = [leader, *leader.children(recursive=True)]
-            return float(sum(times.user + times.system for times in (process.cpu_times() for process in self._family)))
+            return float(
+                sum(
+                    times.user + times.system
+                    for times in (process.cpu_times() for process in self._family)
+                )
+            )
         except psutil.Error:
             self._family = []
             return None
@@ -151,7 +176,9 @@ class RaplCounter:
 
     def __init__(self, root: Path = _POWERCAP) -> None:
         # intel-rapl:0 is a package, intel-rapl:0:0 a part of it that would count twice.
-        self._packages = [path for path in sorted(root.glob("intel-rapl:*")) if path.name.count(":") == 1]
+        self._packages = [
+            path for path in sorted(root.glob("intel-rapl:*")) if path.name.count(":") == 1
+        ]
         self._last_uj: dict[Path, int] = {}
         self._total_uj = 0
 
@@ -168,6 +195,3 @@ class RaplCounter:
         except OSError:
             return None
         return self._total_uj / 1e6 if self._packages else None
-
-
-__all__ = ["INTERVAL_S", "RaplCounter", "Sampler", "Telemetry"]

@@ -19,7 +19,9 @@ _DTYPES: Final[tuple[DType, ...]] = ("float32", "bfloat16")
 
 
 def this_hardware() -> HardwareSpec:
-    """The device that an engine would use here: the catalogue's GPU where there is one, else this CPU, its ceilings measured now.
+    """The device that an engine would use here.
+
+    The catalogue's GPU where there is one, else this CPU, its ceilings measured now.
 
     Takes about a second. Number formats that nobody here can multiply in are absent.
 
@@ -36,7 +38,11 @@ def this_hardware() -> HardwareSpec:
     found = probe.measure(_settings((ProbeKind.READ,), "float32", n_threads))
     reads = [ceiling.value_per_s for ceiling in found if ceiling.kind is ProbeKind.READ]
     if not reads:
-        raise SpecError("the memory bandwidth of this machine could not be measured", where="--hardware this", try_="--hardware ID")
+        raise SpecError(
+            "the memory bandwidth of this machine could not be measured",
+            where="--hardware this",
+            try_="--hardware ID",
+        )
     peaks = [
         PeakSpec(dtype=dtype, flop_per_s=_measured(ceiling.value_per_s))
         for dtype in _DTYPES
@@ -44,7 +50,11 @@ def this_hardware() -> HardwareSpec:
     ]
     host = host_facts(n_threads=n_threads, uses_device=False)
     if host.memory_bytes is None:
-        raise SpecError("nobody says how much memory this machine has", where="--hardware this", try_="--hardware ID")
+        raise SpecError(
+            "nobody says how much memory this machine has",
+            where="--hardware this",
+            try_="--hardware ID",
+        )
     return HardwareSpec(
         hardware_id="this",
         name=f"{host.cpu_model or 'this CPU'} ({n_threads} threads)",
@@ -57,7 +67,8 @@ def this_hardware() -> HardwareSpec:
 
 
 def _probe() -> CeilingProbe:
-    # torch multiplies in more formats than numpy; it is loaded by name, because the core runs without it.
+    # torch multiplies in more formats than numpy; it is loaded by name, because the core runs
+    # without it.
     if importlib.util.find_spec("torch") is None:
         return NumpyCeilings()
     probe: CeilingProbe = importlib.import_module(_TORCH_PROBE).open_probe()
@@ -65,12 +76,13 @@ def _probe() -> CeilingProbe:
 
 
 def _settings(kinds: tuple[ProbeKind, ...], dtype: DType, n_threads: int) -> ProbeSettings:
-    return ProbeSettings(kinds=kinds, footprint_bytes=MAX_FOOTPRINT_BYTES, matmul_dtype=dtype, n_threads=n_threads)
+    return ProbeSettings(
+        kinds=kinds, footprint_bytes=MAX_FOOTPRINT_BYTES, matmul_dtype=dtype, n_threads=n_threads
+    )
 
 
 def _measured(value: float) -> Constant:
     now = datetime.now(UTC).date().isoformat()
-    return Constant(value=value, source=Source(kind="measured", where="probed on this machine", checked_utc=now))
-
-
-__all__ = ["this_hardware"]
+    return Constant(
+        value=value, source=Source(kind="measured", where="probed on this machine", checked_utc=now)
+    )

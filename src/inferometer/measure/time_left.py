@@ -8,8 +8,9 @@ from inferometer.spec.types import SweepPlan, SweepPoint, SweepVisit
 
 _PREFILL_TOKEN_WEIGHT: Final = 0.02
 _SEQUENCE_WEIGHT: Final = 0.05
-"""A prefilled token and another sequence of a batch, in decode steps of batch 1: middling values of small models on a CPU
-and of large ones on a GPU. They only apportion time that was measured, so they cancel once points of all sizes are done."""
+"""A prefilled token and another sequence of a batch, in decode steps of batch 1: middling values
+of small models on a CPU and of large ones on a GPU. They only apportion time that was measured,
+so they cancel once points of all sizes are done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,6 @@ class TimeLeft:
     def _work(self, visit: SweepVisit) -> float:
         point = self._points[visit.point_index]
         steps = (point.gen_tokens - 1) * (1 + _SEQUENCE_WEIGHT * point.batch_size)
-        return (visit.n_warmup + visit.n_reps) * (1 + steps + _PREFILL_TOKEN_WEIGHT * point.batch_size * point.prompt_tokens)
-
-
-__all__ = ["OnProgress", "Progress", "TimeLeft"]
+        return (visit.n_warmup + visit.n_reps) * (
+            1 + steps + _PREFILL_TOKEN_WEIGHT * point.batch_size * point.prompt_tokens
+        )

@@ -1,6 +1,7 @@
 """How many bytes does a device send in a step because the model is spread over several, and how long does that take?
 
-Bytes are those that one device sends, with the best known algorithms; times add a latency for each message.
+Bytes are those that one device sends, with the best known algorithms; times add a latency for each
+message.
 """
 
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 class ParallelPlan:
     """Over how many devices is the model spread, and how? The group has tensor · pipeline devices.
 
-    ``has_expert_parallelism``: experts live whole on one device of the tensor group (vLLM's --enable-expert-parallel), tokens
-    travel to them. ``has_sequence_parallelism``: norms work on a share of the tokens (arXiv 2205.05198), so that an
-    all-reduce becomes a reduce-scatter and an all-gather.
+    ``has_expert_parallelism``: experts live whole on one device of the tensor group (vLLM's
+    --enable-expert-parallel), tokens travel to them. ``has_sequence_parallelism``: norms work on a
+    share of the tokens (arXiv 2205.05198), so that an all-reduce becomes a reduce-scatter and an
+    all-gather.
     """
 
     n_tensor: int = 1
@@ -26,7 +28,9 @@ class ParallelPlan:
     def __post_init__(self) -> None:
         if min(self.n_tensor, self.n_pipeline) < 1:
             raise SpecError(
-                f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}", where="--tp, --pp", allowed="1 or more"
+                f"tensor parallel {self.n_tensor}, pipeline parallel {self.n_pipeline}",
+                where="--tp, --pp",
+                allowed="1 or more",
             )
 
     @property
@@ -35,7 +39,10 @@ class ParallelPlan:
         return self.n_tensor * self.n_pipeline
 
     def stage_fraction(self, n_layers: int) -> float:
-        """Which share of the layers has the largest stage? vLLM gives what is left over to some, one layer each."""
+        """Which share of the layers has the largest stage?
+
+        vLLM gives what is left over to some, one layer each.
+        """
         return -(-n_layers // self.n_pipeline) / n_layers
 
 
@@ -48,7 +55,10 @@ class Traffic:
 
     def plus(self, other: "Traffic") -> "Traffic":
         """Both, one after the other."""
-        return Traffic(sent_bytes=self.sent_bytes + other.sent_bytes, n_messages=self.n_messages + other.n_messages)
+        return Traffic(
+            sent_bytes=self.sent_bytes + other.sent_bytes,
+            n_messages=self.n_messages + other.n_messages,
+        )
 
     def duration_s(self, *, link_bytes_per_s: float, message_latency_s: float = 0.0) -> float:
         """How long does it take over a link of this bandwidth (one direction), with a fixed latency for each message?"""
@@ -63,12 +73,14 @@ def plan_of(engine: EngineSpec) -> ParallelPlan:
     return ParallelPlan(n_tensor=engine.tensor_parallel_size)
 
 
-def step_traffic(model: ModelSpec, dtype: DType, plan: ParallelPlan, *, n_rows: int, n_logit_positions: int) -> Traffic:
+def step_traffic(
+    model: ModelSpec, dtype: DType, plan: ParallelPlan, *, n_rows: int, n_logit_positions: int
+) -> Traffic:
     """What does one device send in a step of ``n_rows`` new tokens?
 
-    Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one after the split embedding,
-    and a gather of the logits. Expert parallel: the all-reduce after an expert layer becomes two all-to-alls.
-    Pipeline parallel: the hidden states go to the next stage.
+    Tensor parallel (arXiv 1909.08053): two all-reduces of the hidden states in each layer, one
+    after the split embedding, and a gather of the logits. Expert parallel: the all-reduce after an
+    expert layer becomes two all-to-alls. Pipeline parallel: the hidden states go to the next stage.
     """
     hidden_bytes = n_rows * model.hidden_size * DTYPE_BITS[dtype] / 8
     traffic = NO_TRAFFIC
@@ -76,22 +88,30 @@ def step_traffic(model: ModelSpec, dtype: DType, plan: ParallelPlan, *, n_rows: 
         n_sparse = 0 if model.moe is None else model.n_layers - model.moe.n_dense_layers
         n_exchanges = n_sparse if plan.has_expert_parallelism else 0
         n_reductions = 2 * model.n_layers - n_exchanges + 1
-        per_reduction = all_reduce(hidden_bytes, plan.n_tensor, is_split=plan.has_sequence_parallelism)
+        per_reduction = all_reduce(
+            hidden_bytes, plan.n_tensor, is_split=plan.has_sequence_parallelism
+        )
         logits_bytes = n_logit_positions * model.vocab_size * DTYPE_BITS[dtype] / 8
-        traffic = repeated(per_reduction, n_reductions).plus(all_gather(logits_bytes, plan.n_tensor))
+        traffic = repeated(per_reduction, n_reductions).plus(
+            all_gather(logits_bytes, plan.n_tensor)
+        )
         if n_exchanges and model.moe is not None:
             routed_bytes = hidden_bytes * model.moe.n_experts_per_token / plan.n_tensor
-            traffic = traffic.plus(repeated(all_to_all(routed_bytes, plan.n_tensor), 2 * n_exchanges))
+            traffic = traffic.plus(
+                repeated(all_to_all(routed_bytes, plan.n_tensor), 2 * n_exchanges)
+            )
     hops = plan.n_pipeline - 1
     return traffic.plus(Traffic(sent_bytes=hops * hidden_bytes, n_messages=hops))
 
 
 def all_reduce(size_bytes: float, n_devices: int, *, is_split: bool = False) -> Traffic:
-    """Ring all-reduce: each device sends 2·(n - 1)/n of the data; split in reduce-scatter and all-gather it is two messages.
+    """Ring all-reduce: each device sends 2·(n - 1)/n of the data.
+
+    Split in reduce-scatter and all-gather it is two messages.
 
     Source
-    ------
-    Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009).
+    ------ Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations,
+    JPDC 69 (2009).
 
     Example
     -------
@@ -99,32 +119,31 @@ def all_reduce(size_bytes: float, n_devices: int, *, is_split: bool = False) -> 
     12000000.0
     """
     sent_bytes = 2 * (n_devices - 1) / n_devices * size_bytes
-    return Traffic(sent_bytes=sent_bytes, n_messages=2 if is_split else 1) if n_devices > 1 else NO_TRAFFIC
+    return (
+        Traffic(sent_bytes=sent_bytes, n_messages=2 if is_split else 1)
+        if n_devices > 1
+        else NO_TRAFFIC
+    )
 
 
 def all_gather(size_bytes: float, n_devices: int) -> Traffic:
     """Ring all-gather of a result of ``size_bytes``: each device sends (n - 1)/n of it."""
-    return Traffic(sent_bytes=(n_devices - 1) / n_devices * size_bytes, n_messages=1) if n_devices > 1 else NO_TRAFFIC
+    return (
+        Traffic(sent_bytes=(n_devices - 1) / n_devices * size_bytes, n_messages=1)
+        if n_devices > 1
+        else NO_TRAFFIC
+    )
 
 
 def all_to_all(held_bytes: float, n_devices: int) -> Traffic:
     """All-to-all of ``held_bytes`` on each device, evenly addressed: it sends (n - 1)/n of them."""
-    return Traffic(sent_bytes=(n_devices - 1) / n_devices * held_bytes, n_messages=1) if n_devices > 1 else NO_TRAFFIC
+    return (
+        Traffic(sent_bytes=(n_devices - 1) / n_devices * held_bytes, n_messages=1)
+        if n_devices > 1
+        else NO_TRAFFIC
+    )
 
 
 def repeated(traffic: Traffic, n_times: int) -> Traffic:
     """The same traffic ``n_times`` over."""
     return Traffic(sent_bytes=traffic.sent_bytes * n_times, n_messages=traffic.n_messages * n_times)
-
-
-__all__ = [
-    "NO_TRAFFIC",
-    "ParallelPlan",
-    "Traffic",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "plan_of",
-    "repeated",
-    "step_traffic",
-]

@@ -1,13 +1,15 @@
 """What do the datasheets say: how fast, how large, how dear, between which bounds, before anything was measured?
 
-Nothing here is fitted to the machine at hand. The low end of each time is physical: peaks reached in full, everything
-overlapped. The likely value and the high end take efficiencies published for other machines (``scenario.LIKELY``, ``WORST``).
+Nothing here is fitted to the machine at hand. The low end of each time is physical: peaks reached
+in full, everything overlapped. The likely value and the high end take efficiencies published for
+other machines (``scenario.LIKELY``, ``WORST``).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.perfmodel.kv_cache import kv_bytes_per_token
 from inferometer.perfmodel.memory import (
     DEFAULT_UTILIZATION,
     LogitsTrap,
@@ -18,15 +20,28 @@ from inferometer.perfmodel.memory import (
     memory_budget,
 )
 from inferometer.perfmodel.roofline import critical_batch_size, peaks_of
-from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Phases, Scenario, bounds_of, decode_of, phases_at, prefill_of
+from inferometer.perfmodel.scenario import (
+    BEST,
+    LIKELY,
+    WORST,
+    Phases,
+    Scenario,
+    bounds_of,
+    decode_of,
+    phases_at,
+    prefill_of,
+)
 from inferometer.perfmodel.types import StepBound, StepWork
 from inferometer.perfmodel.utilisation import joule_per_million_tokens, usd_per_million_tokens
-from inferometer.perfmodel.work import kv_bytes_per_token, kv_dtype, n_active_parameters, n_parameters, weight_bytes
+from inferometer.perfmodel.weights import n_active_parameters, n_parameters, weight_bytes
+from inferometer.perfmodel.work import kv_dtype
 from inferometer.spec.catalog import unsourced_constants
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, PriceSpec
 from inferometer.stats.estimate import Estimate
 
-METHOD: Final = "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
+METHOD: Final = (
+    "datasheet: max of bounds at the peaks .. sum of bounds at the lowest published efficiency"
+)
 CONFIDENCE_FRACTION: Final = 0.9
 """Nominal; how many published measurements lie inside is a test (test_datasheet_published)."""
 
@@ -96,18 +111,28 @@ class DatasheetPrediction:
     speeds: Speeds
     costs: Costs
     cautions: tuple[str, ...]
-    """What makes the answer less good: it does not fit, a number without a source, a lossy format."""
+    """What makes the answer less good: it does not fit, a number without a source, a lossy
+    format."""
 
 
 def predict_datasheet(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, *, batch_size: int, prompt_tokens: int, output_tokens: int
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec,
+    *,
+    batch_size: int,
+    prompt_tokens: int,
+    output_tokens: int,
 ) -> DatasheetPrediction:
-    """What do the datasheets say about this static batch? Anything more particular is asked with ``predict_scenario``.
+    """What do the datasheets say about this static batch?
+
+    Anything more particular is asked with ``predict_scenario``.
 
     Raises
     ------
     SpecError
-        An impossible question: the device lacks the number format, heads cannot be split, the context is too long.
+        An impossible question: the device lacks the number format, heads cannot be split, the
+        context is too long.
 
     Example
     -------
@@ -130,7 +155,10 @@ def predict_datasheet(
 
 
 def predict_scenario(
-    scenario: Scenario, *, price: PriceSpec | None = None, utilization_fraction: float = DEFAULT_UTILIZATION.value
+    scenario: Scenario,
+    *,
+    price: PriceSpec | None = None,
+    utilization_fraction: float = DEFAULT_UTILIZATION.value,
 ) -> DatasheetPrediction:
     """What do the datasheets say about this scenario? ``price`` None takes the catalogue's first.
 
@@ -148,14 +176,18 @@ def predict_scenario(
         sizes=sizes,
         prefill=PhaseAnswer(work=prefill_of(scenario)[1], bound=prefill_bound),
         decode=PhaseAnswer(work=decode_of(scenario)[1], bound=decode_bound),
-        critical_batch_size=critical_batch_size(scenario.model, scenario.engine, peaks_of(scenario.hardware, scenario.engine)),
+        critical_batch_size=critical_batch_size(
+            scenario.model, scenario.engine, peaks_of(scenario.hardware, scenario.engine)
+        ),
         speeds=speeds,
         costs=costs,
         cautions=_cautions(scenario, sizes, costs),
     )
 
 
-def memory_question(scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value) -> MemoryQuestion:
+def memory_question(
+    scenario: Scenario, *, utilization_fraction: float = DEFAULT_UTILIZATION.value
+) -> MemoryQuestion:
     """What must the memory of each device hold in this scenario?"""
     return MemoryQuestion(
         model=scenario.model,
@@ -179,21 +211,34 @@ def _sizes(scenario: Scenario, *, utilization_fraction: float) -> Sizes:
         kv_bytes_per_token=kv_bytes_per_token(model, kv_dtype(engine)),
         memory=memory_budget(question, scenario.batch_size),
         largest_batch_size=largest_batch_size(question),
-        logits=logits_trap(model, engine, batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens),
+        logits=logits_trap(
+            model, engine, batch_size=scenario.batch_size, prompt_tokens=scenario.prompt_tokens
+        ),
     )
 
 
 def _speeds(scenario: Scenario) -> Speeds:
-    best, likely, worst = phases_at(scenario, BEST), phases_at(scenario, LIKELY), phases_at(scenario, WORST)
+    best, likely, worst = (
+        phases_at(scenario, BEST),
+        phases_at(scenario, LIKELY),
+        phases_at(scenario, WORST),
+    )
 
     def estimate(pick: Callable[[Phases], float]) -> Estimate:
         return Estimate(
-            value=pick(likely), low=pick(best), high=pick(worst), confidence_fraction=CONFIDENCE_FRACTION, n_samples=1, method=METHOD
+            value=pick(likely),
+            low=pick(best),
+            high=pick(worst),
+            confidence_fraction=CONFIDENCE_FRACTION,
+            n_samples=1,
+            method=METHOD,
         )
 
     peaks = peaks_of(scenario.hardware, scenario.engine)
     ttft_s, tpot_s = estimate(lambda phases: phases.ttft_s), estimate(lambda phases: phases.tpot_s)
-    duration_s = estimate(lambda phases: phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s)
+    duration_s = estimate(
+        lambda phases: phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
+    )
     n_output = scenario.batch_size * scenario.output_tokens
     decode_work, prefill_work = decode_of(scenario)[1], prefill_of(scenario)[1]
     step_bytes = decode_work.weight_bytes + decode_work.kv_read_bytes
@@ -203,8 +248,12 @@ def _speeds(scenario: Scenario) -> Speeds:
         tokens_per_s_per_user=tpot_s.inverted(),
         decode_tokens_per_s=tpot_s.inverted(scenario.batch_size),
         output_tokens_per_s=duration_s.inverted(n_output),
-        total_tokens_per_s=duration_s.inverted(n_output + scenario.batch_size * scenario.prompt_tokens),
-        mbu_fraction=tpot_s.inverted(step_bytes / scenario.expected_step_tokens / peaks.memory_bytes_per_s),
+        total_tokens_per_s=duration_s.inverted(
+            n_output + scenario.batch_size * scenario.prompt_tokens
+        ),
+        mbu_fraction=tpot_s.inverted(
+            step_bytes / scenario.expected_step_tokens / peaks.memory_bytes_per_s
+        ),
         mfu_fraction=ttft_s.inverted(prefill_work.total_flop / peaks.flop_per_s),
     )
 
@@ -215,9 +264,15 @@ def _costs(scenario: Scenario, speeds: Speeds, price: PriceSpec | None) -> Costs
     power_watt = None if rated is None else rated.value * n_devices
     return Costs(
         price=price,
-        usd_per_million_tokens=None if price is None else usd_per_million_tokens(rate, usd_per_hour=price.usd_per_hour * n_devices),
+        usd_per_million_tokens=(
+            None
+            if price is None
+            else usd_per_million_tokens(rate, usd_per_hour=price.usd_per_hour * n_devices)
+        ),
         power_watt=power_watt,
-        joule_per_million_tokens=None if power_watt is None else joule_per_million_tokens(rate, power_watt=power_watt),
+        joule_per_million_tokens=(
+            None if power_watt is None else joule_per_million_tokens(rate, power_watt=power_watt)
+        ),
     )
 
 
@@ -226,37 +281,42 @@ def _cautions(scenario: Scenario, sizes: Sizes, costs: Costs) -> tuple[str, ...]
     said: list[str] = []
     if not sizes.memory.fits:
         missing = f"{-sizes.memory.free_bytes / 2**30:,.1f} GiB are missing on each device"
-        said.append(f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume it did")
+        said.append(
+            f"does not fit: {missing}; largest batch {sizes.largest_batch_size}; times assume"
+            " it did"
+        )
     unsourced = unsourced_constants(hardware)
     if unsourced:
         said.append(f"without a source in the catalogue of {hardware.name}: {', '.join(unsourced)}")
     if engine.quantization not in {None, scenario.model.checkpoint_dtype}:
         said.append(f"weights in {engine.quantization} lose quality: check it beside the speed")
     if engine.quantization in {"int4", "float4"}:
-        said.append("4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of the times may be too low")
+        said.append(
+            "4-bit kernels reached 20 to 45 % of the bandwidth in published tables: the high end of"
+            " the times may be too low"
+        )
     if hardware.vendor != "nvidia":
-        said.append("the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the likely time in a table of 2024")
+        said.append(
+            "the efficiencies are those of NVIDIA devices; vLLM on MI300X took 2 to 8 times the"
+            " likely time in a table of 2024"
+        )
     if scenario.is_sparse:
-        known = "" if hardware.vendor == "nvidia" else "; its gains were published for NVIDIA devices alone"
-        said.append(f"2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for it{known}")
+        known = (
+            ""
+            if hardware.vendor == "nvidia"
+            else "; its gains were published for NVIDIA devices alone"
+        )
+        said.append(
+            "2:4 sparsity needs pruned weights, a check of quality, and an engine with kernels for"
+            f" it{known}"
+        )
     if scenario.launch_overhead_s == 0:
-        said.append("launch overhead is not in datasheets: small models in eager mode are slower; fit a sweep to know")
+        said.append(
+            "launch overhead is not in datasheets: small models in eager mode are slower; fit a"
+            " sweep to know"
+        )
     if costs.price is not None:
         said.append(f"price: {costs.price.basis}; prices on different bases do not compare")
     if scenario.model.note is not None:
         said.append(scenario.model.note)
     return tuple(said)
-
-
-__all__ = [
-    "CONFIDENCE_FRACTION",
-    "METHOD",
-    "Costs",
-    "DatasheetPrediction",
-    "PhaseAnswer",
-    "Sizes",
-    "Speeds",
-    "memory_question",
-    "predict_datasheet",
-    "predict_scenario",
-]

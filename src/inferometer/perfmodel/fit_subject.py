@@ -1,7 +1,7 @@
 """What was fitted: which model in which format, on which device and how many of them, by which engine?
 
-Every fit carries it, and every question that names a fit is compared with it here, so that no fit answers for another device, model,
-format, number of devices or engine.
+Every fit carries it, and every question that names a fit is compared with it here, so that no fit
+answers for another device, model, format, number of devices or engine.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,12 @@ from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
 
 _WITH_SCHEDULER: Final = frozenset({"vllm", "sglang", "trtllm"})
 """Engines whose own scheduler is simulated; the others run batches that somebody else forms."""
-_WORDS: Final = {"model": "model", "hardware": "device", "engine": "engine", "tp": "number of devices"}
+_WORDS: Final = {
+    "model": "model",
+    "hardware": "device",
+    "engine": "engine",
+    "tp": "number of devices",
+}
 TRANSFERABLE: Final = frozenset({"hardware", "tp"})
 """What ``fit.transfer`` knows how to change."""
 
@@ -46,7 +51,12 @@ class FitSubject:
     @property
     def missing(self) -> tuple[str, ...]:
         """Which of device, engine, number format and number of devices nobody stated."""
-        facts = {"device": self.device, "engine": self.engine, "number format": self.dtype, "number of devices": self.tensor_parallel_size}
+        facts = {
+            "device": self.device,
+            "engine": self.engine,
+            "number format": self.dtype,
+            "number of devices": self.tensor_parallel_size,
+        }
         return tuple(name for name, value in facts.items() if value is None)
 
     @property
@@ -58,9 +68,16 @@ class FitSubject:
     def text(self) -> str:
         """``vllm 0.32.0, bfloat16, 2 x NVIDIA H100 SXM5 80GB``; what nobody stated is named so."""
         version = "" if self.engine_version is None else f" {self.engine_version}"
-        formats = [self.dtype or "format not stated"] + ([f"{self.quantization} weights"] if self.quantization else [])
-        formats += [f"{self.kv_cache_dtype} KV"] if self.kv_cache_dtype not in {None, self.dtype} else []
-        devices = f"{'?' if self.tensor_parallel_size is None else self.tensor_parallel_size} x {self.device or 'a device not stated'}"
+        formats = [self.dtype or "format not stated"] + (
+            [f"{self.quantization} weights"] if self.quantization else []
+        )
+        formats += (
+            [f"{self.kv_cache_dtype} KV"] if self.kv_cache_dtype not in {None, self.dtype} else []
+        )
+        devices = (
+            f"{'?' if self.tensor_parallel_size is None else self.tensor_parallel_size} x"
+            f" {self.device or 'a device not stated'}"
+        )
         return ", ".join((f"{self.engine or 'engine not stated'}{version}", *formats, devices))
 
     def with_engine(self, engine: EngineSpec) -> "FitSubject":
@@ -74,16 +91,30 @@ class FitSubject:
         )
 
     def reservations(self, policy: str | None = None) -> tuple[str, ...]:
-        """Why an answer is less than one of measured step times: carried over, not stated of what, or of another engine than the rules'."""
+        """Why an answer is less than one of measured step times.
+
+        Carried over, not stated of what, or of another engine than the rules'.
+        """
         found = [] if self.reservation is None else [self.reservation]
         if self.transferred_from is not None:
             found.append(
-                f"transferred from {self.transferred_from}: nothing was measured on {self.tensor_parallel_size or 1} x {self.device}"
+                f"transferred from {self.transferred_from}: nothing was measured on"
+                f" {self.tensor_parallel_size or 1} x {self.device}"
             )
         if self.missing:
-            found.append(f"the fit does not state its {', '.join(self.missing)}, so it cannot be checked against what is asked")
-        if policy in _WITH_SCHEDULER and self.engine is not None and self.engine not in _WITH_SCHEDULER:
-            found.append(f"the step times are those of {self.engine}, the scheduler is that of {policy}, whose own step times differ")
+            found.append(
+                f"the fit does not state its {', '.join(self.missing)}, so it cannot be checked"
+                " against what is asked"
+            )
+        if (
+            policy in _WITH_SCHEDULER
+            and self.engine is not None
+            and self.engine not in _WITH_SCHEDULER
+        ):
+            found.append(
+                f"the step times are those of {self.engine}, the scheduler is that of {policy},"
+                " whose own step times differ"
+            )
         return tuple(found)
 
 
@@ -106,7 +137,8 @@ class FitQuestion(NamedTuple):
     model: ModelSpec | None
     hardware: HardwareSpec | None
     flags: Mapping[str, object]
-    """dtype, kv_dtype, quantization and tp, where they were given; a tuple where any of several values will do."""
+    """dtype, kv_dtype, quantization and tp, where they were given; a tuple where any of several
+    values will do."""
     policy: str | None = None
     """Whose scheduler, where one was named."""
     policy_flag: str = "--policy"
@@ -122,7 +154,12 @@ class Difference(NamedTuple):
 
 
 def subject_of(
-    engine: EngineSpec, hardware: HardwareSpec | None, *, device: str | None, name: str | None, version: str | None
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    *,
+    device: str | None,
+    name: str | None,
+    version: str | None,
 ) -> FitSubject:
     """The subject of runs whose engine settings are known; ``name`` is that of the engine, None where nobody stated it."""
     is_known = hardware is not None and hardware in catalog.load_hardware()
@@ -138,8 +175,13 @@ def subject_of(
 
 
 def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
-    """The catalogue's device that a machine calls so. Processors state a family and no model: of theirs only the very name is known."""
-    named = next((one for one in catalog.load_hardware() if name in {one.hardware_id, one.name}), None)
+    """The catalogue's device that a machine calls so.
+
+    Processors state a family and no model: of theirs only the very name is known.
+    """
+    named = next(
+        (one for one in catalog.load_hardware() if name in {one.hardware_id, one.name}), None
+    )
     if named is not None or name is None or engine.device == "cpu":
         return named
     try:
@@ -148,24 +190,42 @@ def known_device(name: str | None, engine: EngineSpec) -> HardwareSpec | None:
         return None
 
 
-def differences(subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion) -> tuple[Difference, ...]:
+def differences(
+    subject: FitSubject, fitted_model: ModelSpec | None, question: FitQuestion
+) -> tuple[Difference, ...]:
     """Everything that is asked otherwise than it was fitted; what the fit does not state cannot differ."""
     found = list[Difference]()
     model, hardware = question.model, question.hardware
     if model is not None and fitted_model is not None and _shape(model) != _shape(fitted_model):
         found.append(Difference("model", "MODEL", fitted_model.model_id, model.model_id))
     if hardware is not None and not _is_device(subject, hardware):
-        found.append(Difference("hardware", "--hardware", subject.hardware_id or subject.device or "", hardware.hardware_id))
+        found.append(
+            Difference(
+                "hardware",
+                "--hardware",
+                subject.hardware_id or subject.device or "",
+                hardware.hardware_id,
+            )
+        )
     formats: dict[str, object] = {"dtype": subject.dtype, "tp": subject.tensor_parallel_size}
     if subject.dtype is not None:
-        formats |= {"kv_dtype": subject.kv_cache_dtype or subject.dtype, "quantization": subject.quantization or "none"}
+        formats |= {
+            "kv_dtype": subject.kv_cache_dtype or subject.dtype,
+            "quantization": subject.quantization or "none",
+        }
     for name, value in formats.items():
         asked = question.flags.get(name)
         tried = asked if isinstance(asked, tuple) else (asked,)
         if value is not None and asked is not None and value not in tried:
-            found.append(Difference(name, f"--{name.replace('_', '-')}", str(value), ",".join(map(str, tried))))
+            found.append(
+                Difference(
+                    name, f"--{name.replace('_', '-')}", str(value), ",".join(map(str, tried))
+                )
+            )
     if {question.policy, subject.engine} <= _WITH_SCHEDULER and question.policy != subject.engine:
-        found.append(Difference("engine", question.policy_flag, str(subject.engine), str(question.policy)))
+        found.append(
+            Difference("engine", question.policy_flag, str(subject.engine), str(question.policy))
+        )
     return tuple(found)
 
 
@@ -187,26 +247,41 @@ def refuse(differing: Difference, refusal: Refusal) -> None:
     Raises
     ------
     SpecError, OutOfRangeError
-        Always: a bad question where a flag contradicts the fit, out of range where a transfer was asked for that nobody can make.
+        Always: a bad question where a flag contradicts the fit, out of range where a transfer was
+        asked for that nobody can make.
     """
     flag = differing.flag
     words = _WORDS.get(differing.name, "number format")
-    same = f"with {differing.fitted} for {differing.asked}" if differing.name == "model" else f"without {flag}"
+    same = (
+        f"with {differing.fitted} for {differing.asked}"
+        if differing.name == "model"
+        else f"without {flag}"
+    )
     what = f"the fit is of the {words} {differing.fitted}, not of {differing.asked}"
     allowed = f"{flag} {differing.fitted}"
     if refusal.is_transfer:
         raise OutOfRangeError(
             f"{what}, and cannot be transferred to another {words}",
             where=f"{refusal.where}, --transfer, {flag}",
-            allowed=f"{allowed}; fits of sweeps and published tables are transferred between GPUs (--hardware) and their number (--tp)",
+            allowed=(
+                f"{allowed}; fits of sweeps and published tables are transferred between GPUs"
+                " (--hardware) and their number (--tp)"
+            ),
             try_=f"the same command {same}; or measure {differing.asked}: {refusal.measure}",
         )
-    carried = ", or --transfer, which carries step times over and widens their intervals" if refusal.is_transferable else ""
+    carried = (
+        ", or --transfer, which carries step times over and widens their intervals"
+        if refusal.is_transferable
+        else ""
+    )
     raise SpecError(
         what,
         where=f"{refusal.where}, {flag}",
         allowed=f"{allowed}{carried}",
-        try_=f"the same command {same}{' or with --transfer' * refusal.is_transferable}; or measure {differing.asked}: {refusal.measure}",
+        try_=(
+            f"the same command {same}{' or with --transfer' * refusal.is_transferable}; or measure"
+            f" {differing.asked}: {refusal.measure}"
+        ),
     )
 
 
@@ -214,22 +289,12 @@ def _is_device(subject: FitSubject, hardware: HardwareSpec) -> bool:
     """May this be the fitted device? Where nobody stated that one, the question decides."""
     if subject.hardware_id is not None:
         return subject.hardware_id == hardware.hardware_id
-    return subject.device is None or hardware.name == subject.device or hardware.name.startswith(f"{subject.device} (")
+    return (
+        subject.device is None
+        or hardware.name == subject.device
+        or hardware.name.startswith(f"{subject.device} (")
+    )
 
 
 def _shape(model: ModelSpec) -> tuple[int, int, int]:
     return (model.n_layers, model.hidden_size, model.mlp.intermediate_size)
-
-
-__all__ = [
-    "NOTHING_STATED",
-    "TRANSFERABLE",
-    "Difference",
-    "FitQuestion",
-    "FitSubject",
-    "Refusal",
-    "differences",
-    "known_device",
-    "refuse",
-    "subject_of",
-]

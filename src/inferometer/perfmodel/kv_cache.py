@@ -5,7 +5,9 @@ from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec
 
 
 def kv_elements_per_token_layer(model: ModelSpec) -> int:
-    """How many numbers does a layer keep for a token: K and V of each KV head, or MLA's latent row and shared rotary key.
+    """How many numbers does a layer keep for a token.
+
+    K and V of each KV head, or MLA's latent row and shared rotary key.
 
     Source
     ------
@@ -19,7 +21,8 @@ def kv_elements_per_token_layer(model: ModelSpec) -> int:
 def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
     """How many bytes does one more token take in the cache, while no layer's window is full, all devices together?
 
-    2 · n_layers · n_kv_heads · head_dim · bytes per element; for MLA n_layers · (latent rank + rotary dim) · bytes.
+    2 · n_layers · n_kv_heads · head_dim · bytes per element; for MLA n_layers · (latent rank +
+    rotary dim) · bytes.
 
     Example
     -------
@@ -31,7 +34,9 @@ def kv_bytes_per_token(model: ModelSpec, dtype: DType) -> int:
 
 
 def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
-    """How many bytes does a sequence of ``context_tokens`` take in the cache? Sliding-window layers stop growing at the window.
+    """How many bytes does a sequence of ``context_tokens`` take in the cache?
+
+    Sliding-window layers stop growing at the window.
 
     Example
     -------
@@ -39,14 +44,21 @@ def kv_bytes(model: ModelSpec, dtype: DType, *, context_tokens: int) -> int:
     >>> kv_bytes(find_model("llama-2-70b"), "float16", context_tokens=1024) / 2**30
     0.3125
     """
-    return kept_token_layers(model, context_tokens) * kv_elements_per_token_layer(model) * DTYPE_BITS[dtype] // 8
+    return (
+        kept_token_layers(model, context_tokens)
+        * kv_elements_per_token_layer(model)
+        * DTYPE_BITS[dtype]
+        // 8
+    )
 
 
 def kept_token_layers(model: ModelSpec, context_tokens: int) -> int:
     """How many (token, layer) rows does a sequence of ``context_tokens`` keep?"""
     n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
     n_sliding = model.n_layers - n_full
-    return n_full * context_tokens + n_sliding * min(context_tokens, window_tokens or context_tokens)
+    return n_full * context_tokens + n_sliding * min(
+        context_tokens, window_tokens or context_tokens
+    )
 
 
 def n_full_attention_layers(model: ModelSpec) -> int:
@@ -67,25 +79,35 @@ def n_full_attention_layers(model: ModelSpec) -> int:
 
 
 def n_kv_shards(model: ModelSpec, engine: EngineSpec) -> int:
-    """Over how many devices of a tensor-parallel group is the cache split? At most n_kv_heads; MLA's latent is on each."""
-    return 1 if model.mla is not None else min(engine.tensor_parallel_size, model.attention.n_kv_heads)
+    """Over how many devices of a tensor-parallel group is the cache split?
+
+    At most n_kv_heads; MLA's latent is on each.
+    """
+    return (
+        1 if model.mla is not None else min(engine.tensor_parallel_size, model.attention.n_kv_heads)
+    )
 
 
 def decode_pairs(model: ModelSpec, shape: BatchShape) -> float:
-    """How many (query, key, layer) triples do the decoding requests visit? Windows are applied to the mean context."""
+    """How many (query, key, layer) triples do the decoding requests visit?
+
+    Windows are applied to the mean context.
+    """
     if shape.n_decode_requests == 0:
         return 0.0
     mean_tokens = shape.decode_context_tokens / shape.n_decode_requests
     n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
     seen_tokens = mean_tokens if window_tokens is None else min(mean_tokens, window_tokens)
-    return shape.n_decode_requests * (n_full * mean_tokens + (model.n_layers - n_full) * seen_tokens)
+    return shape.n_decode_requests * (
+        n_full * mean_tokens + (model.n_layers - n_full) * seen_tokens
+    )
 
 
 def prefill_pairs(model: ModelSpec, shape: BatchShape) -> float:
     """How many (query, key, layer) triples do the prefilling requests visit, causally?
 
-    Full layers: the shape's context product. Sliding layers: sum over the q new tokens of min(c + j, window), of the mean
-    request (exact where all requests of the step are alike).
+    Full layers: the shape's context product. Sliding layers: sum over the q new tokens of min(c +
+    j, window), of the mean request (exact where all requests of the step are alike).
     """
     if shape.n_prefill_requests == 0 or shape.prefill_tokens == 0:
         return 0.0
@@ -96,7 +118,10 @@ def prefill_pairs(model: ModelSpec, shape: BatchShape) -> float:
     new_tokens = shape.prefill_tokens / shape.n_prefill_requests
     cached_tokens = mean_cached_tokens(shape)
     growing_tokens = min(max(window_tokens - cached_tokens, 0.0), new_tokens)
-    windowed = growing_tokens * (cached_tokens + (growing_tokens + 1) / 2) + (new_tokens - growing_tokens) * window_tokens
+    windowed = (
+        growing_tokens * (cached_tokens + (growing_tokens + 1) / 2)
+        + (new_tokens - growing_tokens) * window_tokens
+    )
     return n_full * full + (model.n_layers - n_full) * shape.n_prefill_requests * windowed
 
 
@@ -105,14 +130,17 @@ def mean_cached_tokens(shape: BatchShape) -> float:
     if shape.prefill_tokens == 0:
         return 0.0
     new_tokens = shape.prefill_tokens / shape.n_prefill_requests
-    return max(shape.prefill_context_product_tokens2 / shape.prefill_tokens - (new_tokens + 1) / 2, 0.0)
+    return max(
+        shape.prefill_context_product_tokens2 / shape.prefill_tokens - (new_tokens + 1) / 2, 0.0
+    )
 
 
 def kv_read_token_layers(model: ModelSpec, shape: BatchShape) -> float:
     """How many (token, layer) rows of the cache does the step read, each once per request that needs it?
 
-    A decoding request reads all that it attends to. A prefilling request reads, at best, its cached and its new rows once
-    (a kernel that tiles queries reads them again for each tile; that is not a bound).
+    A decoding request reads all that it attends to. A prefilling request reads, at best, its cached
+    and its new rows once (a kernel that tiles queries reads them again for each tile; that is not a
+    bound).
     """
     rows = decode_pairs(model, shape)
     if shape.n_prefill_requests == 0:
@@ -121,19 +149,7 @@ def kv_read_token_layers(model: ModelSpec, shape: BatchShape) -> float:
     cached_tokens = mean_cached_tokens(shape)
     n_full, window_tokens = n_full_attention_layers(model), model.attention.sliding_window_tokens
     seen_tokens = cached_tokens if window_tokens is None else min(cached_tokens, window_tokens)
-    per_request = n_full * (cached_tokens + new_tokens) + (model.n_layers - n_full) * (seen_tokens + new_tokens)
+    per_request = n_full * (cached_tokens + new_tokens) + (model.n_layers - n_full) * (
+        seen_tokens + new_tokens
+    )
     return rows + shape.n_prefill_requests * per_request
-
-
-__all__ = [
-    "decode_pairs",
-    "kept_token_layers",
-    "kv_bytes",
-    "kv_bytes_per_token",
-    "kv_elements_per_token_layer",
-    "kv_read_token_layers",
-    "mean_cached_tokens",
-    "n_full_attention_layers",
-    "n_kv_shards",
-    "prefill_pairs",
-]

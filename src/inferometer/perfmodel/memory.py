@@ -12,10 +12,16 @@ from inferometer.perfmodel.work import kv_dtype, logits_bytes
 from inferometer.spec.types import DTYPE_BITS, Constant, EngineSpec, HardwareSpec, ModelSpec, Source
 
 DEFAULT_UTILIZATION: Final = Constant(
-    value=0.92, source=Source(kind="repository", where="vllm-project/vllm v0.32.0: CacheConfig.gpu_memory_utilization")
+    value=0.92,
+    source=Source(
+        kind="repository", where="vllm-project/vllm v0.32.0: CacheConfig.gpu_memory_utilization"
+    ),
 )
 USUAL_BEFORE: Final = Constant(
-    value=0.9, source=Source(kind="repository", where="vllm-project/vllm v0.11.0: CacheConfig.gpu_memory_utilization")
+    value=0.9,
+    source=Source(
+        kind="repository", where="vllm-project/vllm v0.11.0: CacheConfig.gpu_memory_utilization"
+    ),
 )
 """Of published runs, which are older."""
 _MOST_SEQUENCES: Final = 1 << 24
@@ -23,7 +29,10 @@ _MOST_SEQUENCES: Final = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """What one device of the group holds for a batch, in bytes. ``free_bytes`` is negative where it does not fit."""
+    """What one device of the group holds for a batch, in bytes.
+
+    ``free_bytes`` is negative where it does not fit.
+    """
 
     total_bytes: int
     reserve_bytes: int
@@ -36,7 +45,14 @@ class MemoryBudget:
     @property
     def free_bytes(self) -> int:
         """What is left."""
-        return self.total_bytes - self.reserve_bytes - self.weight_bytes - self.kv_bytes - self.activation_bytes - self.logits_bytes
+        return (
+            self.total_bytes
+            - self.reserve_bytes
+            - self.weight_bytes
+            - self.kv_bytes
+            - self.activation_bytes
+            - self.logits_bytes
+        )
 
     @property
     def fits(self) -> bool:
@@ -46,7 +62,11 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryQuestion:
-    """What is to be held: ``batch_size`` sequences that grow to ``context_tokens``, at most ``max_step_tokens`` computed at once."""
+    """What is to be held.
+
+    ``batch_size`` sequences that grow to ``context_tokens``, at most ``max_step_tokens`` computed
+    at once.
+    """
 
     model: ModelSpec
     engine: EngineSpec
@@ -69,7 +89,9 @@ class MemoryQuestion:
     def __post_init__(self) -> None:
         if not 0 < self.utilization_fraction <= 1:
             raise SpecError(
-                f"memory utilization {self.utilization_fraction}", where="--gpu-memory-utilization", allowed="above 0, at most 1"
+                f"memory utilization {self.utilization_fraction}",
+                where="--gpu-memory-utilization",
+                allowed="above 0, at most 1",
             )
         if self.context_tokens > self.model.max_position_tokens:
             raise SpecError(
@@ -90,24 +112,37 @@ class LogitsTrap:
 def memory_budget(question: MemoryQuestion, batch_size: int) -> MemoryBudget:
     """What does each device hold for this batch?
 
-    With pipeline parallelism the largest stage counts, with its share of weights and cache. Activations are those of the widest layer
-    (its inputs, outputs and the residual stream), which the next layer reuses: an estimate, engines round up.
+    With pipeline parallelism the largest stage counts, with its share of weights and cache.
+    Activations are those of the widest layer (its inputs, outputs and the residual stream), which
+    the next layer reuses: an estimate, engines round up.
     """
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
-    whole_bytes = weight_bytes(model, engine, n_expert_shards=question.n_expert_shards, is_sparse=question.is_sparse)
+    whole_bytes = weight_bytes(
+        model, engine, n_expert_shards=question.n_expert_shards, is_sparse=question.is_sparse
+    )
     total_bytes = round(question.hardware.memory_bytes.value)
     rows = batch_size * question.prompt_tokens
-    rows = rows if question.max_step_tokens is None else min(rows, max(question.max_step_tokens, batch_size))
+    rows = (
+        rows
+        if question.max_step_tokens is None
+        else min(rows, max(question.max_step_tokens, batch_size))
+    )
     positions = rows if question.has_all_logits else batch_size
     blocks_tokens = -(-question.context_tokens // question.block_tokens) * question.block_tokens
-    per_sequence = kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens) / n_kv_shards(model, engine) * stage_fraction
+    per_sequence = (
+        kv_bytes(model, kv_dtype(engine), context_tokens=blocks_tokens)
+        / n_kv_shards(model, engine)
+        * stage_fraction
+    )
     return MemoryBudget(
         total_bytes=total_bytes,
         reserve_bytes=round(total_bytes * (1 - question.utilization_fraction)),
         weight_bytes=round(whole_bytes * stage_fraction),
         kv_bytes=round(batch_size * per_sequence),
-        activation_bytes=round(rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8),
+        activation_bytes=round(
+            rows * _row_elements(model, engine.tensor_parallel_size) * DTYPE_BITS[engine.dtype] / 8
+        ),
         logits_bytes=logits_bytes(model, "float32", batch_size=positions, n_positions=1),
     )
 
@@ -135,7 +170,8 @@ def largest_batch_size(question: MemoryQuestion) -> int:
 def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     """How many blocks of ``block_tokens`` fit beside the weights and the largest step, as an engine finds that fills its memory?
 
-    An estimate: what an engine profiles differs by whole percents, so take the number from a server's log where there is one.
+    An estimate: what an engine profiles differs by whole percents, so take the number from a
+    server's log where there is one.
 
     Example
     -------
@@ -148,11 +184,17 @@ def n_kv_blocks_that_fit(question: MemoryQuestion, *, max_num_seqs: int) -> int:
     model, engine = question.model, question.engine
     stage_fraction = (question.plan or plan_of(engine)).stage_fraction(model.n_layers)
     budget = memory_budget(question, max_num_seqs)
-    block_bytes = kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens) / n_kv_shards(model, engine) * stage_fraction
+    block_bytes = (
+        kv_bytes(model, kv_dtype(engine), context_tokens=question.block_tokens)
+        / n_kv_shards(model, engine)
+        * stage_fraction
+    )
     return max(int((budget.free_bytes + budget.kv_bytes) / block_bytes), 0)
 
 
-def fewest_tensor_parallel(question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]) -> int | None:
+def fewest_tensor_parallel(
+    question: MemoryQuestion, holds: Callable[[MemoryQuestion], bool]
+) -> int | None:
     """The smallest tensor-parallel size at which the devices of a replica hold this; None where none up to 64 does.
 
     Example
@@ -166,7 +208,9 @@ def fewest_tensor_parallel(question: MemoryQuestion, holds: Callable[[MemoryQues
     for n_tensor in (1, 2, 4, 8, 16, 32, 64):
         engine = replace(question.engine, tensor_parallel_size=n_tensor)
         plan = None if question.plan is None else replace(question.plan, n_tensor=n_tensor)
-        if question.model.attention.n_heads % n_tensor == 0 and holds(replace(question, engine=engine, plan=plan)):
+        if question.model.attention.n_heads % n_tensor == 0 and holds(
+            replace(question, engine=engine, plan=plan)
+        ):
             return n_tensor
     return None
 
@@ -174,33 +218,28 @@ def fewest_tensor_parallel(question: MemoryQuestion, holds: Callable[[MemoryQues
 def how_it_fits(n_tensor: int | None) -> str:
     """What to try, of what ``fewest_tensor_parallel`` found."""
     if n_tensor is None:
-        return "fewer bits (--quantization int4), a device with more memory, or a smaller model: no --tp up to 64 holds it"
+        return (
+            "fewer bits (--quantization int4), a device with more memory, or a smaller model: no"
+            " --tp up to 64 holds it"
+        )
     return f"--tp {n_tensor}, the smallest that fits"
 
 
-def logits_trap(model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int) -> LogitsTrap:
+def logits_trap(
+    model: ModelSpec, engine: EngineSpec, *, batch_size: int, prompt_tokens: int
+) -> LogitsTrap:
     """What would logits of every position of the prompts cost, against those of the last?"""
     return LogitsTrap(
         last_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=1),
-        all_bytes=logits_bytes(model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens),
+        all_bytes=logits_bytes(
+            model, engine.dtype, batch_size=batch_size, n_positions=prompt_tokens
+        ),
     )
 
 
 def _row_elements(model: ModelSpec, n_devices: int) -> float:
-    widest = max(part.n_active_copies * (part.n_in + part.n_out / n_shards(part, model, n_devices)) for part in linears(model))
+    widest = max(
+        part.n_active_copies * (part.n_in + part.n_out / n_shards(part, model, n_devices))
+        for part in linears(model)
+    )
     return 2 * model.hidden_size + widest
-
-
-__all__ = [
-    "DEFAULT_UTILIZATION",
-    "USUAL_BEFORE",
-    "LogitsTrap",
-    "MemoryBudget",
-    "MemoryQuestion",
-    "fewest_tensor_parallel",
-    "how_it_fits",
-    "largest_batch_size",
-    "logits_trap",
-    "memory_budget",
-    "n_kv_blocks_that_fit",
-]

@@ -25,14 +25,18 @@ class Peaks:
         return Peaks(
             flop_per_s=self.flop_per_s * compute_fraction,
             memory_bytes_per_s=self.memory_bytes_per_s * memory_fraction,
-            link_bytes_per_s=None if self.link_bytes_per_s is None else self.link_bytes_per_s * memory_fraction,
+            link_bytes_per_s=(
+                None if self.link_bytes_per_s is None else self.link_bytes_per_s * memory_fraction
+            ),
             message_latency_s=self.message_latency_s,
             compute_dtype=self.compute_dtype,
         )
 
 
 def compute_dtype(engine: EngineSpec) -> DType:
-    """In which format does the engine multiply? float8 and int8 weights meet activations of the same format (W8A8).
+    """In which format does the engine multiply?
+
+    float8 and int8 weights meet activations of the same format (W8A8).
 
     4-bit weights are widened and multiplied in ``engine.dtype`` (weight-only quantisation).
     """
@@ -42,8 +46,9 @@ def compute_dtype(engine: EngineSpec) -> DType:
 def peaks_of(hardware: HardwareSpec, engine: EngineSpec) -> Peaks:
     """The datasheet peaks of a device for what the engine does on it.
 
-    Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that does not compute in float8 widens float8
-    weights as it does 4-bit ones (vLLM's FP8 Marlin kernels, for Ampere and older).
+    Where the device has no link between devices, PCIe carries the traffic. An NVIDIA device that
+    does not compute in float8 widens float8 weights as it does 4-bit ones (vLLM's FP8 Marlin
+    kernels, for Ampere and older).
 
     Raises
     ------
@@ -79,8 +84,8 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
         The step sends data, and no link is known.
 
     Source
-    ------
-    Williams, Waterman and Patterson, Roofline, CACM 52 (2009); both bounds as in "How to scale your model" (2025), part 1.
+    ------ Williams, Waterman and Patterson, Roofline, CACM 52 (2009); both bounds as in "How to
+    scale your model" (2025), part 1.
 
     Example
     -------
@@ -93,10 +98,18 @@ def step_bound(work: StepWork, peaks: Peaks) -> StepBound:
     'memory'
     """
     if work.link_bytes > 0 and peaks.link_bytes_per_s is None:
-        raise SpecError("no link between devices is known", where="--hardware", allowed="one device", try_="--tp 1")
+        raise SpecError(
+            "no link between devices is known",
+            where="--hardware",
+            allowed="one device",
+            try_="--tp 1",
+        )
     link_s = 0.0 if peaks.link_bytes_per_s is None else work.link_bytes / peaks.link_bytes_per_s
     link_s += work.n_link_messages * peaks.message_latency_s
-    compute_s, memory_s = work.total_flop / peaks.flop_per_s, work.memory_bytes / peaks.memory_bytes_per_s
+    compute_s, memory_s = (
+        work.total_flop / peaks.flop_per_s,
+        work.memory_bytes / peaks.memory_bytes_per_s,
+    )
     longest_s = max(compute_s, memory_s, link_s)
     bound_by: Literal["compute", "memory", "link"] = "link"
     if longest_s in {memory_s, compute_s}:
@@ -117,8 +130,9 @@ def ridge_flop_per_byte(peaks: Peaks) -> float:
 def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> int:
     """From which batch on do the matrices of a decode step take longer to multiply than to read?
 
-    Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak FLOP/s / bandwidth; a mixture
-    of experts needs its share of idle experts more rows. KV cache and attention are left out.
+    Two FLOP for each weight and row against its stored bytes: n = (bytes per weight / 2) · peak
+    FLOP/s / bandwidth; a mixture of experts needs its share of idle experts more rows. KV cache and
+    attention are left out.
 
     Example
     -------
@@ -130,14 +144,3 @@ def critical_batch_size(model: ModelSpec, engine: EngineSpec, peaks: Peaks) -> i
     weights = sum(part.n_weights for part in linears(model))
     active = sum(part.n_weights * part.n_active_copies / part.n_copies for part in linears(model))
     return ceil(stored_weight_bits(engine) / 8 / 2 * ridge_flop_per_byte(peaks) * weights / active)
-
-
-__all__ = [
-    "Peaks",
-    "compute_dtype",
-    "critical_batch_size",
-    "intensity_flop_per_byte",
-    "peaks_of",
-    "ridge_flop_per_byte",
-    "step_bound",
-]

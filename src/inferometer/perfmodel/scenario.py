@@ -13,15 +13,17 @@ from inferometer.perfmodel.work import step_work
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec, Source
 
 Overlap: TypeAlias = Literal["everything", "compute and memory", "nothing"]
-"""What happens at the same time. An all-reduce waits for its data and the next matrix for it, so links rarely hide."""
+"""What happens at the same time. An all-reduce waits for its data and the next matrix for it, so
+links rarely hide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
     """A static batch: ``batch_size`` prompts of ``prompt_tokens``, ``output_tokens`` for each, on devices of one kind.
 
-    ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``: time that the host takes to
-    launch a step's kernels where they are not captured in a graph (from a fitted model; unknown to datasheets).
+    ``prefix_hit_fraction``: share of each prompt that is cached already. ``launch_overhead_s``:
+    time that the host takes to launch a step's kernels where they are not captured in a graph (from
+    a fitted model; unknown to datasheets).
     """
 
     model: ModelSpec
@@ -37,15 +39,24 @@ class Scenario:
     launch_overhead_s: float = 0.0
 
     def __post_init__(self) -> None:
-        counts = {"batch": self.batch_size, "prompt": self.prompt_tokens, "output": self.output_tokens}
+        counts = {
+            "batch": self.batch_size,
+            "prompt": self.prompt_tokens,
+            "output": self.output_tokens,
+        }
         for name, count in counts.items():
             if count < 1:
                 raise SpecError(f"{name} = {count}", where=f"--{name}", allowed="1 or more")
         if not 0 <= self.prefix_hit_fraction < 1:
-            raise SpecError(f"prefix-cache hit rate {self.prefix_hit_fraction}", where="--prefix-hit", allowed="0 to below 1")
+            raise SpecError(
+                f"prefix-cache hit rate {self.prefix_hit_fraction}",
+                where="--prefix-hit",
+                allowed="0 to below 1",
+            )
         if self.plan is not None and self.plan.n_tensor != self.engine.tensor_parallel_size:
             raise SpecError(
-                f"the plan has {self.plan.n_tensor} tensor-parallel devices", allowed=f"the engine's {self.engine.tensor_parallel_size}"
+                f"the plan has {self.plan.n_tensor} tensor-parallel devices",
+                allowed=f"the engine's {self.engine.tensor_parallel_size}",
             )
 
     @property
@@ -65,7 +76,10 @@ class Scenario:
 
     @property
     def mean_context_tokens(self) -> int:
-        """Context of the mean decode step, its new token included: contexts grow from prompt + 1 to prompt + output - 1."""
+        """Context of the mean decode step, its new token included.
+
+        Contexts grow from prompt + 1 to prompt + output - 1.
+        """
         return self.prompt_tokens + max(self.output_tokens // 2, 1)
 
     @property
@@ -89,9 +103,12 @@ class Efficiency:
 
 SPARSE_RATES: Final = Source(
     kind="page",
-    where="2 is the datasheets' promise; 1.30 on Llama-2-70B in float8 at batch 896, where FLOP limit (NVIDIA Model Optimizer, "
-    "examples/benchmark.md, H100); 1.26 to 1.39 for single float8 layers on H100, and 1.0 with the slower of two kernels "
-    "(pytorch/ao pull requests 2012 and 4730)",
+    where=(
+        "2 is the datasheets' promise; 1.30 on Llama-2-70B in float8 at batch 896, where FLOP limit"
+        " (NVIDIA Model Optimizer, examples/benchmark.md, H100); 1.26 to 1.39 for single float8"
+        " layers on H100, and 1.0 with the slower of two kernels (pytorch/ao pull requests 2012 and"
+        " 4730)"
+    ),
 )
 
 BEST: Final = Efficiency(
@@ -110,8 +127,11 @@ LIKELY: Final = Efficiency(
     sparse_rate_ratio=1.3,
     source=Source(
         kind="derived",
-        where="medians: gpt-fast README (pytorch-labs/gpt-fast@6ecad9b) decode of Llama 7B to 70B in 16 and 8 bit on one A100 or "
-        "MI250X; first tokens of MPT-7B and Llama-2-70B on A100 (Databricks, LLM Inference Performance Engineering, 2023)",
+        where=(
+            "medians: gpt-fast README (pytorch-labs/gpt-fast@6ecad9b) decode of Llama 7B to 70B in"
+            " 16 and 8 bit on one A100 or MI250X; first tokens of MPT-7B and Llama-2-70B on A100"
+            " (Databricks, LLM Inference Performance Engineering, 2023)"
+        ),
     ),
 )
 WORST: Final = Efficiency(
@@ -134,30 +154,44 @@ class Phases:
 
 def prefill_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The step that yields the first token of each sequence, the whole (micro-)batch at once."""
-    cached_tokens = min(round(scenario.prefix_hit_fraction * scenario.prompt_tokens), scenario.prompt_tokens - 1)
-    shape = prefill_shape(batch_size=scenario.step_batch_size, prompt_tokens=scenario.prompt_tokens, cached_tokens=cached_tokens)
+    cached_tokens = min(
+        round(scenario.prefix_hit_fraction * scenario.prompt_tokens), scenario.prompt_tokens - 1
+    )
+    shape = prefill_shape(
+        batch_size=scenario.step_batch_size,
+        prompt_tokens=scenario.prompt_tokens,
+        cached_tokens=cached_tokens,
+    )
     return shape, _work(scenario, shape, efficiency)
 
 
 def decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
     """The mean decode step: of one token for each sequence, or of a verification."""
     if scenario.speculation is not None:
-        shape = verification_shape(scenario.speculation, batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
+        shape = verification_shape(
+            scenario.speculation,
+            batch_size=scenario.step_batch_size,
+            context_tokens=scenario.mean_context_tokens,
+        )
         return shape, _work(scenario, shape, efficiency)
     return plain_decode_of(scenario, efficiency)
 
 
-def plain_decode_of(scenario: Scenario, efficiency: Efficiency = BEST) -> tuple[BatchShape, StepWork]:
+def plain_decode_of(
+    scenario: Scenario, efficiency: Efficiency = BEST
+) -> tuple[BatchShape, StepWork]:
     """The mean decode step without speculation."""
-    shape = decode_shape(batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens)
+    shape = decode_shape(
+        batch_size=scenario.step_batch_size, context_tokens=scenario.mean_context_tokens
+    )
     return shape, _work(scenario, shape, efficiency)
 
 
 def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     """How long do both phases take at these shares of the peaks?
 
-    A micro-batch of a pipeline takes as long as its way through all stages; the others follow right behind it, so the time
-    between a sequence's tokens is that way too.
+    A micro-batch of a pipeline takes as long as its way through all stages; the others follow right
+    behind it, so the time between a sequence's tokens is that way too.
     """
     peaks = scaled_peaks(peaks_of(scenario.hardware, scenario.engine), efficiency)
 
@@ -177,14 +211,18 @@ def phases_at(scenario: Scenario, efficiency: Efficiency) -> Phases:
     if scenario.speculation is None:
         return Phases(ttft_s=ttft_s, tpot_s=decode_s)
     drafts_s = (
-        scenario.speculation.n_draft_tokens * scenario.speculation.draft_cost_ratio * step_s(plain_decode_of(scenario, efficiency)[1])
+        scenario.speculation.n_draft_tokens
+        * scenario.speculation.draft_cost_ratio
+        * step_s(plain_decode_of(scenario, efficiency)[1])
     )
     return Phases(ttft_s=ttft_s, tpot_s=(decode_s + drafts_s) / scenario.expected_step_tokens)
 
 
 def scaled_peaks(peaks: Peaks, efficiency: Efficiency) -> Peaks:
     """The peaks that this efficiency leaves."""
-    scaled = peaks.scaled(compute_fraction=efficiency.compute_fraction, memory_fraction=efficiency.memory_fraction)
+    scaled = peaks.scaled(
+        compute_fraction=efficiency.compute_fraction, memory_fraction=efficiency.memory_fraction
+    )
     return replace(scaled, message_latency_s=efficiency.message_latency_s)
 
 
@@ -198,22 +236,10 @@ def _work(scenario: Scenario, shape: BatchShape, efficiency: Efficiency) -> Step
     work = step_work(scenario.model, scenario.engine, shape, plan=scenario.used_plan)
     if not scenario.is_sparse:
         return work
-    return sparse_work(work, scenario.model, scenario.engine, n_rows=shape.n_rows, rate_ratio=efficiency.sparse_rate_ratio)
-
-
-__all__ = [
-    "BEST",
-    "LIKELY",
-    "SPARSE_RATES",
-    "WORST",
-    "Efficiency",
-    "Overlap",
-    "Phases",
-    "Scenario",
-    "bounds_of",
-    "decode_of",
-    "phases_at",
-    "plain_decode_of",
-    "prefill_of",
-    "scaled_peaks",
-]
+    return sparse_work(
+        work,
+        scenario.model,
+        scenario.engine,
+        n_rows=shape.n_rows,
+        rate_ratio=efficiency.sparse_rate_ratio,
+    )

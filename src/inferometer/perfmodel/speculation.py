@@ -10,8 +10,9 @@ from inferometer.perfmodel.types import BatchShape
 class Speculation:
     """A draft proposes ``n_draft_tokens``, the model verifies them in one step.
 
-    ``acceptance_fraction`` is the chance that a proposed token is accepted if those before it were. ``draft_cost_ratio`` is the
-    time of a draft's step against a plain decode step of the model (0 for n-gram look-up).
+    ``acceptance_fraction`` is the chance that a proposed token is accepted if those before it were.
+    ``draft_cost_ratio`` is the time of a draft's step against a plain decode step of the model (0
+    for n-gram look-up).
     """
 
     n_draft_tokens: int
@@ -19,9 +20,14 @@ class Speculation:
     draft_cost_ratio: float
 
     def __post_init__(self) -> None:
-        if self.n_draft_tokens < 1 or not 0 <= self.acceptance_fraction <= 1 or self.draft_cost_ratio < 0:
+        if (
+            self.n_draft_tokens < 1
+            or not 0 <= self.acceptance_fraction <= 1
+            or self.draft_cost_ratio < 0
+        ):
             raise SpecError(
-                f"speculation of {self.n_draft_tokens} tokens, acceptance {self.acceptance_fraction}, draft cost {self.draft_cost_ratio}",
+                f"speculation of {self.n_draft_tokens} tokens, acceptance"
+                f" {self.acceptance_fraction}, draft cost {self.draft_cost_ratio}",
                 where="--speculative",
                 allowed="1 token or more, acceptance from 0 to 1, cost 0 or more",
             )
@@ -31,8 +37,8 @@ def expected_tokens(speculation: Speculation) -> float:
     """How many tokens does a step yield on average: (1 - a^(k + 1)) / (1 - a), the model's own token included?
 
     Source
-    ------
-    Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding (arXiv 2211.17192), equation 1.
+    ------ Leviathan, Kalman and Matias, Fast Inference from Transformers via Speculative Decoding
+    (arXiv 2211.17192), equation 1.
 
     Example
     -------
@@ -46,16 +52,22 @@ def expected_tokens(speculation: Speculation) -> float:
 
 
 def walltime_ratio(speculation: Speculation) -> float:
-    """How many times faster is decoding if verifying k + 1 tokens takes no longer than one: expected tokens / (k·c + 1)?
+    """How many times faster is decoding if verifying k + 1 tokens takes no longer than one.
+
+    Expected tokens / (k·c + 1)?
 
     Source
-    ------
-    arXiv 2211.17192, theorem 3.8. It holds while the step is bound by memory; ``verification_shape`` tells what is computed.
+    ------ arXiv 2211.17192, theorem 3.8. It holds while the step is bound by memory;
+    ``verification_shape`` tells what is computed.
     """
-    return expected_tokens(speculation) / (speculation.n_draft_tokens * speculation.draft_cost_ratio + 1)
+    return expected_tokens(speculation) / (
+        speculation.n_draft_tokens * speculation.draft_cost_ratio + 1
+    )
 
 
-def verification_shape(speculation: Speculation, *, batch_size: int, context_tokens: int) -> BatchShape:
+def verification_shape(
+    speculation: Speculation, *, batch_size: int, context_tokens: int
+) -> BatchShape:
     """The step that verifies: k + 1 new tokens for each sequence, with logits for each of them.
 
     ``context_tokens`` is what a plain decode step would attend to, its new token included.
@@ -65,10 +77,8 @@ def verification_shape(speculation: Speculation, *, batch_size: int, context_tok
         n_prefill_requests=batch_size,
         n_decode_requests=0,
         prefill_tokens=batch_size * new_tokens,
-        prefill_context_product_tokens2=batch_size * (new_tokens * cached_tokens + new_tokens * (new_tokens + 1) // 2),
+        prefill_context_product_tokens2=batch_size
+        * (new_tokens * cached_tokens + new_tokens * (new_tokens + 1) // 2),
         decode_context_tokens=0,
         n_logit_positions=batch_size * new_tokens,
     )
-
-
-__all__ = ["Speculation", "expected_tokens", "verification_shape", "walltime_ratio"]

@@ -1,8 +1,8 @@
 """How long will a step take, what is that made of, what limits it, and how far may the answer be trusted?
 
-``StepTimeModel`` is the closed form of ``steptime_terms`` with fitted parameters, their covariance, the box of shapes in which
-it was checked, and how wrong it was on configurations that it had not seen. It is made by ``inferometer.fit``.
-Letters of shapes: N steps, K free parameters.
+``StepTimeModel`` is the closed form of ``steptime_terms`` with fitted parameters, their covariance,
+the box of shapes in which it was checked, and how wrong it was on configurations that it had not
+seen. It is made by ``inferometer.fit``. Letters of shapes: N steps, K free parameters.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,24 @@ import msgspec
 
 from inferometer.perfmodel.fit_subject import FitSubject
 from inferometer.perfmodel.steptime_box import BoxRange, outside
-from inferometer.perfmodel.steptime_limits import Belief, PhaseDoubt, PhaseName, belief_of, interval_factors, limits, log_half_widths
-from inferometer.perfmodel.steptime_terms import StepParameters, TermColumns, WorkColumns, term_columns, work_columns
+from inferometer.perfmodel.steptime_limits import (
+    Belief,
+    PhaseDoubt,
+    PhaseName,
+    belief_of,
+    interval_factors,
+    limits,
+    log_half_widths,
+)
+from inferometer.perfmodel.steptime_terms import (
+    StepParameters,
+    TermColumns,
+    WorkColumns,
+    term_columns,
+    work_columns,
+)
 from inferometer.perfmodel.types import BatchShape, Limit, StepPrediction, Term
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec.types import EngineSpec, ModelSpec
 from inferometer.stats.estimate import Estimate
 
@@ -30,7 +44,10 @@ ToldBy: TypeAlias = Literal["data", "data and prior", "prior", "fixed", "bound"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedParameter:
-    """One physical parameter (its name ends in its unit), its interval, and what told it: the data, what was assumed, or both."""
+    """One physical parameter (its name ends in its unit), its interval, and what told it.
+
+    The data, what was assumed, or both.
+    """
 
     name: str
     estimate: Estimate
@@ -51,7 +68,10 @@ class TrainedOn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutError:
-    """How wrong was the model on configurations that it had not seen? Errors are absolute, relative to what was measured."""
+    """How wrong was the model on configurations that it had not seen?
+
+    Errors are absolute, relative to what was measured.
+    """
 
     phase: PhaseName
     n_points: int
@@ -61,7 +81,8 @@ class HeldOutError:
     coverage_fraction: float
     """Share of held-out points inside the interval that was claimed for them."""
     n_noisy: int = 0
-    """Points left out of this account because repetitions did not agree on what was measured (a disturbed machine)."""
+    """Points left out of this account because repetitions did not agree on what was measured (a
+    disturbed machine)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +93,13 @@ class StepTimeModel:
     engine: EngineSpec
     parameters: tuple[FittedParameter, ...]
     kv_traffic_ratio: float
-    """Bytes that attention moves for each byte of KV cache that decoding requests hold (eager attention copies)."""
+    """Bytes that attention moves for each byte of KV cache that decoding requests hold (eager
+    attention copies)."""
     staircase_rows: tuple[int, ...]
     staircase_log_ratio: tuple[float, ...]
     free: tuple[str, ...]
-    """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the staircase."""
+    """Order of ``covariance``: names of parameters, then ``rows N`` for the knots of the
+    staircase."""
     covariance: tuple[tuple[float, ...], ...]
     """Of the free parameters, as logarithms (the sag and the knots as they are)."""
     doubts: tuple[PhaseDoubt, ...]
@@ -84,10 +107,12 @@ class StepTimeModel:
     trained_on: TrainedOn
     held_out: tuple[HeldOutError, ...]
     computes_all_logits: bool = False
-    """The engine computes the logits of every prompt token, not of the last only: what a shape says of its logits is overruled.
-    ``replace(model, computes_all_logits=False)`` tells what asking for the last position only would bring."""
+    """The engine computes the logits of every prompt token, not of the last only: what a shape
+    says of its logits is overruled. ``replace(model, computes_all_logits=False)`` tells what
+    asking for the last position only would bring."""
     front_end_s: Estimate | None = None
-    """What a request spends before the scheduler sees it and after its token left, where the measurements were clients'."""
+    """What a request spends before the scheduler sees it and after its token left, where the
+    measurements were clients'."""
     subject: FitSubject | None = None
     """What was fitted; None in files of versions that did not store it."""
     schema_version: int = SCHEMA_VERSION
@@ -95,7 +120,8 @@ class StepTimeModel:
     def predict(self, shape: BatchShape) -> StepPrediction:
         """How long will this step take, what is that made of, and may the answer be trusted?
 
-        The interval is one of 90 %; outside the box it widens with the distance, and ``outside_why`` says what is outside.
+        The interval is one of 90 %; outside the box it widens with the distance, and
+        ``outside_why`` says what is outside.
         """
         return self.predict_all([shape])[0]
 
@@ -142,7 +168,13 @@ class StepTimeModel:
 
     def belief(self) -> Belief:
         """The parameters as vectors, with their covariance."""
-        return belief_of(self.physical(), self.staircase_rows, self.staircase_log_ratio, self.free, self.covariance)
+        return belief_of(
+            self.physical(),
+            self.staircase_rows,
+            self.staircase_log_ratio,
+            self.free,
+            self.covariance,
+        )
 
     def physical(self) -> StepParameters:
         """All parameters by name."""
@@ -174,17 +206,6 @@ def _terms_at(terms: TermColumns, index: int) -> tuple[Term, ...]:
         "per_sequence": terms.per_sequence,
         "communication": terms.communication,
     }
-    return tuple(Term(name=name, duration_s=float(column[index])) for name, column in seconds.items())
-
-
-__all__ = [
-    "CONFIDENCE_FRACTION",
-    "SCHEMA_VERSION",
-    "FittedParameter",
-    "HeldOutError",
-    "PhaseDoubt",
-    "PhaseName",
-    "StepTimeModel",
-    "ToldBy",
-    "TrainedOn",
-]
+    return tuple(
+        Term(name=name, duration_s=float(column[index])) for name, column in seconds.items()
+    )

@@ -1,7 +1,10 @@
-"""What does a simulator need to know of a step-time model: a few plain numbers, and a closed form that a compiler takes?
+"""What does a simulator need to know of a step-time model.
 
-``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a NamedTuple of arrays and ``math`` only, so
-that ``numba.njit`` compiles them as they stand; the answer is that of ``StepTimeModel.predict`` (a test holds them together).
+A few plain numbers, and a closed form that a compiler takes?
+
+``step_duration_s`` and the functions that it calls (``CLOSED_FORM_PARTS``) use floats, a NamedTuple
+of arrays and ``math`` only, so that ``numba.njit`` compiles them as they stand; the answer is that
+of ``StepTimeModel.predict`` (a test holds them together).
 """
 
 import math
@@ -14,13 +17,16 @@ from inferometer.perfmodel.kv_cache import n_full_attention_layers
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_terms import REFERENCE_ROWS
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 
 _MAX_ROWS: Final = 2**20
 
 
 class StepTimeArrays(NamedTuple):
-    """A step-time model as plain numbers. Tables are over the logarithm of the rows, linear between, constant beyond."""
+    """A step-time model as plain numbers.
+
+    Tables are over the logarithm of the rows, linear between, constant beyond.
+    """
 
     launch_s: float
     prefill_launch_s: float
@@ -30,7 +36,8 @@ class StepTimeArrays(NamedTuple):
     per_sequence_s: float
     read_log_rows: F64
     read_s: F64
-    """Seconds to read the layers' weights, floor included: one entry unless a mixture of experts reads more with more rows."""
+    """Seconds to read the layers' weights, floor included: one entry unless a mixture of experts
+    reads more with more rows."""
     matmul_row_s: float
     """Seconds of matrix products per row, at 1024 rows."""
     head_read_s: float
@@ -49,23 +56,33 @@ class StepTimeArrays(NamedTuple):
     staircase_log_ratio: F64
     computes_all_logits: bool
     expert_row_s: float = 0.0
-    """Seconds of matrix products per row of all replicas that share their experts; 0 where nothing is shared."""
+    """Seconds of matrix products per row of all replicas that share their experts; 0 where
+    nothing is shared."""
     mixed_kv_ratio: float = 1.0
     """Time of ``kv_token_s`` in a step that also prefills, relative to one that does not."""
 
 
 def arrays_of(model: StepTimeModel) -> StepTimeArrays:
-    """The numbers behind a model. A test with any dense, MoE, sliding or tensor-parallel model shows that none is missing."""
+    """The numbers behind a model.
+
+    A test with any dense, MoE, sliding or tensor-parallel model shows that none is missing.
+    """
     physical, belief = model.physical(), model.belief()
     as_asked = replace(model, computes_all_logits=False)
-    rows = np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161))) if model.model.moe is not None else np.ones(1)
+    rows = (
+        np.unique(np.round(np.geomspace(1, _MAX_ROWS, 161)))
+        if model.model.moe is not None
+        else np.ones(1)
+    )
     token = decode_shape(batch_size=1, context_tokens=1)
     prompt = prefill_shape(batch_size=1, prompt_tokens=1)
     two_rows = replace(token, n_decode_requests=2, decode_context_tokens=2)
     probed = as_asked.work([token, two_rows, replace(token, n_logit_positions=2), prompt])
     link_bytes = probed.link_bytes.tolist()
     sliding = model.model.attention.sliding_window_tokens
-    layer_bytes = as_asked.work([replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]).layer_bytes
+    layer_bytes = as_asked.work(
+        [replace(token, n_decode_requests=int(n), decode_context_tokens=int(n)) for n in rows]
+    ).layer_bytes
     return StepTimeArrays(
         launch_s=physical.launch_s,
         prefill_launch_s=physical.launch_s * physical.prefill_ratio,
@@ -85,8 +102,12 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
         link_logit_s=(link_bytes[2] - link_bytes[0]) / physical.link_bytes_per_s,
         window_tokens=math.inf if sliding is None else float(sliding),
         full_share_ratio=n_full_attention_layers(model.model) / model.model.n_layers,
-        staircase_log_rows=belief.staircase.log_rows if belief.staircase.log_rows.size else np.zeros(1),
-        staircase_log_ratio=belief.staircase.log_ratio if belief.staircase.log_ratio.size else np.zeros(1),
+        staircase_log_rows=(
+            belief.staircase.log_rows if belief.staircase.log_rows.size else np.zeros(1)
+        ),
+        staircase_log_ratio=(
+            belief.staircase.log_ratio if belief.staircase.log_ratio.size else np.zeros(1)
+        ),
         computes_all_logits=model.computes_all_logits,
         mixed_kv_ratio=physical.mixed_kv_ratio,
     )
@@ -94,7 +115,13 @@ def arrays_of(model: StepTimeModel) -> StepTimeArrays:
 
 def slowed(arrays: StepTimeArrays, factor_ratio: float) -> StepTimeArrays:
     """The step times of a machine on which every step takes so many times as long."""
-    return arrays._replace(**{name: getattr(arrays, name) * factor_ratio for name in arrays._fields if name.endswith("_s")})
+    return arrays._replace(
+        **{
+            name: getattr(arrays, name) * factor_ratio
+            for name in arrays._fields
+            if name.endswith("_s")
+        }
+    )
 
 
 def step_duration_s(
@@ -132,12 +159,19 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
     """The same where ``n_group_rows`` of this replica and of others go through the experts that they share."""
     n_rows, n_group_rows = max(prefill_tokens + n_decode_requests, 1), max(n_group_rows, 1)
     read_s = _interpolated(arrays.read_log_rows, arrays.read_s, math.log(n_group_rows))
-    layers_s = _product_s(arrays, read_s, arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows, n_group_rows)
+    layers_s = _product_s(
+        arrays,
+        read_s,
+        arrays.matmul_row_s * n_rows + arrays.expert_row_s * n_group_rows,
+        n_group_rows,
+    )
     if arrays.computes_all_logits:
         n_logit_positions = n_rows
     head_s = 0.0
     if n_logit_positions > 0:
-        head_s = _product_s(arrays, arrays.head_read_s, arrays.head_row_s * n_logit_positions, n_logit_positions)
+        head_s = _product_s(
+            arrays, arrays.head_read_s, arrays.head_row_s * n_logit_positions, n_logit_positions
+        )
     device_s = layers_s + arrays.per_sequence_s * (n_prefill_requests + n_decode_requests)
     if n_decode_requests > 0:
         seen_tokens = min(decode_context_tokens, arrays.window_tokens * n_decode_requests)
@@ -145,23 +179,38 @@ def group_step_duration_s(  # noqa: PLR0913, PLR0917 -- compiled code takes plai
         kv_s = arrays.kv_token_s * (share * decode_context_tokens + (1 - share) * seen_tokens)
         device_s += kv_s * arrays.mixed_kv_ratio if n_prefill_requests > 0 else kv_s
     if n_prefill_requests > 0 and prefill_tokens > 0:
-        device_s += arrays.attention_pair_s * _pairs(arrays, n_prefill_requests, prefill_tokens, prefill_context_product_tokens2)
-    device_s += arrays.message_s + arrays.link_row_s * n_group_rows + arrays.link_logit_s * n_logit_positions
+        device_s += arrays.attention_pair_s * _pairs(
+            arrays, n_prefill_requests, prefill_tokens, prefill_context_product_tokens2
+        )
+    device_s += (
+        arrays.message_s
+        + arrays.link_row_s * n_group_rows
+        + arrays.link_logit_s * n_logit_positions
+    )
     host_s = arrays.prefill_launch_s if n_prefill_requests > 0 else arrays.launch_s
     largest_s, smaller_s = max(host_s, device_s), min(host_s, device_s)
-    step_s = largest_s * math.pow(1 + math.pow(smaller_s / largest_s, arrays.overlap_ratio), 1 / arrays.overlap_ratio)
+    step_s = largest_s * math.pow(
+        1 + math.pow(smaller_s / largest_s, arrays.overlap_ratio), 1 / arrays.overlap_ratio
+    )
     return step_s + head_s
 
 
 def _product_s(arrays: StepTimeArrays, read_s: float, multiply_s: float, n_rows: int) -> float:
     multiply_s *= math.pow(n_rows / REFERENCE_ROWS, arrays.sag_ratio)
     largest_s, smaller_s = max(read_s, multiply_s), min(read_s, multiply_s)
-    smooth_s = largest_s * math.pow(1 + math.pow(smaller_s / largest_s, arrays.blend_ratio), 1 / arrays.blend_ratio)
-    return smooth_s * math.exp(_interpolated(arrays.staircase_log_rows, arrays.staircase_log_ratio, math.log(n_rows)))
+    smooth_s = largest_s * math.pow(
+        1 + math.pow(smaller_s / largest_s, arrays.blend_ratio), 1 / arrays.blend_ratio
+    )
+    return smooth_s * math.exp(
+        _interpolated(arrays.staircase_log_rows, arrays.staircase_log_ratio, math.log(n_rows))
+    )
 
 
 def _interpolated(places: F64, values: F64, place: float) -> float:
-    """Linear between the places, constant beyond. Bisection by hand: numba's np.interp takes a microsecond, this a few nanoseconds."""
+    """Linear between the places, constant beyond.
+
+    Bisection by hand: numba's np.interp takes a microsecond, this a few nanoseconds.
+    """
     low, high = 0, len(places) - 1
     if place <= places[low]:
         return float(values[low])
@@ -177,33 +226,38 @@ def _interpolated(places: F64, values: F64, place: float) -> float:
     return float(values[low] + share * (values[high] - values[low]))
 
 
-def _pairs(arrays: StepTimeArrays, n_prefill_requests: int, prefill_tokens: int, prefill_context_product_tokens2: int) -> float:
+def _pairs(
+    arrays: StepTimeArrays,
+    n_prefill_requests: int,
+    prefill_tokens: int,
+    prefill_context_product_tokens2: int,
+) -> float:
     """(query, key) pairs of the mean layer, as ``kv_cache.prefill_pairs`` counts them."""
     if math.isinf(arrays.window_tokens):
         return prefill_context_product_tokens2
     new_tokens = prefill_tokens / n_prefill_requests
-    cached_tokens = max(prefill_context_product_tokens2 / prefill_tokens - (new_tokens + 1) / 2, 0.0)
+    cached_tokens = max(
+        prefill_context_product_tokens2 / prefill_tokens - (new_tokens + 1) / 2, 0.0
+    )
     growing_tokens = min(max(arrays.window_tokens - cached_tokens, 0.0), new_tokens)
-    windowed = growing_tokens * (cached_tokens + (growing_tokens + 1) / 2) + (new_tokens - growing_tokens) * arrays.window_tokens
+    windowed = (
+        growing_tokens * (cached_tokens + (growing_tokens + 1) / 2)
+        + (new_tokens - growing_tokens) * arrays.window_tokens
+    )
     share = arrays.full_share_ratio
     return share * prefill_context_product_tokens2 + (1 - share) * n_prefill_requests * windowed
 
 
-CLOSED_FORM_PARTS: Final = ("_interpolated", "_product_s", "_pairs", "group_step_duration_s", "step_duration_s")
+CLOSED_FORM_PARTS: Final = (
+    "_interpolated",
+    "_product_s",
+    "_pairs",
+    "group_step_duration_s",
+    "step_duration_s",
+)
 """Names of the functions that a compiler needs, each after those that it calls."""
 
 
 def shape_duration_s(arrays: StepTimeArrays, shape: BatchShape) -> float:
     """How long does a step of this shape take?"""
     return step_duration_s(arrays, *astuple(shape))
-
-
-__all__ = [
-    "CLOSED_FORM_PARTS",
-    "StepTimeArrays",
-    "arrays_of",
-    "group_step_duration_s",
-    "shape_duration_s",
-    "slowed",
-    "step_duration_s",
-]

@@ -8,7 +8,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from inferometer.perfmodel.types import BatchShape
 
 Quantity: TypeAlias = Literal[
-    "prefilling requests", "prefill tokens", "prompt tokens per request", "decoding requests", "context tokens per decoding request"
+    "prefilling requests",
+    "prefill tokens",
+    "prompt tokens per request",
+    "decoding requests",
+    "context tokens per decoding request",
 ]
 
 _SLACK_RATIO: Final = 1.02
@@ -37,11 +41,17 @@ def box_of(shapes: Sequence[BatchShape]) -> tuple[BoxRange, ...]:
     for shape in shapes:
         for quantity, value in _quantities(shape).items():
             seen.setdefault(quantity, []).append(value)
-    return tuple(BoxRange(quantity=name, low=math.floor(min(values)), high=math.ceil(max(values))) for name, values in seen.items())
+    return tuple(
+        BoxRange(quantity=name, low=math.floor(min(values)), high=math.ceil(max(values)))
+        for name, values in seen.items()
+    )
 
 
 def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
-    """How far outside the box is this step, and why? Steps that mix phases were never seen by a sweep: that is said too."""
+    """How far outside the box is this step, and why?
+
+    Steps that mix phases were never seen by a sweep: that is said too.
+    """
     ranges = {entry.quantity: entry for entry in box}
     log_distance, reasons = 0.0, list[str]()
     for quantity, value in _quantities(shape).items():
@@ -60,7 +70,10 @@ def outside(box: Sequence[BoxRange], shape: BatchShape) -> Distance:
 
 def nearest(box: Sequence[BoxRange], quantity: Quantity, value: int) -> int:
     """The value, or what is nearest to it of what the fit was checked on."""
-    return next((min(max(value, known.low), known.high) for known in box if known.quantity == quantity), value)
+    return next(
+        (min(max(value, known.low), known.high) for known in box if known.quantity == quantity),
+        value,
+    )
 
 
 def _quantities(shape: BatchShape) -> dict[Quantity, float]:
@@ -71,8 +84,7 @@ def _quantities(shape: BatchShape) -> dict[Quantity, float]:
         values["prompt tokens per request"] = shape.prefill_tokens / shape.n_prefill_requests
     if shape.n_decode_requests:
         values["decoding requests"] = shape.n_decode_requests
-        values["context tokens per decoding request"] = shape.decode_context_tokens / shape.n_decode_requests
+        values["context tokens per decoding request"] = (
+            shape.decode_context_tokens / shape.n_decode_requests
+        )
     return values
-
-
-__all__ = ["BoxRange", "Distance", "Quantity", "box_of", "nearest", "outside"]

@@ -1,7 +1,8 @@
 """What step times follow from a datasheet alone, in the form that simulations take?
 
-A fitted model is better wherever there is one: datasheets know no host time, no front end and no kernel's shape. Simulate with
-``BEST``, ``LIKELY`` and ``WORST`` to see how far the answer may be off.
+A fitted model is better wherever there is one: datasheets know no host time, no front end and no
+kernel's shape. Simulate with ``BEST``, ``LIKELY`` and ``WORST`` to see how far the answer may be
+off.
 """
 
 from dataclasses import asdict
@@ -18,20 +19,29 @@ from inferometer.stats.estimate import Estimate
 _NOTHING_S: Final = 1e-12
 """No time, where the closed form takes logarithms."""
 _BLEND: Final = {"everything": 64.0, "compute and memory": 64.0, "nothing": 1.0}
-"""Exponent at which reading and multiplying overlap fully (a maximum), or follow one another (a sum)."""
+"""Exponent at which reading and multiplying overlap fully (a maximum), or follow one another (a
+sum)."""
 
 
-def datasheet_step_time(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, efficiency: Efficiency = LIKELY) -> StepTimeModel:
+def datasheet_step_time(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, efficiency: Efficiency = LIKELY
+) -> StepTimeModel:
     """The step-time model of a device that reaches these shares of its peaks, and launches kernels in no time.
 
     Raises
     ------
     SpecError
-        The device does not compute in the format, or several devices have no known link between them.
+        The device does not compute in the format, or several devices have no known link between
+        them.
     """
     peaks = scaled_peaks(peaks_of(hardware, engine), efficiency)
     if engine.tensor_parallel_size > 1 and peaks.link_bytes_per_s is None:
-        raise SpecError("no link between devices is known", where="--hardware", allowed="one device", try_="--tp 1")
+        raise SpecError(
+            "no link between devices is known",
+            where="--hardware",
+            allowed="one device",
+            try_="--tp 1",
+        )
     parameters = StepParameters(
         launch_s=_NOTHING_S,
         weight_bytes_per_s=peaks.memory_bytes_per_s,
@@ -51,7 +61,8 @@ def datasheet_step_time(model: ModelSpec, engine: EngineSpec, hardware: Hardware
         model=model,
         engine=engine,
         parameters=tuple(
-            FittedParameter(name=name, estimate=_assumed(value), told_by="fixed") for name, value in asdict(parameters).items()
+            FittedParameter(name=name, estimate=_assumed(value), told_by="fixed")
+            for name, value in asdict(parameters).items()
         ),
         kv_traffic_ratio=1.0,
         staircase_rows=(),
@@ -73,7 +84,6 @@ def datasheet_step_time(model: ModelSpec, engine: EngineSpec, hardware: Hardware
 
 
 def _assumed(value: float) -> Estimate:
-    return Estimate(value=value, low=value, high=value, confidence_fraction=0.9, n_samples=1, method="datasheet")
-
-
-__all__ = ["datasheet_step_time"]
+    return Estimate(
+        value=value, low=value, high=value, confidence_fraction=0.9, n_samples=1, method="datasheet"
+    )

@@ -23,17 +23,18 @@ def load_step_time_model(path: Path) -> StepTimeModel:
     """
     path = path / FIT_NAME if path.is_dir() else path
     again = suggestions.command("fit", "RUN")
-    door = Door(noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=again)
+    door = Door(
+        noun="step-time model", allowed="a file of inferometer fit", refusal=ModelError, try_=again
+    )
     content, where = door.bytes_of(path), str(path)
     version = door.json(content, _Versioned, where=where).schema_version
     if version != SCHEMA_VERSION:
-        raise ModelError(f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=again)
+        raise ModelError(
+            f"schema version {version}", where=where, allowed=str(SCHEMA_VERSION), try_=again
+        )
     return door.json(content, StepTimeModel, where=where)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Versioned:
     schema_version: int
-
-
-__all__ = ["FIT_NAME", "load_step_time_model"]

@@ -10,9 +10,16 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.perfmodel.steptime_box import BoxRange, outside
-from inferometer.perfmodel.steptime_terms import PARAMETERS, Staircase, StepParameters, WorkColumns, host_s, term_columns
+from inferometer.perfmodel.steptime_terms import (
+    PARAMETERS,
+    Staircase,
+    StepParameters,
+    WorkColumns,
+    host_s,
+    term_columns,
+)
 from inferometer.perfmodel.types import BatchShape, Limit
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.stats.estimate import Z_90
 
 PhaseName: TypeAlias = Literal["prefill", "decode"]
@@ -20,11 +27,18 @@ PhaseName: TypeAlias = Literal["prefill", "decode"]
 Answer: TypeAlias = Callable[[F64, Staircase], F64]
 """From parameters (vector, staircase) to one number for each step."""
 
-_DEVICE_CAUSES: Final[tuple[Limit, ...]] = ("weight bandwidth", "KV bandwidth", "compute", "attention", "communication")
+_DEVICE_CAUSES: Final[tuple[Limit, ...]] = (
+    "weight bandwidth",
+    "KV bandwidth",
+    "compute",
+    "attention",
+    "communication",
+)
 _STEP: Final = 1e-4
 _TINY: Final = float(np.finfo(float).tiny)
 _WIDENING_RATIO: Final = 0.15
-"""More standard deviation of log time for each factor of e outside the box. An assumption: what lies there was not measured."""
+"""More standard deviation of log time for each factor of e outside the box. An assumption: what
+lies there was not measured."""
 
 _Z_DECIDED: Final = 1.645  # one-sided 95 %
 
@@ -37,7 +51,8 @@ class PhaseDoubt:
     spread_ratio: float
     """Standard deviation of log time around the model."""
     interval_ratio: float = Z_90
-    """Half-width of the 90 % interval in standard deviations of the prediction, from held-out errors where they suffice."""
+    """Half-width of the 90 % interval in standard deviations of the prediction, from held-out
+    errors where they suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +62,22 @@ class Belief:
     vector: F64
     staircase: Staircase
     free: tuple[str, ...]
-    """Names out of ``PARAMETERS``, then ``rows N`` for the knots of the staircase, in their order."""
+    """Names out of ``PARAMETERS``, then ``rows N`` for the knots of the staircase, in their
+    order."""
     covariance: F64
 
     def variance(self, answer: Answer) -> F64:
         """Variance of the answers, to first order."""
         gradient = self._gradient(answer)
-        return np.asarray(np.einsum("kn,kl,ln->n", gradient, self.covariance, gradient), dtype=np.float64)
+        return np.asarray(
+            np.einsum("kn,kl,ln->n", gradient, self.covariance, gradient), dtype=np.float64
+        )
 
     def log_time_variance(self, work: WorkColumns) -> F64:
         """Variance of the logarithm of each step's time."""
-        return self.variance(lambda vector, staircase: np.log(term_columns(vector, staircase, work).total_s))
+        return self.variance(
+            lambda vector, staircase: np.log(term_columns(vector, staircase, work).total_s)
+        )
 
     def _gradient(self, answer: Answer) -> F64:
         """(K, N) derivatives with respect to the free parameters, by central differences, all in two calls."""
@@ -77,28 +97,46 @@ def belief_of(
     covariance: Sequence[Sequence[float]],
 ) -> Belief:
     """What plain numbers say, as vectors."""
-    staircase = Staircase(log_rows=np.log(np.array(staircase_rows, dtype=np.float64)), log_ratio=np.array(staircase_log_ratio))
+    staircase = Staircase(
+        log_rows=np.log(np.array(staircase_rows, dtype=np.float64)),
+        log_ratio=np.array(staircase_log_ratio),
+    )
     square = np.array(covariance, dtype=np.float64).reshape(len(free), len(free))
     return Belief(vector=physical.vector(), staircase=staircase, free=free, covariance=square)
 
 
-def log_half_widths(doubts: Sequence[PhaseDoubt], box: Sequence[BoxRange], shapes: Sequence[BatchShape], log_variance: F64) -> F64:
+def log_half_widths(
+    doubts: Sequence[PhaseDoubt],
+    box: Sequence[BoxRange],
+    shapes: Sequence[BatchShape],
+    log_variance: F64,
+) -> F64:
     """Half the width of the 90 % interval of log time, from the parameters' doubt, the model's own, and the distance from the box."""
     by_phase = {entry.phase: entry for entry in doubts}
     widest = max(doubts, key=lambda entry: entry.spread_ratio * entry.interval_ratio)
-    mine = [by_phase.get("prefill" if shape.n_prefill_requests else "decode", widest) for shape in shapes]
+    mine = [
+        by_phase.get("prefill" if shape.n_prefill_requests else "decode", widest)
+        for shape in shapes
+    ]
     extra = _WIDENING_RATIO * np.array([outside(box, shape).log_distance for shape in shapes])
     spread = np.array([entry.spread_ratio for entry in mine])
     width = np.array([entry.interval_ratio for entry in mine])
     return np.asarray(width * np.sqrt(log_variance + spread**2 + extra**2), dtype=np.float64)
 
 
-def interval_factors(doubts: Sequence[PhaseDoubt], box: Sequence[BoxRange], shapes: Sequence[BatchShape], log_variance: F64) -> F64:
+def interval_factors(
+    doubts: Sequence[PhaseDoubt],
+    box: Sequence[BoxRange],
+    shapes: Sequence[BatchShape],
+    log_variance: F64,
+) -> F64:
     """The factors by which the 90 % interval of each step's time goes up and down."""
     return np.asarray(np.exp(log_half_widths(doubts, box, shapes, log_variance)), dtype=np.float64)
 
 
-def moved(vector: F64, staircase: Staircase, free: tuple[str, ...], step: float) -> tuple[F64, Staircase]:
+def moved(
+    vector: F64, staircase: Staircase, free: tuple[str, ...], step: float
+) -> tuple[F64, Staircase]:
     """K copies of the parameters, as ``term_columns`` takes them, each with another of the free parameters moved by ``step``."""
     moves = step * np.eye(len(free))
     indices = [PARAMETERS.index(name) for name in free if name in PARAMETERS]
@@ -111,7 +149,8 @@ def moved(vector: F64, staircase: Staircase, free: tuple[str, ...], step: float)
 def limits(belief: Belief, work: WorkColumns) -> tuple[Limit, ...]:
     """What limits each step: the largest cause, where it exceeds the second with 95 % confidence, else undecided.
 
-    Where host and device overlap, the host is the limit of a step in which it takes longer than the device with all its causes.
+    Where host and device overlap, the host is the limit of a step in which it takes longer than the
+    device with all its causes.
     """
     is_overlapped = belief.vector[PARAMETERS.index("overlap_ratio")] > 0
     names = _DEVICE_CAUSES if is_overlapped else (*_DEVICE_CAUSES, "launch overhead")
@@ -120,27 +159,42 @@ def limits(belief: Belief, work: WorkColumns) -> tuple[Limit, ...]:
 
     def lead(vector: F64, staircase: Staircase) -> F64:
         seconds = _log_seconds(names, vector, staircase, work)
-        return np.asarray(seconds[first, ..., columns].T - seconds[second, ..., columns].T, dtype=np.float64)
+        return np.asarray(
+            seconds[first, ..., columns].T - seconds[second, ..., columns].T, dtype=np.float64
+        )
 
     def host_lead(vector: F64, staircase: Staircase) -> F64:
         terms = term_columns(vector, staircase, work)
-        return np.asarray(np.log(host_s(vector, work)) - np.log(terms.total_s - terms.launch), dtype=np.float64)
+        return np.asarray(
+            np.log(host_s(vector, work)) - np.log(terms.total_s - terms.launch), dtype=np.float64
+        )
 
     is_decided = _is_positive(belief, lead) > 0
-    named: list[Limit] = [names[index] if decided else "undecided" for index, decided in zip(first, is_decided, strict=True)]
+    named: list[Limit] = [
+        names[index] if decided else "undecided"
+        for index, decided in zip(first, is_decided, strict=True)
+    ]
     if not is_overlapped:
         return tuple(named)
     balance = _is_positive(belief, host_lead)
-    return tuple("launch overhead" if side > 0 else name if side < 0 else "undecided" for side, name in zip(balance, named, strict=True))
+    return tuple(
+        "launch overhead" if side > 0 else name if side < 0 else "undecided"
+        for side, name in zip(balance, named, strict=True)
+    )
 
 
 def _is_positive(belief: Belief, answer: Answer) -> F64:
     """1 where the answer is positive with 95 % confidence, -1 where negative, 0 where neither."""
     value = answer(belief.vector, belief.staircase)
-    return np.asarray(np.sign(value) * (np.abs(value) > _Z_DECIDED * np.sqrt(belief.variance(answer))), dtype=np.float64)
+    return np.asarray(
+        np.sign(value) * (np.abs(value) > _Z_DECIDED * np.sqrt(belief.variance(answer))),
+        dtype=np.float64,
+    )
 
 
-def _log_seconds(names: tuple[Limit, ...], vector: F64, staircase: Staircase, work: WorkColumns) -> F64:
+def _log_seconds(
+    names: tuple[Limit, ...], vector: F64, staircase: Staircase, work: WorkColumns
+) -> F64:
     """Logarithms of the seconds of some causes, which come first among the axes."""
     terms = term_columns(vector, staircase, work)
     seconds: dict[Limit, F64] = {
@@ -151,7 +205,6 @@ def _log_seconds(names: tuple[Limit, ...], vector: F64, staircase: Staircase, wo
         "communication": terms.communication,
         "launch overhead": terms.launch,
     }
-    return np.asarray(np.log(np.maximum(np.stack([seconds[name] for name in names]), _TINY)), dtype=np.float64)
-
-
-__all__ = ["Answer", "Belief", "PhaseDoubt", "PhaseName", "belief_of", "interval_factors", "limits", "log_half_widths", "moved"]
+    return np.asarray(
+        np.log(np.maximum(np.stack([seconds[name] for name in names]), _TINY)), dtype=np.float64
+    )

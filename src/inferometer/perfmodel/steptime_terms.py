@@ -13,13 +13,14 @@ For one step, with the work of ``step_work``::
     host       O = launch_s, · prefill_ratio in a step that prefills
     step       T = (O^p + (G + K + A + C + S)^p)^(1/p) + H      p: overlap exponent
 
-p = 1: the host's work and the device's follow one another (a CPU). p → ∞: a GPU whose host runs ahead, so that the longer
-of the two shows. The head comes last, behind everything that was launched before it: it never hides. b = 1: weights are
-read, then multiplied; b → ∞: the roofline. Measured GEMM sweeps lie between (b about 2 on A40, A100 and H100).
-One attention kernel for prompts and single tokens together cuts its work as suits prompts: it reads the cache of those that
-decode at a lower rate. The floor is what a GPU's small kernels take however little they do. The sag is efficiency that falls (or
-rises) steadily with the rows, as under a power cap; the staircase is what kernels do at single row counts.
-Letters of shapes: N steps, R knots of the staircase.
+p = 1: the host's work and the device's follow one another (a CPU). p → ∞: a GPU whose host runs
+ahead, so that the longer of the two shows. The head comes last, behind everything that was launched
+before it: it never hides. b = 1: weights are read, then multiplied; b → ∞: the roofline. Measured
+GEMM sweeps lie between (b about 2 on A40, A100 and H100). One attention kernel for prompts and
+single tokens together cuts its work as suits prompts: it reads the cache of those that decode at a
+lower rate. The floor is what a GPU's small kernels take however little they do. The sag is
+efficiency that falls (or rises) steadily with the rows, as under a power cap; the staircase is what
+kernels do at single row counts. Letters of shapes: N steps, R knots of the staircase.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ import numpy as np
 
 from inferometer.perfmodel.types import BatchShape
 from inferometer.perfmodel.work import step_work
-from inferometer.records.types import F64
+from inferometer.records.columns import F64
 from inferometer.spec.types import EngineSpec, ModelSpec
 
 REFERENCE_ROWS: Final = 1024
@@ -52,7 +53,8 @@ PARAMETERS: Final = (
     "mixed_kv_ratio",
     "sag_ratio",
 )
-"""Order of the parameters in every vector. All but ``sag_ratio`` (an exponent around 0) are kept as logarithms."""
+"""Order of the parameters in every vector. All but ``sag_ratio`` (an exponent around 0) are kept
+as logarithms."""
 
 _INDEX: Final = {name: index for index, name in enumerate(PARAMETERS)}
 _SAG: Final = _INDEX["sag_ratio"]
@@ -82,14 +84,24 @@ class Staircase(NamedTuple):
     log_ratio: F64
 
     def at(self, n_rows: F64) -> F64:
-        """The log ratio at these row counts; beyond the outermost knots, theirs. A last axis of R knots may have axes before it."""
+        """The log ratio at these row counts; beyond the outermost knots, theirs.
+
+        A last axis of R knots may have axes before it.
+        """
         if self.log_rows.size == 0:
             return np.zeros_like(n_rows)
-        place = np.interp(np.log(np.maximum(n_rows, 1.0)), self.log_rows, np.arange(self.log_rows.size, dtype=np.float64))
+        place = np.interp(
+            np.log(np.maximum(n_rows, 1.0)),
+            self.log_rows,
+            np.arange(self.log_rows.size, dtype=np.float64),
+        )
         below = np.floor(place).astype(np.int64)
         above = np.minimum(below + 1, self.log_rows.size - 1)
         share = place - below
-        return np.asarray(self.log_ratio[..., below] * (1 - share) + self.log_ratio[..., above] * share, dtype=np.float64)
+        return np.asarray(
+            self.log_ratio[..., below] * (1 - share) + self.log_ratio[..., above] * share,
+            dtype=np.float64,
+        )
 
 
 NO_STAIRCASE: Final = Staircase(log_rows=np.empty(0), log_ratio=np.empty(0))
@@ -98,7 +110,8 @@ NO_STAIRCASE: Final = Staircase(log_rows=np.empty(0), log_ratio=np.empty(0))
 class TermColumns(NamedTuple):
     """Seconds of N steps by cause; they sum to the step's time.
 
-    ``launch`` is what the host shows beyond the device, and the floor; ``head_weights`` and ``head_matmul`` are the logits'.
+    ``launch`` is what the host shows beyond the device, and the floor; ``head_weights`` and
+    ``head_matmul`` are the logits'.
     """
 
     launch: F64
@@ -151,25 +164,37 @@ def parameters_of(vector: F64) -> StepParameters:
     return StepParameters(**dict(zip(PARAMETERS, values, strict=True)))
 
 
-def work_columns(model: ModelSpec, engine: EngineSpec, shapes: Sequence[BatchShape], *, kv_traffic_ratio: float) -> WorkColumns:
+def work_columns(
+    model: ModelSpec, engine: EngineSpec, shapes: Sequence[BatchShape], *, kv_traffic_ratio: float
+) -> WorkColumns:
     """What must these steps compute and move?
 
-    ``kv_traffic_ratio`` is how many bytes the engine's attention moves for each byte of KV cache that a decoding request holds.
+    ``kv_traffic_ratio`` is how many bytes the engine's attention moves for each byte of KV cache
+    that a decoding request holds.
     """
     rows = [_work_of(model, engine, shape, kv_traffic_ratio) for shape in shapes]
-    return WorkColumns(*np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T)
+    return WorkColumns(
+        *np.array(rows, dtype=np.float64).reshape(len(rows), len(WorkColumns._fields)).T
+    )
 
 
 def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermColumns:
     """Where does the time of these steps go? The closed form of the module's docstring.
 
-    ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with ``staircase.log_ratio`` as (K, R): the columns
-    then are (K, N).
+    ``vector`` is one set of parameters, or K of them as (parameters, K, 1) with
+    ``staircase.log_ratio`` as (K, R): the columns then are (K, N).
     """
     value = dict(zip(PARAMETERS, np.exp(vector[:_SAG]), strict=False))
     blend, overlap, sag = value["blend_ratio"], value["overlap_ratio"], vector[_SAG]
     read = work.layer_bytes / value["weight_bytes_per_s"]
-    layers = _gemm(read + value["floor_s"], work.matmul_flop / value["matmul_flop_per_s"], work.n_rows, blend, sag, staircase)
+    layers = _gemm(
+        read + value["floor_s"],
+        work.matmul_flop / value["matmul_flop_per_s"],
+        work.n_rows,
+        blend,
+        sag,
+        staircase,
+    )
     head = _gemm(
         work.head_bytes / value["weight_bytes_per_s"],
         work.logits_flop / value["matmul_flop_per_s"],
@@ -178,14 +203,22 @@ def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermCo
         sag,
         staircase,
     )
-    kv = work.kv_bytes / value["kv_bytes_per_s"] * np.where(work.n_prefill_requests > 0, value["mixed_kv_ratio"], 1.0)
+    kv = (
+        work.kv_bytes
+        / value["kv_bytes_per_s"]
+        * np.where(work.n_prefill_requests > 0, value["mixed_kv_ratio"], 1.0)
+    )
     attention = work.attention_flop / value["attention_flop_per_s"]
-    communication = work.link_bytes / value["link_bytes_per_s"] + work.n_messages * value["message_s"]
+    communication = (
+        work.link_bytes / value["link_bytes_per_s"] + work.n_messages * value["message_s"]
+    )
     per_sequence = value["per_sequence_s"] * work.n_requests
     device = layers[0] + layers[1] + kv + attention + communication + per_sequence
     floor_share = value["floor_s"] / (read + value["floor_s"])
     return TermColumns(
-        launch=_overlapped(host_s(vector, work), device, overlap) - device + layers[0] * floor_share,
+        launch=_overlapped(host_s(vector, work), device, overlap)
+        - device
+        + layers[0] * floor_share,
         weights=layers[0] * (1 - floor_share),
         kv=kv,
         matmul=layers[1],
@@ -200,15 +233,22 @@ def term_columns(vector: F64, staircase: Staircase, work: WorkColumns) -> TermCo
 def host_s(vector: F64, work: WorkColumns) -> F64:
     """How long does the host need to launch each step?"""
     launch, prefill = np.exp(vector[_INDEX["launch_s"]]), np.exp(vector[_INDEX["prefill_ratio"]])
-    return np.asarray(np.where(work.n_prefill_requests > 0, launch * prefill, launch), dtype=np.float64)
+    return np.asarray(
+        np.where(work.n_prefill_requests > 0, launch * prefill, launch), dtype=np.float64
+    )
 
 
 def _overlapped(host: F64, device: F64, overlap: F64) -> F64:
     largest = np.maximum(host, device)
-    return np.asarray(largest * ((host / largest) ** overlap + (device / largest) ** overlap) ** (1 / overlap), dtype=np.float64)
+    return np.asarray(
+        largest * ((host / largest) ** overlap + (device / largest) ** overlap) ** (1 / overlap),
+        dtype=np.float64,
+    )
 
 
-def _gemm(read: F64, multiply: F64, n_rows: F64, blend: F64, sag: F64, staircase: Staircase) -> tuple[F64, F64]:
+def _gemm(
+    read: F64, multiply: F64, n_rows: F64, blend: F64, sag: F64, staircase: Staircase
+) -> tuple[F64, F64]:
     """Seconds of reading and of multiplying that a matrix product shows, in proportion to what each would take alone."""
     multiply = multiply * (np.maximum(n_rows, 1.0) / REFERENCE_ROWS) ** sag
     largest = np.maximum(np.maximum(read, multiply), np.finfo(float).tiny)
@@ -219,10 +259,16 @@ def _gemm(read: F64, multiply: F64, n_rows: F64, blend: F64, sag: F64, staircase
     return shown * share, shown * (1 - share)
 
 
-def _work_of(model: ModelSpec, engine: EngineSpec, shape: BatchShape, kv_traffic_ratio: float) -> tuple[float, ...]:
+def _work_of(
+    model: ModelSpec, engine: EngineSpec, shape: BatchShape, kv_traffic_ratio: float
+) -> tuple[float, ...]:
     work = step_work(model, engine, shape)
     layers = step_work(model, engine, replace(shape, n_logit_positions=0))
-    prefill = step_work(model, engine, replace(shape, n_decode_requests=0, decode_context_tokens=0, n_logit_positions=0))
+    prefill = step_work(
+        model,
+        engine,
+        replace(shape, n_decode_requests=0, decode_context_tokens=0, n_logit_positions=0),
+    )
     return (
         shape.n_rows,
         shape.n_logit_positions,
@@ -237,18 +283,3 @@ def _work_of(model: ModelSpec, engine: EngineSpec, shape: BatchShape, kv_traffic
         work.link_bytes,
         work.n_link_messages,
     )
-
-
-__all__ = [
-    "NO_STAIRCASE",
-    "PARAMETERS",
-    "REFERENCE_ROWS",
-    "Staircase",
-    "StepParameters",
-    "TermColumns",
-    "WorkColumns",
-    "host_s",
-    "parameters_of",
-    "term_columns",
-    "work_columns",
-]

@@ -5,7 +5,15 @@ from typing import Literal, TypeAlias
 
 from inferometer.stats.estimate import Estimate
 
-Limit: TypeAlias = Literal["weight bandwidth", "KV bandwidth", "compute", "attention", "launch overhead", "communication", "undecided"]
+Limit: TypeAlias = Literal[
+    "weight bandwidth",
+    "KV bandwidth",
+    "compute",
+    "attention",
+    "launch overhead",
+    "communication",
+    "undecided",
+]
 """What a step can be limited by, in the words of every report."""
 
 
@@ -13,9 +21,9 @@ Limit: TypeAlias = Literal["weight bandwidth", "KV bandwidth", "compute", "atten
 class BatchShape:
     """A step's sufficient statistics: all that its time depends on in the models of this room.
 
-    One prefilling request with q new tokens after c cached ones contributes q to ``prefill_tokens`` and
-    q·(c + (q + 1)/2) to ``prefill_context_product_tokens2``; one decoding request with context L (its new token included) adds L
-    to ``decode_context_tokens``.
+    One prefilling request with q new tokens after c cached ones contributes q to ``prefill_tokens``
+    and q·(c + (q + 1)/2) to ``prefill_context_product_tokens2``; one decoding request with context
+    L (its new token included) adds L to ``decode_context_tokens``.
     """
 
     n_prefill_requests: int
@@ -24,7 +32,8 @@ class BatchShape:
     prefill_context_product_tokens2: int
     decode_context_tokens: int
     n_logit_positions: int
-    """Positions for which logits are computed: the number of requests, unless an engine computes all of a prompt."""
+    """Positions for which logits are computed: the number of requests, unless an engine computes
+    all of a prompt."""
 
     @property
     def n_rows(self) -> int:
@@ -86,7 +95,10 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBound:
-    """How fast could a step be at best, and how slow if nothing overlapped? ``lower_s`` = max, ``upper_s`` = sum."""
+    """How fast could a step be at best, and how slow if nothing overlapped?
+
+    ``lower_s`` = max, ``upper_s`` = sum.
+    """
 
     compute_s: float
     memory_s: float
@@ -109,7 +121,8 @@ class Term:
     """One part of a step's time."""
 
     name: str
-    """One of: launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
+    """One of: launch, weights, kv, matmul, attention, logits, per_sequence, communication,
+    unexplained."""
     duration_s: float
 
 
@@ -124,15 +137,3 @@ class StepPrediction:
     is_inside_box: bool
     outside_why: str | None
     """Which quantity lies outside which range, where ``is_inside_box`` is false."""
-
-
-__all__ = [
-    "BatchShape",
-    "Limit",
-    "StepBound",
-    "StepPrediction",
-    "StepWork",
-    "Term",
-    "decode_shape",
-    "prefill_shape",
-]

@@ -1,6 +1,7 @@
 """How many weights does a model have, how many bytes are they on one device, and which does a step read?
 
-A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and activations all follow from that list.
+A model is a list of ``Linear`` maps and some small vectors. Parameters, bytes, FLOP and activations
+all follow from that list.
 """
 
 from dataclasses import dataclass, replace
@@ -10,12 +11,16 @@ from inferometer.errors import SpecError
 from inferometer.spec.types import DTYPE_BITS, DType, EngineSpec, ModelSpec, Source
 
 Split: TypeAlias = Literal["all", "kv_heads", "none"]
-"""Over which devices of a tensor-parallel group is a matrix split: all, as many as there are KV heads, or none (a copy on each)."""
+"""Over which devices of a tensor-parallel group is a matrix split: all, as many as there are KV
+heads, or none (a copy on each)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """A matrix that multiplies every row: ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token."""
+    """A matrix that multiplies every row.
+
+    ``n_copies`` of it in each of ``n_layers`` layers, ``n_active_copies`` used by a token.
+    """
 
     name: str
     n_in: int
@@ -26,7 +31,8 @@ class Linear:
     n_active_copies: int = 1
     has_bias: bool = False
     is_quantised: bool = True
-    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with some models all but experts."""
+    """Whether quantised checkpoints store it in few bits; routers and gates stay in 16, with
+    some models all but experts."""
 
     @property
     def n_weights(self) -> int:
@@ -41,7 +47,10 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """How a quantised matrix is stored: ``value_bits`` for a weight, and a scale and a zero point for each group of weights."""
+    """How a quantised matrix is stored.
+
+    ``value_bits`` for a weight, and a scale and a zero point for each group of weights.
+    """
 
     value_bits: int
     group_size: int
@@ -61,28 +70,45 @@ STORED_FORMATS: Final[dict[DType, StoredFormat]] = {
         group_size=128,
         scale_bits=16,
         zero_bits=4,
-        source=Source(kind="page", where="arXiv 2306.00978 (AWQ): groups of 128, 16-bit scale, 4-bit zero point"),
+        source=Source(
+            kind="page",
+            where="arXiv 2306.00978 (AWQ): groups of 128, 16-bit scale, 4-bit zero point",
+        ),
     ),
     "float4": StoredFormat(
         value_bits=4,
         group_size=32,
         scale_bits=8,
         zero_bits=0,
-        source=Source(kind="page", where="OCP Microscaling Formats v1.0: MXFP4, blocks of 32 with an 8-bit scale"),
+        source=Source(
+            kind="page",
+            where="OCP Microscaling Formats v1.0: MXFP4, blocks of 32 with an 8-bit scale",
+        ),
     ),
     "int8": StoredFormat(
         value_bits=8,
         group_size=128,
         scale_bits=16,
         zero_bits=0,
-        source=Source(kind="derived", where="a 16-bit scale for each 128 weights: an upper figure, per-channel scales cost less"),
+        source=Source(
+            kind="derived",
+            where=(
+                "a 16-bit scale for each 128 weights: an upper figure, per-channel scales cost less"
+            ),
+        ),
     ),
     "float8": StoredFormat(
         value_bits=8,
         group_size=128 * 128,
         scale_bits=32,
         zero_bits=0,
-        source=Source(kind="page", where="arXiv 2412.19437 section 3.3 (DeepSeek-V3): blocks of 128 x 128 with a 32-bit scale"),
+        source=Source(
+            kind="page",
+            where=(
+                "arXiv 2412.19437 section 3.3 (DeepSeek-V3): blocks of 128 x 128 with a 32-bit"
+                " scale"
+            ),
+        ),
     ),
 }
 
@@ -121,11 +147,19 @@ def n_parameters(model: ModelSpec) -> int:
     3085938688
     """
     head = 0 if model.tie_word_embeddings else _embedding_elements(model)
-    return _embedding_elements(model) + head + _positions(model) + sum(part.n_weights for part in linears(model)) + _small_vectors(model)
+    return (
+        _embedding_elements(model)
+        + head
+        + _positions(model)
+        + sum(part.n_weights for part in linears(model))
+        + _small_vectors(model)
+    )
 
 
 def n_active_parameters(model: ModelSpec) -> int:
-    """How many weights does one decoded token multiply? Routed experts count as used; the embedding look-up does not count.
+    """How many weights does one decoded token multiply?
+
+    Routed experts count as used; the embedding look-up does not count.
 
     Example
     -------
@@ -133,16 +167,22 @@ def n_active_parameters(model: ModelSpec) -> int:
     >>> n_active_parameters(find_model("mixtral-8x7b"))
     12748853248
     """
-    idle = sum((part.n_weights + part.n_biases) * (part.n_copies - part.n_active_copies) // part.n_copies for part in linears(model))
+    idle = sum(
+        (part.n_weights + part.n_biases) * (part.n_copies - part.n_active_copies) // part.n_copies
+        for part in linears(model)
+    )
     lookup = (0 if model.tie_word_embeddings else _embedding_elements(model)) + _positions(model)
     return n_parameters(model) - idle - lookup
 
 
 def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """How many bits does the engine store for a weight of the layers, scales included? int4 in groups of 128 takes 4.16.
+    """How many bits does the engine store for a weight of the layers, scales included?
 
-    2:4 sparse weights store two of four neighbouring values, and two bits for each stored value that give its position: half
-    of the value bits and one bit more for each weight. Scales are those of the dense matrix.
+    int4 in groups of 128 takes 4.16.
+
+    2:4 sparse weights store two of four neighbouring values, and two bits for each stored value
+    that give its position: half of the value bits and one bit more for each weight. Scales are
+    those of the dense matrix.
 
     Source
     ------
@@ -162,13 +202,16 @@ def stored_weight_bits(engine: EngineSpec, *, is_sparse: bool = False) -> float:
     return (value_bits / 2 + 1 if is_sparse else value_bits) + scale_bits
 
 
-def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1, is_sparse: bool = False) -> int:
+def weight_bytes(
+    model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int = 1, is_sparse: bool = False
+) -> int:
     """How many bytes of weights does one device hold, of the experts one of ``n_expert_shards`` parts (the largest)?
 
-    Under tensor parallelism matrices are split over the devices; K and V projections over at most ``n_kv_heads`` of them;
-    norms, biases, routers and MLA's down-projections are copied. vLLM splits the embedding, transformers copies it.
-    Quantised: only the matrices of the layers; embedding, head, norms and routers stay in ``engine.dtype``, as in published
-    int4 and float8 checkpoints.
+    Under tensor parallelism matrices are split over the devices; K and V projections over at most
+    ``n_kv_heads`` of them; norms, biases, routers and MLA's down-projections are copied. vLLM
+    splits the embedding, transformers copies it. Quantised: only the matrices of the layers;
+    embedding, head, norms and routers stay in ``engine.dtype``, as in published int4 and float8
+    checkpoints.
 
     Raises
     ------
@@ -179,7 +222,10 @@ def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int =
     plain_bits = DTYPE_BITS[engine.dtype]
     held = {part: -(-part.n_copies // n_expert_shards) / part.n_copies for part in linears(model)}
     total_bits = sum(
-        linear_bits(part, engine, is_sparse=is_sparse) * part.n_weights * share / n_shards(part, model, n_devices)
+        linear_bits(part, engine, is_sparse=is_sparse)
+        * part.n_weights
+        * share
+        / n_shards(part, model, n_devices)
         for part, share in held.items()
     )
     total_bits += (_small_vectors(model) + _positions(model)) * plain_bits
@@ -190,28 +236,44 @@ def weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_expert_shards: int =
     return round(total_bits / 8)
 
 
-def step_weight_bytes(model: ModelSpec, engine: EngineSpec, *, n_rows: int, n_logit_positions: int, is_sparse: bool = False) -> float:
+def step_weight_bytes(
+    model: ModelSpec,
+    engine: EngineSpec,
+    *,
+    n_rows: int,
+    n_logit_positions: int,
+    is_sparse: bool = False,
+) -> float:
     """How many bytes of weights does one device read in a step of ``n_rows`` new tokens?
 
-    Each matrix once, of the experts only those that some row is routed to, the head where logits are wanted; of the
-    embedding only the rows looked up, which count as activations.
+    Each matrix once, of the experts only those that some row is routed to, the head where logits
+    are wanted; of the embedding only the rows looked up, which count as activations.
     """
     n_devices = checked_tensor_parallel(model, engine)
     plain_bits = DTYPE_BITS[engine.dtype]
     bits = 0.0
     for part in linears(model):
-        share_fraction = expected_experts(part.n_copies, part.n_active_copies, n_rows) / part.n_copies
-        bits += linear_bits(part, engine, is_sparse=is_sparse) * part.n_weights / n_shards(part, model, n_devices) * share_fraction
+        share_fraction = (
+            expected_experts(part.n_copies, part.n_active_copies, n_rows) / part.n_copies
+        )
+        bits += (
+            linear_bits(part, engine, is_sparse=is_sparse)
+            * part.n_weights
+            / n_shards(part, model, n_devices)
+            * share_fraction
+        )
     if n_logit_positions > 0:
         bits += _embedding_elements(model) * plain_bits / n_devices
     return (bits + _small_vectors(model) * plain_bits) / 8
 
 
 def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) -> float:
-    """How many distinct experts do ``n_tokens`` tokens need, if routing is uniform and independent: E·(1 - (1 - k/E)^n).
+    """How many distinct experts do ``n_tokens`` tokens need, if routing is uniform and independent.
 
-    A token leaves a given expert out with probability 1 - k/E. Real routing is correlated, so fewer are touched: this is
-    an upper figure in expectation.
+    E·(1 - (1 - k/E)^n).
+
+    A token leaves a given expert out with probability 1 - k/E. Real routing is correlated, so fewer
+    are touched: this is an upper figure in expectation.
 
     Source
     ------
@@ -228,8 +290,15 @@ def expected_experts(n_experts: int, n_experts_per_token: int, n_tokens: int) ->
 
 
 def linear_bits(part: Linear, engine: EngineSpec, *, is_sparse: bool = False) -> float:
-    """How many bits does the engine store for a weight of this matrix? What quantisation leaves alone, pruning does too."""
-    return stored_weight_bits(engine, is_sparse=is_sparse) if part.is_quantised else DTYPE_BITS[engine.dtype]
+    """How many bits does the engine store for a weight of this matrix?
+
+    What quantisation leaves alone, pruning does too.
+    """
+    return (
+        stored_weight_bits(engine, is_sparse=is_sparse)
+        if part.is_quantised
+        else DTYPE_BITS[engine.dtype]
+    )
 
 
 def n_shards(part: Linear, model: ModelSpec, n_devices: int) -> int:
@@ -269,16 +338,41 @@ def _attention(model: ModelSpec) -> list[Linear]:
     if mla is None:
         queries, keys_values = heads.n_heads * heads.head_dim, 2 * heads.n_kv_heads * heads.head_dim
         return [
-            Linear(name="query", n_in=hidden, n_out=queries, n_layers=n_layers, has_bias=heads.has_qkv_bias),
-            Linear(name="key_value", n_in=hidden, n_out=keys_values, n_layers=n_layers, split="kv_heads", has_bias=heads.has_qkv_bias),
-            Linear(name="attention_out", n_in=queries, n_out=hidden, n_layers=n_layers, has_bias=heads.has_out_bias),
+            Linear(
+                name="query",
+                n_in=hidden,
+                n_out=queries,
+                n_layers=n_layers,
+                has_bias=heads.has_qkv_bias,
+            ),
+            Linear(
+                name="key_value",
+                n_in=hidden,
+                n_out=keys_values,
+                n_layers=n_layers,
+                split="kv_heads",
+                has_bias=heads.has_qkv_bias,
+            ),
+            Linear(
+                name="attention_out",
+                n_in=queries,
+                n_out=hidden,
+                n_layers=n_layers,
+                has_bias=heads.has_out_bias,
+            ),
         ]
     queries = heads.n_heads * (mla.qk_nope_head_dim + mla.qk_rope_head_dim)
     expanded = heads.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)
     query = [Linear(name="query", n_in=hidden, n_out=queries, n_layers=n_layers)]
     if mla.q_lora_rank is not None:
         query = [
-            Linear(name="query_down", n_in=hidden, n_out=mla.q_lora_rank, n_layers=n_layers, split="none"),
+            Linear(
+                name="query_down",
+                n_in=hidden,
+                n_out=mla.q_lora_rank,
+                n_layers=n_layers,
+                split="none",
+            ),
             Linear(name="query_up", n_in=mla.q_lora_rank, n_out=queries, n_layers=n_layers),
         ]
     latent = mla.kv_lora_rank + mla.qk_rope_head_dim
@@ -286,7 +380,12 @@ def _attention(model: ModelSpec) -> list[Linear]:
         *query,
         Linear(name="key_value_down", n_in=hidden, n_out=latent, n_layers=n_layers, split="none"),
         Linear(name="key_value_up", n_in=mla.kv_lora_rank, n_out=expanded, n_layers=n_layers),
-        Linear(name="attention_out", n_in=heads.n_heads * mla.v_head_dim, n_out=hidden, n_layers=n_layers),
+        Linear(
+            name="attention_out",
+            n_in=heads.n_heads * mla.v_head_dim,
+            n_out=hidden,
+            n_layers=n_layers,
+        ),
     ]
 
 
@@ -298,12 +397,24 @@ def _feed_forward(model: ModelSpec) -> list[Linear]:
     if n_dense:
         inner = mlp.intermediate_size
         parts += [
-            Linear(name="mlp_up", n_in=hidden, n_out=widening * inner, n_layers=n_dense, has_bias=mlp.has_bias),
-            Linear(name="mlp_down", n_in=inner, n_out=hidden, n_layers=n_dense, has_bias=mlp.has_bias),
+            Linear(
+                name="mlp_up",
+                n_in=hidden,
+                n_out=widening * inner,
+                n_layers=n_dense,
+                has_bias=mlp.has_bias,
+            ),
+            Linear(
+                name="mlp_down", n_in=inner, n_out=hidden, n_layers=n_dense, has_bias=mlp.has_bias
+            ),
         ]
     if moe is None or n_dense == model.n_layers:
         return parts
-    n_sparse, inner, shared = model.n_layers - n_dense, moe.intermediate_size, moe.n_shared_experts * moe.intermediate_size
+    n_sparse, inner, shared = (
+        model.n_layers - n_dense,
+        moe.intermediate_size,
+        moe.n_shared_experts * moe.intermediate_size,
+    )
     expert = Linear(
         name="experts_up",
         n_in=hidden,
@@ -313,7 +424,14 @@ def _feed_forward(model: ModelSpec) -> list[Linear]:
         n_active_copies=moe.n_experts_per_token,
         has_bias=moe.has_bias,
     )
-    router = Linear(name="router", n_in=hidden, n_out=moe.n_experts, n_layers=n_sparse, split="none", is_quantised=False)
+    router = Linear(
+        name="router",
+        n_in=hidden,
+        n_out=moe.n_experts,
+        n_layers=n_sparse,
+        split="none",
+        is_quantised=False,
+    )
     parts += [
         replace(router, has_bias=moe.has_bias or moe.has_router_bias),
         expert,
@@ -325,7 +443,16 @@ def _feed_forward(model: ModelSpec) -> list[Linear]:
             Linear(name="shared_down", n_in=shared, n_out=hidden, n_layers=n_sparse),
         ]
     if moe.has_shared_expert_gate:
-        parts.append(Linear(name="shared_gate", n_in=hidden, n_out=1, n_layers=n_sparse, split="none", is_quantised=False))
+        parts.append(
+            Linear(
+                name="shared_gate",
+                n_in=hidden,
+                n_out=1,
+                n_layers=n_sparse,
+                split="none",
+                is_quantised=False,
+            )
+        )
     return parts
 
 
@@ -343,30 +470,20 @@ def _small_vectors(model: ModelSpec) -> int:
     norm = model.hidden_size * (2 if model.norm_has_bias else 1)
     per_layer = model.norms_per_layer * norm
     if heads.has_qk_norm:
-        per_layer += (heads.n_heads + heads.n_kv_heads) * heads.head_dim if heads.has_full_width_qk_norm else 2 * heads.head_dim
+        per_layer += (
+            (heads.n_heads + heads.n_kv_heads) * heads.head_dim
+            if heads.has_full_width_qk_norm
+            else 2 * heads.head_dim
+        )
     if heads.has_sinks:
         per_layer += heads.n_heads
     if mla is not None:
         per_layer += mla.kv_lora_rank + (mla.q_lora_rank or 0)
     final = norm if model.has_final_norm else 0
     head_bias = model.vocab_size if model.has_head_bias else 0
-    return model.n_layers * per_layer + final + head_bias + sum(part.n_biases for part in linears(model))
-
-
-__all__ = [
-    "STORED_FORMATS",
-    "Linear",
-    "Split",
-    "StoredFormat",
-    "checked_tensor_parallel",
-    "expected_experts",
-    "head_elements",
-    "linear_bits",
-    "linears",
-    "n_active_parameters",
-    "n_parameters",
-    "n_shards",
-    "step_weight_bytes",
-    "stored_weight_bits",
-    "weight_bytes",
-]
+    return (
+        model.n_layers * per_layer
+        + final
+        + head_bias
+        + sum(part.n_biases for part in linears(model))
+    )

@@ -1,7 +1,10 @@
-"""What would change if: another precision, sparsity, fewer KV heads, more devices, speculation, a warm prefix cache, graphs?
+"""What would change if.
 
-Each change makes another scenario; both are answered by the datasheets and compared. A ratio of two such answers is better
-known than either, because their common efficiencies cancel: the interval of a gain is that over all levels of efficiency.
+Another precision, sparsity, fewer KV heads, more devices, speculation, a warm prefix cache, graphs?
+
+Each change makes another scenario; both are answered by the datasheets and compared. A ratio of two
+such answers is better known than either, because their common efficiencies cancel: the interval of
+a gain is that over all levels of efficiency.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +37,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What a change gains. Ratios are before / after: above 1 is faster; that of throughput is after / before."""
+    """What a change gains.
+
+    Ratios are before / after: above 1 is faster; that of throughput is after / before.
+    """
 
     change: Change
     after: DatasheetPrediction
@@ -58,8 +64,19 @@ def what_if(before: Scenario, change: Change) -> WhatIf:
 
     def gain(pick: Callable[[Scenario, Phases], float]) -> Estimate:
         levels = (LIKELY, BEST, WORST)
-        ratios = [pick(before, phases_at(before, level)) / pick(change.scenario, phases_at(change.scenario, level)) for level in levels]
-        return Estimate(value=ratios[0], low=min(ratios), high=max(ratios), confidence_fraction=0.9, n_samples=1, method=METHOD)
+        ratios = [
+            pick(before, phases_at(before, level))
+            / pick(change.scenario, phases_at(change.scenario, level))
+            for level in levels
+        ]
+        return Estimate(
+            value=ratios[0],
+            low=min(ratios),
+            high=max(ratios),
+            confidence_fraction=0.9,
+            n_samples=1,
+            method=METHOD,
+        )
 
     return WhatIf(
         change=change,
@@ -71,11 +88,15 @@ def what_if(before: Scenario, change: Change) -> WhatIf:
     )
 
 
-def newly_fits_on(before: Scenario, after: Scenario, devices: Sequence[HardwareSpec]) -> tuple[HardwareSpec, ...]:
+def newly_fits_on(
+    before: Scenario, after: Scenario, devices: Sequence[HardwareSpec]
+) -> tuple[HardwareSpec, ...]:
     """On which of these devices, as many of them, does the changed scenario fit and the one before not?"""
 
     def fits(scenario: Scenario, device: HardwareSpec) -> bool:
-        return memory_budget(memory_question(replace(scenario, hardware=device)), scenario.batch_size).fits
+        return memory_budget(
+            memory_question(replace(scenario, hardware=device)), scenario.batch_size
+        ).fits
 
     return tuple(device for device in devices if fits(after, device) and not fits(before, device))
 
@@ -83,7 +104,9 @@ def newly_fits_on(before: Scenario, after: Scenario, devices: Sequence[HardwareS
 def with_precision(scenario: Scenario, dtype: DType) -> Change:
     """The same in another number format of weights and activations."""
     engine = replace(scenario.engine, dtype=dtype, quantization=None)
-    return Change(name=suggestions.flags("--dtype", dtype), scenario=replace(scenario, engine=engine))
+    return Change(
+        name=suggestions.flags("--dtype", dtype), scenario=replace(scenario, engine=engine)
+    )
 
 
 def with_quantization(scenario: Scenario, dtype: DType) -> Change:
@@ -99,12 +122,20 @@ def with_quantization(scenario: Scenario, dtype: DType) -> Change:
 def with_kv_dtype(scenario: Scenario, dtype: DType) -> Change:
     """The KV cache in another number format."""
     engine = replace(scenario.engine, kv_cache_dtype=dtype)
-    return Change(name=suggestions.flags("--kv-cache-dtype", dtype), scenario=replace(scenario, engine=engine), needs="a check of quality")
+    return Change(
+        name=suggestions.flags("--kv-cache-dtype", dtype),
+        scenario=replace(scenario, engine=engine),
+        needs="a check of quality",
+    )
 
 
 def with_sparsity(scenario: Scenario) -> Change:
     """The matrices of the layers 2:4 sparse."""
-    return Change(name="2:4 sparsity", scenario=replace(scenario, is_sparse=True), needs="weights pruned 2:4, and a check of quality")
+    return Change(
+        name="2:4 sparsity",
+        scenario=replace(scenario, is_sparse=True),
+        needs="weights pruned 2:4, and a check of quality",
+    )
 
 
 def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
@@ -116,17 +147,28 @@ def with_kv_heads(scenario: Scenario, n_kv_heads: int) -> Change:
         The query heads cannot be shared out.
     """
     if scenario.model.mla is not None:
-        raise SpecError("latent attention has no KV heads to share", where="KV heads", allowed="models with KV heads")
+        raise SpecError(
+            "latent attention has no KV heads to share",
+            where="KV heads",
+            allowed="models with KV heads",
+        )
     attention = replace(scenario.model.attention, n_kv_heads=n_kv_heads)
     model = replace(scenario.model, attention=attention)
-    return Change(name=f"{n_kv_heads} KV heads", scenario=replace(scenario, model=model), needs="a model trained so (arXiv 2305.13245)")
+    return Change(
+        name=f"{n_kv_heads} KV heads",
+        scenario=replace(scenario, model=model),
+        needs="a model trained so (arXiv 2305.13245)",
+    )
 
 
 def with_devices(scenario: Scenario, *, n_tensor: int, n_pipeline: int = 1) -> Change:
     """The model over more devices: matrices split, layers split, or both."""
     plan = ParallelPlan(n_tensor=n_tensor, n_pipeline=n_pipeline)
     engine = replace(scenario.engine, tensor_parallel_size=n_tensor)
-    return Change(name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline), scenario=replace(scenario, engine=engine, plan=plan))
+    return Change(
+        name=suggestions.flags("--tp", n_tensor, "--pp", n_pipeline),
+        scenario=replace(scenario, engine=engine, plan=plan),
+    )
 
 
 def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
@@ -140,7 +182,10 @@ def with_speculation(scenario: Scenario, speculation: Speculation) -> Change:
 
 def with_prefix_hits(scenario: Scenario, hit_fraction: float) -> Change:
     """A share of each prompt already in the prefix cache."""
-    return Change(name=suggestions.flags("--prefix-hit", hit_fraction), scenario=replace(scenario, prefix_hit_fraction=hit_fraction))
+    return Change(
+        name=suggestions.flags("--prefix-hit", hit_fraction),
+        scenario=replace(scenario, prefix_hit_fraction=hit_fraction),
+    )
 
 
 def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
@@ -151,21 +196,3 @@ def with_graphs(scenario: Scenario, *, launch_overhead_s: float) -> Change:
 def _device_seconds_per_token_s(scenario: Scenario, phases: Phases) -> float:
     duration_s = phases.ttft_s + (scenario.output_tokens - 1) * phases.tpot_s
     return duration_s * scenario.n_devices / (scenario.batch_size * scenario.output_tokens)
-
-
-__all__ = [
-    "METHOD",
-    "Change",
-    "WhatIf",
-    "newly_fits_on",
-    "what_if",
-    "with_devices",
-    "with_graphs",
-    "with_kv_dtype",
-    "with_kv_heads",
-    "with_precision",
-    "with_prefix_hits",
-    "with_quantization",
-    "with_sparsity",
-    "with_speculation",
-]

@@ -1,6 +1,7 @@
 """What does one event of an answer say: text, a reason to end, the server's count, an error?
 
-Both endpoints of OpenAI's protocol as vLLM, SGLang, llama.cpp, TensorRT-LLM and TGI speak it, streamed or whole. No bytes make this fail.
+Both endpoints of OpenAI's protocol as vLLM, SGLang, llama.cpp, TensorRT-LLM and TGI speak it,
+streamed or whole. No bytes make this fail.
 """
 
 from typing import Final, NamedTuple
@@ -27,7 +28,8 @@ class Said(NamedTuple):
     text: str = ""
     kind: ChunkKind = ChunkKind.CONTENT
     is_delta: bool = False
-    """It has a delta that is more than a role: where the text is empty, a token may hide behind it, such as half of a character."""
+    """It has a delta that is more than a role: where the text is empty, a token may hide behind
+    it, such as half of a character."""
     n_token_ids: int = ABSENT
     """Where the server tells the ids of a chunk's tokens (vLLM's ``return_token_ids``)."""
     finish_reason: str = ""
@@ -87,7 +89,8 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 _NOTHING: Final = Said()
 _UNREADABLE: Final = Said(is_readable=False)
 _MAX_TOKENS: Final = 2**31 - 1
-"""More than any answer has: what is reported beyond it is false, and is not needed to the last digit."""
+"""More than any answer has: what is reported beyond it is false, and is not needed to the last
+digit."""
 
 
 def said_by(data: bytes, name: bytes = b"") -> Said:
@@ -113,7 +116,8 @@ def _said(body: _Body) -> Said:
     usage = None if body.usage is None else _usage(body.usage)
     if not body.choices:
         return _NOTHING if usage is None else Said(usage=usage)
-    # With several choices each is an answer of its own; together they are what the server gave at this instant.
+    # With several choices each is an answer of its own; together they are what the server gave at
+    # this instant.
     said = _of_choice(body.choices[0], usage)
     for choice in body.choices[1:]:
         other = _of_choice(choice, usage)
@@ -135,7 +139,12 @@ def _is_error(body: _Body) -> bool:
 def _of_choice(choice: _Choice, usage: Usage | None) -> Said:
     delta = choice.delta if choice.delta is not None else choice.message
     text, kind = (choice.text or "", ChunkKind.CONTENT) if delta is None else _text_of(delta)
-    is_delta = bool(text) or choice.text is not None or choice.message is not None or (delta is not None and delta.role is None)
+    is_delta = (
+        bool(text)
+        or choice.text is not None
+        or choice.message is not None
+        or (delta is not None and delta.role is None)
+    )
     n_token_ids = ABSENT if choice.token_ids is None else len(choice.token_ids)
     return Said(text, kind, is_delta, n_token_ids, choice.finish_reason or "", usage)
 
@@ -143,13 +152,25 @@ def _of_choice(choice: _Choice, usage: Usage | None) -> Said:
 def _text_of(delta: _Delta) -> tuple[str, ChunkKind]:
     thought = delta.reasoning or delta.reasoning_content or ""
     told = (delta.content or "") + (delta.refusal or "")
-    called = "" if not delta.tool_calls else "".join(_text_of_call(call) for call in delta.tool_calls)
-    kind = ChunkKind.CONTENT if told else ChunkKind.REASONING if thought else ChunkKind.TOOL_CALL if called else ChunkKind.CONTENT
+    called = (
+        "" if not delta.tool_calls else "".join(_text_of_call(call) for call in delta.tool_calls)
+    )
+    kind = (
+        ChunkKind.CONTENT
+        if told
+        else (
+            ChunkKind.REASONING if thought else ChunkKind.TOOL_CALL if called else ChunkKind.CONTENT
+        )
+    )
     return thought + told + called, kind
 
 
 def _text_of_call(call: _ToolCall) -> str:
-    return "" if call.function is None else (call.function.name or "") + (call.function.arguments or "")
+    return (
+        ""
+        if call.function is None
+        else (call.function.name or "") + (call.function.arguments or "")
+    )
 
 
 def _usage(usage: _Usage) -> Usage:
@@ -163,6 +184,3 @@ def _usage(usage: _Usage) -> Usage:
 
 def _count(value: int | None) -> int:
     return ABSENT if value is None or value < 0 else min(value, _MAX_TOKENS)
-
-
-__all__ = ["DONE", "Said", "Usage", "said_by"]

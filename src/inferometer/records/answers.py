@@ -1,9 +1,10 @@
 """What did one answer say, which chunk brought how many of its tokens when, and how did it end?
 
-Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each chunk; the answer says which. A usage
-above what can be (``max_tokens``, the bytes) is false: it counts nothing, and the answer is marked ``too_many_tokens``. How an
-answer's tokens are spread over its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where the
-counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
+Tokens are counted by the server's usage, else by a local tokenizer, else one is taken for each
+chunk; the answer says which. A usage above what can be (``max_tokens``, the bytes) is false: it
+counts nothing, and the answer is marked ``too_many_tokens``. How an answer's tokens are spread over
+its chunks is told by usage that comes with every chunk, by token ids, by one token a chunk where
+the counts agree, or by the tokenizer; where none of them can tell, the chunks' counts are ABSENT.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +46,8 @@ class Answer(NamedTuple):
     usage: Usage
     finish_reason: str
     error: str
-    """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the content."""
+    """'' or a code of ``records.exchange_errors``: the wire's, else what is wrong with the
+    content."""
 
     @property
     def first_token_ns(self) -> int:
@@ -55,7 +57,9 @@ class Answer(NamedTuple):
     @property
     def last_token_ns(self) -> int:
         """When the last chunk with a token came; ABSENT where none did."""
-        return next((chunk.arrived_ns for chunk in reversed(self.chunks) if chunk.n_tokens != 0), ABSENT)
+        return next(
+            (chunk.arrived_ns for chunk in reversed(self.chunks) if chunk.n_tokens != 0), ABSENT
+        )
 
     @property
     def n_coalesced(self) -> int:
@@ -74,25 +78,38 @@ class _Heard(NamedTuple):
 
 
 def answer_of(frame: RequestFrame, token_ends: TokenEnds | None = None) -> Answer:
-    """What did this request's answer say? ``token_ends`` is asked only where the server's count is not enough."""
+    """What did this request's answer say?
+
+    ``token_ends`` is asked only where the server's count is not enough.
+    """
     if frame.http_status not in _HTTP_OK or not frame.body:
         error = frame.error or "empty_answer"
         return Answer((), 0, "", _NO_USAGE, "", error)
-    is_stream = not (frame.content_type.startswith("application/json") or frame.body.lstrip().startswith(b"{"))
-    events = events_of(frame.body) if is_stream else [Event(len(frame.body), b"", frame.body, is_whole=not frame.error)]
+    is_stream = not (
+        frame.content_type.startswith("application/json") or frame.body.lstrip().startswith(b"{")
+    )
+    events = (
+        events_of(frame.body)
+        if is_stream
+        else [Event(len(frame.body), b"", frame.body, is_whole=not frame.error)]
+    )
     heard = _heard(frame, events)
     if not is_stream and heard:
         heard = [heard[-1]._replace(read_index=0)]
     usage = _last_usage(heard)
     has_false_count = _has_false_count(frame, heard, usage, is_stream=is_stream)
     if has_false_count:
-        heard = [one._replace(said=one.said._replace(usage=None, n_token_ids=ABSENT)) for one in heard]
+        heard = [
+            one._replace(said=one.said._replace(usage=None, n_token_ids=ABSENT)) for one in heard
+        ]
         usage = usage._replace(prompt_tokens=ABSENT, cached_tokens=ABSENT)
     text_ends = None if token_ends is None else _asker(heard, token_ends)
     total, source = _total(heard, text_ends)
     chunks = _chunks(heard, total, source, text_ends)
     reason = next((one.said.finish_reason for one in reversed(heard) if one.said.finish_reason), "")
-    error = frame.error or _content_error(heard, events, total, is_stream=is_stream, has_reason=bool(reason))
+    error = frame.error or _content_error(
+        heard, events, total, is_stream=is_stream, has_reason=bool(reason)
+    )
     error = error or ("too_many_tokens" if has_false_count else "")
     return Answer(chunks, total, source if total else "", usage, reason, error)
 
@@ -103,12 +120,15 @@ def _heard(frame: RequestFrame, events: Sequence[Event]) -> list[_Heard]:
         return []
     at = reads_of([event.end for event in events], int32s(frame.read_bytes).tolist())
     return [
-        _Heard(said_by(event.data, event.name), read_ns[min(read, len(read_ns) - 1)], read) for event, read in zip(events, at, strict=True)
+        _Heard(said_by(event.data, event.name), read_ns[min(read, len(read_ns) - 1)], read)
+        for event, read in zip(events, at, strict=True)
     ]
 
 
 def _last_usage(heard: Sequence[_Heard]) -> Usage:
-    return next((one.said.usage for one in reversed(heard) if one.said.usage is not None), _NO_USAGE)
+    return next(
+        (one.said.usage for one in reversed(heard) if one.said.usage is not None), _NO_USAGE
+    )
 
 
 def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[int]]:
@@ -129,18 +149,29 @@ def _asker(heard: Sequence[_Heard], token_ends: TokenEnds) -> Callable[[], list[
     return per_event
 
 
-def _has_false_count(frame: RequestFrame, heard: Sequence[_Heard], usage: Usage, *, is_stream: bool) -> bool:
+def _has_false_count(
+    frame: RequestFrame, heard: Sequence[_Heard], usage: Usage, *, is_stream: bool
+) -> bool:
     """Does the server report more tokens than can be?
 
-    Output tokens are as many as requested at most, and in a stream one for each byte; a prompt has a token for each byte that was sent at
-    most, beside what the server adds to it.
+    Output tokens are as many as requested at most, and in a stream one for each byte; a prompt has
+    a token for each byte that was sent at most, beside what the server adds to it.
     """
-    most = min(frame.asked_output_tokens, frame.received_bytes) if is_stream else frame.asked_output_tokens
+    most = (
+        min(frame.asked_output_tokens, frame.received_bytes)
+        if is_stream
+        else frame.asked_output_tokens
+    )
     n_ids = sum(max(one.said.n_token_ids, 0) for one in heard)
-    return max(usage.output_tokens, n_ids) > most or usage.prompt_tokens > frame.sent_bytes + _MOST_ADDED_TOKENS
+    return (
+        max(usage.output_tokens, n_ids) > most
+        or usage.prompt_tokens > frame.sent_bytes + _MOST_ADDED_TOKENS
+    )
 
 
-def _total(heard: Sequence[_Heard], by_tokenizer: Callable[[], list[int]] | None) -> tuple[int, str]:
+def _total(
+    heard: Sequence[_Heard], by_tokenizer: Callable[[], list[int]] | None
+) -> tuple[int, str]:
     usage = _last_usage(heard)
     if usage.output_tokens != ABSENT:
         return usage.output_tokens, "usage"
@@ -152,7 +183,9 @@ def _total(heard: Sequence[_Heard], by_tokenizer: Callable[[], list[int]] | None
     return sum(bool(one.said.text) for one in heard), "chunks"
 
 
-def _chunks(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None) -> tuple[Chunk, ...]:
+def _chunks(
+    heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None
+) -> tuple[Chunk, ...]:
     counts = _counts(heard, total, source, by_tokenizer)
     return tuple(
         Chunk(one.arrived_ns, n_tokens, len(one.said.text), int(one.said.kind), one.read_index)
@@ -161,7 +194,9 @@ def _chunks(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Call
     )
 
 
-def _counts(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None) -> list[int]:
+def _counts(
+    heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Callable[[], list[int]] | None
+) -> list[int]:
     """Tokens of each event; ABSENT for those with text where nobody can tell."""
     told = _by_running_usage(heard) or _by_token_ids(heard)
     if told is not None:
@@ -169,7 +204,9 @@ def _counts(heard: Sequence[_Heard], total: int, source: str, by_tokenizer: Call
     if source == "tokenizer" and by_tokenizer is not None:
         return by_tokenizer()
     may_be = [one.may_be_token for one in heard]
-    has_text = [bool(one.said.text) for one in heard] if any(one.said.text for one in heard) else may_be
+    has_text = (
+        [bool(one.said.text) for one in heard] if any(one.said.text for one in heard) else may_be
+    )
     n_text = sum(has_text)
     if n_text in {1, total}:
         return [total // max(n_text, 1) if has else 0 for has in has_text]
@@ -210,10 +247,20 @@ def _with_rest(counts: Sequence[int], rest: int, has_text: Sequence[bool]) -> li
     return given
 
 
-def _content_error(heard: Sequence[_Heard], events: Sequence[Event], total: int, *, is_stream: bool, has_reason: bool) -> str:
+def _content_error(
+    heard: Sequence[_Heard],
+    events: Sequence[Event],
+    total: int,
+    *,
+    is_stream: bool,
+    has_reason: bool,
+) -> str:
     if any(one.said.is_error for one in heard):
         return "error_event"
-    if any(not one.said.is_readable and event.is_whole for one, event in zip(heard, events, strict=True)):
+    if any(
+        not one.said.is_readable and event.is_whole
+        for one, event in zip(heard, events, strict=True)
+    ):
         return "bad_event"
     if any(not one.said.is_utf8 for one in heard):
         return "invalid_utf8"
@@ -221,6 +268,3 @@ def _content_error(heard: Sequence[_Heard], events: Sequence[Event], total: int,
         return "no_end"
     has_answer = total and any(one.may_be_token for one in heard)  # a usage alone is none
     return "" if has_answer else "empty_answer"
-
-
-__all__ = ["Answer", "Chunk", "TokenEnds", "answer_of"]

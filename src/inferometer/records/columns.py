@@ -11,5 +11,3 @@ I32: TypeAlias = NDArray[np.int32]
 I64: TypeAlias = NDArray[np.int64]
 I8: TypeAlias = NDArray[np.int8]
 Texts: TypeAlias = NDArray[np.str_]
-
-__all__ = ["F64", "I8", "I32", "I64", "Bools", "Texts"]

@@ -1,6 +1,7 @@
 """How is a file put where kill -9, a full disk or a second writer cannot spoil it?
 
-Whole files and folders are written beside their place, flushed to the disk, and renamed into it: a reader sees all or nothing.
+Whole files and folders are written beside their place, flushed to the disk, and renamed into it: a
+reader sees all or nothing.
 """
 
 import errno
@@ -15,7 +16,12 @@ from typing import Final, Self
 from inferometer.errors import RecordError
 from inferometer.spec.foreign_bytes import Door
 
-_SUMS: Final = Door(noun="file of checksums", allowed="lines of a checksum and a name", refusal=RecordError, max_bytes=2**20)
+_SUMS: Final = Door(
+    noun="file of checksums",
+    allowed="lines of a checksum and a name",
+    refusal=RecordError,
+    max_bytes=2**20,
+)
 
 SUMS_NAME: Final = "SHA256SUMS"
 """Checksums of the files beside it, in the format of ``sha256sum -c``."""
@@ -76,22 +82,43 @@ def remove_folder(folder: Path) -> None:
 
 def cannot_write(path: Path, error: OSError) -> RecordError:
     """The error that says why ``path`` cannot be written and what to do."""
-    allowed, try_ = _ADVICE.get(error.errno or 0, ("a writable folder with free space", "another folder with --out"))
-    return RecordError(f"cannot write: {error.strerror or error}", where=str(path), allowed=allowed, try_=try_)
+    allowed, try_ = _ADVICE.get(
+        error.errno or 0, ("a writable folder with free space", "another folder with --out")
+    )
+    return RecordError(
+        f"cannot write: {error.strerror or error}", where=str(path), allowed=allowed, try_=try_
+    )
 
 
-_FREE: Final = ("free space", "free some space, or give another folder with --out; what was stored before stays readable")
-_FILES: Final = ("more open files than this process may have", "ulimit -n 65536, then the same command")
-_ADVICE: Final = {errno.ENOSPC: _FREE, errno.EDQUOT: _FREE, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
+_FREE: Final = (
+    "free space",
+    "free some space, or give another folder with --out; what was stored before stays readable",
+)
+_FILES: Final = (
+    "more open files than this process may have",
+    "ulimit -n 65536, then the same command",
+)
+_ADVICE: Final = {
+    errno.ENOSPC: _FREE,
+    errno.EDQUOT: _FREE,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
 
 
-def write_sums(folder: Path, names: tuple[str, ...], coming: Mapping[str, bytes] | None = None) -> None:
+def write_sums(
+    folder: Path, names: tuple[str, ...], coming: Mapping[str, bytes] | None = None
+) -> None:
     """Store the checksums of these files of ``folder`` beside them (Parquet itself does not notice a flipped byte).
 
-    ``coming`` are files that are written after their sums: the manifest, which declares the run complete, comes last.
+    ``coming`` are files that are written after their sums: the manifest, which declares the run
+    complete, comes last.
     """
     lines = [f"{sum_of(folder / name)}  {name}\n" for name in names]
-    lines += [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in (coming or {}).items()]
+    lines += [
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
+        for name, content in (coming or {}).items()
+    ]
     replace_file(folder / SUMS_NAME, "".join(lines).encode())
 
 
@@ -101,10 +128,17 @@ def summed_files(folder: Path) -> tuple[str, ...]:
 
 
 def damaged_files(folder: Path) -> tuple[str, ...]:
-    """Which files of ``folder`` are missing or differ from the stored checksums? None where no checksums are stored."""
+    """Which files of ``folder`` are missing or differ from the stored checksums?
+
+    None where no checksums are stored.
+    """
     stored = _sums(folder)
     there = {path.name for path in folder.iterdir() if path.is_file()} if stored else set[str]()
-    return tuple(name or SUMS_NAME for expected, name in stored if name not in there or sum_of(folder / name) != expected)
+    return tuple(
+        name or SUMS_NAME
+        for expected, name in stored
+        if name not in there or sum_of(folder / name) != expected
+    )
 
 
 def _sums(folder: Path) -> list[tuple[str, str]]:
@@ -126,11 +160,18 @@ def sum_of(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise RecordError(f"cannot read: {error.strerror or error}", where=str(path), allowed="a file that can be read") from error
+        raise RecordError(
+            f"cannot read: {error.strerror or error}",
+            where=str(path),
+            allowed="a file that can be read",
+        ) from error
 
 
 class WriterLock:
-    """Holds a folder for one writer. The kernel lets go of it when the process dies, however it dies; no stale lock remains."""
+    """Holds a folder for one writer.
+
+    The kernel lets go of it when the process dies, however it dies; no stale lock remains.
+    """
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -176,20 +217,3 @@ def _try_lock(path: Path, descriptor: int) -> bool:
         os.close(descriptor)
         raise cannot_write(path, error) from error
     return True
-
-
-__all__ = [
-    "SUMS_NAME",
-    "TEMPORARY_SUFFIX",
-    "WriterLock",
-    "cannot_write",
-    "damaged_files",
-    "make_folder",
-    "move_into_place",
-    "remove_folder",
-    "replace_file",
-    "sum_of",
-    "summed_files",
-    "sync_folder",
-    "write_sums",
-]

@@ -32,7 +32,9 @@ _decoder: Final = msgspec.json.Decoder(_Body)
 
 
 def error_words(frame: RequestFrame, code: str) -> str:
-    """The client's own note of what happened, else what the refusal or the error event says; '' where neither says anything.
+    """The client's own note of what happened, else what the refusal or the error event says.
+
+    '' where neither says anything.
 
     Example
     -------
@@ -56,7 +58,9 @@ def most_said(words: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _refusal(frame: RequestFrame, code: str) -> bytes:
     """What of the body is about the error: all of it, an event of a stream, or nothing where the answer was meant well."""
     if code == "error_event":
-        return next((event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b"")
+        return next(
+            (event.data for event in reversed(events_of(frame.body)) if _ERROR in event.data), b""
+        )
     return frame.body if frame.http_status not in _HTTP_OK else b""
 
 
@@ -67,6 +71,3 @@ def _of_body(body: bytes) -> str:
         return body[: 4 * _MOST_LETTERS].decode("utf-8", "replace")
     told = said.error.message if isinstance(said.error, _Error) else said.error
     return told or said.message or said.detail or body.decode("utf-8", "replace")
-
-
-__all__ = ["error_words", "most_said"]

@@ -1,6 +1,7 @@
 """What can go wrong with one request over the wire, under which short stable code is it kept, and how did the request end then?
 
-The client writes the codes of the wire; those of the answer's content are found when the raw log is decoded.
+The client writes the codes of the wire; those of the answer's content are found when the raw log is
+decoded.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class ExchangeError:
     meaning: str
     remedy: str
     status: RequestStatus = RequestStatus.FAILED
-    """ABORTED where the client gave up: the request took at least as long as it had been there, which latencies must not forget."""
+    """ABORTED where the client gave up: the request took at least as long as it had been there,
+    which latencies must not forget."""
 
 
 _SERVER_LOG: Final = "read the server's log of that instant"
@@ -24,49 +26,108 @@ _LESS: Final = "a lower rate, or more servers"
 
 EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
     # opening a connection
-    "name_unknown": ExchangeError(meaning="the host's name could not be resolved", remedy="check the URL's host"),
-    "connect_refused": ExchangeError(meaning="nobody listens on the server's port", remedy="start the server, or check the URL's port"),
+    "name_unknown": ExchangeError(
+        meaning="the host's name could not be resolved", remedy="check the URL's host"
+    ),
+    "connect_refused": ExchangeError(
+        meaning="nobody listens on the server's port",
+        remedy="start the server, or check the URL's port",
+    ),
     "connect_timeout": ExchangeError(
         meaning="no connection stood in time",
-        remedy="check the network, and that the port speaks TLS where the URL says https; is the server's backlog full?",
+        remedy=(
+            "check the network, and that the port speaks TLS where the URL says https; is the"
+            " server's backlog full?"
+        ),
     ),
-    "connect_failed": ExchangeError(meaning="no connection could be opened", remedy="check the network, and open files (ulimit -n)"),
-    "tls_failed": ExchangeError(meaning="the TLS handshake failed", remedy="check the certificate, or --insecure on a network you trust"),
-    "not_tls": ExchangeError(meaning="the port does not speak TLS", remedy="http:// in place of https://, or the port that speaks TLS"),
-    "proxy_refused": ExchangeError(meaning="the proxy did not let the connection through", remedy="check --proxy and its credentials"),
+    "connect_failed": ExchangeError(
+        meaning="no connection could be opened",
+        remedy="check the network, and open files (ulimit -n)",
+    ),
+    "tls_failed": ExchangeError(
+        meaning="the TLS handshake failed",
+        remedy="check the certificate, or --insecure on a network you trust",
+    ),
+    "not_tls": ExchangeError(
+        meaning="the port does not speak TLS",
+        remedy="http:// in place of https://, or the port that speaks TLS",
+    ),
+    "proxy_refused": ExchangeError(
+        meaning="the proxy did not let the connection through",
+        remedy="check --proxy and its credentials",
+    ),
     # the response on the wire
     "reset": ExchangeError(meaning="the connection was reset", remedy=_SERVER_LOG),
-    "no_response": ExchangeError(meaning="the server closed the connection without an answer", remedy=_SERVER_LOG),
-    "truncated": ExchangeError(meaning="the connection ended before the answer did", remedy=_SERVER_LOG),
+    "no_response": ExchangeError(
+        meaning="the server closed the connection without an answer", remedy=_SERVER_LOG
+    ),
+    "truncated": ExchangeError(
+        meaning="the connection ended before the answer did", remedy=_SERVER_LOG
+    ),
     "head_timeout": ExchangeError(
-        meaning="the answer's head did not come in time", remedy="--head-timeout, or a lower rate", status=RequestStatus.ABORTED
+        meaning="the answer's head did not come in time",
+        remedy="--head-timeout, or a lower rate",
+        status=RequestStatus.ABORTED,
     ),
     "read_timeout": ExchangeError(
-        meaning="the answer stood still for too long", remedy="--read-timeout, or read the server's log", status=RequestStatus.ABORTED
+        meaning="the answer stood still for too long",
+        remedy="--read-timeout, or read the server's log",
+        status=RequestStatus.ABORTED,
     ),
     "total_timeout": ExchangeError(
-        meaning="the answer was not whole in time", remedy="--timeout, or a lower rate", status=RequestStatus.ABORTED
+        meaning="the answer was not whole in time",
+        remedy="--timeout, or a lower rate",
+        status=RequestStatus.ABORTED,
     ),
-    "bad_http": ExchangeError(meaning="the answer is no HTTP/1.1", remedy="check the URL: scheme and port"),
-    "head_too_long": ExchangeError(meaning="the answer's head does not end", remedy="check what stands between here and the server"),
-    "body_too_long": ExchangeError(meaning="the answer went past the cap of its bytes", remedy="--max-body, if it is meant to be so long"),
-    "compressed": ExchangeError(meaning="the answer is compressed, though none was asked for", remedy="turn compression off on the way"),
-    "wrong_content_type": ExchangeError(meaning="the answer is of another kind than asked for", remedy="check the URL and the endpoint"),
+    "bad_http": ExchangeError(
+        meaning="the answer is no HTTP/1.1", remedy="check the URL: scheme and port"
+    ),
+    "head_too_long": ExchangeError(
+        meaning="the answer's head does not end",
+        remedy="check what stands between here and the server",
+    ),
+    "body_too_long": ExchangeError(
+        meaning="the answer went past the cap of its bytes",
+        remedy="--max-body, if it is meant to be so long",
+    ),
+    "compressed": ExchangeError(
+        meaning="the answer is compressed, though none was asked for",
+        remedy="turn compression off on the way",
+    ),
+    "wrong_content_type": ExchangeError(
+        meaning="the answer is of another kind than asked for",
+        remedy="check the URL and the endpoint",
+    ),
     "foreign_answer": ExchangeError(
-        meaning="the answer is another request's, as its id says", remedy="check what stands between here and the server"
+        meaning="the answer is another request's, as its id says",
+        remedy="check what stands between here and the server",
     ),
     # the server's own word
-    "redirected": ExchangeError(meaning="the server points elsewhere; it was not followed", remedy="give the final URL"),
-    "rate_limited": ExchangeError(meaning="the server asks for fewer requests (429)", remedy=_LESS, status=RequestStatus.REJECTED),
-    "overloaded": ExchangeError(meaning="the server cannot serve now (503)", remedy=_LESS, status=RequestStatus.REJECTED),
+    "redirected": ExchangeError(
+        meaning="the server points elsewhere; it was not followed", remedy="give the final URL"
+    ),
+    "rate_limited": ExchangeError(
+        meaning="the server asks for fewer requests (429)",
+        remedy=_LESS,
+        status=RequestStatus.REJECTED,
+    ),
+    "overloaded": ExchangeError(
+        meaning="the server cannot serve now (503)", remedy=_LESS, status=RequestStatus.REJECTED
+    ),
     "http_error": ExchangeError(
         meaning="the server answered with an error's status",
-        remedy="check --model, --endpoint and the token; what the server said stands with the cautions",
+        remedy=(
+            "check --model, --endpoint and the token; what the server said stands with the cautions"
+        ),
     ),
     # the answer's content, found when it is decoded
     "invalid_utf8": ExchangeError(meaning="the answer's text is no UTF-8", remedy=_SERVER_LOG),
-    "bad_event": ExchangeError(meaning="an event of the answer is no JSON of the API's form", remedy=_SERVER_LOG),
-    "error_event": ExchangeError(meaning="the server reported an error inside the stream", remedy=_SERVER_LOG),
+    "bad_event": ExchangeError(
+        meaning="an event of the answer is no JSON of the API's form", remedy=_SERVER_LOG
+    ),
+    "error_event": ExchangeError(
+        meaning="the server reported an error inside the stream", remedy=_SERVER_LOG
+    ),
     "no_end": ExchangeError(meaning="the stream ended without its last event", remedy=_SERVER_LOG),
     "empty_answer": ExchangeError(meaning="the answer has no token", remedy=_SERVER_LOG),
     "too_many_tokens": ExchangeError(
@@ -74,9 +135,19 @@ EXCHANGE_ERRORS: Final[dict[str, ExchangeError]] = {
         remedy="check who counts: the server's usage, or a proxy that drops max_tokens",
     ),
     # the client's own doing
-    "aborted": ExchangeError(meaning="its user went away, as the workload says", remedy="none", status=RequestStatus.ABORTED),
-    "drain_over": ExchangeError(meaning="it was not done when the run ended", remedy="--drain", status=RequestStatus.UNFINISHED),
-    "interrupted": ExchangeError(meaning="the run was stopped before it was done", remedy="resume", status=RequestStatus.UNFINISHED),
+    "aborted": ExchangeError(
+        meaning="its user went away, as the workload says",
+        remedy="none",
+        status=RequestStatus.ABORTED,
+    ),
+    "drain_over": ExchangeError(
+        meaning="it was not done when the run ended",
+        remedy="--drain",
+        status=RequestStatus.UNFINISHED,
+    ),
+    "interrupted": ExchangeError(
+        meaning="the run was stopped before it was done",
+        remedy="resume",
+        status=RequestStatus.UNFINISHED,
+    ),
 }
-
-__all__ = ["EXCHANGE_ERRORS", "ExchangeError"]

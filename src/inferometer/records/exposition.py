@@ -1,8 +1,9 @@
 """Which samples does a page in the Prometheus text format hold?
 
-Values are read here, which is a split; names and labels, where quoting and escaping lie, are read by prometheus_client, once per
-series. Comments are skipped: what a family is, its name says (``records.server_names``). Whatever the bytes, the answer is samples or a
-``RecordError``, in bounded time and memory.
+Values are read here, which is a split; names and labels, where quoting and escaping lie, are read
+by prometheus_client, once per series. Comments are skipped: what a family is, its name says
+(``records.server_names``). Whatever the bytes, the answer is samples or a ``RecordError``, in
+bounded time and memory.
 """
 
 import re
@@ -19,7 +20,10 @@ MAX_SERIES: Final = 100_000
 
 _ALLOWED: Final = "the Prometheus text format 0.0.4: a name, labels in braces, a number"
 # Possessive: a line is looked at once, however it is broken.
-_LINE: Final = re.compile(r'([^\s{#]*+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?+)[ \t]*+([^\s#]++)(?:[ \t]++([^\s#]++))?+[ \t]*+(?:#.*+)?+')
+_LINE: Final = re.compile(
+    r'([^\s{#]*+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*+")*+\})?+)[ \t]*+([^\s#]++)(?:[ \t]++([^\s#]++))?+['
+    r" \t]*+(?:#.*+)?+"
+)
 
 
 class SeriesName(NamedTuple):
@@ -58,7 +62,9 @@ class PageReader:
         try:
             lines = page.decode().split("\n")
         except UnicodeDecodeError as error:
-            raise RecordError(f"the page is no UTF-8 text: byte {error.start}", allowed=_ALLOWED) from error
+            raise RecordError(
+                f"the page is no UTF-8 text: byte {error.start}", allowed=_ALLOWED
+            ) from error
         samples: list[PageSample] = []
         for number, line in enumerate(lines, start=1):
             text = line.strip()
@@ -75,7 +81,9 @@ class PageReader:
         written, value = match.group(1), match.group(2)
         if written not in self._known:
             if len(self._known) >= MAX_SERIES:
-                raise RecordError(f"more than {MAX_SERIES} series", allowed="the metrics of one model server")
+                raise RecordError(
+                    f"more than {MAX_SERIES} series", allowed="the metrics of one model server"
+                )
             self._known[written] = self._series(written, line, number)
         series = self._known[written]
         return None if series is None else PageSample(series, _number(value, line, number))
@@ -109,7 +117,10 @@ def labels_of(text: str) -> dict[str, str]:
     >>> labels_of('engine="0",le="0.5"')
     {'engine': '0', 'le': '0.5'}
     """
-    return {name: re.sub(r"\\(.)", _unescaped, value) for name, value in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', text)}
+    return {
+        name: re.sub(r"\\(.)", _unescaped, value)
+        for name, value in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', text)
+    }
 
 
 def _number(text: str, line: str, number: int) -> float:
@@ -123,7 +134,11 @@ def _number(text: str, line: str, number: int) -> float:
 
 def _broken(line: str, number: int) -> RecordError:
     shown = line if len(line) <= 80 else line[:77] + "..."
-    return RecordError(f"line {number} is no sample: {shown!r}", allowed=_ALLOWED, try_="is this the server's /metrics?")
+    return RecordError(
+        f"line {number} is no sample: {shown!r}",
+        allowed=_ALLOWED,
+        try_="is this the server's /metrics?",
+    )
 
 
 def _escaped(value: str) -> str:
@@ -132,6 +147,3 @@ def _escaped(value: str) -> str:
 
 def _unescaped(match: re.Match[str]) -> str:
     return "\n" if match[1] == "n" else match[1]
-
-
-__all__ = ["MAX_LINE_BYTES", "MAX_PAGE_BYTES", "MAX_SERIES", "PageReader", "PageSample", "SeriesName", "labels_of", "labels_text"]

@@ -1,7 +1,10 @@
-"""What do the data of a sweep say in words? A sentence is *supported* only where the intervals carry it; else it says so.
+"""What do the data of a sweep say in words?
 
-Intervals are over repetitions. Ratios between points that have no closed interval are resampled, seeded. What compares
-points must hold as measured and at steady machine speeds (``ceilings.steady_views``), or it is undecided.
+A sentence is *supported* only where the intervals carry it; else it says so.
+
+Intervals are over repetitions. Ratios between points that have no closed interval are resampled,
+seeded. What compares points must hold as measured and at steady machine speeds
+(``ceilings.steady_views``), or it is undecided.
 """
 
 from collections.abc import Callable
@@ -11,16 +14,23 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from inferometer.records import ceilings, collapse
+from inferometer.records.columns import F64
 from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
-from inferometer.records.types import F64, PointStatus, Run
+from inferometer.records.types import PointStatus, Run
 from inferometer.spec.types import SweepPoint
 from inferometer.stats import comparison, knee, quantiles, resampling
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
 FindingCode: TypeAlias = Literal[
-    "LENGTH_VS_CONCURRENCY", "PREFILL_VS_DECODE", "KNEE", "COLLAPSE", "MEMORY_GROWTH", "OUT_OF_MEMORY", "NOISE"
+    "LENGTH_VS_CONCURRENCY",
+    "PREFILL_VS_DECODE",
+    "KNEE",
+    "COLLAPSE",
+    "MEMORY_GROWTH",
+    "OUT_OF_MEMORY",
+    "NOISE",
 ]
 Support: TypeAlias = Literal["supported", "undecided"]
 
@@ -63,34 +73,62 @@ def _length_vs_concurrency(views: list[list[PointRepetitions]]) -> list[Finding]
     if measured is None or not all(_present(point.total_s).size for point in measured):
         return []
     ratios = [_growth_ratio(corner) for corner in corners if corner is not None]
-    method = ratios[0].method if len(ratios) == 1 else f"{ratios[0].method}; widest of {len(ratios)} views of the machine's speed"
+    method = (
+        ratios[0].method
+        if len(ratios) == 1
+        else f"{ratios[0].method}; widest of {len(ratios)} views of the machine's speed"
+    )
     ratio = envelope(ratios, method=method)
     base, long, wide = (point.point for point in measured)
     medians_s = [float(np.median(_present(point.total_s))) for point in measured]
-    length_ratio = (medians_s[1] / medians_s[0]) ** (1 / np.log2(long.prompt_tokens / base.prompt_tokens))
+    length_ratio = (medians_s[1] / medians_s[0]) ** (
+        1 / np.log2(long.prompt_tokens / base.prompt_tokens)
+    )
     width_ratio = (medians_s[2] / medians_s[0]) ** (1 / np.log2(wide.batch_size / base.batch_size))
     facts = (
-        f"a doubling of the prompt ({base.prompt_tokens} to {long.prompt_tokens} tokens) takes {length_ratio:.2f}x the time, "
-        f"one of the batch ({base.batch_size} to {wide.batch_size}) {width_ratio:.2f}x for twice the output"
+        f"a doubling of the prompt ({base.prompt_tokens} to {long.prompt_tokens} tokens) takes"
+        f" {length_ratio:.2f}x the time, one of the batch ({base.batch_size} to {wide.batch_size})"
+        f" {width_ratio:.2f}x for twice the output"
     )
     which = _side(ratio, 1.0)
     if which is None:
-        drifted = "; the machine changed its speed between the points" if _side(ratios[0], 1.0) is not None else ""
+        drifted = (
+            "; the machine changed its speed between the points"
+            if _side(ratios[0], 1.0) is not None
+            else ""
+        )
         sentence = f"Undecided which axis costs more time: {facts}{drifted}."
     else:
         sentence = (
-            f"{'Concurrency costs more time than length' if which == 'above' else 'Length costs more time than concurrency'}: {facts}."
+            f"{'Concurrency costs more time than length' if which == 'above' else 'Length costs more time than concurrency'}:"
+            f" {facts}."
         )
     support: Support = "undecided" if which is None else "supported"
-    return [Finding(code="LENGTH_VS_CONCURRENCY", sentence=sentence, evidence=ratio, support=support)]
+    return [
+        Finding(code="LENGTH_VS_CONCURRENCY", sentence=sentence, evidence=ratio, support=support)
+    ]
 
 
-def _corners(points: list[PointRepetitions]) -> tuple[PointRepetitions, PointRepetitions, PointRepetitions] | None:
+def _corners(
+    points: list[PointRepetitions],
+) -> tuple[PointRepetitions, PointRepetitions, PointRepetitions] | None:
     """The smallest point, the longest prompt at its batch, and the widest batch at its prompt."""
     base = points[0].point
-    by_prompt = [p for p in points if (p.point.batch_size, p.point.gen_tokens) == (base.batch_size, base.gen_tokens)]
-    by_batch = [p for p in points if (p.point.prompt_tokens, p.point.gen_tokens) == (base.prompt_tokens, base.gen_tokens)]
-    return None if len(by_prompt) < 2 or len(by_batch) < 2 else (points[0], by_prompt[-1], by_batch[-1])
+    by_prompt = [
+        p
+        for p in points
+        if (p.point.batch_size, p.point.gen_tokens) == (base.batch_size, base.gen_tokens)
+    ]
+    by_batch = [
+        p
+        for p in points
+        if (p.point.prompt_tokens, p.point.gen_tokens) == (base.prompt_tokens, base.gen_tokens)
+    ]
+    return (
+        None
+        if len(by_prompt) < 2 or len(by_batch) < 2
+        else (points[0], by_prompt[-1], by_batch[-1])
+    )
 
 
 def _growth_ratio(corner: tuple[PointRepetitions, PointRepetitions, PointRepetitions]) -> Estimate:
@@ -104,29 +142,51 @@ def _growth_ratio(corner: tuple[PointRepetitions, PointRepetitions, PointRepetit
         width = (medians_s[:, 2] / medians_s[:, 0]) ** (1 / n_wide)
         return np.asarray(width / length)
 
-    return _resampled([_present(point.total_s) for point in corner], statistic, "growth per doubling of the batch / of the prompt")
+    return _resampled(
+        [_present(point.total_s) for point in corner],
+        statistic,
+        "growth per doubling of the batch / of the prompt",
+    )
 
 
 def _prefill_vs_decode(points: list[PointRepetitions]) -> list[Finding]:
     """Which phase takes most of the time, at which points?"""
-    shares = {point.point: share for point in points if (share := quantiles.median_estimate(point.prefill_s / point.total_s)) is not None}
+    shares = {
+        point.point: share
+        for point in points
+        if (share := quantiles.median_estimate(point.prefill_s / point.total_s)) is not None
+    }
     if not shares:
         return []
     sides = {point: _side(share, 0.5) for point, share in shares.items()}
-    least, most = min(shares, key=lambda point: shares[point].value), max(shares, key=lambda point: shares[point].value)
-    ends = [f"{format_fraction(shares[point].value)} of the time at {_name(point)}" for point in (least, most)]
+    least, most = (
+        min(shares, key=lambda point: shares[point].value),
+        max(shares, key=lambda point: shares[point].value),
+    )
+    ends = [
+        f"{format_fraction(shares[point].value)} of the time at {_name(point)}"
+        for point in (least, most)
+    ]
     facts = f"prefill takes {' to '.join(ends)}, with {least.gen_tokens} generated tokens"
-    n_prefill, n_decode = (sum(side == wanted for side in sides.values()) for wanted in ("above", "below"))
+    n_prefill, n_decode = (
+        sum(side == wanted for side in sides.values()) for wanted in ("above", "below")
+    )
     n_open = len(sides) - n_prefill - n_decode
     support: Support = "undecided" if n_open == len(sides) else "supported"
     if n_open == len(sides):
         sentence = f"Undecided which phase takes more time: {facts}."
     elif n_decode == len(sides) or n_prefill == len(sides):
-        sentence = f"{'Decode' if n_decode else 'Prefill'} takes most of the time at every point: {facts}."
+        sentence = (
+            f"{'Decode' if n_decode else 'Prefill'} takes most of the time at every point: {facts}."
+        )
     else:
-        counts = f"decode takes most of the time at {n_decode} points, prefill at {n_prefill}" + (f", {n_open} are open" if n_open else "")
+        counts = f"decode takes most of the time at {n_decode} points, prefill at {n_prefill}" + (
+            f", {n_open} are open" if n_open else ""
+        )
         sentence = f"Which phase takes more time depends on the point: {counts}; {facts}."
-    return [Finding(code="PREFILL_VS_DECODE", sentence=sentence, evidence=shares[most], support=support)]
+    return [
+        Finding(code="PREFILL_VS_DECODE", sentence=sentence, evidence=shares[most], support=support)
+    ]
 
 
 def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
@@ -134,11 +194,20 @@ def _knees(views: list[list[PointRepetitions]]) -> list[Finding]:
     found: list[Finding] = []
     for lines in zip(*(_batch_lines(points) for points in views), strict=True):
         bends = [
-            knee.find_knee([point.point.batch_size for point in line], [point.decode_tokens_per_s for point in line], seed=_SEED)
+            knee.find_knee(
+                [point.point.batch_size for point in line],
+                [point.decode_tokens_per_s for point in line],
+                seed=_SEED,
+            )
             for line in lines
         ]
         bend = _steady_knee(bends)
-        sentence = _knee_sentence(bend, lines[0][0].point.prompt_tokens, lines[0][0].point.batch_size, lines[0][-1].point.batch_size)
+        sentence = _knee_sentence(
+            bend,
+            lines[0][0].point.prompt_tokens,
+            lines[0][0].point.batch_size,
+            lines[0][-1].point.batch_size,
+        )
         support: Support = "undecided" if bend.status == "undecided" else "supported"
         found.append(Finding(code="KNEE", sentence=sentence, evidence=bend.at, support=support))
     return found
@@ -159,12 +228,16 @@ def _steady_knee(bends: list[knee.Knee]) -> knee.Knee:
     if measured.status == "undecided" or len(bends) == 1:
         return measured
     if any(bend.status != measured.status for bend in bends):
-        return knee.Knee(status="undecided", at=None, why="the machine changed its speed between the points")
+        return knee.Knee(
+            status="undecided", at=None, why="the machine changed its speed between the points"
+        )
     if measured.at is None:
         return measured
     method = f"{measured.at.method}; widest of {len(bends)} views of the machine's speed"
     return knee.Knee(
-        status=measured.status, at=envelope([bend.at for bend in bends if bend.at is not None], method=method), why=measured.why
+        status=measured.status,
+        at=envelope([bend.at for bend in bends if bend.at is not None], method=method),
+        why=measured.why,
     )
 
 
@@ -173,11 +246,17 @@ def _knee_sentence(bend: knee.Knee, prompt_tokens: int, first: int, last: int) -
     if bend.status == "beyond":
         return f"No knee up to batch {last} {at}: the last doubling still buys more than {gain}."
     if bend.status == "before":
-        return f"The knee {at} lies at or below batch {first}: already its doubling buys less than {gain}."
+        return (
+            f"The knee {at} lies at or below batch {first}: already its doubling buys less than"
+            f" {gain}."
+        )
     if bend.status == "undecided" or bend.at is None or bend.at.low is None or bend.at.high is None:
         near = "" if bend.at is None else f", near batch {bend.at.value:.0f}"
         return f"Undecided where the knee {at} is{near}: {bend.why}."
-    return f"From batch {bend.at.value:.0f} ({bend.at.low:.0f} to {bend.at.high:.0f}) on another doubling buys less than {gain} {at}."
+    return (
+        f"From batch {bend.at.value:.0f} ({bend.at.low:.0f} to {bend.at.high:.0f}) on another"
+        f" doubling buys less than {gain} {at}."
+    )
 
 
 def _collapse(run: Run) -> list[Finding]:
@@ -188,16 +267,33 @@ def _collapse(run: Run) -> list[Finding]:
     for change in flagged:
         is_sure = change.ratio.low is not None and change.ratio.low >= change.factor_ratio
         sentence = (
-            f"{'' if is_sure else 'Undecided: '}{change.phase} per token costs {change.ratio.value:.1f}x as much at {_name(change.point)} "
-            f"as at {_name(change.previous)} ({change.flag})."
+            f"{'' if is_sure else 'Undecided: '}{change.phase} per token costs"
+            f" {change.ratio.value:.1f}x as much at {_name(change.point)} as at"
+            f" {_name(change.previous)} ({change.flag})."
         )
         support: Support = "supported" if is_sure else "undecided"
-        found.append(Finding(code="COLLAPSE", sentence=sentence[0].upper() + sentence[1:], evidence=change.ratio, support=support))
-    if changes and not flagged and all(change.ratio.high is not None and change.ratio.high < change.factor_ratio for change in changes):
+        found.append(
+            Finding(
+                code="COLLAPSE",
+                sentence=sentence[0].upper() + sentence[1:],
+                evidence=change.ratio,
+                support=support,
+            )
+        )
+    if (
+        changes
+        and not flagged
+        and all(
+            change.ratio.high is not None and change.ratio.high < change.factor_ratio
+            for change in changes
+        )
+    ):
         worst = max(changes, key=lambda change: change.ratio.value)
         most = f"at most {worst.ratio.value:.2f}x as much, below {worst.factor_ratio:g}x"
         sentence = f"No collapse: between neighbouring points a token costs {most}."
-        found.append(Finding(code="COLLAPSE", sentence=sentence, evidence=worst.ratio, support="supported"))
+        found.append(
+            Finding(code="COLLAPSE", sentence=sentence, evidence=worst.ratio, support="supported")
+        )
     return found
 
 
@@ -206,18 +302,31 @@ def _memory_growth(points: list[PointRepetitions]) -> list[Finding]:
     known = [point for point in points if _present(point.reserved_bytes).size]
     if len(known) < 2:
         return []
-    least, most = (pick(known, key=lambda point: float(np.nanmedian(point.reserved_bytes))) for pick in (min, max))
+    least, most = (
+        pick(known, key=lambda point: float(np.nanmedian(point.reserved_bytes)))
+        for pick in (min, max)
+    )
     ratio = comparison.ratio_estimate(most.reserved_bytes, least.reserved_bytes)
     if ratio is None or most is least:
         return []
     amounts = f"{format_bytes(float(np.nanmedian(least.reserved_bytes)))} at {_name(least.point)}"
-    amounts += f" to {format_bytes(float(np.nanmedian(most.reserved_bytes)))} at {_name(most.point)}"
+    amounts += (
+        f" to {format_bytes(float(np.nanmedian(most.reserved_bytes)))} at {_name(most.point)}"
+    )
     if _side(ratio, 1.0) == "above":
-        sentence = f"Peak reserved memory grows {format_number(ratio.value)}x over the sweep, from {amounts}."
-        return [Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="supported")]
+        sentence = (
+            f"Peak reserved memory grows {format_number(ratio.value)}x over the sweep, from"
+            f" {amounts}."
+        )
+        return [
+            Finding(code="MEMORY_GROWTH", sentence=sentence, evidence=ratio, support="supported")
+        ]
     return [
         Finding(
-            code="MEMORY_GROWTH", sentence=f"Undecided whether memory grows: peaks go from {amounts}.", evidence=ratio, support="undecided"
+            code="MEMORY_GROWTH",
+            sentence=f"Undecided whether memory grows: peaks go from {amounts}.",
+            evidence=ratio,
+            support="undecided",
         )
     ]
 
@@ -228,8 +337,12 @@ def _out_of_memory(run: Run) -> list[Finding]:
     failed = [point.point for point in points if point.status is PointStatus.OUT_OF_MEMORY]
     if not failed:
         return []
-    first = min(failed, key=lambda point: point.batch_size * (point.prompt_tokens + point.gen_tokens))
-    sentence = f"{len(failed)} of {len(points)} points ran out of memory, the smallest at {_name(first)}."
+    first = min(
+        failed, key=lambda point: point.batch_size * (point.prompt_tokens + point.gen_tokens)
+    )
+    sentence = (
+        f"{len(failed)} of {len(points)} points ran out of memory, the smallest at {_name(first)}."
+    )
     return [Finding(code="OUT_OF_MEMORY", sentence=sentence, evidence=None, support="supported")]
 
 
@@ -238,9 +351,18 @@ def _noise(run: Run) -> list[Finding]:
     noise = noise_of(run)
     if noise.median_spread_ratio is None or noise.worst_spread_ratio is None:
         return []
-    is_drifting = any(caution.code.startswith(("DRIFT", "UNSTEADY")) for caution in noise_cautions(run))
-    scatter = f"repetitions of a point scatter by {noise.median_spread_ratio:.1%} (median point) to {noise.worst_spread_ratio:.1%} (worst)"
-    drift_sentence = "the machine's speed changed during the run (see the cautions)" if is_drifting else "no drift was shown"
+    is_drifting = any(
+        caution.code.startswith(("DRIFT", "UNSTEADY")) for caution in noise_cautions(run)
+    )
+    scatter = (
+        f"repetitions of a point scatter by {noise.median_spread_ratio:.1%} (median point) to"
+        f" {noise.worst_spread_ratio:.1%} (worst)"
+    )
+    drift_sentence = (
+        "the machine's speed changed during the run (see the cautions)"
+        if is_drifting
+        else "no drift was shown"
+    )
     sentence = f"{scatter[0].upper()}{scatter[1:]}; {drift_sentence}."
     return [Finding(code="NOISE", sentence=sentence, evidence=None, support="supported")]
 
@@ -253,9 +375,19 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
     method = f"{name}; {n} repetitions are too few for an interval, which needs {_MIN_REPEATS}"
     if n >= _MIN_REPEATS:
         drawn = statistic(resampling.resampled_medians(groups, seed=_SEED))
-        low, high = min(value, float(np.quantile(drawn, 0.025))), max(value, float(np.quantile(drawn, 0.975)))
+        low, high = (
+            min(value, float(np.quantile(drawn, 0.025))),
+            max(value, float(np.quantile(drawn, 0.975))),
+        )
         method = f"{name}; percentile bootstrap over {n} repetitions, seed {_SEED}"
-    return Estimate(value=value, low=low, high=high, confidence_fraction=quantiles.DEFAULT_CONFIDENCE_FRACTION, n_samples=n, method=method)
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=quantiles.DEFAULT_CONFIDENCE_FRACTION,
+        n_samples=n,
+        method=method,
+    )
 
 
 def _side(estimate: Estimate, limit: float) -> Literal["above", "below"] | None:
@@ -273,6 +405,3 @@ def _present(values: F64) -> F64:
 
 def _name(point: SweepPoint) -> str:
     return f"prompt {point.prompt_tokens}, batch {point.batch_size}"
-
-
-__all__ = ["Finding", "FindingCode", "Support", "findings_of"]

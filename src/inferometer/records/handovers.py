@@ -1,12 +1,16 @@
-"""How long was each request on its way from one server to the next: from where its prompt is computed to where its answer is?"""
+"""How long was each request on its way from one server to the next.
+
+From where its prompt is computed to where its answer is?
+"""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import end_ns
-from inferometer.records.types import ABSENT, F64, I64, RequestTable, Run, VisitTable
+from inferometer.records.types import ABSENT, RequestTable, Run, VisitTable
 from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
@@ -20,7 +24,8 @@ class HandoverPercentile:
 
     percentile_fraction: float
     seconds: Estimate
-    """Where requests never arrived it is a lower bound, as they took at least as long as they were seen to."""
+    """Where requests never arrived it is a lower bound, as they took at least as long as they
+    were seen to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +48,8 @@ def summarise_handovers(run: Run) -> HandoverSummary | None:
     """How long were the requests on their way? None where none went from one server to another.
 
     Example
-    -------
-    A run on prefill and decode replicas (``inferometer simulate --prefill-replicas``) has such requests.
+    ------- A run on prefill and decode replicas (``inferometer simulate --prefill-replicas``) has
+    such requests.
     """
     if run.visits is None or run.requests is None:
         return None
@@ -53,12 +58,17 @@ def summarise_handovers(run: Run) -> HandoverSummary | None:
     lower_s, upper_s = gaps.lower_s[order], gaps.upper_s[order]
     if not lower_s.size:
         return None
-    estimates = [(fraction, run_quantile_estimate(lower_s, fraction, upper=upper_s)) for fraction in FRACTIONS]
+    estimates = [
+        (fraction, run_quantile_estimate(lower_s, fraction, upper=upper_s))
+        for fraction in FRACTIONS
+    ]
     return HandoverSummary(
         n_requests=len(lower_s),
         n_never_arrived=int(np.isinf(upper_s).sum()),
         percentiles=tuple(
-            HandoverPercentile(percentile_fraction=fraction, seconds=estimate) for fraction, estimate in estimates if estimate is not None
+            HandoverPercentile(percentile_fraction=fraction, seconds=estimate)
+            for fraction, estimate in estimates
+            if estimate is not None
         ),
     )
 
@@ -69,9 +79,16 @@ def _gaps(visits: VisitTable, requests: RequestTable, at_ns: int) -> _Gaps:
     is_last = np.ones(n_rows, np.bool_)
     is_last[:-1] = visits.request_index[1:] != visits.request_index[:-1]
     arrived = np.flatnonzero(~is_last)
-    row_of = np.full(int(max(requests.request_index.max(initial=-1), visits.request_index.max(initial=-1))) + 1, -1)
+    row_of = np.full(
+        int(max(requests.request_index.max(initial=-1), visits.request_index.max(initial=-1))) + 1,
+        -1,
+    )
     row_of[requests.request_index] = np.arange(len(requests.request_index))
-    finished_ns = np.where(row_of[visits.request_index] >= 0, requests.finished_ns[row_of[visits.request_index]], ABSENT)
+    finished_ns = np.where(
+        row_of[visits.request_index] >= 0,
+        requests.finished_ns[row_of[visits.request_index]],
+        ABSENT,
+    )
     on_way = np.flatnonzero(is_last & (visits.left_ns != ABSENT) & (visits.left_ns != finished_ns))
     seen_ns = np.where(finished_ns[on_way] == ABSENT, at_ns, finished_ns[on_way])
     until_ns = np.concatenate([visits.arrived_ns[arrived + 1], seen_ns])
@@ -79,6 +96,3 @@ def _gaps(visits: VisitTable, requests: RequestTable, at_ns: int) -> _Gaps:
     lower_s = (until_ns - visits.left_ns[rows]) / NS_PER_S
     upper_s = np.concatenate([lower_s[: len(arrived)], np.full(len(on_way), np.inf)])
     return _Gaps(visits.left_ns[rows], lower_s, upper_s)
-
-
-__all__ = ["FRACTIONS", "HandoverPercentile", "HandoverSummary", "summarise_handovers"]

@@ -1,8 +1,9 @@
 """By how much was the clock of each host that sent requests off, and what do its instants mean on the driver's clock?
 
-Each host counts on its own CLOCK_MONOTONIC. Before and after a run the driver asks it for the time, again and again: a reading that was
-taken between ``begin`` and ``end`` of the driver bounds the offset by ``there - end`` and ``there - begin``, and all bounds hold at once.
-Source: Cristian, Probabilistic clock synchronization, Distributed Computing 3 (1989).
+Each host counts on its own CLOCK_MONOTONIC. Before and after a run the driver asks it for the time,
+again and again: a reading that was taken between ``begin`` and ``end`` of the driver bounds the
+offset by ``there - end`` and ``there - begin``, and all bounds hold at once. Source: Cristian,
+Probabilistic clock synchronization, Distributed Computing 3 (1989).
 
 Beside the raw logs of a session lies ``session-000-clocks.json``, the clocks of its hosts.
 """
@@ -24,7 +25,9 @@ from inferometer.spec.foreign_shapes import shortened
 _MOST_NS: Final = 2**61
 _MOST_DRIFT_RATIO: Final = 0.1
 """Clocks of machines drift by less than a thousandth of this."""
-_DOOR: Final = Door(noun="file of the hosts' clocks", allowed="the file as it was written", refusal=RecordError)
+_DOOR: Final = Door(
+    noun="file of the hosts' clocks", allowed="the file as it was written", refusal=RecordError
+)
 
 
 def reading_from(exchanges: Iterable[tuple[int, int, int]]) -> ClockReading:
@@ -56,7 +59,10 @@ def write_clocks(folder: Path, session_index: int, clocks: Sequence[HostClock]) 
         The folder cannot be written.
     """
     durability.make_folder(folder / raw_log.RAW_FOLDER)
-    durability.replace_file(_path(folder, session_index), msgspec.json.format(msgspec.json.encode(clocks), indent=2) + b"\n")
+    durability.replace_file(
+        _path(folder, session_index),
+        msgspec.json.format(msgspec.json.encode(clocks), indent=2) + b"\n",
+    )
 
 
 def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
@@ -74,17 +80,30 @@ def clock_of(folder: Path, raw_path: Path) -> HostClock | None:
     clocks = _DOOR.json(_DOOR.bytes_of(path), tuple[HostClock, ...], where=str(path))
     for clock in clocks:
         for reading in (clock.before, clock.after):
-            if reading is not None and max(abs(reading.at_ns), abs(reading.offset_ns), abs(reading.doubt_ns)) > _MOST_NS:
-                raise RecordError(f"a clock reads {shortened(reading.offset_ns)} ns", where=str(path), allowed=f"{_MOST_NS} ns")
+            if (
+                reading is not None
+                and max(abs(reading.at_ns), abs(reading.offset_ns), abs(reading.doubt_ns))
+                > _MOST_NS
+            ):
+                raise RecordError(
+                    f"a clock reads {shortened(reading.offset_ns)} ns",
+                    where=str(path),
+                    allowed=f"{_MOST_NS} ns",
+                )
         if abs(clock.drift_ratio) > _MOST_DRIFT_RATIO:
-            raise RecordError(f"a clock drifts by {clock.drift_ratio:g}", where=str(path), allowed=f"{_MOST_DRIFT_RATIO:g}")
+            raise RecordError(
+                f"a clock drifts by {clock.drift_ratio:g}",
+                where=str(path),
+                allowed=f"{_MOST_DRIFT_RATIO:g}",
+            )
     return next((clock for clock in clocks if clock.process_index == process_index), None)
 
 
 def on_driver_clock(frame: raw_log.Frame, clock: HostClock) -> raw_log.Frame:
     """The frame with the instants that the driver's clock would have shown.
 
-    The host's schedule began by the offset that was measured before; what the offset grew by until an instant was the clock's drift.
+    The host's schedule began by the offset that was measured before; what the offset grew by until
+    an instant was the clock's drift.
     """
     drift = clock.drift_ratio
     if not drift:
@@ -101,11 +120,18 @@ def on_driver_clock(frame: raw_log.Frame, clock: HostClock) -> raw_log.Frame:
     return _moved(frame, at, packed)
 
 
-def _moved(frame: raw_log.Frame, at: Callable[[int], int], packed: Callable[[bytes], bytes]) -> raw_log.Frame:
+def _moved(
+    frame: raw_log.Frame, at: Callable[[int], int], packed: Callable[[bytes], bytes]
+) -> raw_log.Frame:
     match frame:
         case raw_log.RequestFrame():
-            there = {name: getattr(frame, name) for name in ("intended_ns", "sent_ns", "connected_ns", "head_ns", "finished_ns")}
-            known = {name: at(instant_ns) for name, instant_ns in there.items() if instant_ns is not None}
+            there = {
+                name: getattr(frame, name)
+                for name in ("intended_ns", "sent_ns", "connected_ns", "head_ns", "finished_ns")
+            }
+            known = {
+                name: at(instant_ns) for name, instant_ns in there.items() if instant_ns is not None
+            }
             return msgspec.structs.replace(frame, **known, read_ns=packed(frame.read_ns))
         case raw_log.LagFrame():
             return msgspec.structs.replace(frame, due_ns=packed(frame.due_ns))
@@ -117,6 +143,3 @@ def _moved(frame: raw_log.Frame, at: Callable[[int], int], packed: Callable[[byt
 
 def _path(folder: Path, session_index: int) -> Path:
     return folder / raw_log.RAW_FOLDER / f"session-{session_index:03d}-clocks.json"
-
-
-__all__ = ["clock_of", "on_driver_clock", "reading_from", "write_clocks"]

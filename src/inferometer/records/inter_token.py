@@ -1,7 +1,7 @@
 """How long did tokens follow one another: gap by gap between chunks, and token by token?
 
-Per chunk is what a reader sees: one gap for each chunk. Per token each of a chunk's k tokens took a k-th of its gap, so that servers which
-send several tokens at once compare with those that do not.
+Per chunk is what a reader sees: one gap for each chunk. Per token each of a chunk's k tokens took a
+k-th of its gap, so that servers which send several tokens at once compare with those that do not.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.records.columns import F64
 from inferometer.records.request_summaries import Percentile
 from inferometer.records.tokens import deliveries, delivery_gaps
-from inferometer.records.types import F64, Run
+from inferometer.records.types import Run
 from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.units import NS_PER_S
 
@@ -42,7 +43,9 @@ class InterTokenSummary:
     tokens_per_chunk_ratio: float | None
 
 
-def inter_token_summary(run: Run, *, percentiles: Sequence[float] = ITL_PERCENTILES) -> InterTokenSummary:
+def inter_token_summary(
+    run: Run, *, percentiles: Sequence[float] = ITL_PERCENTILES
+) -> InterTokenSummary:
     """Inter-token latency of all answers.
 
     Raises
@@ -74,6 +77,3 @@ def _summary(samples_s: F64, percentiles: Sequence[float]) -> GapSummary:
             if estimate is not None
         ),
     )
-
-
-__all__ = ["ITL_PERCENTILES", "GapSummary", "InterTokenSummary", "inter_token_summary"]

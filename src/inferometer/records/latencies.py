@@ -1,7 +1,8 @@
 """How long did each request take, and what is known of those that were never done?
 
-Latency counts from ``intended_send_ns``. A request that was still there at the end, or whose client went away, took at least as long as
-it had been there: it is a sample that is bounded from below only, never one that is left out. Letters of shapes: N requests, K samples.
+Latency counts from ``intended_send_ns``. A request that was still there at the end, or whose client
+went away, took at least as long as it had been there: it is a sample that is bounded from below
+only, never one that is left out. Letters of shapes: N requests, K samples.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -9,7 +10,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.records.types import ABSENT, F64, I64, Bools, RequestStatus, RequestTable, Run
+from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run
 from inferometer.units import NS_PER_S
 
 Latency: TypeAlias = Literal["ttft", "ttft_uncorrected", "tpot", "e2e", "queue"]
@@ -26,7 +28,8 @@ class LatencySamples(NamedTuple):
     """Which requests of the table."""
     lower_s: F64
     upper_s: F64
-    """Equal to ``lower_s``, or infinite where the request had not got there when it was last seen."""
+    """Equal to ``lower_s``, or infinite where the request had not got there when it was last
+    seen."""
 
     @property
     def n_bounded_below_only(self) -> int:
@@ -35,10 +38,20 @@ class LatencySamples(NamedTuple):
 
 
 def end_ns(run: Run) -> int:
-    """When is the last thing known of the run, in nanoseconds since its start? 0 for an empty run."""
+    """When is the last thing known of the run, in nanoseconds since its start?
+
+    0 for an empty run.
+    """
     ends = [0]
     if run.requests is not None and len(run.requests.status):
-        ends += [int(column.max()) for column in (run.requests.intended_send_ns, run.requests.first_token_ns, run.requests.finished_ns)]
+        ends += [
+            int(column.max())
+            for column in (
+                run.requests.intended_send_ns,
+                run.requests.first_token_ns,
+                run.requests.finished_ns,
+            )
+        ]
     if run.steps is not None and len(run.steps.start_ns):
         ends.append(int((run.steps.start_ns + np.maximum(run.steps.duration_ns, 0)).max()))
     return max(ends)
@@ -47,8 +60,8 @@ def end_ns(run: Run) -> int:
 def latency_samples(requests: RequestTable, latency: Latency, *, at_ns: int) -> LatencySamples:
     """How long did each request take that has this latency; ``at_ns`` is when those that are not done were last seen?
 
-    TPOT is that of completed answers of two tokens or more: an answer that was broken off says nothing about the tokens to come, nor
-    does one that was given whole.
+    TPOT is that of completed answers of two tokens or more: an answer that was broken off says
+    nothing about the tokens to come, nor does one that was given whole.
     """
     if latency == "tpot":
         return _tpot(requests)
@@ -74,27 +87,38 @@ def is_one_of(requests: RequestTable, statuses: tuple[RequestStatus, ...]) -> Bo
 
 
 def delivered_tokens(requests: RequestTable, instants_ns: I64, *, at_ns: int) -> F64:
-    """How many output tokens of all requests together had come by each instant? Evenly between an answer's first and last token."""
+    """How many output tokens of all requests together had come by each instant?
+
+    Evenly between an answer's first and last token.
+    """
     has_any = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.output_tokens > 0))
     first_ns = requests.first_token_ns[has_any].astype(np.float64)
-    last_ns = np.where(requests.finished_ns[has_any] == ABSENT, at_ns, requests.finished_ns[has_any]).astype(np.float64)
+    last_ns = np.where(
+        requests.finished_ns[has_any] == ABSENT, at_ns, requests.finished_ns[has_any]
+    ).astype(np.float64)
     tokens = requests.output_tokens[has_any].astype(np.float64)
     took_ns = np.maximum(last_ns - first_ns, 1.0)
-    return np.array([float((tokens * np.clip((instant - first_ns) / took_ns, 0.0, 1.0)).sum()) for instant in instants_ns.tolist()])
+    return np.array(
+        [
+            float((tokens * np.clip((instant - first_ns) / took_ns, 0.0, 1.0)).sum())
+            for instant in instants_ns.tolist()
+        ]
+    )
 
 
 def _nobody_saw_admissions(requests: RequestTable) -> bool:
     """Did answers come of requests of which nobody could tell when they were admitted, as a client cannot?"""
-    return bool((requests.admitted_ns == ABSENT).all() and (requests.first_token_ns != ABSENT).any())
+    return bool(
+        (requests.admitted_ns == ABSENT).all() and (requests.first_token_ns != ABSENT).any()
+    )
 
 
 def _tpot(requests: RequestTable) -> LatencySamples:
-    is_streamed = (requests.first_token_ns != ABSENT) & (requests.finished_ns > requests.first_token_ns)
+    is_streamed = (requests.first_token_ns != ABSENT) & (
+        requests.finished_ns > requests.first_token_ns
+    )
     has_it = is_one_of(requests, COMPLETED) & (requests.output_tokens > 1) & is_streamed
     rows = np.flatnonzero(has_it)
     took_ns = requests.finished_ns[rows] - requests.first_token_ns[rows]
     tpot_s = took_ns / (requests.output_tokens[rows] - 1) / NS_PER_S
     return LatencySamples(rows, tpot_s, tpot_s)
-
-
-__all__ = ["COMPLETED", "NOT_SERVED", "Latency", "LatencySamples", "delivered_tokens", "end_ns", "is_one_of", "latency_samples"]

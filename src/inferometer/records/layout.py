@@ -69,28 +69,13 @@ def part_folder(directory: Path, *, sequence: int, number: int) -> Path:
 def parts_of(directory: Path) -> tuple[Part, ...]:
     """Which parts are stored, in the order in which they were measured?"""
     folder = directory / PARTS_NAME
-    matches = [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()] if folder.is_dir() else []
-    return tuple(sorted(Part(int(match[1]), int(match[2]), path) for path, match in matches if match and path.is_dir()))
-
-
-__all__ = [
-    "CEILINGS_NAME",
-    "CHUNKS_NAME",
-    "EXCHANGES_NAME",
-    "LAGS_NAME",
-    "LOCK_NAME",
-    "MANIFEST_NAME",
-    "PARTS_NAME",
-    "REQUESTS_NAME",
-    "SERVER_NAME",
-    "STEPS_NAME",
-    "STEP_MEMORY_NAME",
-    "STEP_PARTS_NAME",
-    "SWEEP_NAME",
-    "TABLE_FILES",
-    "TABLE_NAMES",
-    "VISITS_NAME",
-    "Part",
-    "part_folder",
-    "parts_of",
-]
+    matches = (
+        [(path, _PART.fullmatch(path.name)) for path in folder.iterdir()] if folder.is_dir() else []
+    )
+    return tuple(
+        sorted(
+            Part(int(match[1]), int(match[2]), path)
+            for path, match in matches
+            if match and path.is_dir()
+        )
+    )

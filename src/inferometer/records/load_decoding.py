@@ -1,6 +1,7 @@
 """Which tables of a run do the raw logs of a load test hold?
 
-A request that was sent again by a later session counts once, as that session saw it. Letters of shapes: N requests.
+A request that was sent again by a later session counts once, as that session saw it. Letters of
+shapes: N requests.
 """
 
 from array import array
@@ -14,8 +15,9 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.records import error_words, exchange_errors, host_clocks, raw_log, tables
 from inferometer.records.answers import Answer, TokenEnds, answer_of
+from inferometer.records.columns import I32
 from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable
-from inferometer.records.types import ABSENT, I32, UNKNOWN_COUNT, RequestStatus, RequestTable
+from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable
 from inferometer.spec.workload.plan import RequestPlan
 
 _LENGTH: Final = "length"
@@ -45,7 +47,9 @@ class _Row(NamedTuple):
     error_words: str
 
 
-def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
+def decode_load(
+    folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = None
+) -> DecodedLoad:
     """The tables behind the raw logs in a run's folder; ``plan`` is the workload's, whose rows the requests name.
 
     Raises
@@ -55,7 +59,9 @@ def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = 
     """
     paths = raw_log.raw_logs(folder)
     if not paths:
-        raise RecordError("there is no raw log", where=str(folder), allowed="the folder of a load test")
+        raise RecordError(
+            "there is no raw log", where=str(folder), allowed="the folder of a load test"
+        )
     readers = [raw_log.RawLogReader(path) for path in paths]
     clocks = [host_clocks.clock_of(folder, path) for path in paths]
     frames = (
@@ -63,13 +69,19 @@ def decode_load(folder: Path, plan: RequestPlan, token_ends: TokenEnds | None = 
         for reader, clock in zip(readers, clocks, strict=True)
         for frame in reader
     )
-    with raw_log.DOOR.refusing(str(folder)):  # a field that is packed wrongly, a count beyond its column
+    with raw_log.DOOR.refusing(
+        str(folder)
+    ):  # a field that is packed wrongly, a count beyond its column
         decoded = decode_frames(frames, plan, token_ends)
     known = tuple(clock for clock in clocks if clock is not None)
-    return decoded._replace(n_left_bytes=sum(reader.n_left_bytes for reader in readers), clocks=known)
+    return decoded._replace(
+        n_left_bytes=sum(reader.n_left_bytes for reader in readers), clocks=known
+    )
 
 
-def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None) -> DecodedLoad:
+def decode_frames(
+    frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends: TokenEnds | None = None
+) -> DecodedLoad:
     """The same of frames that are at hand, by session."""
     rows: dict[int, _Row] = {}
     lags: list[LagTable] = []
@@ -85,7 +97,9 @@ def decode_frames(frames: Iterable[raw_log.Frame], plan: RequestPlan, token_ends
                 sessions.append(frame)
             case raw_log.EndFrame():
                 ends.append(frame)
-    ordered = sorted(rows.values(), key=lambda row: (row.frame.intended_ns, row.frame.request_index))
+    ordered = sorted(
+        rows.values(), key=lambda row: (row.frame.intended_ns, row.frame.request_index)
+    )
     lag = tables.concat(LagTable, lags)
     return DecodedLoad(
         requests=_requests(ordered, plan),
@@ -114,7 +128,9 @@ def _status(row: _Row) -> RequestStatus:
     if answer.error:
         known = exchange_errors.EXCHANGE_ERRORS.get(answer.error)
         return RequestStatus.FAILED if known is None else known.status
-    is_cut = answer.finish_reason == _LENGTH or (not answer.finish_reason and answer.output_tokens >= frame.asked_output_tokens)
+    is_cut = answer.finish_reason == _LENGTH or (
+        not answer.finish_reason and answer.output_tokens >= frame.asked_output_tokens
+    )
     return RequestStatus.LENGTH if is_cut else RequestStatus.STOPPED
 
 
@@ -130,7 +146,10 @@ def _requests(rows: list[_Row], plan: RequestPlan) -> RequestTable:
     index = np.array([row.frame.request_index for row in rows], np.int32)
     n_planned = len(plan.class_index)
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < n_planned:
-        raise RecordError(f"the raw log has request {int(index.max())}", allowed=f"requests 0 to {n_planned - 1} of the plan")
+        raise RecordError(
+            f"the raw log has request {int(index.max())}",
+            allowed=f"requests 0 to {n_planned - 1} of the plan",
+        )
     statuses = [_status(row) for row in rows]
     usages = [row.answer.usage for row in rows]
     columns = {
@@ -138,12 +157,17 @@ def _requests(rows: list[_Row], plan: RequestPlan) -> RequestTable:
         "sent_ns": [_or_absent(row.frame.sent_ns) for row in rows],
         "admitted_ns": np.full(len(rows), ABSENT),
         "first_token_ns": [row.answer.first_token_ns for row in rows],
-        "finished_ns": [_finished_ns(row, status) for row, status in zip(rows, statuses, strict=True)],
+        "finished_ns": [
+            _finished_ns(row, status) for row, status in zip(rows, statuses, strict=True)
+        ],
         "prompt_tokens": [
             row.frame.asked_prompt_tokens if usage.prompt_tokens == ABSENT else usage.prompt_tokens
             for row, usage in zip(rows, usages, strict=True)
         ],
-        "cached_tokens": [UNKNOWN_COUNT if usage.cached_tokens == ABSENT else usage.cached_tokens for usage in usages],
+        "cached_tokens": [
+            UNKNOWN_COUNT if usage.cached_tokens == ABSENT else usage.cached_tokens
+            for usage in usages
+        ],
         "output_tokens": [row.answer.output_tokens for row in rows],
         "n_preemptions": np.full(len(rows), UNKNOWN_COUNT, np.int32),
         "status": [int(status) for status in statuses],
@@ -163,7 +187,9 @@ def _exchanges(rows: list[_Row]) -> ExchangeTable:
         "is_reused": [frame.is_reused for frame in frames],
         "connected_ns": [_or_absent(frame.connected_ns) for frame in frames],
         "head_ns": [_or_absent(frame.head_ns) for frame in frames],
-        "last_byte_ns": [int(raw_log.int64s(frame.read_ns)[-1]) if frame.read_ns else ABSENT for frame in frames],
+        "last_byte_ns": [
+            int(raw_log.int64s(frame.read_ns)[-1]) if frame.read_ns else ABSENT for frame in frames
+        ],
         "http_status": [_or_absent(frame.http_status) for frame in frames],
         "error": [answer.error for answer in answers],
         "finish_reason": [answer.finish_reason for answer in answers],
@@ -191,10 +217,14 @@ def _chunks(rows: list[_Row]) -> ChunkTable:
             kind.append(chunk.kind)
     lengths = [len(row.answer.chunks) for row in rows]
     columns = {
-        "request_index": np.repeat(np.array([row.frame.request_index for row in rows], np.int32), lengths),
+        "request_index": np.repeat(
+            np.array([row.frame.request_index for row in rows], np.int32), lengths
+        ),
         "arrived_ns": np.frombuffer(arrived, np.int64) if arrived else np.empty(0, np.int64),
         "n_tokens": np.frombuffer(n_tokens, np.int64) if n_tokens else np.empty(0, np.int64),
-        "n_characters": np.frombuffer(n_characters, np.int32) if n_characters else np.empty(0, np.int32),
+        "n_characters": (
+            np.frombuffer(n_characters, np.int32) if n_characters else np.empty(0, np.int32)
+        ),
         "kind": np.frombuffer(kind, np.int8) if kind else np.empty(0, np.int8),
     }
     return tables.from_columns(ChunkTable, columns)
@@ -221,6 +251,3 @@ def _or_absent(instant_ns: int | None) -> int:
 def _seconds(retry_after: str) -> float:
     """The header's seconds; NaN where it names a date, whose distance the record cannot tell."""
     return float(retry_after) if retry_after.isascii() and retry_after.isdigit() else float("nan")
-
-
-__all__ = ["DecodedLoad", "decode_frames", "decode_load"]

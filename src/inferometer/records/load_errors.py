@@ -40,6 +40,3 @@ def _counted(exchanges: ExchangeTable, code: str, n_requests: int) -> ErrorCount
         meaning="not known to this version" if known is None else known.meaning,
         remedy="" if known is None else known.remedy,
     )
-
-
-__all__ = ["ErrorCount", "error_counts"]

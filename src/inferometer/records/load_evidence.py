@@ -5,9 +5,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable, ValidityReason, ValidityVerdict
+from inferometer.records.columns import F64, I64
+from inferometer.records.load_types import (
+    ChunkTable,
+    ExchangeTable,
+    HostClock,
+    LagTable,
+    ValidityReason,
+    ValidityVerdict,
+)
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.types import ABSENT, F64, I64, RequestTable
+from inferometer.records.types import ABSENT, RequestTable
 from inferometer.spec.load_plan import LoadPlan, most_in_flight
 from inferometer.spec.workload.plan import RequestPlan
 
@@ -39,7 +47,8 @@ class LoadEvidence:
 def own_lateness_ns(evidence: LoadEvidence) -> I64:
     """How much later than it could each request (N) was sent, in nanoseconds; 0 of those that were not sent.
 
-    Where ``--max-concurrency`` holds requests back, a request can be sent from the end on that brings its process below the cap.
+    Where ``--max-concurrency`` holds requests back, a request can be sent from the end on that
+    brings its process below the cap.
     """
     requests, load = evidence.requests, evidence.load
     was_sent = requests.sent_ns != ABSENT
@@ -49,7 +58,9 @@ def own_lateness_ns(evidence: LoadEvidence) -> I64:
         for process in np.unique(evidence.exchanges.process_index).tolist():
             most = most_in_flight(load, load.n_processes, process)
             rows = np.flatnonzero(was_sent & (evidence.exchanges.process_index == process))
-            may_go_ns[rows] = _slot_free_ns(requests.sent_ns[rows], ended_ns[rows], may_go_ns[rows], most or len(rows))
+            may_go_ns[rows] = _slot_free_ns(
+                requests.sent_ns[rows], ended_ns[rows], may_go_ns[rows], most or len(rows)
+            )
     return np.where(was_sent, requests.sent_ns - may_go_ns, 0)
 
 
@@ -75,12 +86,11 @@ class Limits(NamedTuple):
 
 def reason(check: str, verdict: ValidityVerdict, text: str, remedy: str) -> ValidityReason:
     """One check's finding; what is fine needs no remedy."""
-    return ValidityReason(check=check, verdict=verdict, text=text, remedy="" if verdict == "VALID" else remedy)
+    return ValidityReason(
+        check=check, verdict=verdict, text=text, remedy="" if verdict == "VALID" else remedy
+    )
 
 
 def percentile_of(values: F64 | I64, fraction: float) -> float:
     """That quantile of at least one value, none of which is absent."""
     return float(np.quantile(values, fraction, method="inverted_cdf"))
-
-
-__all__ = ["Limits", "LoadEvidence", "own_lateness_ns", "percentile_of", "reason"]

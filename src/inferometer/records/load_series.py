@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import F64, I64
 from inferometer.records.load_types import ExchangeTable, LagTable
 from inferometer.records.tokens import DeliveryGaps
-from inferometer.records.types import ABSENT, F64, I64, RequestTable
+from inferometer.records.types import ABSENT, RequestTable
 from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 160
@@ -48,8 +49,13 @@ class GapMap(NamedTuple):
     n_gaps: I64
 
 
-def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int, n_windows: int = N_WINDOWS) -> InFlight | None:
-    """How many requests were in flight? Those without an end until ``at_ns``; None where none was sent."""
+def in_flight(
+    requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int, n_windows: int = N_WINDOWS
+) -> InFlight | None:
+    """How many requests were in flight?
+
+    Those without an end until ``at_ns``; None where none was sent.
+    """
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
         return None
@@ -66,15 +72,25 @@ def in_flight(requests: RequestTable, exchanges: ExchangeTable, *, at_ns: int, n
     window = np.clip(np.searchsorted(edges, times, side="right") - 1, 0, n_windows - 1)
     np.maximum.at(most, window, count)
     width_ns = float(edges[1] - edges[0])
-    return InFlight(edges[:-1] / NS_PER_S, width_ns / NS_PER_S, np.diff(np.interp(edges, times, area)) / width_ns, most)
+    return InFlight(
+        edges[:-1] / NS_PER_S,
+        width_ns / NS_PER_S,
+        np.diff(np.interp(edges, times, area)) / width_ns,
+        most,
+    )
 
 
-def lateness(requests: RequestTable, lags: LagTable | None, *, n_windows: int = N_WINDOWS) -> Lateness | None:
+def lateness(
+    requests: RequestTable, lags: LagTable | None, *, n_windows: int = N_WINDOWS
+) -> Lateness | None:
     """How late was the client, at most, in each window? None where no request was sent."""
     was_sent = requests.sent_ns != ABSENT
     if not bool(was_sent.any()):
         return None
-    due_ns, late_ns = requests.intended_send_ns[was_sent], (requests.sent_ns - requests.intended_send_ns)[was_sent]
+    due_ns, late_ns = (
+        requests.intended_send_ns[was_sent],
+        (requests.sent_ns - requests.intended_send_ns)[was_sent],
+    )
     probes_ns, lag_ns = (due_ns[:0], late_ns[:0]) if lags is None else (lags.due_ns, lags.lag_ns)
     both = np.concatenate([due_ns, probes_ns])
     edges = np.linspace(float(both.min()), float(both.max()) + 1, n_windows + 1)
@@ -82,7 +98,9 @@ def lateness(requests: RequestTable, lags: LagTable | None, *, n_windows: int = 
     return Lateness(edges[:-1] / NS_PER_S, float(edges[1] - edges[0]) / NS_PER_S, send_s, loop_s)
 
 
-def gap_map(requests: RequestTable, gaps: DeliveryGaps, *, n_columns: int = N_COLUMNS, n_rows: int = N_ROWS) -> GapMap | None:
+def gap_map(
+    requests: RequestTable, gaps: DeliveryGaps, *, n_columns: int = N_COLUMNS, n_rows: int = N_ROWS
+) -> GapMap | None:
     """Which requests waited when? None without gaps."""
     if not len(gaps.gap_ns):
         return None
@@ -94,7 +112,9 @@ def gap_map(requests: RequestTable, gaps: DeliveryGaps, *, n_columns: int = N_CO
     width_ns = max((last_ns - first_ns + 1) / n_columns, 1.0)
     column = ((gaps.time_ns - first_ns) / width_ns).astype(np.int64)
     row = order[gaps.request_index] // n_of_row
-    cells, place, counts = np.unique(row * n_columns + column, return_inverse=True, return_counts=True)
+    cells, place, counts = np.unique(
+        row * n_columns + column, return_inverse=True, return_counts=True
+    )
     sums = np.bincount(place, gaps.gap_ns.astype(np.float64))
     return GapMap(
         time_s=(first_ns + cells % n_columns * width_ns) / NS_PER_S,
@@ -111,6 +131,3 @@ def _largest(instants_ns: I64, values_ns: I64, edges_ns: F64) -> F64:
     window = np.clip(np.searchsorted(edges_ns, instants_ns, side="right") - 1, 0, len(found) - 1)
     np.maximum.at(found, window, values_ns / NS_PER_S)
     return np.where(np.isinf(found), np.nan, found)
-
-
-__all__ = ["GapMap", "InFlight", "Lateness", "gap_map", "in_flight", "lateness"]

@@ -1,6 +1,9 @@
-"""What does a load test record beside its requests: chunks, exchanges, how late the client itself was, and the server's own numbers?
+"""What does a load test record beside its requests.
 
-Instants are nanoseconds of a monotonic clock since the start of the run. Letters of shapes: N requests, K chunks, L probes, M samples.
+Chunks, exchanges, how late the client itself was, and the server's own numbers?
+
+Instants are nanoseconds of a monotonic clock since the start of the run. Letters of shapes: N
+requests, K chunks, L probes, M samples.
 """
 
 from dataclasses import dataclass, replace
@@ -73,13 +76,17 @@ class ExchangeTable(NamedTuple):
     usage_cached_tokens: I64
     usage_output_tokens: I64
     token_source: Texts
-    """Who counted the output tokens of the request: usage, tokenizer or chunks; '' where there are none."""
+    """Who counted the output tokens of the request: usage, tokenizer or chunks; '' where there
+    are none."""
     retry_after_s: F64
     """As the server asked; NaN where it did not."""
 
 
 class LagTable(NamedTuple):
-    """How late was the client itself (L rows)? A timer that should fire every few milliseconds says by how much it was late."""
+    """How late was the client itself (L rows)?
+
+    A timer that should fire every few milliseconds says by how much it was late.
+    """
 
     process_index: I32
     due_ns: I64
@@ -132,7 +139,10 @@ class HostClock:
 
     @property
     def drift_ratio(self) -> float:
-        """By how much faster than the driver's did it run? 0 where that was not measured, or lies within the doubt of the readings."""
+        """By how much faster than the driver's did it run?
+
+        0 where that was not measured, or lies within the doubt of the readings.
+        """
         after = self.after
         if after is None or after.at_ns <= self.before.at_ns:
             return 0.0
@@ -142,9 +152,14 @@ class HostClock:
 
     @property
     def error_s(self) -> float:
-        """How far off the instant that was asked may a request have been due: what the clock moved by, and what is not known of it."""
+        """How far off the instant that was asked may a request have been due.
+
+        What the clock moved by, and what is not known of it.
+        """
         after = self.after or self.before
-        return (abs(after.offset_ns - self.before.offset_ns) + max(after.doubt_ns, self.before.doubt_ns)) / NS_PER_S
+        return (
+            abs(after.offset_ns - self.before.offset_ns) + max(after.doubt_ns, self.before.doubt_ns)
+        ) / NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,17 +180,3 @@ class Validity:
     verdict: ValidityVerdict
     reasons: tuple[ValidityReason, ...]
     """Every check that was made, the worst first."""
-
-
-__all__ = [
-    "ChunkKind",
-    "ChunkTable",
-    "ClockReading",
-    "ExchangeTable",
-    "HostClock",
-    "LagTable",
-    "ServerSampleTable",
-    "Validity",
-    "ValidityReason",
-    "ValidityVerdict",
-]

@@ -5,11 +5,13 @@ History of the schema
 1   The first: manifest.json, sweep.parquet, steps.parquet, ceilings.parquet; parts/ while a run is not complete.
 2   A run may have requests.parquet and step_parts.parquet; a complete run has only the files of its tables. Sweeps are as before.
 3   A load test: chunks.parquet, exchanges.parquet, lags.parquet, server.parquet; the manifest's ``load`` and ``validity``. Steps have a
-    ``replica``, and visits.parquet says which request was where. A simulated run may have step_memory.parquet.
+    ``replica``, and visits.parquet says which request was where. A simulated run may have
+    step_memory.parquet.
 
-To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old version here as a
-function that turns old columns and an old manifest into today's, add one for the new version, and commit a record of
-the old version under ``tests/records/fixtures`` with a test that reads it.
+To change the schema: raise ``SCHEMA_VERSION`` in ``records.types``, leave the loader of the old
+version here as a function that turns old columns and an old manifest into today's, add one for the
+new version, and commit a record of the old version under ``tests/records/fixtures`` with a test
+that reads it.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,7 +43,8 @@ class Loader(NamedTuple):
     manifest: Callable[[bytes, str], RunManifest]
     """Of its bytes and its name."""
     columns: Mapping[str, ColumnsLoader]
-    """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not here are as they were."""
+    """Field of a ``Run`` -> how its table is brought to today's columns; tables that are not
+    here are as they were."""
 
     def loader_of(self, field: str) -> ColumnsLoader:
         """How is this table read?"""
@@ -92,7 +95,10 @@ def _as_they_are(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _with_replicas(columns: dict[str, Column]) -> dict[str, Column]:
-    """Where nobody said which server it was, nobody knows. Version 3 was without it before it was released."""
+    """Where nobody said which server it was, nobody knows.
+
+    Version 3 was without it before it was released.
+    """
     n_rows = len(next(iter(columns.values())))
     return {"replica": np.full(n_rows, ABSENT), **columns}
 
@@ -102,5 +108,3 @@ LOADERS: Final[dict[int, Loader]] = {
     2: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
     3: Loader(manifest=_manifest_as_it_is, columns={"steps": _with_replicas}),
 }
-
-__all__ = ["LOADERS", "ColumnsLoader", "Loader", "StoredManifest", "read_manifest"]

@@ -1,4 +1,7 @@
-"""How does a table of a run become a Parquet file and come back? Absent is NULL there. Through duckdb alone."""
+"""How does a table of a run become a Parquet file and come back? Absent is NULL there.
+
+Through duckdb alone.
+"""
 
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +15,12 @@ from inferometer.records.types import ABSENT
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.foreign_parquet import connection, parquet_columns
 
-_DOOR: Final = Door(noun="table", allowed="a Parquet file as it was written", refusal=RecordError, try_="--skip-damaged, or the run again")
+_DOOR: Final = Door(
+    noun="table",
+    allowed="a Parquet file as it was written",
+    refusal=RecordError,
+    try_="--skip-damaged, or the run again",
+)
 
 
 def write_table(path: Path, table: AnyTable) -> None:
@@ -23,13 +31,21 @@ def write_table(path: Path, table: AnyTable) -> None:
     RecordError
         The file cannot be written: a full disk, a folder that is missing or closed.
     """
-    expressions = ", ".join(_to_null(name, dtype) for name, dtype in column_types(type(table)).items())
+    expressions = ", ".join(
+        _to_null(name, dtype) for name, dtype in column_types(type(table)).items()
+    )
     try:
         with connection() as database:
             database.register("columns_of_table", dict(zip(table._fields, table, strict=True)))
-            database.execute(f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet, COMPRESSION zstd)", [str(path)])  # noqa: S608 -- our own column names
+            database.execute(
+                f"COPY (SELECT {expressions} FROM columns_of_table) TO ? (FORMAT parquet,"  # noqa: S608 -- our own column names
+                " COMPRESSION zstd)",
+                [str(path)],
+            )
     except OSError as error:
-        raise RecordError(f"a table cannot be written: {error.strerror or error}", where=str(path)) from error
+        raise RecordError(
+            f"a table cannot be written: {error.strerror or error}", where=str(path)
+        ) from error
 
 
 def read_columns(path: Path) -> dict[str, Column]:
@@ -71,7 +87,8 @@ def _from_null(name: str, column: NDArray[Any], path: Path) -> Column:
         return np.where(is_null, ABSENT, values)
     if values.dtype == np.float64:
         return np.where(is_null, np.nan, values)
-    raise RecordError(f"column {name} has {int(is_null.sum())} absent values", where=str(path), allowed="none in a column of this type")
-
-
-__all__ = ["read_columns", "read_table", "write_table"]
+    raise RecordError(
+        f"column {name} has {int(is_null.sum())} absent values",
+        where=str(path),
+        allowed="none in a column of this type",
+    )

@@ -1,6 +1,7 @@
 """Can the columns of a stored run be what they are called, and do they refer to rows that are there?
 
-A damaged table without a checksum beside it may hold any number, and whoever takes it as an index, a count or an instant fails later.
+A damaged table without a checksum beside it may hold any number, and whoever takes it as an index,
+a count or an instant fails later.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,15 @@ import numpy as np
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ChunkKind
 from inferometer.records.tables import AnyTable
-from inferometer.records.types import ABSENT, PartKind, Phase, PointStatus, ProbeKind, RequestStatus, Run
+from inferometer.records.types import (
+    ABSENT,
+    PartKind,
+    Phase,
+    PointStatus,
+    ProbeKind,
+    RequestStatus,
+    Run,
+)
 
 _MOST_INDEX: Final = 2**24
 """Tables are made with a row for each index up to the largest."""
@@ -26,7 +35,12 @@ _MOST: Final = {
     "repetition": 10**6,
 }
 _MOST_COUNT: Final = 2**40
-_MOST_BY_ENDING: Final = {"_tokens": _MOST_COUNT, "_blocks": _MOST_COUNT, "_bytes": 2**60, "_ns": 2**62}
+_MOST_BY_ENDING: Final = {
+    "_tokens": _MOST_COUNT,
+    "_blocks": _MOST_COUNT,
+    "_bytes": 2**60,
+    "_ns": 2**62,
+}
 _KINDS: Final[dict[str, type[IntEnum]]] = {
     "StepTable.phase": Phase,
     "SweepTable.status": PointStatus,
@@ -93,6 +107,3 @@ def _most_request(run: Run, table: str) -> int:
     if index is None or table == "RequestTable":
         return max(_MOST_INDEX, 0 if index is None else 100 * len(index))
     return int(index.max(initial=0))
-
-
-__all__ = ["check_plausible"]

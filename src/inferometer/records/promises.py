@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inferometer.records.columns import Bools
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of, latency_samples
 from inferometer.records.request_summaries import Percentile, summarise_latency
 from inferometer.records.tables import select
-from inferometer.records.types import Bools, RequestStatus, RequestTable, Run
+from inferometer.records.types import RequestStatus, RequestTable, Run
 from inferometer.spec.objectives import ObjectiveSpec, Threshold
 from inferometer.stats.autocorrelated import run_share_estimate
 from inferometer.stats.estimate import Estimate, Verdict, judge
@@ -33,7 +34,8 @@ class Judgement:
     verdict: Verdict
     thresholds: tuple[JudgedThreshold, ...]
     weakest: JudgedThreshold | None
-    """The first to break: missed before undecided before met, and of those the nearest to (or furthest beyond) its limit."""
+    """The first to break: missed before undecided before met, and of those the nearest to (or
+    furthest beyond) its limit."""
     n_good: int
     """Completed, and within every limit."""
     n_open: int
@@ -47,7 +49,8 @@ class Judgement:
 def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = None) -> Judgement:
     """Was the objective met in this run, or by these requests of it (N), and what is its weakest link? ``run`` has requests.
 
-    Limits without a percentile count for goodput alone; where no threshold has one, the verdict is *undecided*.
+    Limits without a percentile count for goodput alone; where no threshold has one, the verdict is
+    *undecided*.
     """
     requests = run.requests
     if requests is None:
@@ -74,26 +77,56 @@ def judge_objective(run: Run, objective: ObjectiveSpec, *, rows: Bools | None = 
 
 def _judged(threshold: Threshold, requests: RequestTable, at_ns: int) -> JudgedThreshold:
     if threshold.percentile_fraction is None:
-        return JudgedThreshold(threshold=threshold, seen=None, verdict="undecided", why="no percentile: it counts for goodput alone")
+        return JudgedThreshold(
+            threshold=threshold,
+            seen=None,
+            verdict="undecided",
+            why="no percentile: it counts for goodput alone",
+        )
     samples = latency_samples(requests, threshold.metric, at_ns=at_ns)
-    seen = summarise_latency(threshold.metric, samples, (threshold.percentile_fraction,)).percentile(threshold.percentile_fraction)
+    seen = summarise_latency(
+        threshold.metric, samples, (threshold.percentile_fraction,)
+    ).percentile(threshold.percentile_fraction)
     verdict = judge(None if seen is None else seen.seconds, threshold.limit_s)
-    within = _certainly_missed(samples.lower_s <= threshold.limit_s, threshold.percentile_fraction) if verdict == "undecided" else None
+    within = (
+        _certainly_missed(samples.lower_s <= threshold.limit_s, threshold.percentile_fraction)
+        if verdict == "undecided"
+        else None
+    )
     if seen is not None and within is not None:
-        return JudgedThreshold(threshold=threshold, seen=seen, verdict="missed", why=_why_missed(threshold, seen, within))
-    return JudgedThreshold(threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict))
+        return JudgedThreshold(
+            threshold=threshold,
+            seen=seen,
+            verdict="missed",
+            why=_why_missed(threshold, seen, within),
+        )
+    return JudgedThreshold(
+        threshold=threshold, seen=seen, verdict=verdict, why=_why(threshold, seen, verdict)
+    )
 
 
 def _certainly_missed(is_within: Bools, percentile_fraction: float) -> Estimate | None:
-    """The share within the limit, where it is too small for any doubt: that needs fewer requests than the percentile's own interval."""
+    """The share within the limit, where it is too small for any doubt.
+
+    That needs fewer requests than the percentile's own interval.
+    """
     within = run_share_estimate(is_within, name="share of requests within the limit")
-    return within if within is not None and within.high is not None and within.high < percentile_fraction else None
+    return (
+        within
+        if within is not None and within.high is not None and within.high < percentile_fraction
+        else None
+    )
 
 
 def _why_missed(threshold: Threshold, seen: Percentile, within: Estimate) -> str:
-    share = format_fraction(within.value) + ("" if within.high is None else f" (at most {format_fraction(within.high)})")
+    share = format_fraction(within.value) + (
+        "" if within.high is None else f" (at most {format_fraction(within.high)})"
+    )
     at_least = "at least " if seen.is_lower_bound else ""
-    return f"{at_least}{format_duration(seen.seconds.value)}; {share} of requests took less than {format_duration(threshold.limit_s)}"
+    return (
+        f"{at_least}{format_duration(seen.seconds.value)}; {share} of requests took less than"
+        f" {format_duration(threshold.limit_s)}"
+    )
 
 
 def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str:
@@ -102,25 +135,36 @@ def _why(threshold: Threshold, seen: Percentile | None, verdict: Verdict) -> str
     estimate, limit = seen.seconds, format_duration(threshold.limit_s)
     at_least = "at least " if seen.is_lower_bound else ""
     if estimate.low is None or estimate.high is None:
-        return f"{at_least}{format_duration(estimate.value)}, but {estimate.method.partition('; ')[2]}"
-    above = "no upper bound, because the slowest were not done" if np.isinf(estimate.high) else format_duration(estimate.high)
-    interval = f"{at_least}{format_duration(estimate.value)} [{format_duration(estimate.low)}, {above}]"
+        return (
+            f"{at_least}{format_duration(estimate.value)}, but {estimate.method.partition('; ')[2]}"
+        )
+    above = (
+        "no upper bound, because the slowest were not done"
+        if np.isinf(estimate.high)
+        else format_duration(estimate.high)
+    )
+    interval = (
+        f"{at_least}{format_duration(estimate.value)} [{format_duration(estimate.low)}, {above}]"
+    )
     return f"{interval} {'lies on both sides of' if verdict == 'undecided' else 'against'} {limit}"
 
 
 def _strength(judged: JudgedThreshold) -> tuple[int, float]:
     """Sorts the weakest first."""
     order = {"missed": 0, "undecided": 1, "met": 2}[judged.verdict]
-    return order, -judged.seen.seconds.value / judged.threshold.limit_s if judged.seen is not None else 0.0
+    return (
+        order,
+        -judged.seen.seconds.value / judged.threshold.limit_s if judged.seen is not None else 0.0,
+    )
 
 
 def _broken(requests: RequestTable, objective: ObjectiveSpec, at_ns: int) -> Bools:
-    """Which requests (N) are known to lie beyond one of the limits? One without the latency lies beyond none."""
+    """Which requests (N) are known to lie beyond one of the limits?
+
+    One without the latency lies beyond none.
+    """
     is_broken = np.zeros(len(requests.status), np.bool_)
     for threshold in objective.thresholds:
         samples = latency_samples(requests, threshold.metric, at_ns=at_ns)
         is_broken[samples.rows[samples.lower_s > threshold.limit_s]] = True
     return is_broken
-
-
-__all__ = ["JudgedThreshold", "Judgement", "judge_objective"]

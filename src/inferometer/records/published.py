@@ -1,7 +1,8 @@
 """What did somebody else's tool say of a serving run as a whole?
 
-A published summary has no requests, only statistics; they keep their tool's definition, put into our words, because the same word means
-different numbers. What the tool did not say is None or left out, never 0.
+A published summary has no requests, only statistics; they keep their tool's definition, put into
+our words, because the same word means different numbers. What the tool did not say is None or left
+out, never 0.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from inferometer.spec.types import Source
 
-Tool: TypeAlias = Literal["vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"]
+Tool: TypeAlias = Literal[
+    "vllm-bench", "aiperf", "guidellm", "inference-perf", "inferencex", "llm-d", "llmservingsim"
+]
 PublishedLatencyName: TypeAlias = Literal["ttft", "tpot", "chunk_gap", "normalized_tpot", "e2e"]
 
 DEFINITIONS: Final[dict[PublishedLatencyName, str]] = {
@@ -46,7 +49,14 @@ class PublishedLatency:
 
     def percentile_s(self, fraction: float) -> float | None:
         """The percentile of that fraction, where it was published."""
-        return next((one.value_s for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9), None)
+        return next(
+            (
+                one.value_s
+                for one in self.percentiles
+                if abs(one.percentile_fraction - fraction) < 1e-9
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +92,3 @@ class PublishedSummary:
     def latency(self, name: PublishedLatencyName) -> PublishedLatency | None:
         """The statistics of this latency, where the tool published them."""
         return next((one for one in self.latencies if one.name == name), None)
-
-
-__all__ = [
-    "DEFINITIONS",
-    "PublishedLatency",
-    "PublishedLatencyName",
-    "PublishedPercentile",
-    "PublishedSummary",
-    "Tool",
-]

@@ -1,13 +1,12 @@
 """What did others measure, point by point: one row for a model on a device under a load?
 
-The tables of InferenceX (InferenceMAX before) and of AIConfigurator's collection of them come as these. Absent floats are NaN, absent
-counts -1. Letters of shapes: N points.
+The tables of InferenceX (InferenceMAX before) and of AIConfigurator's collection of them come as
+these. Absent floats are NaN, absent counts -1. Letters of shapes: N points.
 """
 
 from typing import NamedTuple
 
-from inferometer.records.columns import Texts
-from inferometer.records.types import F64, I32, Bools
+from inferometer.records.columns import F64, I32, Bools, Texts
 
 
 class PublishedPointTable(NamedTuple):
@@ -26,7 +25,8 @@ class PublishedPointTable(NamedTuple):
     framework: Texts
     framework_version: Texts
     is_disaggregated: Bools
-    """Prefill and decode on devices of their own: ``tensor_parallel`` is then not the number of devices."""
+    """Prefill and decode on devices of their own: ``tensor_parallel`` is then not the number of
+    devices."""
     uses_speculation: Bools
     """The file says so; where it has no column for it, False says nothing."""
     is_provisional: Bools
@@ -57,6 +57,3 @@ class PublishedPointTable(NamedTuple):
     e2e_mean_s: F64
     e2e_median_s: F64
     e2e_p99_s: F64
-
-
-__all__ = ["PublishedPointTable"]

@@ -1,14 +1,15 @@
 """In which form does a load test's client keep what came over the wire, so that it can be decoded after the run?
 
-A folder ``raw/`` holds one file per process and session (a session is one call of the command; a resumed run has several):
-``session-000-process-00.raw``. A file is ``MAGIC`` and then frames, each
+A folder ``raw/`` holds one file per process and session (a session is one call of the command; a
+resumed run has several): ``session-000-process-00.raw``. A file is ``MAGIC`` and then frames, each
 
     u32 little-endian  length of the payload in bytes
     u32 little-endian  CRC-32 of the payload
     payload            MessagePack: [tag, field, field, …] of one of the four structs below
 
-A process that is killed leaves a cut frame at the end at most: readers stop there and say how many bytes they left.
-All instants are nanoseconds of CLOCK_MONOTONIC since the start of the run, whichever session they are of.
+A process that is killed leaves a cut frame at the end at most: readers stop there and say how many
+bytes they left. All instants are nanoseconds of CLOCK_MONOTONIC since the start of the run,
+whichever session they are of.
 """
 
 import zlib
@@ -30,7 +31,12 @@ I64: TypeAlias = NDArray[np.int64]
 MAGIC: Final = b"inferometer raw log 1\n"
 RAW_FOLDER: Final = "raw"
 _HEAD: Final = Struct("<II")
-DOOR: Final = Door(noun="raw log", allowed="the file as it was written", refusal=RecordError, try_="--skip-damaged, or the run again")
+DOOR: Final = Door(
+    noun="raw log",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="--skip-damaged, or the run again",
+)
 
 
 class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="session"):
@@ -45,7 +51,8 @@ class SessionFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     """What CLOCK_MONOTONIC shows (or would have shown) at instant 0 of the run."""
     started_utc: str
     scheduled: str = ""
-    """By which rule the system gives this process its core: real-time, short slices, usual; '' where nobody told."""
+    """By which rule the system gives this process its core: real-time, short slices, usual; ''
+    where nobody told."""
 
 
 class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="request"):
@@ -84,9 +91,11 @@ class RequestFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, t
     read_ns: bytes
     """int64 little-endian: when each read ended that brought bytes of the body."""
     read_bytes: bytes
-    """int32 little-endian: how many bytes of the body each of them brought; their sum is ``len(body)``."""
+    """int32 little-endian: how many bytes of the body each of them brought; their sum is
+    ``len(body)``."""
     body: bytes
-    """As it came. Shorter than ``received_bytes`` where it went past the cap: the rest was not kept."""
+    """As it came. Shorter than ``received_bytes`` where it went past the cap: the rest was not
+    kept."""
 
 
 class LagFrame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag="lag"):
@@ -121,7 +130,10 @@ _DECODER: Final = msgspec.msgpack.Decoder(Frame)
 
 
 def file_name(session_index: int, process_index: int) -> str:
-    """How is the file of this process in this session called? Names sort by session, then by process."""
+    """How is the file of this process in this session called?
+
+    Names sort by session, then by process.
+    """
     return f"session-{session_index:03d}-process-{process_index:02d}.raw"
 
 
@@ -138,7 +150,10 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 class RawLogReader:
-    """The frames of one file in order, one in memory at a time. ``n_left_bytes`` says afterwards how much of a cut tail was left."""
+    """The frames of one file in order, one in memory at a time.
+
+    ``n_left_bytes`` says afterwards how much of a cut tail was left.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -155,10 +170,16 @@ class RawLogReader:
         with DOOR.refusing(str(self._path)), self._path.open("rb") as file:
             start = file.read(len(MAGIC))
             if not MAGIC.startswith(start):
-                raise RecordError("this is no raw log", where=str(self._path), allowed=f"a file that begins with {MAGIC!r}")
+                raise RecordError(
+                    "this is no raw log",
+                    where=str(self._path),
+                    allowed=f"a file that begins with {MAGIC!r}",
+                )
             n_bytes = self._path.stat().st_size
             good = file.tell()
-            while (payload := _payload(file.read(_HEAD.size), n_bytes - good, file.read)) is not None:
+            while (
+                payload := _payload(file.read(_HEAD.size), n_bytes - good, file.read)
+            ) is not None:
                 yield _DECODER.decode(payload)
                 good = file.tell()
             self.n_left_bytes = n_bytes - good
@@ -188,22 +209,3 @@ def _payload(head: bytes, left_bytes: int, read: Callable[[int], bytes]) -> byte
         return None
     payload = read(n_bytes)
     return payload if len(payload) == n_bytes and zlib.crc32(payload) == crc else None
-
-
-__all__ = [
-    "DOOR",
-    "MAGIC",
-    "RAW_FOLDER",
-    "EndFrame",
-    "Frame",
-    "LagFrame",
-    "RawLogReader",
-    "RequestFrame",
-    "SessionFrame",
-    "encode_frame",
-    "file_name",
-    "indices_of",
-    "int32s",
-    "int64s",
-    "raw_logs",
-]

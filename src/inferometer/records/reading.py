@@ -7,7 +7,13 @@ from typing import Final, NamedTuple
 from inferometer import suggestions
 from inferometer.errors import RecordError
 from inferometer.records import durability, parquet, tables
-from inferometer.records.layout import MANIFEST_NAME, OPEN_LOAD_NAME, TABLE_FILES, TABLE_NAMES, parts_of
+from inferometer.records.layout import (
+    MANIFEST_NAME,
+    OPEN_LOAD_NAME,
+    TABLE_FILES,
+    TABLE_NAMES,
+    parts_of,
+)
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
 from inferometer.records.migrations import Loader, read_manifest
 from inferometer.records.plausible import check_plausible
@@ -31,15 +37,19 @@ _DIFFERS: Final = "differs from its checksum or is missing"
 
 
 def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
-    """What happened in the run at ``path``: its folder, its manifest, a folder with one run in it, or the CSV table of a sweep?
+    """What happened in the run at ``path``.
 
-    A table without rows that only some engines fill (steps, ceilings) is None: nobody recorded any. ``skip_damaged``
-    reads what is whole of a damaged record; a caution in the manifest then says what is missing.
+    Its folder, its manifest, a folder with one run in it, or the CSV table of a sweep?
+
+    A table without rows that only some engines fill (steps, ceilings) is None: nobody recorded any.
+    ``skip_damaged`` reads what is whole of a damaged record; a caution in the manifest then says
+    what is missing.
 
     Raises
     ------
     RecordError
-        There is no run, or a file of it is damaged; the message names the file and what can be saved.
+        There is no run, or a file of it is damaged; the message names the file and what can be
+        saved.
     """
     if path.is_file() and path.name != MANIFEST_NAME:
         return read_sweep_csv(path)
@@ -47,7 +57,11 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     manifest, loader = read_manifest(directory / MANIFEST_NAME)
     stored = _Stored(damages={}, loader=loader, folders=[directory], names=TABLE_NAMES)
     if manifest.is_complete:
-        stored.damages.update(dict.fromkeys((directory / name for name in durability.damaged_files(directory)), _DIFFERS))
+        stored.damages.update(
+            dict.fromkeys(
+                (directory / name for name in durability.damaged_files(directory)), _DIFFERS
+            )
+        )
         stored = stored._replace(names=_expected_names(directory, manifest))
     else:
         stored = stored._replace(folders=_whole_parts(directory, stored.damages))
@@ -63,11 +77,17 @@ def read_run(path: Path, *, skip_damaged: bool = False) -> Run:
     visits = stored.table("visits", VisitTable)
     step_memory = stored.table("step_memory", StepMemoryTable)
     if not manifest.is_complete and read_manifest(directory / MANIFEST_NAME).manifest.is_complete:
-        return read_run(directory, skip_damaged=skip_damaged)  # its writer finished, and took the parts away, while we were reading
+        return read_run(
+            directory, skip_damaged=skip_damaged
+        )  # its writer finished, and took the parts away, while we were reading
     if stored.damages and not skip_damaged:
         raise _damage_error(stored.damages, sweep, requests)
     cautions = tuple(
-        Caution(code="DAMAGED_RECORD", text=f"left out: {path.relative_to(directory)} {why}", remedy="measure what is missing again")
+        Caution(
+            code="DAMAGED_RECORD",
+            text=f"left out: {path.relative_to(directory)} {why}",
+            remedy="measure what is missing again",
+        )
         for path, why in stored.damages.items()
     )
     run = Run(
@@ -98,7 +118,10 @@ class _Stored(NamedTuple):
     """Files that must be there."""
 
     def table(self, field: str, table_type: type[Table]) -> Table | None:
-        """The table of that field from all folders, joined; None where there is none. What cannot be read is a damage."""
+        """The table of that field from all folders, joined; None where there is none.
+
+        What cannot be read is a damage.
+        """
         name = TABLE_FILES[field]
         if name not in self.names:
             return None
@@ -107,7 +130,11 @@ class _Stored(NamedTuple):
             if path in self.damages:
                 continue
             try:
-                found.append(tables.from_columns(table_type, self.loader.loader_of(field)(parquet.read_columns(path))))
+                found.append(
+                    tables.from_columns(
+                        table_type, self.loader.loader_of(field)(parquet.read_columns(path))
+                    )
+                )
             except RecordError as error:
                 self.damages[path] = error.what
         if len(found) == 1:
@@ -122,17 +149,39 @@ def directory_of(path: Path) -> Path:
     if (path / MANIFEST_NAME).is_file():
         return path
     if not path.exists():
-        raise RecordError("there is no such file or folder", where=str(path), allowed="the folder of a run, or a CSV table of a sweep")
-    inner = sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST_NAME}")) if path.is_dir() else []
+        raise RecordError(
+            "there is no such file or folder",
+            where=str(path),
+            allowed="the folder of a run, or a CSV table of a sweep",
+        )
+    inner = (
+        sorted(manifest.parent for manifest in path.glob(f"*/{MANIFEST_NAME}"))
+        if path.is_dir()
+        else []
+    )
     if len(inner) == 1:
         return inner[0]
     if inner:
         names = ", ".join(folder.name for folder in inner[:_MAX_SHOWN])
-        raise RecordError(f"{len(inner)} runs are in this folder: {names}", where=str(path), allowed="one run", try_=str(inner[-1]))
+        raise RecordError(
+            f"{len(inner)} runs are in this folder: {names}",
+            where=str(path),
+            allowed="one run",
+            try_=str(inner[-1]),
+        )
     if (path / OPEN_LOAD_NAME).is_file():
         try_ = suggestions.command("show", path)
-        raise RecordError("the load test in this folder is not over", where=str(path), allowed="a complete run", try_=try_)
-    raise RecordError("this is no run", where=str(path), allowed="a folder with a manifest.json, or a CSV table of a sweep")
+        raise RecordError(
+            "the load test in this folder is not over",
+            where=str(path),
+            allowed="a complete run",
+            try_=try_,
+        )
+    raise RecordError(
+        "this is no run",
+        where=str(path),
+        allowed="a folder with a manifest.json, or a CSV table of a sweep",
+    )
 
 
 def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
@@ -149,21 +198,26 @@ def _whole_parts(directory: Path, damages: dict[Path, str]) -> list[Path]:
 
 
 def _expected_names(directory: Path, manifest: RunManifest) -> tuple[str, ...]:
-    """Which tables must a complete run have: those with a checksum; where the checksums are lost, a sweep's three or what is there."""
+    """Which tables must a complete run have: those with a checksum.
+
+    Where the checksums are lost, a sweep's three or what is there.
+    """
     summed = tuple(name for name in durability.summed_files(directory) if name != MANIFEST_NAME)
     there = tuple(name for name in TABLE_FILES.values() if (directory / name).is_file())
     return summed or (TABLE_NAMES if manifest.plan is not None or not there else there)
 
 
-def _damage_error(damages: dict[Path, str], sweep: SweepTable | None, requests: RequestTable | None) -> RecordError:
+def _damage_error(
+    damages: dict[Path, str], sweep: SweepTable | None, requests: RequestTable | None
+) -> RecordError:
     shown = [f"{path.name} {why}" for path, why in list(damages.items())[:_MAX_SHOWN]]
     n_points = 0 if sweep is None else len(set(sweep.point_index.tolist()))
-    whole = f"{n_points} measured points" if requests is None else f"{tables.n_rows(requests)} requests"
+    whole = (
+        f"{n_points} measured points" if requests is None else f"{tables.n_rows(requests)} requests"
+    )
     return RecordError(
-        f"the record is damaged: {'; '.join(shown)}" + (f"; and {len(damages) - _MAX_SHOWN} more" if len(damages) > _MAX_SHOWN else ""),
+        f"the record is damaged: {'; '.join(shown)}"
+        + (f"; and {len(damages) - _MAX_SHOWN} more" if len(damages) > _MAX_SHOWN else ""),
         where=str(next(iter(damages))),
         try_=f"put back a copy, or give --skip-damaged to read what is whole: {whole}",
     )
-
-
-__all__ = ["directory_of", "read_run"]

@@ -1,4 +1,6 @@
-"""What did each repetition of each sweep point take? The repetition is the unit of replication: one number of each kind from each.
+"""What did each repetition of each sweep point take?
+
+The repetition is the unit of replication: one number of each kind from each.
 
 Letters of shapes: R repetitions of a point that ended OK, warm-ups left out.
 """
@@ -10,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records import tables
-from inferometer.records.types import F64, I64, Phase, PointStatus, Run, StepTable, SweepTable
+from inferometer.records.columns import F64, I64
+from inferometer.records.types import Phase, PointStatus, Run, StepTable, SweepTable
 from inferometer.spec.types import SweepPoint
 
 _NS_PER_S: Final = 1e9
@@ -18,19 +21,24 @@ _NS_PER_S: Final = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointRepetitions:
-    """One point's repetitions, in the order in which they ran. Each array has R entries, NaN where nobody could tell."""
+    """One point's repetitions, in the order in which they ran.
+
+    Each array has R entries, NaN where nobody could tell.
+    """
 
     point_index: int
     point: SweepPoint
     status: PointStatus
-    """The worst of any repetition, warm-ups included: a point that ran out of memory once is out of memory."""
+    """The worst of any repetition, warm-ups included: a point that ran out of memory once is out
+    of memory."""
     started_ns: I64
     prefill_s: F64
     decode_s: F64
     """All decode steps together."""
     n_decode_steps: F64
     decode_step_s: F64
-    """The median of the repetition's decode steps where steps were recorded, else decode time / steps."""
+    """The median of the repetition's decode steps where steps were recorded, else decode time /
+    steps."""
     reserved_bytes: F64
     allocated_bytes: F64
     cpu_fraction: F64
@@ -45,7 +53,9 @@ class PointRepetitions:
     @property
     def total_s(self) -> F64:
         """Prefill and decode together."""
-        return self.prefill_s + np.where(self.point.gen_tokens > 1, self.decode_s, np.nan_to_num(self.decode_s))
+        return self.prefill_s + np.where(
+            self.point.gen_tokens > 1, self.decode_s, np.nan_to_num(self.decode_s)
+        )
 
     @property
     def tpot_s(self) -> F64:
@@ -74,7 +84,10 @@ class PointRepetitions:
 
 
 def repetitions_of(run: Run) -> tuple[PointRepetitions, ...]:
-    """Each measured point's repetitions, points ordered by prompt, batch and generated tokens. Empty without a sweep."""
+    """Each measured point's repetitions, points ordered by prompt, batch and generated tokens.
+
+    Empty without a sweep.
+    """
     if run.sweep is None:
         return ()
     steps = _DecodeSteps.of(run.steps)
@@ -87,10 +100,17 @@ def _point(sweep: SweepTable, point_index: int, steps: "_DecodeSteps") -> PointR
     kept = tables.select(rows, ~rows.is_warmup & (rows.status == PointStatus.OK))
     decode_s = _positive_s(kept.decode_ns)
     n_decode_steps = np.where(kept.n_decode_steps > 0, kept.n_decode_steps, np.nan)
-    step_s = np.array([steps.median_s(point_index, int(repetition)) for repetition in kept.repetition], dtype=np.float64)
+    step_s = np.array(
+        [steps.median_s(point_index, int(repetition)) for repetition in kept.repetition],
+        dtype=np.float64,
+    )
     return PointRepetitions(
         point_index=point_index,
-        point=SweepPoint(prompt_tokens=int(rows.prompt_tokens[0]), batch_size=int(rows.batch_size[0]), gen_tokens=int(rows.gen_tokens[0])),
+        point=SweepPoint(
+            prompt_tokens=int(rows.prompt_tokens[0]),
+            batch_size=int(rows.batch_size[0]),
+            gen_tokens=int(rows.gen_tokens[0]),
+        ),
         status=_worst_status(rows),
         started_ns=kept.started_ns,
         prefill_s=_positive_s(kept.prefill_ns),
@@ -125,18 +145,27 @@ class _DecodeSteps:
             return cls(starts={}, duration_ns=np.empty(0, np.int64))
         kept = tables.select(steps, (steps.phase == Phase.DECODE) & ~steps.is_warmup)
         order = np.lexsort((kept.repetition, kept.point_index))
-        keys: NDArray[np.int64] = np.stack((kept.point_index[order], kept.repetition[order]), axis=1).astype(np.int64)
+        keys: NDArray[np.int64] = np.stack(
+            (kept.point_index[order], kept.repetition[order]), axis=1
+        ).astype(np.int64)
         is_first = np.ones(len(keys), dtype=bool)
         is_first[1:] = (keys[1:] != keys[:-1]).any(axis=1)
         begins = np.flatnonzero(is_first)
         ends = [*begins[1:].tolist(), len(keys)]
-        starts = {(int(keys[i][0]), int(keys[i][1])): (int(i), end) for i, end in zip(begins, ends, strict=True)}
+        starts = {
+            (int(keys[i][0]), int(keys[i][1])): (int(i), end)
+            for i, end in zip(begins, ends, strict=True)
+        }
         return cls(starts=starts, duration_ns=kept.duration_ns[order])
 
     def median_s(self, point_index: int, repetition: int) -> float:
         """The median decode step of one repetition, NaN where none was recorded."""
         begin, end = self.starts.get((point_index, repetition), (0, 0))
-        return float(np.median(self.duration_ns[begin:end])) / _NS_PER_S if end > begin else float("nan")
+        return (
+            float(np.median(self.duration_ns[begin:end])) / _NS_PER_S
+            if end > begin
+            else float("nan")
+        )
 
 
 def _positive_s(duration_ns: I64) -> F64:
@@ -148,6 +177,3 @@ def _per(numerator: F64, denominator: F64) -> F64:
     """A quotient that is absent where the denominator is absent or not positive."""
     is_positive = denominator > 0
     return np.where(is_positive, numerator / np.where(is_positive, denominator, 1.0), np.nan)
-
-
-__all__ = ["PointRepetitions", "repetitions_of"]

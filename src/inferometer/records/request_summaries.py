@@ -1,8 +1,9 @@
 """How fast were the requests of a run answered, and how sure is that?
 
-TTFT = first token - intended send (uncorrected: - actual send). TPOT = (last - first token) / (output tokens - 1), absent for one-token
-answers. E2E = last token - intended send. Queue = first time in a batch - actual send. Throughput = tokens or completed requests /
-(end of the run - first intended send). Tok/s/user = 1 / TPOT. Goodput: completed requests within every limit, per second.
+TTFT = first token - intended send (uncorrected: - actual send). TPOT = (last - first token) /
+(output tokens - 1), absent for one-token answers. E2E = last token - intended send. Queue = first
+time in a batch - actual send. Throughput = tokens or completed requests / (end of the run - first
+intended send). Tok/s/user = 1 / TPOT. Goodput: completed requests within every limit, per second.
 
 Requests of one run depend on one another: intervals are those of ``stats.autocorrelated``.
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
+from inferometer.records.columns import F64, I32, I64
 from inferometer.records.latencies import (
     COMPLETED,
     Latency,
@@ -26,9 +28,14 @@ from inferometer.records.latencies import (
     latency_samples,
 )
 from inferometer.records.steady_state import SteadyState
-from inferometer.records.types import ABSENT, F64, I32, I64, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
+from inferometer.records.types import ABSENT, UNKNOWN_COUNT, RequestStatus, RequestTable, Run
 from inferometer.spec.workload.types import ClosedArrivals
-from inferometer.stats.autocorrelated import N_BATCHES, quantile_rank, run_mean_estimate, run_quantile_estimate
+from inferometer.stats.autocorrelated import (
+    N_BATCHES,
+    quantile_rank,
+    run_mean_estimate,
+    run_quantile_estimate,
+)
 from inferometer.stats.estimate import Estimate
 from inferometer.units import NS_PER_S
 
@@ -42,7 +49,8 @@ class Percentile:
 
     percentile_fraction: float
     seconds: Estimate
-    """No interval: n is too small. An infinite upper end: among the slowest are requests that never got there."""
+    """No interval: n is too small. An infinite upper end: among the slowest are requests that
+    never got there."""
     is_lower_bound: bool
     """Requests that were not done may lie above: the percentile is at least the value."""
 
@@ -54,7 +62,8 @@ class LatencyMean:
     seconds: Estimate
     """No interval: n is too small. An infinite upper end: some requests never got there."""
     is_lower_bound: bool
-    """Requests that were not done count with the time for which they had been there: the mean is at least the value."""
+    """Requests that were not done count with the time for which they had been there: the mean is
+    at least the value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +73,8 @@ class LatencySummary:
     latency: Latency
     n_samples: int
     n_bounded_below_only: int
-    """Of them, those that were not done when they were last seen: they took at least as long as they had been there."""
+    """Of them, those that were not done when they were last seen: they took at least as long as
+    they had been there."""
     mean: LatencyMean | None
     """None without samples."""
     percentiles: tuple[Percentile, ...]
@@ -72,7 +82,10 @@ class LatencySummary:
 
     def percentile(self, fraction: float) -> Percentile | None:
         """The percentile of that fraction, or None where it was not asked for or there is none."""
-        return next((one for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9), None)
+        return next(
+            (one for one in self.percentiles if abs(one.percentile_fraction - fraction) < 1e-9),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +141,9 @@ def summarise_requests(run: Run, *, percentiles: Sequence[float] = PERCENTILES) 
 def summarise_groups(
     run: Run, group_index: I32, names: Sequence[str], *, percentiles: Sequence[float] = PERCENTILES
 ) -> tuple[RequestSummary, ...]:
-    """The same for each class (``requests.class_index``) or tenant; ``group_index`` (N) points into ``names``. Empty groups are left out.
+    """The same for each class (``requests.class_index``) or tenant.
+
+    ``group_index`` (N) points into ``names``. Empty groups are left out.
 
     Rates are over the span of the whole run, so that those of the groups add up to the run's.
     """
@@ -136,18 +151,27 @@ def summarise_groups(
     span = _Span(int(requests.intended_send_ns.min()), at_ns)
     masks = [(name, group_index == i) for i, name in enumerate(names)]
     return tuple(
-        _of_traffic(run, _summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span))
+        _of_traffic(
+            run, _summarise(tables.select(requests, mask), name, at_ns, percentiles, span=span)
+        )
         for name, mask in masks
         if bool(mask.any())
     )
 
 
-def summarise_steady(run: Run, steady: SteadyState, *, percentiles: Sequence[float] = PERCENTILES) -> RequestSummary:
-    """The same of the steady state: latencies of what was sent in it, rates of all that came between its first and last sending."""
+def summarise_steady(
+    run: Run, steady: SteadyState, *, percentiles: Sequence[float] = PERCENTILES
+) -> RequestSummary:
+    """The same of the steady state.
+
+    Latencies of what was sent in it, rates of all that came between its first and last sending.
+    """
     requests, at_ns = _requests_of(run), end_ns(run)
     span = _Span(steady.start_ns, max(steady.end_ns, steady.start_ns + 1))
     of_span = _summarise(requests, "steady state", at_ns, percentiles, span=span)
-    chosen = _summarise(tables.select(requests, steady.holds(requests)), "steady state", at_ns, percentiles)
+    chosen = _summarise(
+        tables.select(requests, steady.holds(requests)), "steady state", at_ns, percentiles
+    )
     return replace(
         _of_traffic(run, chosen),
         span_s=of_span.span_s,
@@ -170,9 +194,14 @@ def _of_traffic(run: Run, summary: RequestSummary) -> RequestSummary:
 
 def _requests_of(run: Run) -> RequestTable:
     if run.requests is None or not len(run.requests.status):
-        problem = "the run has no table of requests" if run.requests is None else "the run has no request"
+        problem = (
+            "the run has no table of requests" if run.requests is None else "the run has no request"
+        )
         raise RecordError(
-            problem, where=run.manifest.run_id, allowed="a simulated run or a load test", try_="inferometer show, for a sweep"
+            problem,
+            where=run.manifest.run_id,
+            allowed="a simulated run or a load test",
+            try_="inferometer show, for a sweep",
         )
     return run.requests
 
@@ -184,10 +213,18 @@ class _Span(NamedTuple):
     end_ns: int
 
 
-def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Sequence[float], *, span: _Span | None = None) -> RequestSummary:
+def _summarise(
+    requests: RequestTable,
+    name: str,
+    at_ns: int,
+    percentiles: Sequence[float],
+    *,
+    span: _Span | None = None,
+) -> RequestSummary:
     start_ns, until_ns = (int(requests.intended_send_ns.min()), at_ns) if span is None else span
     latencies = tuple(
-        summarise_latency(latency, latency_samples(requests, latency, at_ns=at_ns), percentiles) for latency in get_args(Latency)
+        summarise_latency(latency, latency_samples(requests, latency, at_ns=at_ns), percentiles)
+        for latency in get_args(Latency)
     )
     edges_ns = np.linspace(start_ns, max(until_ns, start_ns + 1), max(N_BATCHES) + 1)
     output = delivered_tokens(requests, edges_ns.astype(np.int64), at_ns=at_ns)
@@ -195,12 +232,16 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
     read = _counted(requests.first_token_ns[has_first], edges_ns, requests.prompt_tokens[has_first])
     is_done = is_one_of(requests, COMPLETED)
     counts = np.bincount(requests.status, minlength=len(RequestStatus))
-    between_s = (int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())) / NS_PER_S
+    between_s = (
+        int(requests.intended_send_ns.max()) - int(requests.intended_send_ns.min())
+    ) / NS_PER_S
     tpot = next(one for one in latencies if one.latency == "tpot").percentile(0.5)
     return RequestSummary(
         name=name,
         n_requests=len(requests.status),
-        n_by_status=tuple((status.name.lower(), int(counts[status])) for status in RequestStatus if counts[status]),
+        n_by_status=tuple(
+            (status.name.lower(), int(counts[status])) for status in RequestStatus if counts[status]
+        ),
         n_preemptions=_known_sum(requests.n_preemptions),
         input_tokens=int(requests.prompt_tokens[has_first].sum(dtype=np.int64)),
         cached_tokens=_known_sum(requests.cached_tokens[has_first]),
@@ -210,14 +251,20 @@ def _summarise(requests: RequestTable, name: str, at_ns: int, percentiles: Seque
         output_tokens_per_s=_rate(np.diff(output), edges_ns, "output tokens/s"),
         total_tokens_per_s=_rate(np.diff(output) + read, edges_ns, "input and output tokens/s"),
         completed_requests_per_s=_rate(
-            _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))), edges_ns, "completed requests/s"
+            _counted(requests.finished_ns[is_done], edges_ns, np.ones(int(is_done.sum()))),
+            edges_ns,
+            "completed requests/s",
         ),
         offered_requests_per_s=(len(requests.status) - 1) / between_s if between_s > 0 else None,
-        tokens_per_s_per_user=tpot.seconds.inverted() if tpot is not None and _is_positive(tpot.seconds) else None,
+        tokens_per_s_per_user=tpot.seconds.inverted()
+        if tpot is not None and _is_positive(tpot.seconds)
+        else None,
     )
 
 
-def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Sequence[float] = PERCENTILES) -> LatencySummary:
+def summarise_latency(
+    latency: Latency, samples: LatencySamples, percentiles: Sequence[float] = PERCENTILES
+) -> LatencySummary:
     """Mean and percentiles of one latency; from NaN-free samples in order of sending."""
     found: list[Percentile] = []
     for fraction in percentiles:
@@ -225,7 +272,13 @@ def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Se
         if estimate is not None:
             rank = quantile_rank(len(samples.upper_s), fraction)
             above_s = float(np.partition(samples.upper_s, rank)[rank])
-            found.append(Percentile(percentile_fraction=fraction, seconds=estimate, is_lower_bound=above_s > estimate.value))
+            found.append(
+                Percentile(
+                    percentile_fraction=fraction,
+                    seconds=estimate,
+                    is_lower_bound=above_s > estimate.value,
+                )
+            )
     return LatencySummary(
         latency=latency,
         n_samples=len(samples.rows),
@@ -236,7 +289,10 @@ def summarise_latency(latency: Latency, samples: LatencySamples, percentiles: Se
 
 
 def latency_mean(estimate: Estimate, *, n_bounded_below_only: int) -> LatencyMean:
-    """The mean whose estimate rests on lower bounds of some samples: no latency is below 0, and unknown ones may be of any length."""
+    """The mean whose estimate rests on lower bounds of some samples.
+
+    No latency is below 0, and unknown ones may be of any length.
+    """
     if estimate.low is not None and estimate.high is not None:
         high = math.inf if n_bounded_below_only else estimate.high
         estimate = replace(estimate, low=max(estimate.low, 0.0), high=high)
@@ -266,24 +322,10 @@ def _rate(per_window: F64, edges_ns: F64, name: str) -> Estimate | None:
 
 
 def _counted(instants_ns: I64, edges_ns: F64, weights: I32 | F64) -> F64:
-    return np.histogram(instants_ns.astype(np.float64), bins=edges_ns, weights=weights.astype(np.float64))[0]
+    return np.histogram(
+        instants_ns.astype(np.float64), bins=edges_ns, weights=weights.astype(np.float64)
+    )[0]
 
 
 def _is_positive(estimate: Estimate) -> bool:
     return estimate.value > 0 and (estimate.low is None or estimate.low > 0)
-
-
-__all__ = [
-    "MEAN_NAME",
-    "PERCENTILES",
-    "LatencyMean",
-    "LatencySummary",
-    "Percentile",
-    "RequestSummary",
-    "concurrency_of",
-    "latency_mean",
-    "summarise_groups",
-    "summarise_latency",
-    "summarise_requests",
-    "summarise_steady",
-]

@@ -21,7 +21,9 @@ def resumed(stored: RunManifest, asked: RunManifest, *, where: str) -> RunManife
     """
     found = differences(stored, asked)
     if found:
-        shown = "; ".join(found[:_MAX_SHOWN]) + (f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else "")
+        shown = "; ".join(found[:_MAX_SHOWN]) + (
+            f"; and {len(found) - _MAX_SHOWN} more" if len(found) > _MAX_SHOWN else ""
+        )
         raise RecordError(
             f"the folder holds another run: {shown}",
             where=where,
@@ -38,7 +40,10 @@ def resumed(stored: RunManifest, asked: RunManifest, *, where: str) -> RunManife
 
 
 def differences(stored: RunManifest, asked: RunManifest) -> tuple[str, ...]:
-    """What of the plan, the model, the engine and the machine is not the same? What one side does not know is no difference."""
+    """What of the plan, the model, the engine and the machine is not the same?
+
+    What one side does not know is no difference.
+    """
     pairs = (
         ("plan", stored.plan, asked.plan),
         ("model", stored.model, asked.model),
@@ -58,7 +63,10 @@ def without_repeats(cautions: Iterable[Caution]) -> tuple[Caution, ...]:
 
 
 def _lasting(facts: EngineFacts | None) -> EngineFacts | None:
-    """What must not change between sessions: all but how long loading took this time, and how much memory was free for the cache."""
+    """What must not change between sessions.
+
+    All but how long loading took this time, and how much memory was free for the cache.
+    """
     return None if facts is None else replace(facts, load_s=None, compile_s=None, n_kv_blocks=None)
 
 
@@ -66,18 +74,27 @@ def _machine(host: HostFacts | None) -> dict[str, object] | None:
     """What makes it the same machine for a measurement; names of hosts change with every container."""
     if host is None:
         return None
-    return {"cpu_model": host.cpu_model, "accelerator": host.accelerator, "n_threads_used": host.n_threads_used}
+    return {
+        "cpu_model": host.cpu_model,
+        "accelerator": host.accelerator,
+        "n_threads_used": host.n_threads_used,
+    }
 
 
 def _leaf_differences(name: str, before: object, now: object) -> list[str]:
     if isinstance(before, dict) and isinstance(now, dict):
         keys = dict.fromkeys([*before, *now])
-        return [line for key in keys for line in _leaf_differences(f"{name}.{key}", before.get(key), now.get(key))]
+        return [
+            line
+            for key in keys
+            for line in _leaf_differences(f"{name}.{key}", before.get(key), now.get(key))
+        ]
     if isinstance(before, list | tuple) and isinstance(now, list | tuple):
         if len(before) != len(now):
             return [f"{name} has {len(now)} entries, stored are {len(before)}"]
-        return [line for i, pair in enumerate(zip(before, now, strict=True)) for line in _leaf_differences(f"{name}[{i}]", *pair)]
+        return [
+            line
+            for i, pair in enumerate(zip(before, now, strict=True))
+            for line in _leaf_differences(f"{name}[{i}]", *pair)
+        ]
     return [] if before == now else [f"{name} is {now!r}, stored is {before!r}"]
-
-
-__all__ = ["differences", "resumed", "without_repeats"]

@@ -1,7 +1,8 @@
 """Is one set of runs faster than another, as fast, slower, or can nobody tell?
 
-The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4). One metric answers and has the
-whole confidence; all others together share the same chance of a false alarm (Bonferroni), so that nothing is different by accident.
+The unit of replication is the run; where each side is a single sweep, its repetitions (decision 4).
+One metric answers and has the whole confidence; all others together share the same chance of a
+false alarm (Bonferroni), so that nothing is different by accident.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +13,15 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.records.run_metrics import REQUEST_METRICS, PointKey, PointTimes, point_times, request_numbers
-from inferometer.records.types import F64, Caution, Run, RunManifest
+from inferometer.records.columns import F64
+from inferometer.records.run_metrics import (
+    REQUEST_METRICS,
+    PointKey,
+    PointTimes,
+    point_times,
+    request_numbers,
+)
+from inferometer.records.types import Caution, Run, RunManifest
 from inferometer.records.validity import is_invalid, require_valid
 from inferometer.stats.comparison import Comparison, compare, compare_pairs
 from inferometer.stats.estimate import Estimate
@@ -73,7 +81,10 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRule:
-    """What counts as different? ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps."""
+    """What counts as different?
+
+    ``metric`` None: E2E p50 of requests, the decode step of all points of sweeps.
+    """
 
     metric: str | None = None
     margin_ratio: float = 0.02
@@ -100,17 +111,22 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     Raises
     ------
     SpecError
-        No run on a side, sweeps against runs of requests, no common point, an unknown metric, pairs of different number.
+        No run on a side, sweeps against runs of requests, no common point, an unknown metric, pairs
+        of different number.
     MeasureError
         A load test is INVALID.
     """
     _check_sides(old, new, rule)
     is_sweep = old[0].sweep is not None
     is_single = is_sweep and len(old) == len(new) == 1
-    numbers = _sweep_numbers(old, new, is_single=is_single) if is_sweep else _request_numbers(old, new)
+    numbers = (
+        _sweep_numbers(old, new, is_single=is_single) if is_sweep else _request_numbers(old, new)
+    )
     name = rule.metric or (DEFAULT_SWEEP_METRIC if is_sweep else DEFAULT_REQUEST_METRIC)
     if name not in numbers:
-        raise SpecError(f"there is no metric {name!r}", where="--metric", allowed=", ".join(numbers))
+        raise SpecError(
+            f"there is no metric {name!r}", where="--metric", allowed=", ".join(numbers)
+        )
     replicate: Replicate = "repetition" if is_single else "run"
     rest = [other for other in numbers if other != name]
     others_confidence = 1 - (1 - rule.confidence_fraction) / max(1, len(rest))
@@ -121,7 +137,9 @@ def compare_runs(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
         n_new=len(numbers[name].new),
         margin_ratio=rule.margin_ratio,
         answer=_compared(name, numbers[name], rule, rule.confidence_fraction, replicate),
-        others=tuple(_compared(other, numbers[other], rule, others_confidence, replicate) for other in rest),
+        others=tuple(
+            _compared(other, numbers[other], rule, others_confidence, replicate) for other in rest
+        ),
         others_confidence_fraction=others_confidence,
         differences=differences(old[0].manifest, new[0].manifest),
         cautions=_cautions(old, new, is_single=is_single),
@@ -142,11 +160,19 @@ def _check_sides(old: Sequence[Run], new: Sequence[Run], rule: ComparisonRule) -
     if not old or not new:
         raise SpecError("a side has no run", where=_WHERE, allowed="one run or more on each side")
     if len({run.sweep is None for run in (*old, *new)}) > 1:
-        raise SpecError("sweeps cannot be compared with runs of requests", where=_WHERE, allowed="runs of one kind")
+        raise SpecError(
+            "sweeps cannot be compared with runs of requests",
+            where=_WHERE,
+            allowed="runs of one kind",
+        )
     for run in (*old, *new):
         require_valid(run, forced=rule.takes_invalid)
     if rule.is_paired and len(old) != len(new):
-        raise SpecError(f"{len(old)} runs against {len(new)} make no pairs", where="--paired", allowed="as many on each side")
+        raise SpecError(
+            f"{len(old)} runs against {len(new)} make no pairs",
+            where="--paired",
+            allowed="as many on each side",
+        )
 
 
 def _request_numbers(old: Sequence[Run], new: Sequence[Run]) -> dict[str, _Numbers]:
@@ -167,20 +193,36 @@ def _floats(values: Iterable[float | None]) -> list[float]:
     return [float("nan") if value is None else value for value in values]
 
 
-def _sweep_numbers(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> dict[str, _Numbers]:
+def _sweep_numbers(
+    old: Sequence[Run], new: Sequence[Run], *, is_single: bool
+) -> dict[str, _Numbers]:
     """Each phase at each common point, and the geometric mean over the points, whose ratio is the geometric mean of their ratios."""
     olds, news = ([point_times(run) for run in side] for side in (old, new))
     common = sorted(set.intersection(*(set(one) for one in (*olds, *news))))
     if not common:
-        raise SpecError("the sweeps have no point in common", where=_WHERE, allowed="the same prompt, batch and generated tokens")
+        raise SpecError(
+            "the sweeps have no point in common",
+            where=_WHERE,
+            allowed="the same prompt, batch and generated tokens",
+        )
     found = dict[str, _Numbers]()
     for phase in PHASES:
-        per_point = {key: tuple(_replicates(side, key, phase, is_single=is_single) for side in (olds, news)) for key in common}
-        known = {key: both for key, both in per_point.items() if all(np.isfinite(one).any() for one in both)}
+        per_point = {
+            key: tuple(_replicates(side, key, phase, is_single=is_single) for side in (olds, news))
+            for key in common
+        }
+        known = {
+            key: both
+            for key, both in per_point.items()
+            if all(np.isfinite(one).any() for one in both)
+        }
         if known:
             means = [_geometric_mean([both[i] for both in known.values()]) for i in range(2)]
             found[f"{phase} of all points"] = _times(*means)
-        found |= {f"{phase} at {key.text}": _times(both[0].tolist(), both[1].tolist()) for key, both in known.items()}
+        found |= {
+            f"{phase} at {key.text}": _times(both[0].tolist(), both[1].tolist())
+            for key, both in known.items()
+        }
     return found
 
 
@@ -188,7 +230,9 @@ def _times(old: list[float], new: list[float]) -> _Numbers:
     return _Numbers("s", smaller_is_better=True, old=old, new=new)
 
 
-def _replicates(side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, phase: str, *, is_single: bool) -> F64:
+def _replicates(
+    side: Sequence[Mapping[PointKey, PointTimes]], key: PointKey, phase: str, *, is_single: bool
+) -> F64:
     times: list[F64] = [getattr(one[key], phase) for one in side]
     return times[0] if is_single else np.array([_median(one) for one in times])
 
@@ -201,13 +245,26 @@ def _median(values: F64) -> float:
 def _geometric_mean(columns: Sequence[F64]) -> list[float]:
     """Over the points, replicate by replicate, as far as all points have replicates."""
     n_all = min(len(column) for column in columns)
-    means: list[float] = np.exp(np.mean([np.log(column[:n_all]) for column in columns], axis=0)).tolist()
+    means: list[float] = np.exp(
+        np.mean([np.log(column[:n_all]) for column in columns], axis=0)
+    ).tolist()
     return means
 
 
-def _compared(name: str, numbers: _Numbers, rule: ComparisonRule, confidence_fraction: float, replicate: Replicate) -> ComparedMetric:
+def _compared(
+    name: str,
+    numbers: _Numbers,
+    rule: ComparisonRule,
+    confidence_fraction: float,
+    replicate: Replicate,
+) -> ComparedMetric:
     of_pairs = compare_pairs if rule.is_paired else compare
-    found = of_pairs(numbers.new, numbers.old, margin_ratio=rule.margin_ratio, confidence_fraction=confidence_fraction)
+    found = of_pairs(
+        numbers.new,
+        numbers.old,
+        margin_ratio=rule.margin_ratio,
+        confidence_fraction=confidence_fraction,
+    )
     return ComparedMetric(
         metric=name,
         unit=numbers.unit,
@@ -228,10 +285,21 @@ def _verdict(found: Comparison | None, *, smaller_is_better: bool) -> ComparedVe
     return "better" if (found.verdict == "lower") == smaller_is_better else "worse"
 
 
-def _why(found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, replicate: Replicate) -> str:
+def _why(
+    found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, replicate: Replicate
+) -> str:
     if found is None:
-        sides = " and ".join(name for name, side in (("A", numbers.old), ("B", numbers.new)) if not np.isfinite(side).any())
-        needed = f": it takes {numbers.n_needed:,} requests or more, and that those it falls on were done" if numbers.n_needed else ""
+        sides = " and ".join(
+            name
+            for name, side in (("A", numbers.old), ("B", numbers.new))
+            if not np.isfinite(side).any()
+        )
+        needed = (
+            f": it takes {numbers.n_needed:,} requests or more, and that those it falls on were"
+            " done"
+            if numbers.n_needed
+            else ""
+        )
         return f"no {replicate} of {sides or 'a side'} has this number{needed}"
     if found.ratio.low is None or found.ratio.high is None:
         return (
@@ -239,7 +307,9 @@ def _why(found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, repl
             if min(len(numbers.old), len(numbers.new)) > 1
             else f"one {replicate} says nothing of how {replicate}s differ"
         )
-    inside = {"equivalent": "lies within", "undecided": "reaches over 1 and beyond"}.get(found.verdict)
+    inside = {"equivalent": "lies within", "undecided": "reaches over 1 and beyond"}.get(
+        found.verdict
+    )
     margin = f"a margin of {rule.margin_ratio:.1%}"
     return f"the interval {inside} {margin}" if inside else "the interval leaves out 1"
 
@@ -247,16 +317,32 @@ def _why(found: Comparison | None, numbers: _Numbers, rule: ComparisonRule, repl
 def _cautions(old: Sequence[Run], new: Sequence[Run], *, is_single: bool) -> tuple[Caution, ...]:
     cautions = list[Caution]()
     if is_single:
-        text = "each side is one sweep: what changes from run to run (memory layout, neighbours, clocks) is not in the intervals"
-        cautions.append(Caution(code="ONE_RUN_EACH", text=text, remedy="4 runs or more of each side, taken in turns"))
+        text = (
+            "each side is one sweep: what changes from run to run (memory layout, neighbours,"
+            " clocks) is not in the intervals"
+        )
+        cautions.append(
+            Caution(
+                code="ONE_RUN_EACH", text=text, remedy="4 runs or more of each side, taken in turns"
+            )
+        )
     elif min(len(old), len(new)) < 4:
         text = f"{len(old)} against {len(new)} runs: intervals need 4 on each side"
-        cautions.append(Caution(code="FEW_RUNS", text=text, remedy="more runs of each side, taken in turns"))
+        cautions.append(
+            Caution(code="FEW_RUNS", text=text, remedy="more runs of each side, taken in turns")
+        )
     invalid = [run.manifest.run_id for run in (*old, *new) if is_invalid(run)]
     if invalid:
-        text = f"INVALID load tests are compared, whose numbers are not the server's: {', '.join(invalid)}"
+        text = (
+            "INVALID load tests are compared, whose numbers are not the server's:"
+            f" {', '.join(invalid)}"
+        )
         cautions.append(
-            Caution(code="INVALID", text=text, remedy="the same load tests again, without what `inferometer show` says of them")
+            Caution(
+                code="INVALID",
+                text=text,
+                remedy="the same load tests again, without what `inferometer show` says of them",
+            )
         )
     return tuple(cautions)
 
@@ -274,17 +360,8 @@ def _flat(manifest: RunManifest) -> dict[str, str]:
 
     for name in _FACTS:
         walk(name, msgspec.to_builtins(getattr(manifest, name)))
-    return {name: value for name, value in found.items() if not name.endswith(("_s", ".points", ".seed"))}
-
-
-__all__ = [
-    "DEFAULT_REQUEST_METRIC",
-    "DEFAULT_SWEEP_METRIC",
-    "ComparedMetric",
-    "ComparedVerdict",
-    "ComparisonRule",
-    "Difference",
-    "RunComparison",
-    "compare_runs",
-    "differences",
-]
+    return {
+        name: value
+        for name, value in found.items()
+        if not name.endswith(("_s", ".points", ".seed"))
+    }

@@ -1,4 +1,6 @@
-"""How did queue, batch, KV cache and latency change while the run went on? Binned, so that a million steps draw as fast as a hundred.
+"""How did queue, batch, KV cache and latency change while the run went on?
+
+Binned, so that a million steps draw as fast as a hundred.
 
 Letters of shapes: W windows of time.
 """
@@ -9,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records import tables
+from inferometer.records.columns import F64, I32, I64
 from inferometer.records.latencies import LatencySamples
-from inferometer.records.types import ABSENT, F64, I32, I64, RequestTable, StepTable
+from inferometer.records.types import ABSENT, RequestTable, StepTable
 from inferometer.units import NS_PER_S
 
 N_WINDOWS: Final = 240
@@ -21,8 +24,8 @@ MIN_OF_A_WINDOW: Final = 20
 class StepSeries(NamedTuple):
     """W windows of equal length; means are over the time in which any replica ran steps, NaN where none ran.
 
-    The numbers of a step hold while it runs, and until the replica's next step where that one goes on with its requests. A replica
-    without requests has none running, waiting or cached.
+    The numbers of a step hold while it runs, and until the replica's next step where that one goes
+    on with its requests. A replica without requests has none running, waiting or cached.
     """
 
     start_s: F64
@@ -52,11 +55,18 @@ class LatencyWindows(NamedTuple):
 
 
 def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
-    """How did the steps change over the time of the run? Of all replicas together; their highest values need not be of one instant."""
+    """How did the steps change over the time of the run?
+
+    Of all replicas together; their highest values need not be of one instant.
+    """
     start_ns, width_ns, n_windows = windows = _windows(steps, n_windows)
     running, waiting, blocks = (
         value_series(steps, column, n_windows=n_windows)
-        for column in (steps.n_prefill_requests + steps.n_decode_requests, steps.n_waiting_requests, steps.kv_blocks_used)
+        for column in (
+            steps.n_prefill_requests + steps.n_decode_requests,
+            steps.n_waiting_requests,
+            steps.kv_blocks_used,
+        )
     )
     window = _window_of(steps.start_ns, windows)
     return StepSeries(
@@ -68,7 +78,9 @@ def step_series(steps: StepTable, *, n_windows: int = N_WINDOWS) -> StepSeries:
         n_waiting_max=waiting.most,
         kv_blocks_mean=blocks.mean,
         kv_blocks_max=blocks.most,
-        n_preempted=np.bincount(window, steps.n_preempted_requests.astype(np.float64), n_windows).astype(np.float64),
+        n_preempted=np.bincount(
+            window, steps.n_preempted_requests.astype(np.float64), n_windows
+        ).astype(np.float64),
         n_steps=np.bincount(window, minlength=n_windows).astype(np.int64),
     )
 
@@ -81,14 +93,25 @@ class ValueSeries(NamedTuple):
 
 
 def value_series(steps: StepTable, column: I32 | I64, *, n_windows: int = N_WINDOWS) -> ValueSeries:
-    """How did this column (S) of the steps change, in the windows of ``step_series``? Of several replicas the sum."""
+    """How did this column (S) of the steps change, in the windows of ``step_series``?
+
+    Of several replicas the sum.
+    """
     windows = _windows(steps, n_windows)
-    rows = [(steps.replica == replica) & (column != ABSENT) for replica in np.unique(steps.replica).tolist()]
-    each = [_held(tables.select(steps, own), column[own].astype(np.float64), windows) for own in rows if own.any()]
+    rows = [
+        (steps.replica == replica) & (column != ABSENT)
+        for replica in np.unique(steps.replica).tolist()
+    ]
+    each = [
+        _held(tables.select(steps, own), column[own].astype(np.float64), windows)
+        for own in rows
+        if own.any()
+    ]
     if not each:
         absent = np.full(windows.n_windows, np.nan)
         return ValueSeries(absent, absent)
-    # A window counts for as long as the replica ran that ran longest in it: where all are idle nothing is known to change.
+    # A window counts for as long as the replica ran that ran longest in it: where all are idle
+    # nothing is known to change.
     ran = np.max([one.ran_fraction for one in each], axis=0)
     total = np.sum([one.mean * one.ran_fraction for one in each], axis=0)
     is_known = ran > 0
@@ -109,7 +132,11 @@ def _windows(steps: StepTable, n_windows: int) -> _Windows:
 
 
 class _Held(NamedTuple):
-    """One replica: for which part of each window its steps ran, and over that time the mean and the most of a value (0 without)."""
+    """One replica.
+
+    For which part of each window its steps ran, and over that time the mean and the most of a value
+    (0 without).
+    """
 
     ran_fraction: F64
     mean: F64
@@ -124,13 +151,17 @@ def _held(steps: StepTable, values: F64, windows: _Windows) -> _Held:
     ends = (_held_until_ns(steps) - start_ns) / width_ns
     covered = _overlaps(begins, ends, np.ones_like(values), n_windows)
     total = _overlaps(begins, ends, values, n_windows)
-    # Batches of a pipeline overlap: the mean is then one of batches, and they cover no more than the whole window.
+    # Batches of a pipeline overlap: the mean is then one of batches, and they cover no more than
+    # the whole window.
     mean = np.where(covered > 0, total / np.where(covered > 0, covered, 1.0), 0.0)
     return _Held(np.minimum(covered, 1.0), mean, _largest(begins, ends, values, n_windows))
 
 
 def _held_until_ns(steps: StepTable) -> I64:
-    """When do the numbers of each step (S, in order) end? With the next step where that one goes on with its requests."""
+    """When do the numbers of each step (S, in order) end?
+
+    With the next step where that one goes on with its requests.
+    """
     ends = steps.start_ns + np.maximum(steps.duration_ns, 1)
     goes_on = (steps.n_decode_requests[1:] > 0) | (steps.n_waiting_requests[:-1] > 0)
     ends[:-1] = np.where(goes_on, np.maximum(ends[:-1], steps.start_ns[1:]), ends[:-1])
@@ -170,22 +201,33 @@ def _clipped(places: F64, n_windows: int) -> NDArray[np.intp]:
     return np.clip(places.astype(np.intp), 0, n_windows - 1)
 
 
-def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60) -> LatencyWindows:
-    """How did a latency change over the time of the run? Lower bounds count with what is known of them."""
+def latency_windows(
+    requests: RequestTable, samples: LatencySamples, *, n_windows: int = 60
+) -> LatencyWindows:
+    """How did a latency change over the time of the run?
+
+    Lower bounds count with what is known of them.
+    """
     sent_ns = requests.intended_send_ns[samples.rows]
-    n_windows = max(1, min(n_windows, len(sent_ns) // (2 * MIN_OF_A_WINDOW)))  # bursts leave others empty
+    n_windows = max(
+        1, min(n_windows, len(sent_ns) // (2 * MIN_OF_A_WINDOW))
+    )  # bursts leave others empty
     start_ns, width_ns = 0, 1.0
     if len(sent_ns):
         start_ns = int(sent_ns.min())
         width_ns = max((int(sent_ns.max()) + 1 - start_ns) / n_windows, 1.0)
     window = np.minimum(((sent_ns - start_ns) / width_ns).astype(np.intp), n_windows - 1)
     order = np.argsort(window, kind="stable")
-    groups = np.split(samples.lower_s[order], np.searchsorted(window[order], np.arange(1, n_windows)))
+    groups = np.split(
+        samples.lower_s[order], np.searchsorted(window[order], np.arange(1, n_windows))
+    )
     return LatencyWindows(
         start_s=(start_ns + width_ns * np.arange(n_windows)) / NS_PER_S,
         width_s=width_ns / NS_PER_S,
         n_samples=np.array([len(group) for group in groups], np.int64),
-        n_bounded_below_only=np.bincount(window[np.isinf(samples.upper_s)], minlength=n_windows).astype(np.int64),
+        n_bounded_below_only=np.bincount(
+            window[np.isinf(samples.upper_s)], minlength=n_windows
+        ).astype(np.int64),
         p50_s=_percentiles(groups, 0.5, MIN_OF_A_WINDOW),
         p90_s=_percentiles(groups, 0.9, MIN_OF_A_WINDOW),
         p99_s=_percentiles(groups, 0.99, 100),
@@ -193,7 +235,13 @@ def latency_windows(requests: RequestTable, samples: LatencySamples, *, n_window
 
 
 def _percentiles(groups: list[F64], fraction: float, n_needed: int) -> F64:
-    return np.array([np.quantile(group, fraction, method="inverted_cdf") if len(group) >= n_needed else np.nan for group in groups])
-
-
-__all__ = ["MIN_OF_A_WINDOW", "N_WINDOWS", "LatencyWindows", "StepSeries", "ValueSeries", "latency_windows", "step_series", "value_series"]
+    return np.array(
+        [
+            (
+                np.quantile(group, fraction, method="inverted_cdf")
+                if len(group) >= n_needed
+                else np.nan
+            )
+            for group in groups
+        ]
+    )

@@ -1,10 +1,12 @@
 """What do model servers call the same things in their metrics?
 
-Names are compared with ``_`` for ``:``: newer exporters answer some scrapers with ``vllm_x`` for ``vllm:x``. Where a name died, the old one
-follows the new one. Checked against the pages of vLLM 0.32 (recorded), the source of vLLM 0.33 (the same names: ``vllm/v1/metrics`` is
-unchanged, what is new are KV connectors) and, from documentation and source, SGLang 0.5, TensorRT-LLM's trtllm-serve and Triton backend,
-llama.cpp and text-generation-inference; the five canonical fields are those of the Gateway API inference extension's model server protocol
-(waiting, running, kv_usage, block_tokens, n_blocks).
+Names are compared with ``_`` for ``:``: newer exporters answer some scrapers with ``vllm_x`` for
+``vllm:x``. Where a name died, the old one follows the new one. Checked against the pages of vLLM
+0.32 (recorded), the source of vLLM 0.33 (the same names: ``vllm/v1/metrics`` is unchanged, what is
+new are KV connectors) and, from documentation and source, SGLang 0.5, TensorRT-LLM's trtllm-serve
+and Triton backend, llama.cpp and text-generation-inference; the five canonical fields are those of
+the Gateway API inference extension's model server protocol (waiting, running, kv_usage,
+block_tokens, n_blocks).
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,9 @@ Counter: TypeAlias = Literal[
     "read_bytes",
     "write_bytes",
 ]
-Histogram: TypeAlias = Literal["ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"]
+Histogram: TypeAlias = Literal[
+    "ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "inference"
+]
 Quantity: TypeAlias = Gauge | Counter | Histogram
 
 
@@ -76,8 +80,14 @@ _VLLM: Final = ServerNames(
         "preemptions": (Name("vllm_num_preemptions_total"),),
         "prompt_tokens": (Name("vllm_prompt_tokens_total"),),
         "output_tokens": (Name("vllm_generation_tokens_total"),),
-        "prefix_queries_tokens": (Name("vllm_prefix_cache_queries_total"), Name("vllm_gpu_prefix_cache_queries_total")),
-        "prefix_hits_tokens": (Name("vllm_prefix_cache_hits_total"), Name("vllm_gpu_prefix_cache_hits_total")),
+        "prefix_queries_tokens": (
+            Name("vllm_prefix_cache_queries_total"),
+            Name("vllm_gpu_prefix_cache_queries_total"),
+        ),
+        "prefix_hits_tokens": (
+            Name("vllm_prefix_cache_hits_total"),
+            Name("vllm_gpu_prefix_cache_hits_total"),
+        ),
         "finished": (Name("vllm_request_success_total"),),
         "rejected": (Name("vllm_admission_rejections_total"),),
         "flop": (Name("vllm_estimated_flops_per_gpu_total"),),
@@ -86,7 +96,10 @@ _VLLM: Final = ServerNames(
     },
     histograms={
         "ttft": (Name("vllm_time_to_first_token_seconds"),),
-        "itl": (Name("vllm_inter_token_latency_seconds"), Name("vllm_time_per_output_token_seconds")),
+        "itl": (
+            Name("vllm_inter_token_latency_seconds"),
+            Name("vllm_time_per_output_token_seconds"),
+        ),
         "tpot": (Name("vllm_request_time_per_output_token_seconds"),),
         "e2e": (Name("vllm_e2e_request_latency_seconds"),),
         "queue": (Name("vllm_request_queue_time_seconds"),),
@@ -108,7 +121,10 @@ _SGLANG: Final = ServerNames(
         "n_blocks": (Name("sglang_num_pages"), Name("sglang_cache_config_info", "num_pages")),
     },
     counters={
-        "preemptions": (Name("sglang_num_retracted_requests_total"), Name("sglang_num_retracted_reqs_total")),
+        "preemptions": (
+            Name("sglang_num_retracted_requests_total"),
+            Name("sglang_num_retracted_reqs_total"),
+        ),
         "prompt_tokens": (Name("sglang_prompt_tokens_total"),),
         "output_tokens": (Name("sglang_generation_tokens_total"),),
         "prefix_queries_tokens": (Name("sglang_prompt_tokens_total"),),
@@ -120,7 +136,10 @@ _SGLANG: Final = ServerNames(
     },
     histograms={
         "ttft": (Name("sglang_time_to_first_token_seconds"),),
-        "itl": (Name("sglang_inter_token_latency_seconds"), Name("sglang_time_per_output_token_seconds")),
+        "itl": (
+            Name("sglang_inter_token_latency_seconds"),
+            Name("sglang_time_per_output_token_seconds"),
+        ),
         "tpot": (Name("sglang_request_time_per_output_token_seconds"),),
         "e2e": (Name("sglang_e2e_request_latency_seconds"),),
         "queue": (Name("sglang_queue_time_seconds"),),
@@ -163,14 +182,18 @@ _TRITON: Final = ServerNames(
         "waiting": (Name("nv_trt_llm_request_metrics", "request_type", "waiting"),),
         "running": (Name("nv_trt_llm_request_metrics", "request_type", "scheduled"),),
         "kv_usage": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "fraction"),),
-        "block_tokens": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "tokens_per"),),
+        "block_tokens": (
+            Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "tokens_per"),
+        ),
         "n_blocks": (Name("nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type", "max"),),
     },
     counters={"finished": (Name("nv_inference_request_success"),)},
     histograms={},
     spreads={
         "queue": Spread("nv_inference_queue_duration_us", "nv_inference_request_success", 1e-6),
-        "inference": Spread("nv_inference_compute_infer_duration_us", "nv_inference_request_success", 1e-6),
+        "inference": Spread(
+            "nv_inference_compute_infer_duration_us", "nv_inference_request_success", 1e-6
+        ),
         "e2e": Spread("nv_inference_request_duration_us", "nv_inference_request_success", 1e-6),
     },
 )
@@ -189,7 +212,9 @@ _LLAMA_CPP: Final = ServerNames(
         "prefix_hits_tokens": (Name("llamacpp_prompt_tokens_cached_total"),),
     },
     histograms={},
-    spreads={"itl": Spread("llamacpp_tokens_predicted_seconds_total", "llamacpp_tokens_predicted_total")},
+    spreads={
+        "itl": Spread("llamacpp_tokens_predicted_seconds_total", "llamacpp_tokens_predicted_total")
+    },
 )
 
 _TGI: Final = ServerNames(
@@ -208,12 +233,54 @@ _TGI: Final = ServerNames(
 
 SERVERS: Final = (_VLLM, _SGLANG, _TRTLLM, _TRITON, _LLAMA_CPP, _TGI)
 
-_REQUEST_S: Final = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_REQUEST_S: Final = (
+    0.3,
+    0.5,
+    0.8,
+    1,
+    1.5,
+    2,
+    2.5,
+    5,
+    10,
+    15,
+    20,
+    30,
+    40,
+    50,
+    60,
+    120,
+    240,
+    480,
+    960,
+    1920,
+    7680,
+)
 _TTFT_S: Final = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
     *(1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560),
 )
-_ITL_S: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_ITL_S: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
 
 VLLM_EDGES_S: Final[dict[Histogram, tuple[float, ...]]] = {
     "ttft": _TTFT_S,
@@ -254,7 +321,8 @@ def known_families(names: ServerNames) -> frozenset[str]:
 def kept_series(series: SeriesName) -> SeriesName | None:
     """As what is a series kept that a summary can use? None: it is not.
 
-    Of a family that only carries labels those stay that are read: vLLM's configuration alone has forty.
+    Of a family that only carries labels those stay that are read: vLLM's configuration alone has
+    forty.
     """
     name = plain(series.name)
     if name == START_TIME:
@@ -266,34 +334,31 @@ def kept_series(series: SeriesName) -> SeriesName | None:
     if not labels_read:
         return series
     labels = labels_of(series.labels)
-    return SeriesName(series.name, labels_text({one: labels[one] for one in (*labels_read, "engine", "model_name") if one in labels}))
+    return SeriesName(
+        series.name,
+        labels_text(
+            {one: labels[one] for one in (*labels_read, "engine", "model_name") if one in labels}
+        ),
+    )
 
 
 def _families() -> dict[str, tuple[str, ...]]:
     """Family -> the labels to which it is cut; () : none is cut."""
-    found: dict[str, tuple[str, ...]] = dict.fromkeys((family for names in SERVERS for family in known_families(names)), ())
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(
+        (family for names in SERVERS for family in known_families(names)), ()
+    )
     for names in SERVERS:
-        for name in (one for several in names.gauges.values() for one in several if one.label and not one.value):
+        for name in (
+            one
+            for several in names.gauges.values()
+            for one in several
+            if one.label and not one.value
+        ):
             found[name.family] = (*found[name.family], name.label)
     return found
 
 
 _FAMILIES: Final = _families()
-_HISTOGRAMS: Final = frozenset(name.family for names in SERVERS for several in names.histograms.values() for name in several)
-
-__all__ = [
-    "SERVERS",
-    "START_TIME",
-    "VLLM_EDGES_S",
-    "Counter",
-    "Gauge",
-    "Histogram",
-    "Name",
-    "Quantity",
-    "ServerKind",
-    "ServerNames",
-    "Spread",
-    "kept_series",
-    "known_families",
-    "plain",
-]
+_HISTOGRAMS: Final = frozenset(
+    name.family for names in SERVERS for several in names.histograms.values() for name in several
+)

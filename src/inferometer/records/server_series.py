@@ -1,8 +1,9 @@
 """What did the server's gauges, counters and histograms do over time?
 
-A ``ServerSampleTable`` is written as Prometheus stores: a sample where a value changed, NaN where a series went away, and ``up`` for
-every try, 1 or 0. Between samples a series keeps its value; a table that has every sample of every scrape reads the same.
-A counter that falls was reset: what it shows then is what it grew by. Letters of shapes: T scrapes, B buckets.
+A ``ServerSampleTable`` is written as Prometheus stores: a sample where a value changed, NaN where a
+series went away, and ``up`` for every try, 1 or 0. Between samples a series keeps its value; a
+table that has every sample of every scrape reads the same. A counter that falls was reset: what it
+shows then is what it grew by. Letters of shapes: T scrapes, B buckets.
 """
 
 from collections import defaultdict
@@ -16,7 +17,16 @@ from inferometer.errors import RecordError
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.exposition import labels_of
 from inferometer.records.load_types import ServerSampleTable
-from inferometer.records.server_names import SERVERS, START_TIME, Counter, Gauge, Histogram, Name, ServerNames, plain
+from inferometer.records.server_names import (
+    SERVERS,
+    START_TIME,
+    Counter,
+    Gauge,
+    Histogram,
+    Name,
+    ServerNames,
+    plain,
+)
 from inferometer.units import NS_PER_S
 
 UP = "up"
@@ -74,9 +84,15 @@ def server_record(samples: ServerSampleTable) -> ServerRecord:
     tries_ns, answers = samples.scraped_ns[is_up], samples.value[is_up]
     scraped_ns = np.unique(tries_ns[answers == 1.0] if tries_ns.size else samples.scraped_ns)
     if not scraped_ns.size:
-        raise RecordError("the record has no scrape of a server that was answered", allowed="at least one", try_="--metrics-url")
+        raise RecordError(
+            "the record has no scrape of a server that was answered",
+            allowed="at least one",
+            try_="--metrics-url",
+        )
     families = _families(samples, ~is_up, scraped_ns)
-    names = next((one for one in SERVERS if any(family.startswith(one.prefix) for family in families)), None)
+    names = next(
+        (one for one in SERVERS if any(family.startswith(one.prefix) for family in families)), None
+    )
     if names is None:
         raise RecordError(
             "no metric of a known model server is among the samples",
@@ -84,11 +100,19 @@ def server_record(samples: ServerSampleTable) -> ServerRecord:
             allowed=", ".join(f"{one.kind} ({one.prefix}...)" for one in SERVERS),
             try_="the server's metrics have to be switched on: SGLang and llama.cpp need a flag",
         )
-    return ServerRecord(names=names, scraped_ns=scraped_ns, n_failed_scrapes=int((answers == 0.0).sum()), families=families)
+    return ServerRecord(
+        names=names,
+        scraped_ns=scraped_ns,
+        n_failed_scrapes=int((answers == 0.0).sum()),
+        families=families,
+    )
 
 
 def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
-    """A gauge at every scrape; None where the server has none. Requests are added up over its engines, shares are averaged."""
+    """A gauge at every scrape; None where the server has none.
+
+    Requests are added up over its engines, shares are averaged.
+    """
     series = _found(record, record.names.gauges.get(gauge, ()))
     if not series:
         return None
@@ -98,45 +122,73 @@ def gauge_series(record: ServerRecord, gauge: Gauge) -> TimeSeries | None:
 
 
 def counter_series(record: ServerRecord, counter: Counter) -> TimeSeries | None:
-    """By how much had a counter grown since the first scrape, resets taken out? None where the server has none."""
+    """By how much had a counter grown since the first scrape, resets taken out?
+
+    None where the server has none.
+    """
     found = _found(record, record.names.counters.get(counter, ()))
     if not found:
         return None
     grown = np.stack([_grown(one.value) for one in found])
     is_each = counter in {"flop", "read_bytes", "write_bytes"}
-    return TimeSeries(record.scraped_ns / NS_PER_S, grown.mean(axis=0) if is_each else grown.sum(axis=0))
+    return TimeSeries(
+        record.scraped_ns / NS_PER_S, grown.mean(axis=0) if is_each else grown.sum(axis=0)
+    )
 
 
 def histogram_growth(record: ServerRecord, histogram: Histogram, rows: slice) -> Growth | None:
-    """By how much did a histogram grow between the first and the last of these scrapes? None where the server has none."""
+    """By how much did a histogram grow between the first and the last of these scrapes?
+
+    None where the server has none.
+    """
     for name in record.names.histograms.get(histogram, ()):
         counts = _with_label(record.families.get(f"{name.family}_count", ()), name)
         sums = _with_label(record.families.get(f"{name.family}_sum", ()), name)
         if counts and sums:
-            edges_s, in_buckets = _buckets(_with_label(record.families.get(f"{name.family}_bucket", ()), name), rows)
+            edges_s, in_buckets = _buckets(
+                _with_label(record.families.get(f"{name.family}_bucket", ()), name), rows
+            )
             return Growth(round(_growth(counts, rows)), _growth(sums, rows), edges_s, in_buckets)
     spread = record.names.spreads.get(histogram)
-    if spread is None or spread.took not in record.families or spread.observed not in record.families:
+    if (
+        spread is None
+        or spread.took not in record.families
+        or spread.observed not in record.families
+    ):
         return None
-    n, took_s = _growth(record.families[spread.observed], rows), _growth(record.families[spread.took], rows) * spread.unit_s
+    n, took_s = (
+        _growth(record.families[spread.observed], rows),
+        _growth(record.families[spread.took], rows) * spread.unit_s,
+    )
     return Growth(round(n), took_s, np.empty(0), np.empty(0))
 
 
 def n_restarts(record: ServerRecord) -> int:
-    """How often was the server started anew between scrapes? By its start time, or, where it does not say, by counters that fell."""
+    """How often was the server started anew between scrapes?
+
+    By its start time, or, where it does not say, by counters that fell.
+    """
     starts = record.families.get(START_TIME, ())
     if starts:
         known = starts[0].value[np.isfinite(starts[0].value)]
         return int((np.diff(known) != 0).sum())
     families = [name.family for several in record.names.counters.values() for name in several]
-    falls = [np.diff(_filled(series.value)) < 0 for family in families for series in record.families.get(family, ())]
+    falls = [
+        np.diff(_filled(series.value)) < 0
+        for family in families
+        for series in record.families.get(family, ())
+    ]
     return int(np.any(falls, axis=0).sum()) if falls else 0
 
 
-def _families(samples: ServerSampleTable, mask: Bools, scraped_ns: I64) -> dict[str, tuple[Series, ...]]:
+def _families(
+    samples: ServerSampleTable, mask: Bools, scraped_ns: I64
+) -> dict[str, tuple[Series, ...]]:
     rows = np.flatnonzero(mask)
     grouped: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for row, name, labels in zip(rows.tolist(), samples.name[rows].tolist(), samples.labels[rows].tolist(), strict=True):
+    for row, name, labels in zip(
+        rows.tolist(), samples.name[rows].tolist(), samples.labels[rows].tolist(), strict=True
+    ):
         grouped[plain(name), labels].append(row)
     families: dict[str, list[Series]] = defaultdict(list)
     for (name, labels), own in grouped.items():
@@ -162,15 +214,26 @@ def _with_label(series: tuple[Series, ...], name: Name) -> tuple[Series, ...]:
     if name.value:
         return tuple(one for one in series if one.labels.get(name.label) == name.value)
     numbers = ((one, _whole(one.labels.get(name.label))) for one in series)
-    return tuple(Series(one.labels, np.where(np.isnan(one.value), np.nan, number)) for one, number in numbers if number is not None)
+    return tuple(
+        Series(one.labels, np.where(np.isnan(one.value), np.nan, number))
+        for one, number in numbers
+        if number is not None
+    )
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 16 else None
+    return (
+        int(text)
+        if text is not None and text.isascii() and text.isdigit() and len(text) < 16
+        else None
+    )
 
 
 def _filled(value: F64) -> F64:
-    """The last known value for each NaN; before the first known one, 0: the series was not there yet, so nothing had been counted."""
+    """The last known value for each NaN; before the first known one, 0.
+
+    The series was not there yet, so nothing had been counted.
+    """
     known = np.where(np.isnan(value), -1, np.arange(len(value)))
     last = np.maximum.accumulate(known)
     return np.where(last >= 0, value[np.maximum(last, 0)], 0.0)
@@ -207,17 +270,3 @@ def _edge_s(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
-
-
-__all__ = [
-    "UP",
-    "Growth",
-    "Series",
-    "ServerRecord",
-    "TimeSeries",
-    "counter_series",
-    "gauge_series",
-    "histogram_growth",
-    "n_restarts",
-    "server_record",
-]

@@ -1,8 +1,11 @@
-"""What does the server itself say of a window of a run: where requests' time went, how full it was, what it found in its caches?
+"""What does the server itself say of a window of a run.
 
-Means are growth of sums / growth of counts between two scrapes; percentiles are intervals, the bucket in which they lie, because a
-histogram says no more (vLLM's queue, prefill and end-to-end buckets begin at 0.3 s). Most histograms are told of a request when it ends,
-the first token when it comes: in a short window they are not of the same requests.
+Where requests' time went, how full it was, what it found in its caches?
+
+Means are growth of sums / growth of counts between two scrapes; percentiles are intervals, the
+bucket in which they lie, because a histogram says no more (vLLM's queue, prefill and end-to-end
+buckets begin at 0.3 s). Most histograms are told of a request when it ends, the first token when it
+comes: in a short window they are not of the same requests.
 """
 
 import math
@@ -92,7 +95,10 @@ class ServerSummary:
 
     @property
     def prefix_hit_fraction(self) -> float | None:
-        """Which share of the prompt tokens was found in the prefix cache? None where nothing was looked up."""
+        """Which share of the prompt tokens was found in the prefix cache?
+
+        None where nothing was looked up.
+        """
         if self.prefix_hits_tokens is None or not self.prefix_queries_tokens:
             return None
         return self.prefix_hits_tokens / self.prefix_queries_tokens
@@ -110,8 +116,12 @@ class ServerSummary:
         return None if self.moved_bytes_per_s is None else self.moved_bytes_per_s / peak_bytes_per_s
 
 
-def summarise_server(samples: ServerSampleTable, *, start_ns: int | None = None, end_ns: int | None = None) -> ServerSummary:
-    """What did the server say from the last scrape up to ``start_ns`` to the last up to ``end_ns``? Without them: of the whole record.
+def summarise_server(
+    samples: ServerSampleTable, *, start_ns: int | None = None, end_ns: int | None = None
+) -> ServerSummary:
+    """What did the server say from the last scrape up to ``start_ns`` to the last up to ``end_ns``?
+
+    Without them: of the whole record.
 
     Raises
     ------
@@ -124,7 +134,10 @@ def summarise_server(samples: ServerSampleTable, *, start_ns: int | None = None,
     took_s = (int(instants_ns[-1]) - int(instants_ns[0])) / NS_PER_S
     output_tokens = _count(record, "output_tokens", rows)
     block_tokens, blocks = _level(record, "block_tokens", rows), _level(record, "n_blocks", rows)
-    read, written = (_estimated(record, counter, rows, output_tokens) for counter in ("read_bytes", "write_bytes"))
+    read, written = (
+        _estimated(record, counter, rows, output_tokens)
+        for counter in ("read_bytes", "write_bytes")
+    )
     flop = _estimated(record, "flop", rows, output_tokens)
     return ServerSummary(
         kind=record.names.kind,
@@ -170,8 +183,16 @@ def bucket_percentile(growth: Growth, fraction: float) -> BucketPercentile | Non
 
 def _window(record: ServerRecord, start_ns: int | None, end_ns: int | None) -> slice:
     scraped_ns = record.scraped_ns
-    first = 0 if start_ns is None else max(0, int(np.searchsorted(scraped_ns, start_ns, side="right")) - 1)
-    beyond = len(scraped_ns) if end_ns is None else int(np.searchsorted(scraped_ns, end_ns, side="right"))
+    first = (
+        0
+        if start_ns is None
+        else max(0, int(np.searchsorted(scraped_ns, start_ns, side="right")) - 1)
+    )
+    beyond = (
+        len(scraped_ns)
+        if end_ns is None
+        else int(np.searchsorted(scraped_ns, end_ns, side="right"))
+    )
     if beyond - first < 2:
         raise RecordError(
             f"{max(0, beyond - first)} scrapes of the server in the window",
@@ -200,7 +221,9 @@ def _count(record: ServerRecord, counter: Counter, rows: slice) -> int | None:
     return None if grown is None else round(grown)
 
 
-def _estimated(record: ServerRecord, counter: Counter, rows: slice, output_tokens: int | None) -> float | None:
+def _estimated(
+    record: ServerRecord, counter: Counter, rows: slice, output_tokens: int | None
+) -> float | None:
     """Servers that do not estimate their work may show its counters at 0 all the same."""
     grown = _increase(record, counter, rows)
     return None if grown == 0 and output_tokens != 0 else grown
@@ -213,16 +236,9 @@ def _times(record: ServerRecord, rows: slice) -> tuple[ServerTime, ...]:
         if growth is not None and growth.n > 0:
             found = (bucket_percentile(growth, fraction) for fraction in PERCENTILES)
             percentiles = tuple(one for one in found if one is not None)
-            times.append(ServerTime(name=name, n=growth.n, mean_s=growth.sum_s / growth.n, percentiles=percentiles))
+            times.append(
+                ServerTime(
+                    name=name, n=growth.n, mean_s=growth.sum_s / growth.n, percentiles=percentiles
+                )
+            )
     return tuple(times)
-
-
-__all__ = [
-    "PERCENTILES",
-    "BucketPercentile",
-    "Level",
-    "ServerSummary",
-    "ServerTime",
-    "bucket_percentile",
-    "summarise_server",
-]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from inferometer import suggestions
 from inferometer.errors import RecordError
+from inferometer.records.columns import I32, I64
 from inferometer.records.latencies import COMPLETED, is_one_of
-from inferometer.records.types import I32, I64, PartKind, Run, StepPartTable, StepTable
+from inferometer.records.types import PartKind, Run, StepPartTable, StepTable
 
 Cells: TypeAlias = NDArray[np.int8]
 
@@ -64,8 +65,12 @@ class Slice(NamedTuple):
     n_tokens: int
 
 
-def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS, tick_ns: int | None = None) -> SlotTimeline:
-    """What did each seat do in these steps? Seats that are never used in the window are there if one above them is.
+def slot_timeline(
+    run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS, tick_ns: int | None = None
+) -> SlotTimeline:
+    """What did each seat do in these steps?
+
+    Seats that are never used in the window are there if one above them is.
 
     ``tick_ns`` is that of a run of ticks: how long a tick is in its tables.
 
@@ -78,14 +83,25 @@ def slot_timeline(run: Run, *, first_step: int = 0, n_steps: int = DEFAULT_STEPS
     n_steps_of_run = len(steps.start_ns)
     if not 0 <= first_step < n_steps_of_run or n_steps < 1:
         problem = f"a window of {n_steps} steps from step {first_step}"
-        raise RecordError(problem, where=run.manifest.run_id, allowed=f"steps 0 to {n_steps_of_run - 1}", try_="the first steps")
+        raise RecordError(
+            problem,
+            where=run.manifest.run_id,
+            allowed=f"steps 0 to {n_steps_of_run - 1}",
+            try_="the first steps",
+        )
     last_step = min(first_step + n_steps, n_steps_of_run)
     begin, end = np.searchsorted(parts.step_index, [first_step, last_step])
     window = StepPartTable._make(column[begin:end] for column in parts)
     shape = (int(window.seat.max(initial=-1)) + 1, last_step - first_step)
-    states, requests, tokens = np.zeros(shape, np.int8), np.full(shape, NOBODY, np.int32), np.zeros(shape, np.int32)
+    states, requests, tokens = (
+        np.zeros(shape, np.int8),
+        np.full(shape, NOBODY, np.int32),
+        np.zeros(shape, np.int32),
+    )
     place = (window.seat, window.step_index - first_step)
-    states[place] = np.array([CellState.CONTEXT, CellState.GENERATION, CellState.END], np.int8)[window.kind]
+    states[place] = np.array([CellState.CONTEXT, CellState.GENERATION, CellState.END], np.int8)[
+        window.kind
+    ]
     requests[place] = window.request_index
     tokens[place] = window.n_computed_tokens
     ends = _last_generations(run, parts, begin, end)
@@ -141,7 +157,9 @@ def _recorded(run: Run) -> tuple[StepTable, StepPartTable]:
             "nobody recorded who did what in each step",
             where=run.manifest.run_id,
             allowed="a simulated run with its step parts",
-            try_=suggestions.command("simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"),
+            try_=suggestions.command(
+                "simulate", "MODEL", "--hardware", "ID", "--parts", "--out", "RUN"
+            ),
         )
     return run.steps, run.parts
 
@@ -150,15 +168,19 @@ def _last_generations(run: Run, parts: StepPartTable, begin: int, end: int) -> N
     """Which parts of the window (from ``begin``) computed the last token of a completed answer?"""
     if run.requests is None:
         return np.empty(0, np.intp)
-    is_completed = np.zeros(int(max(run.requests.request_index.max(initial=0), parts.request_index.max(initial=0))) + 1, np.bool_)
+    is_completed = np.zeros(
+        int(max(run.requests.request_index.max(initial=0), parts.request_index.max(initial=0))) + 1,
+        np.bool_,
+    )
     is_completed[run.requests.request_index] = is_one_of(run.requests, COMPLETED)
     last = np.full(is_completed.size, -1, np.int64)
     computing = np.flatnonzero(parts.kind != PartKind.ENDED)
     last[parts.request_index[computing]] = computing  # of parts in order, the last one stays
     rows = np.arange(begin, end)
     requests = parts.request_index[begin:end]
-    is_last = (last[requests] == rows) & is_completed[requests] & (parts.kind[begin:end] == PartKind.GENERATION)
+    is_last = (
+        (last[requests] == rows)
+        & is_completed[requests]
+        & (parts.kind[begin:end] == PartKind.GENERATION)
+    )
     return np.flatnonzero(is_last)
-
-
-__all__ = ["DEFAULT_STEPS", "NOBODY", "CellState", "Cells", "Slice", "SlotTimeline", "slices_of", "slot_timeline", "state_shares"]

@@ -1,10 +1,11 @@
 """Which events does a text/event-stream hold, and when was each of them there?
 
-A body comes in reads that end anywhere: in the middle of a line, of a character, between CR and LF. An event is there when the read
-ends that brings the first byte of the line end of its blank line. No bytes make this fail.
+A body comes in reads that end anywhere: in the middle of a line, of a character, between CR and LF.
+An event is there when the read ends that brings the first byte of the line end of its blank line.
+No bytes make this fail.
 
-Source: WHATWG HTML, section 9.2.6, interpreting an event stream. One thing differs: an event that the end of the body cuts off is
-given too and says so, because its bytes did arrive.
+Source: WHATWG HTML, section 9.2.6, interpreting an event stream. One thing differs: an event that
+the end of the body cuts off is given too and says so, because its bytes did arrive.
 """
 
 import re
@@ -104,6 +105,3 @@ def _taken(line: bytes, lines: list[bytes], name: bytes) -> bytes:
     if field == b"data":
         lines.append(value)
     return value if field == b"event" else name
-
-
-__all__ = ["Event", "events_of", "reads_of"]

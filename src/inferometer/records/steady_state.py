@@ -1,8 +1,9 @@
 """From when to when was a run of requests in a steady state, and did it stay the same meanwhile?
 
-Requests sent before are its warm-up: a start-up burst, caches that fill, code that compiles. Those sent last meet a server that empties:
-its drain. Each is found from the latencies in order of sending, and cut only where it differs by more than chance. Nothing is thrown
-away: the whole run and its steady part are both summarised.
+Requests sent before are its warm-up: a start-up burst, caches that fill, code that compiles. Those
+sent last meet a server that empties: its drain. Each is found from the latencies in order of
+sending, and cut only where it differs by more than chance. Nothing is thrown away: the whole run
+and its steady part are both summarised.
 """
 
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Final
 
 import numpy as np
 
+from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.latencies import Latency, end_ns, latency_samples
-from inferometer.records.types import F64, I64, Bools, RequestTable, Run
+from inferometer.records.types import RequestTable, Run
 from inferometer.stats.steady_state import MIN_SAMPLES, Trend, trend, warm_up
 
 _TOLD_BY: Final[tuple[Latency, ...]] = ("ttft", "tpot")
@@ -88,7 +90,10 @@ def steady_state(run: Run) -> SteadyState | None:
 
 
 def _unlike(lower_s: F64) -> tuple[int, int]:
-    """How many samples at the start and at the end are unlike the rest? Either would hide the other, or look like it."""
+    """How many samples at the start and at the end are unlike the rest?
+
+    Either would hide the other, or look like it.
+    """
     n_first = warm_up(lower_s)
     n_last = warm_up(lower_s[n_first:][::-1])
     return warm_up(lower_s[: len(lower_s) - n_last]), n_last
@@ -98,7 +103,9 @@ def _start(sent_ns: I64, n_cut: int, latency: Latency) -> tuple[int, Latency | N
     return int(sent_ns[n_cut]), latency if n_cut else None
 
 
-def _trends(requests: RequestTable, start_ns: int, last_ns: int, at_ns: int) -> tuple[LatencyTrend, ...]:
+def _trends(
+    requests: RequestTable, start_ns: int, last_ns: int, at_ns: int
+) -> tuple[LatencyTrend, ...]:
     found: list[LatencyTrend] = []
     for latency in _TOLD_BY:
         samples = latency_samples(requests, latency, at_ns=at_ns)
@@ -107,6 +114,3 @@ def _trends(requests: RequestTable, start_ns: int, last_ns: int, at_ns: int) -> 
         if seen is not None:
             found.append(LatencyTrend(latency=latency, trend=seen))
     return tuple(found)
-
-
-__all__ = ["LatencyTrend", "SteadyState", "steady_state"]

@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import F64, I64
 from inferometer.records.run_series import ValueSeries, value_series
-from inferometer.records.types import ABSENT, F64, I64, Run
+from inferometer.records.types import ABSENT, Run
 
 
 class HoleSeries(NamedTuple):
@@ -24,7 +25,8 @@ class StepMemorySummary:
     mean_used_blocks: int
     peak_used_blocks: int
     mean_fragmented_fraction: float | None
-    """Of what was free, outside the largest hole; with the next two, None where the cache is paged."""
+    """Of what was free, outside the largest hole; with the next two, None where the cache is
+    paged."""
     peak_compaction_debt_blocks: int | None
     waits_for_compaction_fraction: float | None
     """Of the time: somebody waited for whom enough was free, but not in one piece."""
@@ -33,7 +35,10 @@ class StepMemorySummary:
 
 
 def summarise_memory(run: Run) -> StepMemorySummary | None:
-    """How well was the memory used? None where the run has no steps, or does not say how many blocks they used."""
+    """How well was the memory used?
+
+    None where the run has no steps, or does not say how many blocks they used.
+    """
     steps, memory = run.steps, run.step_memory
     if steps is None or not len(steps.start_ns) or bool(np.all(steps.kv_blocks_used == ABSENT)):
         return None
@@ -43,14 +48,24 @@ def summarise_memory(run: Run) -> StepMemorySummary | None:
     return StepMemorySummary(
         mean_used_blocks=round(_mean(steps.kv_blocks_used.astype(np.float64), weights)),
         peak_used_blocks=int(steps.kv_blocks_used.max()),
-        mean_fragmented_fraction=_fragmented_fraction(memory.free_blocks, memory.largest_hole_blocks, weights)
-        if memory is not None and has_holes
-        else None,
-        peak_compaction_debt_blocks=int(memory.compaction_debt_blocks.max()) if memory is not None and has_holes else None,
-        waits_for_compaction_fraction=_mean((memory.compaction_debt_blocks > 0).astype(np.float64), weights)
-        if memory is not None and has_holes
-        else None,
-        swapped_blocks=int(np.maximum(memory.swapped_blocks, 0).sum()) if memory is not None and has_swaps else None,
+        mean_fragmented_fraction=(
+            _fragmented_fraction(memory.free_blocks, memory.largest_hole_blocks, weights)
+            if memory is not None and has_holes
+            else None
+        ),
+        peak_compaction_debt_blocks=(
+            int(memory.compaction_debt_blocks.max()) if memory is not None and has_holes else None
+        ),
+        waits_for_compaction_fraction=(
+            _mean((memory.compaction_debt_blocks > 0).astype(np.float64), weights)
+            if memory is not None and has_holes
+            else None
+        ),
+        swapped_blocks=(
+            int(np.maximum(memory.swapped_blocks, 0).sum())
+            if memory is not None and has_swaps
+            else None
+        ),
     )
 
 
@@ -60,7 +75,11 @@ def hole_series(run: Run) -> HoleSeries | None:
     if steps is None or memory is None or bool(np.all(memory.free_blocks == ABSENT)):
         return None
     debt = np.maximum(memory.compaction_debt_blocks, 0)
-    return HoleSeries(value_series(steps, memory.free_blocks), value_series(steps, memory.largest_hole_blocks), value_series(steps, debt))
+    return HoleSeries(
+        value_series(steps, memory.free_blocks),
+        value_series(steps, memory.largest_hole_blocks),
+        value_series(steps, debt),
+    )
 
 
 def swap_series(run: Run) -> ValueSeries | None:
@@ -73,11 +92,10 @@ def swap_series(run: Run) -> ValueSeries | None:
 
 def _fragmented_fraction(free: I64, largest: I64, weights: F64) -> float | None:
     has_free = free > 0
-    return _mean(1 - largest[has_free] / free[has_free], weights[has_free]) if has_free.any() else None
+    return (
+        _mean(1 - largest[has_free] / free[has_free], weights[has_free]) if has_free.any() else None
+    )
 
 
 def _mean(values: F64, weights: F64) -> float:
     return float((values * weights).sum() / weights.sum())
-
-
-__all__ = ["HoleSeries", "StepMemorySummary", "hole_series", "summarise_memory", "swap_series"]

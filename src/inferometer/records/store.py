@@ -1,7 +1,8 @@
 """How is a run written point by point, so that nothing is lost, resumed, and read?
 
-A part is written beside its place and renamed into it: ``kill -9`` at any instant loses at most the point in progress.
-Until the manifest says *complete* readers take the parts, afterwards the merged tables; so merging may be killed too.
+A part is written beside its place and renamed into it: ``kill -9`` at any instant loses at most the
+point in progress. Until the manifest says *complete* readers take the parts, afterwards the merged
+tables; so merging may be killed too.
 """
 
 from collections.abc import Sequence
@@ -26,9 +27,17 @@ from inferometer.records.layout import (
     parts_of,
 )
 from inferometer.records.migrations import read_manifest
-from inferometer.records.reading import read_run
 from inferometer.records.tables import Table
-from inferometer.records.types import SCHEMA_VERSION, Caution, CeilingTable, EngineFacts, PointStatus, RunManifest, StepTable, SweepTable
+from inferometer.records.types import (
+    SCHEMA_VERSION,
+    Caution,
+    CeilingTable,
+    EngineFacts,
+    PointStatus,
+    RunManifest,
+    StepTable,
+    SweepTable,
+)
 
 _DAMAGED_SUFFIX: Final = ".damaged"
 _FAILED_SUFFIX: Final = ".failed"
@@ -49,14 +58,15 @@ class RunWriter:
     def create_or_resume(cls, directory: Path, manifest: RunManifest) -> Self:
         """Start the run in ``directory``, or go on with the one that is there.
 
-        A complete run is opened too: ``is_complete`` says so, and it can only be closed. A stored part that no longer
-        has its checksum, or at which the engine failed, is set aside; its point counts as not done, and a caution says so.
+        A complete run is opened too: ``is_complete`` says so, and it can only be closed. A stored
+        part that no longer has its checksum, or at which the engine failed, is set aside; its point
+        counts as not done, and a caution says so.
 
         Raises
         ------
         RecordError
-            The folder cannot be written, is being written by another process, or holds a run of another plan, engine
-            or model (the message says what differs).
+            The folder cannot be written, is being written by another process, or holds a run of
+            another plan, engine or model (the message says what differs).
         """
         durability.make_folder(directory)
         lock = durability.WriterLock.acquire(directory / LOCK_NAME)
@@ -79,25 +89,37 @@ class RunWriter:
 
     @property
     def done_parts(self) -> frozenset[int]:
-        """Which parts are stored, by the number that the measurer gave them? A complete run has none: it is merged."""
+        """Which parts are stored, by the number that the measurer gave them?
+
+        A complete run has none: it is merged.
+        """
         return frozenset(self._done_parts)
 
     @property
     def elapsed_ns(self) -> int:
-        """Where a resumed session's clock begins: after all that is stored, so that times since the start of the run keep their order."""
+        """Where a resumed session's clock begins.
+
+        After all that is stored, so that times since the start of the run keep their order.
+        """
         end_ns = 0
         for part in () if self.is_complete else parts_of(self._directory):
             sweep = parquet.read_table(part.folder / SWEEP_NAME, SweepTable)
-            end_ns = max(end_ns, tables.end_ns(sweep, parquet.read_table(part.folder / CEILINGS_NAME, CeilingTable)))
+            end_ns = max(
+                end_ns,
+                tables.end_ns(sweep, parquet.read_table(part.folder / CEILINGS_NAME, CeilingTable)),
+            )
         return end_ns
 
-    def append_part(self, number: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable) -> None:
+    def append_part(
+        self, number: int, sweep: SweepTable, steps: StepTable, ceilings: CeilingTable
+    ) -> None:
         """Store what was measured at one visit to a point. When this returns it is on the disk.
 
         Raises
         ------
         RecordError
-            It could not be written (a full disk); what was stored before is untouched. Or the part is there already.
+            It could not be written (a full disk); what was stored before is untouched. Or the part
+            is there already.
         """
         self._refuse_if_complete()
         if number in self._done_parts:
@@ -117,7 +139,9 @@ class RunWriter:
         self._next_sequence += 1
         self._done_parts.add(number)
 
-    def finish(self, cautions: Sequence[Caution], ended_utc: str, engine: EngineFacts | None = None) -> None:
+    def finish(
+        self, cautions: Sequence[Caution], ended_utc: str, engine: EngineFacts | None = None
+    ) -> None:
         """Merge the parts into one file per table, then declare the run complete, then remove the parts.
 
         ``engine`` is what the engine says of itself at the end, when it knows how long it compiled.
@@ -140,7 +164,9 @@ class RunWriter:
                 engine=_at_the_end(self._manifest.engine, engine),
                 cautions=resuming.without_repeats((*self._manifest.cautions, *cautions)),
             )
-            durability.write_sums(self._directory, TABLE_NAMES, {MANIFEST_NAME: _content_of(manifest)})
+            durability.write_sums(
+                self._directory, TABLE_NAMES, {MANIFEST_NAME: _content_of(manifest)}
+            )
             _write_manifest(self._directory, manifest)
         except RecordError as error:
             _sweep_up(self._directory)
@@ -163,7 +189,8 @@ class RunWriter:
             raise RecordError(
                 "the run is complete; nothing can be added",
                 where=str(self._directory),
-                try_="another folder with --out, or " + suggestions.command("show", self._directory),
+                try_="another folder with --out, or "
+                + suggestions.command("show", self._directory),
             )
 
 
@@ -171,22 +198,35 @@ def _opened(directory: Path, asked: RunManifest) -> RunManifest:
     """The manifest to go on with, after the folder was made ready for it."""
     path = directory / MANIFEST_NAME
     if not path.exists() and parts_of(directory):
-        raise RecordError("the folder has parts of a run but no manifest.json", where=str(directory), try_="another folder with --out")
+        raise RecordError(
+            "the folder has parts of a run but no manifest.json",
+            where=str(directory),
+            try_="another folder with --out",
+        )
     manifest = _resumed(directory, read_manifest(path).manifest, asked) if path.exists() else asked
     if not manifest.is_complete:
         cautions = (*_set_damaged_aside(directory), *_set_failed_aside(directory))
-        manifest = replace(manifest, cautions=resuming.without_repeats((*manifest.cautions, *cautions)))
+        manifest = replace(
+            manifest, cautions=resuming.without_repeats((*manifest.cautions, *cautions))
+        )
         _write_manifest(directory, manifest)
         _sweep_up(directory)
     return manifest
 
 
 def _at_the_end(stored: EngineFacts | None, now: EngineFacts | None) -> EngineFacts | None:
-    return now if stored is None else replace(stored, compile_s=stored.compile_s if now is None else now.compile_s)
+    return (
+        now
+        if stored is None
+        else replace(stored, compile_s=stored.compile_s if now is None else now.compile_s)
+    )
 
 
 def _resumed(directory: Path, stored: RunManifest, asked: RunManifest) -> RunManifest:
-    """The run to go on with. One without a single point (a question that was refused) keeps no folder from another question."""
+    """The run to go on with.
+
+    One without a single point (a question that was refused) keeps no folder from another question.
+    """
     is_untouched = not stored.is_complete and not any((directory / PARTS_NAME).glob("*"))
     if is_untouched and resuming.differences(stored, asked):
         return asked
@@ -198,11 +238,18 @@ def _write_manifest(directory: Path, manifest: RunManifest) -> None:
 
 
 def _content_of(manifest: RunManifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2) + b"\n"
+    return (
+        msgspec.json.format(
+            msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2
+        )
+        + b"\n"
+    )
 
 
 def _merge(directory: Path, folders: list[Path], name: str, table_type: type[Table]) -> None:
-    table = tables.concat(table_type, [parquet.read_table(folder / name, table_type) for folder in folders])
+    table = tables.concat(
+        table_type, [parquet.read_table(folder / name, table_type) for folder in folders]
+    )
     temporary = directory / (name + durability.TEMPORARY_SUFFIX)
     parquet.write_table(temporary, table)
     durability.move_into_place(temporary, directory / name)
@@ -213,11 +260,16 @@ def _set_damaged_aside(directory: Path) -> tuple[Caution, ...]:
     for part in parts_of(directory):
         damaged = durability.damaged_files(part.folder)
         if damaged:
-            durability.move_into_place(part.folder, part.folder.with_name(part.folder.name + _DAMAGED_SUFFIX))
+            durability.move_into_place(
+                part.folder, part.folder.with_name(part.folder.name + _DAMAGED_SUFFIX)
+            )
             cautions.append(
                 Caution(
                     code="DAMAGED_PART",
-                    text=f"stored part {part.number} ({', '.join(damaged)}) differed from its checksum and was measured again",
+                    text=(
+                        f"stored part {part.number} ({', '.join(damaged)}) differed from its"
+                        " checksum and was measured again"
+                    ),
                     remedy="check the disk that holds the record",
                 )
             )
@@ -229,10 +281,14 @@ def _set_failed_aside(directory: Path) -> tuple[Caution, ...]:
     failed = [
         part
         for part in parts_of(directory)
-        if (parquet.read_table(part.folder / SWEEP_NAME, SweepTable).status == PointStatus.FAILED).any()
+        if (
+            parquet.read_table(part.folder / SWEEP_NAME, SweepTable).status == PointStatus.FAILED
+        ).any()
     ]
     for part in failed:
-        durability.move_into_place(part.folder, part.folder.with_name(part.folder.name + _FAILED_SUFFIX))
+        durability.move_into_place(
+            part.folder, part.folder.with_name(part.folder.name + _FAILED_SUFFIX)
+        )
     return tuple(
         Caution(
             code="FAILED_BEFORE",
@@ -256,8 +312,8 @@ def _with_what_is_kept(error: RecordError, n_kept: int) -> RecordError:
         error.what,
         where=error.where,
         allowed=error.allowed or "a writable folder with free space",
-        try_=f"free some space, then give the same command again: {n_kept} measured parts are stored, and it goes on after them",
+        try_=(
+            f"free some space, then give the same command again: {n_kept} measured parts are"
+            " stored, and it goes on after them"
+        ),
     )
-
-
-__all__ = ["RunWriter", "read_run"]

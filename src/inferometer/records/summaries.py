@@ -1,4 +1,7 @@
-"""How fast was each point of a sweep, and how sure is that? Every number is an Estimate over repetitions, or None."""
+"""How fast was each point of a sweep, and how sure is that?
+
+Every number is an Estimate over repetitions, or None.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -23,10 +26,13 @@ _STATUS: dict[PointStatus, Status] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointSummary:
-    """One sweep point over its repetitions: medians with 95 % intervals. A number that was not measured is None.
+    """One sweep point over its repetitions: medians with 95 % intervals.
 
-    Every surface (CSV, terminal, page, JSON) reads its numbers here. Speeds are computed from the times that stand
-    beside them, so a reader can compute one from the other: ``decode_tokens_per_s`` is batch / ``tpot_s``.
+    A number that was not measured is None.
+
+    Every surface (CSV, terminal, page, JSON) reads its numbers here. Speeds are computed from the
+    times that stand beside them, so a reader can compute one from the other:
+    ``decode_tokens_per_s`` is batch / ``tpot_s``.
     """
 
     point_index: int
@@ -34,12 +40,15 @@ class PointSummary:
     status: Status
     n_reps: int
     n_decode_steps: int | None
-    """Decode steps of a repetition: one less than the generated tokens where the prefill yields the first of them."""
+    """Decode steps of a repetition: one less than the generated tokens where the prefill yields
+    the first of them."""
     prefill_s: Estimate | None
     tpot_s: Estimate | None
-    """Time per output token: decode time / decode steps, stalls included. The same for every sequence of a static batch."""
+    """Time per output token: decode time / decode steps, stalls included. The same for every
+    sequence of a static batch."""
     decode_step_s: Estimate | None
-    """Median decode step: of the steps of a repetition where steps were recorded (a single stall does not move it), else TPOT."""
+    """Median decode step: of the steps of a repetition where steps were recorded (a single stall
+    does not move it), else TPOT."""
     ttft_s: Estimate | None
     """In a static batch every first token comes with the end of the prefill."""
     prefill_tokens_per_s: Estimate | None
@@ -64,19 +73,27 @@ class PointSummary:
 
 
 def summarise_points(run: Run) -> tuple[PointSummary, ...]:
-    """How fast was each point? Ordered by prompt, batch and generated tokens; empty for a run without a sweep.
+    """How fast was each point?
 
-    A point that ran out of memory or failed is there, with what its good repetitions told (mostly nothing).
+    Ordered by prompt, batch and generated tokens; empty for a run without a sweep.
+
+    A point that ran out of memory or failed is there, with what its good repetitions told (mostly
+    nothing).
     """
     read_probes = probes_of(run.ceilings, ProbeKind.READ)
     matmul_probes = matmul_probes_of(run)
     return tuple(_summarise(point, read_probes, matmul_probes) for point in repetitions_of(run))
 
 
-def _summarise(point: PointRepetitions, read_probes: CeilingTable | None, matmul_probes: CeilingTable | None) -> PointSummary:
+def _summarise(
+    point: PointRepetitions, read_probes: CeilingTable | None, matmul_probes: CeilingTable | None
+) -> PointSummary:
     prefill_s, tpot_s = median_estimate(point.prefill_s), median_estimate(point.tpot_s)
     n_decode_steps = point.n_decode_steps[~np.isnan(point.n_decode_steps)]
-    batch, n_prompt_tokens = point.point.batch_size, point.point.batch_size * point.point.prompt_tokens
+    batch, n_prompt_tokens = (
+        point.point.batch_size,
+        point.point.batch_size * point.point.prompt_tokens,
+    )
     return PointSummary(
         point_index=point.point_index,
         point=point.point,
@@ -100,6 +117,3 @@ def _summarise(point: PointRepetitions, read_probes: CeilingTable | None, matmul
         prefill_spread_ratio=relative_spread_ratio(point.prefill_s),
         decode_spread_ratio=relative_spread_ratio(point.decode_step_s),
     )
-
-
-__all__ = ["PointSummary", "Status", "summarise_points"]

@@ -1,9 +1,11 @@
 """What are the columns of a sweep's CSV table called, ours and others', and how is ours written?
 
-Megabytes in these tables are 2^20 bytes: that is what tools built on torch print (the weights of a 3.09 B model in 16 bit
-are 5,886 of them, and published tables start just above that, below its 6,172 · 10^6 bytes).
+Megabytes in these tables are 2^20 bytes: that is what tools built on torch print (the weights of a
+3.09 B model in 16 bit are 5,886 of them, and published tables start just above that, below its
+6,172 · 10^6 bytes).
 
-``decode_p50_ms_per_tok`` is TPOT, as ``tpot_ms``: published tables write it under the first name. Decode time is TPOT · decode_steps.
+``decode_p50_ms_per_tok`` is TPOT, as ``tpot_ms``: published tables write it under the first name.
+Decode time is TPOT · decode_steps.
 """
 
 import csv
@@ -92,7 +94,9 @@ def _value(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
     return "" if estimate is None else f"{estimate.value * factor_ratio:.6g}"
 
 
-def _end(estimate: Estimate | None, factor_ratio: float, end_of: Callable[[Estimate], float | None]) -> str:
+def _end(
+    estimate: Estimate | None, factor_ratio: float, end_of: Callable[[Estimate], float | None]
+) -> str:
     end = None if estimate is None else end_of(estimate)
     return "" if end is None else f"{end * factor_ratio:.6g}"
 
@@ -103,6 +107,3 @@ def _low(estimate: Estimate) -> float | None:
 
 def _high(estimate: Estimate) -> float | None:
     return estimate.high
-
-
-__all__ = ["BYTES_PER_MB", "SweepRow", "column_texts", "write_sweep_csv"]

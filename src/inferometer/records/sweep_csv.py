@@ -1,7 +1,8 @@
 """How does a sweep become a CSV table, and somebody's table a run that can be fitted and reported?
 
-Read are tables with commas, semicolons, tabs or bars (also a Markdown table cut out of a page) and one header line.
-Needed are the prompt length, the batch and the times of prefill or decode; what else is known is used.
+Read are tables with commas, semicolons, tabs or bars (also a Markdown table cut out of a page) and
+one header line. Needed are the prompt length, the batch and the times of prefill or decode; what
+else is known is used.
 """
 
 import hashlib
@@ -12,17 +13,20 @@ from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
 from inferometer.records import tables
-from inferometer.records.sweep_columns import BYTES_PER_MB, SweepRow, write_sweep_csv
+from inferometer.records.sweep_columns import BYTES_PER_MB
 from inferometer.records.sweep_headers import Column, FieldName, column_of
 from inferometer.records.types import Caution, Origin, PointStatus, Run, RunManifest, SweepTable
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.types import EngineSpec, ModelSpec, Source, SweepPlan, SweepPoint
 from inferometer.units import MOST_COUNT
 
-_DOOR: Final = Door(noun="table", allowed="a text file in UTF-8", refusal=RecordError, max_bytes=2**27)
+_DOOR: Final = Door(
+    noun="table", allowed="a text file in UTF-8", refusal=RecordError, max_bytes=2**27
+)
 _ABSENT_TEXTS: Final = {"", "-", "\u2013", "\u2014", "n/a", "na", "nan", "none", "null"}
 _ALLOWED: Final = (
-    "columns such as 'seq_len', 'batch', 'gen_tokens', 'prefill ms' or 'TTFT (s)', 'decode ms/tok' or 'TPOT ms': times with their unit"
+    "columns such as 'seq_len', 'batch', 'gen_tokens', 'prefill ms' or 'TTFT (s)', 'decode ms/tok'"
+    " or 'TPOT ms': times with their unit"
 )
 _OUT_OF_MEMORY: Final = ("oom", "out of memory", "out_of_memory")
 _NS_PER_MS: Final = 1e6
@@ -34,7 +38,10 @@ _FLAGS: Final = {"seq_len": "--prompt", "batch": "--batch", "gen_tokens": "--gen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """What does the reader know of a table that it does not say itself? What it does say, counts more."""
+    """What does the reader know of a table that it does not say itself?
+
+    What it does say, counts more.
+    """
 
     prompt_tokens: int | None = None
     batch_size: int | None = None
@@ -42,7 +49,8 @@ class TableFacts:
     origin: Origin = "published"
     model: ModelSpec | None = None
     engine: EngineSpec | None = None
-    """With it the run gets a plan, as fitting needs one; its warm-ups are not known and count as none."""
+    """With it the run gets a plan, as fitting needs one; its warm-ups are not known and count as
+    none."""
     source: Source | None = None
 
 
@@ -58,9 +66,15 @@ def read_sweep_csv(path: Path, facts: TableFacts | None = None) -> Run:
     try:
         content = _DOOR.bytes_of(path)
         text = _DOOR.text(content, where=str(path))
-        modified_utc = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        modified_utc = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(
+            timespec="seconds"
+        )
     except (OSError, OverflowError, ValueError) as error:
-        raise RecordError(f"the date of the table cannot be read: {error}", where=str(path), allowed="a file with a date") from error
+        raise RecordError(
+            f"the date of the table cannot be read: {error}",
+            where=str(path),
+            allowed="a file with a date",
+        ) from error
     lines = _lines_of(text, str(path))
     is_gen_known = facts.gen_tokens is not None or any(line.fields.get("gen") for line in lines)
     sweep = _table_of(lines, facts, str(path))
@@ -89,14 +103,21 @@ class _Line(NamedTuple):
 
 _GEN_UNKNOWN: Final = Caution(
     code="GEN_TOKENS_UNKNOWN",
-    text="the table does not say how many tokens were generated: one decode step is assumed, and total throughput is that of one",
+    text=(
+        "the table does not say how many tokens were generated: one decode step is assumed, and"
+        " total throughput is that of one"
+    ),
     remedy="add a column gen_tokens",
 )
 
 
 def _lines_of(text: str, where: str) -> list[_Line]:
     """The lines that hold numbers, with the fields that are known by their header."""
-    numbered = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip() and not line.startswith("#")]
+    numbered = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
     if not numbered:
         raise RecordError("the table is empty", where=where, allowed=_ALLOWED)
     header_number, header = numbered[0]
@@ -104,7 +125,9 @@ def _lines_of(text: str, where: str) -> list[_Line]:
     columns = _preferred([column_of(cell) for cell in _cells(header, delimiter)])
     names: list[FieldName | None] = [None if column is None else column.field for column in columns]
     _check_header(names, header, f"{where}, line {header_number}")
-    scales: dict[FieldName, float] = {column.field: column.scale_ratio for column in columns if column is not None}
+    scales: dict[FieldName, float] = {
+        column.field: column.scale_ratio for column in columns if column is not None
+    }
     found: list[_Line] = []
     for number, line in numbered[1:]:
         cells = _cells(line, delimiter)
@@ -116,7 +139,9 @@ def _lines_of(text: str, where: str) -> list[_Line]:
                 where=f"{where}, line {number}",
                 allowed=f"{len(names)} fields",
             )
-        fields: dict[FieldName, str] = {name: cell for name, cell in zip(names, cells, strict=True) if name is not None}
+        fields: dict[FieldName, str] = {
+            name: cell for name, cell in zip(names, cells, strict=True) if name is not None
+        }
         found.append(_Line(number, fields, scales))
     if not found:
         raise RecordError("the table has a header and no lines", where=where, allowed=_ALLOWED)
@@ -126,8 +151,14 @@ def _lines_of(text: str, where: str) -> list[_Line]:
 def _preferred(columns: list[Column | None]) -> list[Column | None]:
     """Of the columns for one field, those of the lowest rank: a median before a mean, a prefill time before a TTFT."""
     known = [column for column in columns if column is not None]
-    ranks = {column.field: min(other.rank for other in known if other.field == column.field) for column in known}
-    return [column if column is not None and column.rank == ranks[column.field] else None for column in columns]
+    ranks = {
+        column.field: min(other.rank for other in known if other.field == column.field)
+        for column in known
+    }
+    return [
+        column if column is not None and column.rank == ranks[column.field] else None
+        for column in columns
+    ]
 
 
 def _unread_times(text: str) -> tuple[Caution, ...]:
@@ -142,15 +173,25 @@ def _unread_times(text: str) -> tuple[Caution, ...]:
     ):
         unclear = [cell for cell in cells if word in cell.lower()]
         if unclear and not known & fields:
-            text_of = f"no {word} time was read: the meaning of the column {unclear[0]!r} is not clear"
-            found.append(Caution(code="COLUMN_NOT_READ", text=text_of, remedy=f"name it {clear}, in milliseconds"))
+            text_of = (
+                f"no {word} time was read: the meaning of the column {unclear[0]!r} is not clear"
+            )
+            found.append(
+                Caution(
+                    code="COLUMN_NOT_READ", text=text_of, remedy=f"name it {clear}, in milliseconds"
+                )
+            )
     return tuple(found)
 
 
 def _check_header(names: list[FieldName | None], header: str, where: str) -> None:
     repeated = {name for name in names if name is not None and names.count(name) > 1}
     if repeated:
-        raise RecordError(f"two columns both say {', '.join(sorted(repeated))}", where=where, try_="remove or rename one of them")
+        raise RecordError(
+            f"two columns both say {', '.join(sorted(repeated))}",
+            where=where,
+            try_="remove or rename one of them",
+        )
     if not {"prefill_ms", "decode_ms", "step_ms"} & set(names):
         raise RecordError(
             f"no column with times is known in the header {header.strip()!r}",
@@ -162,7 +203,10 @@ def _check_header(names: list[FieldName | None], header: str, where: str) -> Non
 def _cells(line: str, delimiter: str) -> list[str]:
     if delimiter == "|":
         return [cell.strip() for cell in line.strip().strip("|").split("|")]
-    return [cell.strip() for cell in next(_DOOR.csv_rows([line], where="the table", delimiter=delimiter))]
+    return [
+        cell.strip()
+        for cell in next(_DOOR.csv_rows([line], where="the table", delimiter=delimiter))
+    ]
 
 
 def _table_of(lines: list[_Line], facts: TableFacts, where: str) -> SweepTable:
@@ -184,18 +228,33 @@ def _table_of(lines: list[_Line], facts: TableFacts, where: str) -> SweepTable:
 
 
 def _row(line: _Line, point: SweepPoint, where: str) -> dict[str, object]:
-    """One repetition. A table without decode_steps that has both decode time / generated tokens and TPOT gives them by their quotient."""
-    prefill_ms, decode_ms, step_ms = (_number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms"))
-    reserved_mb, allocated_mb = _number(line, "reserved_mb", where), _number(line, "allocated_mb", where)
+    """One repetition.
+
+    A table without decode_steps that has both decode time / generated tokens and TPOT gives them by
+    their quotient.
+    """
+    prefill_ms, decode_ms, step_ms = (
+        _number(line, name, where) for name in ("prefill_ms", "decode_ms", "step_ms")
+    )
+    reserved_mb, allocated_mb = (
+        _number(line, "reserved_mb", where),
+        _number(line, "allocated_mb", where),
+    )
     is_out_of_memory = any(word in line.fields.get("flag", "").lower() for word in _OUT_OF_MEMORY)
     if prefill_ms is None and decode_ms is None and step_ms is None and not is_out_of_memory:
-        raise RecordError("neither a prefill nor a decode time", where=where, allowed="a time, or OOM in a column called flag")
+        raise RecordError(
+            "neither a prefill nor a decode time",
+            where=where,
+            allowed="a time, or OOM in a column called flag",
+        )
     n_steps = _count(line, "steps", point.gen_tokens, where, "decode_steps")
     total_ms = None if decode_ms is None else decode_ms * n_steps
     if step_ms is not None and line.fields.get("steps", "").lower() not in _ABSENT_TEXTS:
         total_ms = step_ms * n_steps
     elif step_ms is not None:
-        n_steps = max(1, point.gen_tokens - 1) if total_ms is None else max(1, round(total_ms / step_ms))
+        n_steps = (
+            max(1, point.gen_tokens - 1) if total_ms is None else max(1, round(total_ms / step_ms))
+        )
         total_ms = step_ms * n_steps if total_ms is None else total_ms
     return {
         "is_warmup": False,
@@ -215,8 +274,12 @@ def _plan_of(sweep: SweepTable, facts: TableFacts) -> SweepPlan | None:
     if facts.engine is None:
         return None
     points: dict[int, SweepPoint] = {}
-    for index, prompt, batch, gen in zip(sweep.point_index, sweep.prompt_tokens, sweep.batch_size, sweep.gen_tokens, strict=True):
-        points[int(index)] = SweepPoint(prompt_tokens=int(prompt), batch_size=int(batch), gen_tokens=int(gen))
+    for index, prompt, batch, gen in zip(
+        sweep.point_index, sweep.prompt_tokens, sweep.batch_size, sweep.gen_tokens, strict=True
+    ):
+        points[int(index)] = SweepPoint(
+            prompt_tokens=int(prompt), batch_size=int(batch), gen_tokens=int(gen)
+        )
     return SweepPlan(
         model="unknown" if facts.model is None else facts.model.model_id,
         engine=facts.engine,
@@ -232,12 +295,16 @@ def _count(line: _Line, name: FieldName, known: int | None, where: str, column: 
     if text.lower() in _ABSENT_TEXTS:
         if known is None:
             raise RecordError(
-                f"the table does not say {column}", where=where, try_=f"add a column {column}, or say it for all lines: {_FLAGS[column]}"
+                f"the table does not say {column}",
+                where=where,
+                try_=f"add a column {column}, or say it for all lines: {_FLAGS[column]}",
             )
         return known
     number = _number(line, name, where)
     if number is None or number != int(number):
-        raise RecordError(f"{column} = {text!r} is no whole number", where=where, allowed="1 or more")
+        raise RecordError(
+            f"{column} = {text!r} is no whole number", where=where, allowed="1 or more"
+        )
     return int(number)
 
 
@@ -247,8 +314,9 @@ def _number(line: _Line, name: FieldName, where: str) -> float | None:
         return None
     number = _DOOR.number(text, name, where=where, most=MOST_COUNT if name in _COUNTS else _MOST)
     if number <= 0:
-        raise RecordError(f"line {line.number}: {text} is not positive", where=where, allowed="a positive number, or nothing")
+        raise RecordError(
+            f"line {line.number}: {text} is not positive",
+            where=where,
+            allowed="a positive number, or nothing",
+        )
     return number * line.scales.get(name, 1.0)
-
-
-__all__ = ["SweepRow", "TableFacts", "read_sweep_csv", "write_sweep_csv"]

@@ -1,14 +1,24 @@
 """Which number does a column of somebody's table hold, judged by its header?
 
-A header is read word by word: the quantity under any of its names, a statistic (p50, mean), a unit. So `VRAM_reserved (MB)`,
-`Prompt tokens`, `TTFT ms`, `TPOT mean (s)` and llm_bench's `2nd_avg_latency(ms)` need no entry of their own.
+A header is read word by word: the quantity under any of its names, a statistic (p50, mean), a unit.
+So `VRAM_reserved (MB)`, `Prompt tokens`, `TTFT ms`, `TPOT mean (s)` and llm_bench's
+`2nd_avg_latency(ms)` need no entry of their own.
 """
 
 import re
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 FieldName: TypeAlias = Literal[
-    "prompt", "batch", "gen", "prefill_ms", "decode_ms", "step_ms", "steps", "reserved_mb", "allocated_mb", "flag"
+    "prompt",
+    "batch",
+    "gen",
+    "prefill_ms",
+    "decode_ms",
+    "step_ms",
+    "steps",
+    "reserved_mb",
+    "allocated_mb",
+    "flag",
 ]
 
 
@@ -54,7 +64,8 @@ _TIMES: Final[dict[str, tuple[FieldName, int]]] = {
     **dict.fromkeys(("tpot", "tpot_latency", "time_output", "2nd_latency", "next_latency", "other_latency"), ("step_ms", 0)),
     **dict.fromkeys(("itl", "inter_latency", "tbt", "time_between"), ("step_ms", 10)),
 }  # fmt: skip
-"""Names without the words `token` and `per`, and their preference: a prefill's own time before a TTFT, TPOT before gaps."""
+"""Names without the words `token` and `per`, and their preference: a prefill's own time before a
+TTFT, TPOT before gaps."""
 
 _MEMORIES: Final[tuple[FieldName, ...]] = ("reserved_mb", "allocated_mb")
 _MEMORY_WORDS: Final = {"vram", "gpu", "cuda", "mem", "memory", "peak", "max", "device", "torch"}
@@ -72,7 +83,9 @@ _MS: Final = {
 _MB: Final = {"mb": 1.0, "mib": 1.0, "gb": 1024.0, "gib": 1024.0, "bytes": 2.0**-20}
 _PER_TOKEN: Final = {"per", "tok", "toks", "token", "tokens", "step"}
 _STATISTIC: Final = {"p50": 0, "median": 0, "mean": 2, "avg": 2, "average": 2}
-_OTHER_STATISTIC: Final = re.compile(r"p\d+|min|std|stddev|sd|var|low|high|ci\d*|q\d|iqr|stderr|sem")
+_OTHER_STATISTIC: Final = re.compile(
+    r"p\d+|min|std|stddev|sd|var|low|high|ci\d*|q\d|iqr|stderr|sem"
+)
 
 
 def column_of(header: str) -> Column | None:
@@ -98,7 +111,9 @@ def column_of(header: str) -> Column | None:
 
 
 def _count(words: list[str]) -> Column | None:
-    field = _COUNTS.get("_".join(word for word in words if word not in {"tokens", "token", "n"})) or _COUNTS.get("_".join(words))
+    field = _COUNTS.get(
+        "_".join(word for word in words if word not in {"tokens", "token", "n"})
+    ) or _COUNTS.get("_".join(words))
     return None if field is None else Column(field, 1.0, 0)
 
 
@@ -124,6 +139,3 @@ def _memory(words: list[str]) -> Column | None:
         if len(units) == 1 and names == [field.removesuffix("_mb")]:
             return Column(field, _MB[units[0]], 0)
     return None
-
-
-__all__ = ["Column", "FieldName", "column_of"]

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 
 from inferometer.errors import RecordError
 from inferometer.records.load_types import ChunkTable, ExchangeTable, LagTable, ServerSampleTable
-from inferometer.records.types import ABSENT, CeilingTable, RequestTable, StepMemoryTable, StepPartTable, StepTable, SweepTable, VisitTable
+from inferometer.records.types import (
+    ABSENT,
+    CeilingTable,
+    RequestTable,
+    StepMemoryTable,
+    StepPartTable,
+    StepTable,
+    SweepTable,
+    VisitTable,
+)
 
 Table = TypeVar(
     "Table",
@@ -68,17 +77,29 @@ def from_columns(table_type: type[Table], columns: Mapping[str, object]) -> Tabl
     """
     types = column_types(table_type)
     if set(columns) != set(types):
-        problem = f"missing: {sorted(set(types) - set(columns))}, unknown: {sorted(set(columns) - set(types))}"
-        raise RecordError(f"columns of a {table_type.__name__} do not match; {problem}", allowed=", ".join(types))
-    arrays = [_cast(name, columns[name], dtype, table_type.__name__) for name, dtype in types.items()]
+        problem = (
+            f"missing: {sorted(set(types) - set(columns))}, unknown:"
+            f" {sorted(set(columns) - set(types))}"
+        )
+        raise RecordError(
+            f"columns of a {table_type.__name__} do not match; {problem}", allowed=", ".join(types)
+        )
+    arrays = [
+        _cast(name, columns[name], dtype, table_type.__name__) for name, dtype in types.items()
+    ]
     lengths = {name: len(array) for name, array in zip(types, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
-        raise RecordError(f"columns of a {table_type.__name__} differ in length: {lengths}", allowed="one value per row in each")
+        raise RecordError(
+            f"columns of a {table_type.__name__} differ in length: {lengths}",
+            allowed="one value per row in each",
+        )
     return table_type._make(arrays)
 
 
 def from_rows(table_type: type[Table], rows: Iterable[Mapping[str, object]]) -> Table:
-    """The table made of these rows. A key that is missing or None is absent, which only int64 and float64 columns can be.
+    """The table made of these rows.
+
+    A key that is missing or None is absent, which only int64 and float64 columns can be.
 
     Raises
     ------
@@ -90,25 +111,38 @@ def from_rows(table_type: type[Table], rows: Iterable[Mapping[str, object]]) -> 
     for i_row, row in enumerate(rows):
         unknown = set(row) - set(types)
         if unknown:
-            raise RecordError(f"row {i_row} of a {table_type.__name__} has unknown {sorted(unknown)}", allowed=", ".join(types))
+            raise RecordError(
+                f"row {i_row} of a {table_type.__name__} has unknown {sorted(unknown)}",
+                allowed=", ".join(types),
+            )
         for name, dtype in types.items():
             value = row.get(name)
             if value is None and dtype.str[1:] not in _ABSENT_VALUES:
-                raise RecordError(f"row {i_row} of a {table_type.__name__} lacks {name}, which cannot be absent")
+                raise RecordError(
+                    f"row {i_row} of a {table_type.__name__} lacks {name}, which cannot be absent"
+                )
             columns[name].append(_ABSENT_VALUES[dtype.str[1:]] if value is None else value)
     return from_columns(table_type, columns)
 
 
 def empty(table_type: type[Table]) -> Table:
     """A table of this kind without rows."""
-    return from_columns(table_type, {name: np.empty(0, dtype) for name, dtype in column_types(table_type).items()})
+    return from_columns(
+        table_type, {name: np.empty(0, dtype) for name, dtype in column_types(table_type).items()}
+    )
 
 
 def concat(table_type: type[Table], tables: Sequence[Table]) -> Table:
     """All rows of these tables, one table after the other."""
     if not tables:
         return empty(table_type)
-    return from_columns(table_type, {name: np.concatenate([getattr(table, name) for table in tables]) for name in table_type._fields})
+    return from_columns(
+        table_type,
+        {
+            name: np.concatenate([getattr(table, name) for table in tables])
+            for name in table_type._fields
+        },
+    )
 
 
 def select(table: Table, rows: NDArray[Any]) -> Table:
@@ -136,31 +170,22 @@ def end_ns(sweep: SweepTable, ceilings: CeilingTable) -> int:
 def _cast(name: str, values: object, dtype: np.dtype[Any], table_name: str) -> Column:
     array = np.asarray(values)
     if array.ndim != 1:
-        raise RecordError(f"column {name} of a {table_name} has {array.ndim} dimensions", allowed="1")
+        raise RecordError(
+            f"column {name} of a {table_name} has {array.ndim} dimensions", allowed="1"
+        )
     if array.dtype == dtype or (dtype.kind == "U" and array.dtype.kind == "U"):
         return array
     if array.size == 0:
         return array.astype(dtype)
-    is_same_kind = np.can_cast(array.dtype, dtype, "same_kind") or (dtype.kind == "U" and array.dtype.kind == "O")
+    is_same_kind = np.can_cast(array.dtype, dtype, "same_kind") or (
+        dtype.kind == "U" and array.dtype.kind == "O"
+    )
     with np.errstate(invalid="ignore", over="ignore"):
         cast = array.astype(dtype) if is_same_kind else array
     is_lossless = is_same_kind and (dtype.kind in "fU" or bool(np.array_equal(cast, array)))
     if not is_lossless:
-        raise RecordError(f"column {name} of a {table_name} holds {array.dtype} values that are no {dtype}", where=f"{array[:3]}...")
+        raise RecordError(
+            f"column {name} of a {table_name} holds {array.dtype} values that are no {dtype}",
+            where=f"{array[:3]}...",
+        )
     return cast
-
-
-__all__ = [
-    "AnyTable",
-    "Column",
-    "Table",
-    "column_types",
-    "concat",
-    "empty",
-    "end_ns",
-    "from_columns",
-    "from_rows",
-    "n_rows",
-    "optional_ns",
-    "select",
-]

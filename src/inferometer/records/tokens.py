@@ -1,8 +1,9 @@
 """When did each token come, and how long did each wait for its predecessor?
 
-Tokens come in deliveries: chunks of a measured answer, rows of a simulated step. A delivery of k tokens is one gap with k tokens, so that
-both views are there: per delivery, where the gap counts once, and per token, where each of the k took a k-th of it.
-Letters of shapes: D deliveries, T delivered tokens, G gaps.
+Tokens come in deliveries: chunks of a measured answer, rows of a simulated step. A delivery of k
+tokens is one gap with k tokens, so that both views are there: per delivery, where the gap counts
+once, and per token, where each of the k took a k-th of it. Letters of shapes: D deliveries, T
+delivered tokens, G gaps.
 """
 
 from typing import Final, NamedTuple
@@ -10,8 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import F64, I32, I64, Bools
 from inferometer.records.load_types import ChunkTable, ExchangeTable
-from inferometer.records.types import ABSENT, F64, I32, I64, Bools, RequestTable, Run
+from inferometer.records.types import ABSENT, RequestTable, Run
 from inferometer.units import NS_PER_S
 
 _MOST_IN_ALL: Final = 200_000_000
@@ -59,7 +61,10 @@ class DeliveryGaps(NamedTuple):
 
     def per_token_s(self) -> F64:
         """How long did each token take, in order of time: of a delivery of k tokens, k times a k-th of its gap?"""
-        return np.asarray(np.repeat(self.gap_ns / np.maximum(self.n_tokens, 1), self.n_tokens) / NS_PER_S, dtype=np.float64)
+        return np.asarray(
+            np.repeat(self.gap_ns / np.maximum(self.n_tokens, 1), self.n_tokens) / NS_PER_S,
+            dtype=np.float64,
+        )
 
 
 def deliveries(run: Run) -> Deliveries:
@@ -74,7 +79,12 @@ def deliveries(run: Run) -> Deliveries:
         if run.chunks is not None and run.requests is not None:
             return _of_chunks(run.chunks, run.requests, _most_tokens(run.requests, run.exchanges))
         allowed = "a load test, or a simulated run with them"
-        raise RecordError("the run has no parts of steps", where=run.manifest.run_id, allowed=allowed, try_="record_parts=True")
+        raise RecordError(
+            "the run has no parts of steps",
+            where=run.manifest.run_id,
+            allowed=allowed,
+            try_="record_parts=True",
+        )
     end_ns = run.steps.start_ns + run.steps.duration_ns
     has_any = run.parts.n_delivered_tokens > 0
     return Deliveries(
@@ -105,7 +115,9 @@ def token_gaps(tokens: TokenTable) -> TokenGaps:
     by_request = np.argsort(tokens.request_index, kind="stable")
     request, time_ns = tokens.request_index[by_request], tokens.time_ns[by_request]
     has_predecessor = request[1:] == request[:-1]
-    return TokenGaps(request_index=request[1:][has_predecessor], gap_ns=np.diff(time_ns)[has_predecessor])
+    return TokenGaps(
+        request_index=request[1:][has_predecessor], gap_ns=np.diff(time_ns)[has_predecessor]
+    )
 
 
 def delivery_gaps(given: Deliveries) -> DeliveryGaps:
@@ -137,8 +149,13 @@ def _most_tokens(requests: RequestTable, exchanges: ExchangeTable | None) -> I64
 
 
 def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> Deliveries:
-    """The chunks with tokens in order of time; where nobody knows, an answer's tokens are spread evenly over its chunks."""
-    n_rows = 1 + max(int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1)))
+    """The chunks with tokens in order of time.
+
+    Where nobody knows, an answer's tokens are spread evenly over its chunks.
+    """
+    n_rows = 1 + max(
+        int(requests.request_index.max(initial=-1)), int(chunks.request_index.max(initial=-1))
+    )
     most, output_tokens = np.zeros(n_rows, np.int64), np.zeros(n_rows, np.int64)
     most[requests.request_index] = most_tokens
     output_tokens[requests.request_index] = np.minimum(requests.output_tokens, most_tokens)
@@ -146,10 +163,16 @@ def _of_chunks(chunks: ChunkTable, requests: RequestTable, most_tokens: I64) -> 
     n_tokens = np.where(is_assumed, _evenly(chunks, output_tokens), _within(chunks, most))
     n_in_all = float(n_tokens.sum(dtype=np.float64))
     if n_in_all > _MOST_IN_ALL:
-        raise RecordError(f"the answers have {n_in_all:.3g} tokens", where="chunks.parquet", allowed=f"{_MOST_IN_ALL:,} in a run")
+        raise RecordError(
+            f"the answers have {n_in_all:.3g} tokens",
+            where="chunks.parquet",
+            allowed=f"{_MOST_IN_ALL:,} in a run",
+        )
     rows = np.flatnonzero(n_tokens > 0)
     rows = rows[np.argsort(chunks.arrived_ns[rows], kind="stable")]
-    return Deliveries(chunks.request_index[rows], chunks.arrived_ns[rows], n_tokens[rows], is_assumed[rows])
+    return Deliveries(
+        chunks.request_index[rows], chunks.arrived_ns[rows], n_tokens[rows], is_assumed[rows]
+    )
 
 
 def _within(chunks: ChunkTable, most: I64) -> I64:
@@ -174,15 +197,3 @@ def _evenly(chunks: ChunkTable, output_tokens: I64) -> I64:
     nth[order] = np.arange(len(order)) - starts[chunks.request_index[order]]
     total, n = output_tokens[chunks.request_index], n_chunks[chunks.request_index]
     return (nth + 1) * total // np.maximum(n, 1) - nth * total // np.maximum(n, 1)
-
-
-__all__ = [
-    "Deliveries",
-    "DeliveryGaps",
-    "TokenGaps",
-    "TokenTable",
-    "deliveries",
-    "delivery_gaps",
-    "token_gaps",
-    "token_times",
-]

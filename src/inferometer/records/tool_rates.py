@@ -1,7 +1,10 @@
-"""What throughput would other load testers have reported of the same answers? They divide by different stretches of time.
+"""What throughput would other load testers have reported of the same answers?
 
-Most begin theirs when their schedule begins, an interval before its first request; ours begins at the first intended send. Over ten
-seconds at 3 requests/s that alone is 3 %. What a tool's own slowness would add is not in it.
+They divide by different stretches of time.
+
+Most begin theirs when their schedule begins, an interval before its first request; ours begins at
+the first intended send. Over ten seconds at 3 requests/s that alone is 3 %. What a tool's own
+slowness would add is not in it.
 """
 
 from collections.abc import Callable
@@ -10,8 +13,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from inferometer.records.columns import I64
 from inferometer.records.latencies import COMPLETED, end_ns, is_one_of
-from inferometer.records.types import ABSENT, I64, Run
+from inferometer.records.types import ABSENT, Run
 from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S
 
@@ -39,7 +43,8 @@ class Course(NamedTuple):
     intended_ns: int
     """First intended send."""
     interval_ns: int
-    """Mean gap of the schedule; 0 where it has none: closed loops and traces begin with a request."""
+    """Mean gap of the schedule; 0 where it has none: closed loops and traces begin with a
+    request."""
     sent_ns: int
     """First actual send."""
     end_ns: int
@@ -98,39 +103,71 @@ def ours(course: Course) -> ToolRates | None:
         output_tokens_per_s=course.delivered_tokens / span_s,
         total_tokens_per_s=(course.delivered_tokens + course.read_tokens) / span_s,
         span_s=span_s,
-        span="from the first intended send to the last thing known; tokens of unfinished answers count",
+        span=(
+            "from the first intended send to the last thing known; tokens of unfinished answers"
+            " count"
+        ),
         source="records.request_summaries",
     )
 
 
 def aiperf(course: Course) -> ToolRates | None:
-    """Its phase: ``MetricResultsDict.observation_duration``, not the ``benchmark_duration`` that it reports beside them."""
-    where = "AIPerf 0.13.0: metrics/metric_dicts.py, observation_duration; timing/strategies/request_rate.py waits before it sends"
-    return _rates(course, course.intended_ns - course.interval_ns, f"{_INTERVAL} to the end of the last", where)
+    """Its phase.
+
+    ``MetricResultsDict.observation_duration``, not the ``benchmark_duration`` that it reports
+    beside them.
+    """
+    where = (
+        "AIPerf 0.13.0: metrics/metric_dicts.py, observation_duration;"
+        " timing/strategies/request_rate.py waits before it sends"
+    )
+    return _rates(
+        course,
+        course.intended_ns - course.interval_ns,
+        f"{_INTERVAL} to the end of the last",
+        where,
+    )
 
 
 def guidellm(course: Course) -> ToolRates | None:
     """Its warm-up and cool-down are off unless asked for."""
-    where = "GuideLLM 0.8.1: schemas/base/statistics.py, rate_distribution_from_timings; scheduler/strategies.py numbers requests from 1"
-    return _rates(course, course.intended_ns - course.interval_ns, f"{_INTERVAL} to the end of the last", where)
+    where = (
+        "GuideLLM 0.8.1: schemas/base/statistics.py, rate_distribution_from_timings;"
+        " scheduler/strategies.py numbers requests from 1"
+    )
+    return _rates(
+        course,
+        course.intended_ns - course.interval_ns,
+        f"{_INTERVAL} to the end of the last",
+        where,
+    )
 
 
 def inference_perf(course: Course) -> ToolRates | None:
     """Failed requests count for the time, not for the numbers."""
     where = "inference-perf: reportgen/base.py, summarize_requests"
-    return _rates(course, course.sent_ns, "from the first actual send to the end of the last", where)
+    return _rates(
+        course, course.sent_ns, "from the first actual send to the end of the last", where
+    )
 
 
 def vllm(course: Course) -> ToolRates | None:
     """``request_throughput``, ``output_throughput`` and ``total_token_throughput``."""
     where = "vLLM 0.32.0: benchmarks/serve.py, calculate_metrics; get_request waits before it sends"
-    return _rates(course, course.intended_ns - course.interval_ns, f"{_INTERVAL} to the end of the last", where)
+    return _rates(
+        course,
+        course.intended_ns - course.interval_ns,
+        f"{_INTERVAL} to the end of the last",
+        where,
+    )
 
 
 def sglang(course: Course) -> ToolRates | None:
     """Its first request goes out at once."""
     where = "SGLang 0.5.23: benchmark/serving.py, calculate_metrics and get_request"
-    return _rates(course, course.intended_ns, "from the first request to the end of the last", where)
+    return _rates(
+        course, course.intended_ns, "from the first request to the end of the last", where
+    )
 
 
 def mlc_endpoints(course: Course) -> ToolRates | None:
@@ -138,7 +175,9 @@ def mlc_endpoints(course: Course) -> ToolRates | None:
     where = "MLCommons endpoints (2026-08): metrics/report.py, Report.from_snapshot"
     if course.is_poisson:
         return _until_the_last_sent(course, course.sent_ns, "actual send", where)
-    rates = _rates(course, course.sent_ns, "from the first actual send to the end of the last", where)
+    rates = _rates(
+        course, course.sent_ns, "from the first actual send to the end of the last", where
+    )
     return None if rates is None else replace(rates, total_tokens_per_s=None)
 
 
@@ -162,7 +201,9 @@ def _rates(course: Course, begin_ns: int, span: str, source: str) -> ToolRates |
     )
 
 
-def _until_the_last_sent(course: Course, begin_ns: int, begin: str, source: str) -> ToolRates | None:
+def _until_the_last_sent(
+    course: Course, begin_ns: int, begin: str, source: str
+) -> ToolRates | None:
     """Not the last to end, but the last to be sent ends the stretch; one request less is counted than were done."""
     span_s = (course.last_sent_end_ns - begin_ns) / NS_PER_S
     if span_s <= 0:
@@ -172,25 +213,12 @@ def _until_the_last_sent(course: Course, begin_ns: int, begin: str, source: str)
         output_tokens_per_s=course.output_tokens / span_s,
         total_tokens_per_s=None,
         span_s=span_s,
-        span=f"from the first {begin} to the end of the request that was sent last; one request less",
+        span=(
+            f"from the first {begin} to the end of the request that was sent last; one request less"
+        ),
         source=source,
     )
 
 
 def _last_sent_end_ns(intended_ns: I64, over_ns: I64) -> int:
     return int(over_ns[int(np.argmax(intended_ns))])
-
-
-__all__ = [
-    "Course",
-    "ToolRates",
-    "aiperf",
-    "course_of",
-    "guidellm",
-    "inference_perf",
-    "loadgen",
-    "mlc_endpoints",
-    "ours",
-    "sglang",
-    "vllm",
-]

@@ -1,12 +1,15 @@
-"""What would other load testers have reported of the same answers? The same word means different things in each of them.
+"""What would other load testers have reported of the same answers?
 
-Each row applies a tool's own definitions to our record. Where a tool starts its clock before it connects, a request on a new
-connection counts from its intended send; what a tool's own slowness would add is not in the row.
+The same word means different things in each of them.
+
+Each row applies a tool's own definitions to our record. Where a tool starts its clock before it
+connects, a request on a new connection counts from its intended send; what a tool's own slowness
+would add is not in the row.
 
 Throughput is in ``records.tool_rates``.
 
-Source: AIPerf 0.13.0, GuideLLM 0.8.1, inference-perf 0.7.0, vLLM 0.33.0 ``bench``, SGLang 0.5.23, MLCommons endpoints (2026-08) and
-MLPerf LoadGen, read in their source.
+Source: AIPerf 0.13.0, GuideLLM 0.8.1, inference-perf 0.7.0, vLLM 0.33.0 ``bench``, SGLang 0.5.23,
+MLCommons endpoints (2026-08) and MLPerf LoadGen, read in their source.
 """
 
 from collections.abc import Callable
@@ -16,10 +19,11 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from inferometer.records import tool_rates
+from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import COMPLETED, is_one_of
 from inferometer.records.tokens import deliveries, delivery_gaps, token_gaps, token_times
 from inferometer.records.tool_rates import ToolRates
-from inferometer.records.types import ABSENT, F64, I64, Run
+from inferometer.records.types import ABSENT, Run
 from inferometer.units import NS_PER_S
 
 
@@ -65,7 +69,8 @@ class _Seen(NamedTuple):
     even_gaps_s: F64
     """Of each token, its share of its chunk's gap."""
     bunched_gaps_s: F64
-    """Of each token, where a chunk's tokens share one time: all but the first of a chunk waited for 0 s."""
+    """Of each token, where a chunk's tokens share one time: all but the first of a chunk waited
+    for 0 s."""
 
 
 _View: TypeAlias = Callable[[_Seen], ToolView]
@@ -73,7 +78,10 @@ _Rates: TypeAlias = Callable[[tool_rates.Course], ToolRates | None]
 
 
 def tool_views(run: Run) -> tuple[ToolView, ...]:
-    """What each tool would have reported of this run, ours first; empty for a run that is no load test or has no completed answer."""
+    """What each tool would have reported of this run, ours first.
+
+    Empty for a run that is no load test or has no completed answer.
+    """
     seen, course = _seen(run), tool_rates.course_of(run)
     if seen is None or course is None:
         return ()
@@ -84,12 +92,20 @@ def _seen(run: Run) -> _Seen | None:
     requests, exchanges, chunks = run.requests, run.exchanges, run.chunks
     if requests is None or exchanges is None or chunks is None:
         return None
-    has_it = is_one_of(requests, COMPLETED) & (requests.first_token_ns != ABSENT) & (requests.sent_ns != ABSENT)
+    has_it = (
+        is_one_of(requests, COMPLETED)
+        & (requests.first_token_ns != ABSENT)
+        & (requests.sent_ns != ABSENT)
+    )
     if not bool(has_it.any()):
         return None
-    end_ns = np.where(exchanges.last_byte_ns == ABSENT, requests.finished_ns, exchanges.last_byte_ns)
+    end_ns = np.where(
+        exchanges.last_byte_ns == ABSENT, requests.finished_ns, exchanges.last_byte_ns
+    )
     given = deliveries(run)
-    first_row = np.full(int(max(given.request_index.max(), requests.request_index.max())) + 1, -1, np.int64)
+    first_row = np.full(
+        int(max(given.request_index.max(), requests.request_index.max())) + 1, -1, np.int64
+    )
     first_row[given.request_index[::-1]] = np.arange(len(given.request_index))[::-1]
     of_first = given.n_tokens[first_row[requests.request_index[has_it]]]
     gaps = delivery_gaps(given)
@@ -97,7 +113,9 @@ def _seen(run: Run) -> _Seen | None:
     return _Seen(
         intended_s=_seconds(requests.intended_send_ns[has_it]),
         sent_s=_seconds(requests.sent_ns[has_it]),
-        before_connect_s=_seconds(np.where(exchanges.is_reused, requests.sent_ns, requests.intended_send_ns)[has_it]),
+        before_connect_s=_seconds(
+            np.where(exchanges.is_reused, requests.sent_ns, requests.intended_send_ns)[has_it]
+        ),
         first_s=_seconds(requests.first_token_ns[has_it]),
         last_s=_seconds(requests.finished_ns[has_it]),
         end_s=_seconds(end_ns[has_it]),
@@ -116,7 +134,9 @@ def _ours(seen: _Seen) -> ToolView:
         tpot=_per(seen.last_s - seen.first_s, seen.n_tokens - 1),
         itl=_spread(seen.even_gaps_s),
         e2e=_spread(seen.last_s - seen.intended_s),
-        definitions="from the intended send; ITL is of each token, which takes its share of its chunk's gap",
+        definitions=(
+            "from the intended send; ITL is of each token, which takes its share of its chunk's gap"
+        ),
     )
 
 
@@ -151,7 +171,10 @@ def _inference_perf(seen: _Seen) -> ToolView:
         tpot=_per(seen.last_s - seen.first_s, seen.n_tokens - 1),
         itl=_spread(seen.bunched_gaps_s),
         e2e=_spread(seen.end_s - seen.sent_s),
-        definitions="answers of one token have no TTFT; a chunk's tokens share one time, so that their gaps are 0",
+        definitions=(
+            "answers of one token have no TTFT; a chunk's tokens share one time, so that their gaps"
+            " are 0"
+        ),
     )
 
 
@@ -173,7 +196,10 @@ def _sglang(seen: _Seen) -> ToolView:
         tpot=_per(seen.end_s - seen.first_s, seen.n_tokens - 1),
         itl=_spread(seen.chunk_gaps_s),
         e2e=_spread(seen.end_s - seen.before_connect_s),
-        definitions="a new connection for each request (its cost is not in this row); E2E ends with [DONE]; ITL is of chunks",
+        definitions=(
+            "a new connection for each request (its cost is not in this row); E2E ends with [DONE];"
+            " ITL is of chunks"
+        ),
     )
 
 
@@ -221,11 +247,10 @@ def _spread(samples_s: F64) -> Spread | None:
     if not len(samples_s):
         return None
     median_s, p99_s = np.quantile(samples_s, [0.5, 0.99], method="inverted_cdf").tolist()
-    return Spread(mean_s=float(samples_s.mean()), median_s=median_s, p99_s=p99_s, n_samples=len(samples_s))
+    return Spread(
+        mean_s=float(samples_s.mean()), median_s=median_s, p99_s=p99_s, n_samples=len(samples_s)
+    )
 
 
 def _seconds(instants_ns: I64) -> F64:
     return np.asarray(instants_ns / NS_PER_S, dtype=np.float64)
-
-
-__all__ = ["Spread", "ToolView", "tool_views"]

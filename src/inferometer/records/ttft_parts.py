@@ -1,10 +1,13 @@
-"""Where does the time to the first token go: the client, the network, the server's queue, prefill, the rest of the server?
+"""Where does the time to the first token go.
 
-client = sent - intended send · network = the client's first token - sent - the server's own TTFT (connecting, proxies, the way there and
-back, and text that a parser of tool calls or thoughts holds back) · queue and prefill as the server says · hand-over = the server's
-TTFT - queue - prefill (reading the request, tokenising, handing the first step's token out). Means add up; percentiles would not. Of a
-simulated run the engine itself says who was first scheduled when: queue ends and prefill begins there, what a preemption before the
-first token takes included.
+The client, the network, the server's queue, prefill, the rest of the server?
+
+client = sent - intended send · network = the client's first token - sent - the server's own TTFT
+(connecting, proxies, the way there and back, and text that a parser of tool calls or thoughts holds
+back) · queue and prefill as the server says · hand-over = the server's TTFT - queue - prefill
+(reading the request, tokenising, handing the first step's token out). Means add up; percentiles
+would not. Of a simulated run the engine itself says who was first scheduled when: queue ends and
+prefill begins there, what a preemption before the first token takes included.
 """
 
 from dataclasses import dataclass
@@ -23,7 +26,8 @@ from inferometer.units import NS_PER_S
 class TtftParts:
     """Mean parts of the time to the first token. None: nobody could tell.
 
-    A difference can be slightly negative: client and server do not count quite the same requests at a window's ends.
+    A difference can be slightly negative: client and server do not count quite the same requests at
+    a window's ends.
     """
 
     n_requests: int
@@ -45,14 +49,22 @@ _NS_DIGITS: Final = 9
 def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | None:
     """The mean parts over the summary's window; None where no first token came in it."""
     first_ns = requests.first_token_ns
-    is_within = (first_ns != ABSENT) & (first_ns >= server.start_s * NS_PER_S) & (first_ns <= server.end_s * NS_PER_S)
+    is_within = (
+        (first_ns != ABSENT)
+        & (first_ns >= server.start_s * NS_PER_S)
+        & (first_ns <= server.end_s * NS_PER_S)
+    )
     rows = np.flatnonzero(is_within)
     if not rows.size:
         return None
     client_s = float((requests.sent_ns[rows] - requests.intended_send_ns[rows]).mean()) / NS_PER_S
     from_sent_s = float((first_ns[rows] - requests.sent_ns[rows]).mean()) / NS_PER_S
     ttft_s, queue_s, prefill_s = (_mean_s(server, name) for name in ("ttft", "queue", "prefill"))
-    handover_s = None if ttft_s is None or queue_s is None or prefill_s is None else round(ttft_s - queue_s - prefill_s, _NS_DIGITS)
+    handover_s = (
+        None
+        if ttft_s is None or queue_s is None or prefill_s is None
+        else round(ttft_s - queue_s - prefill_s, _NS_DIGITS)
+    )
     ttft = server.time("ttft")
     return TtftParts(
         n_requests=len(rows),
@@ -68,11 +80,23 @@ def ttft_parts(requests: RequestTable, server: ServerSummary) -> TtftParts | Non
 
 def engine_ttft_parts(requests: RequestTable) -> TtftParts | None:
     """The mean parts by what the engine recorded of its requests; None where it did not, or no first token came."""
-    rows = np.flatnonzero((requests.first_token_ns != ABSENT) & (requests.admitted_ns != ABSENT) & (requests.sent_ns != ABSENT))
+    rows = np.flatnonzero(
+        (requests.first_token_ns != ABSENT)
+        & (requests.admitted_ns != ABSENT)
+        & (requests.sent_ns != ABSENT)
+    )
     if not rows.size:
         return None
-    instants = (requests.intended_send_ns, requests.sent_ns, requests.admitted_ns, requests.first_token_ns)
-    client_s, queue_s, prefill_s = (float((later[rows] - earlier[rows]).mean()) / NS_PER_S for earlier, later in pairwise(instants))
+    instants = (
+        requests.intended_send_ns,
+        requests.sent_ns,
+        requests.admitted_ns,
+        requests.first_token_ns,
+    )
+    client_s, queue_s, prefill_s = (
+        float((later[rows] - earlier[rows]).mean()) / NS_PER_S
+        for earlier, later in pairwise(instants)
+    )
     return TtftParts(
         n_requests=len(rows),
         n_server_requests=None,
@@ -88,6 +112,3 @@ def engine_ttft_parts(requests: RequestTable) -> TtftParts | None:
 def _mean_s(server: ServerSummary, name: Histogram) -> float | None:
     time = server.time(name)
     return None if time is None else time.mean_s
-
-
-__all__ = ["TtftParts", "engine_ttft_parts", "ttft_parts"]

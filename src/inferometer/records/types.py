@@ -1,6 +1,7 @@
 """What happened in a run: tables as arrays, and a manifest that says where and how they were made.
 
-A ``Run`` has one type whether it was measured, simulated or published; whoever reads it cannot tell.
+A ``Run`` has one type whether it was measured, simulated or published; whoever reads it cannot
+tell.
 
 Absent is never 0: an absent int64 is ``ABSENT``, an absent float is NaN; both are NULL in Parquet.
 Letters of shapes: N repetitions or requests, S steps, P parts of steps, V visits, C ceiling probes.
@@ -14,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.records.columns import F64, I8, I32, I64, Bools
-from inferometer.records.load_types import ChunkTable, ExchangeTable, HostClock, LagTable, ServerSampleTable, Validity
+from inferometer.records.load_types import (
+    ChunkTable,
+    ExchangeTable,
+    HostClock,
+    LagTable,
+    ServerSampleTable,
+    Validity,
+)
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.types import ModelSpec, Source, SweepPlan
 
@@ -69,7 +77,8 @@ class PartKind(IntEnum):
     """It computed (a chunk of) the prompt, or again what was thrown away."""
     GENERATION = 1
     ENDED = 2
-    """Nothing: its row was computed on, or kept, though it had ended, because others in the batch had not."""
+    """Nothing: its row was computed on, or kept, though it had ended, because others in the
+    batch had not."""
 
 
 class ProbeKind(IntEnum):
@@ -115,7 +124,8 @@ class SweepTable(NamedTuple):
 class RequestTable(NamedTuple):
     """One row per request (N rows, in order of ``intended_send_ns``), those that were refused or never done included.
 
-    Instants are since the start of the run. Latency counts from ``intended_send_ns``: ``sent_ns`` is what a late generator did.
+    Instants are since the start of the run. Latency counts from ``intended_send_ns``: ``sent_ns``
+    is what a late generator did.
     """
 
     intended_send_ns: I64
@@ -125,10 +135,12 @@ class RequestTable(NamedTuple):
     first_token_ns: I64
     """ABSENT where there was none."""
     finished_ns: I64
-    """When the last token came, the client went away or the engine refused; ABSENT where the request is unfinished."""
+    """When the last token came, the client went away or the engine refused; ABSENT where the
+    request is unfinished."""
     prompt_tokens: I32
     cached_tokens: I32
-    """Of the prompt, found in the prefix cache at the first admission; UNKNOWN_COUNT where nobody could tell."""
+    """Of the prompt, found in the prefix cache at the first admission; UNKNOWN_COUNT where
+    nobody could tell."""
     output_tokens: I32
     """Delivered."""
     n_preemptions: I32
@@ -140,11 +152,15 @@ class RequestTable(NamedTuple):
     class_index: I32
     """Which kind of request of the workload."""
     request_index: I32
-    """Which request of the workload: the same request has the same one in every run of it, whenever it was sent."""
+    """Which request of the workload: the same request has the same one in every run of it,
+    whenever it was sent."""
 
 
 class StepTable(NamedTuple):
-    """One row per engine step (S rows). ``point_index`` and ``repetition`` are -1 outside sweeps."""
+    """One row per engine step (S rows).
+
+    ``point_index`` and ``repetition`` are -1 outside sweeps.
+    """
 
     point_index: I32
     repetition: I32
@@ -158,9 +174,11 @@ class StepTable(NamedTuple):
     n_waiting_requests: I32
     n_preempted_requests: I32
     prefill_tokens: I64
-    """New prompt tokens of the step, all requests together, and drafts that it verifies: all rows but one of each decode."""
+    """New prompt tokens of the step, all requests together, and drafts that it verifies: all
+    rows but one of each decode."""
     prefill_context_product_tokens2: I64
-    """Sum over prefilling requests of (new tokens q) · (mean context seen) = q·(c + (q + 1)/2), c tokens being cached before."""
+    """Sum over prefilling requests of (new tokens q) · (mean context seen) = q·(c + (q + 1)/2),
+    c tokens being cached before."""
     decode_context_tokens: I64
     """Sum over decoding requests of the tokens attended to, the new one included."""
     kv_blocks_used: I64
@@ -172,10 +190,12 @@ class StepMemoryTable(NamedTuple):
     """One row per row of the ``StepTable`` (S rows) of servers that swap, or whose KV cache is not paged; ABSENT where that is not so."""
 
     free_blocks: I64
-    """With the next two, of a cache in which each request has one piece, after the step's admissions."""
+    """With the next two, of a cache in which each request has one piece, after the step's
+    admissions."""
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
-    """The fewest blocks to move so that the largest request that waits fits. 0: nobody waits or it fits; -1: moving does not help."""
+    """The fewest blocks to move so that the largest request that waits fits. 0: nobody waits or
+    it fits; -1: moving does not help."""
     swapped_blocks: I64
     """Copied to the host or back before the step."""
 
@@ -188,12 +208,14 @@ class StepPartTable(NamedTuple):
     request_index: I32
     """``RequestTable.request_index``"""
     seat: I32
-    """Slot of the batch, which a request keeps while it runs; those of several servers are numbered through."""
+    """Slot of the batch, which a request keeps while it runs; those of several servers are
+    numbered through."""
     kind: I8
     """A ``PartKind``."""
     n_computed_tokens: I32
     n_delivered_tokens: I32
-    """Given to the client when the step was done: mostly 1 or 0; more where answers are not streamed."""
+    """Given to the client when the step was done: mostly 1 or 0; more where answers are not
+    streamed."""
 
 
 class VisitTable(NamedTuple):
@@ -323,7 +345,8 @@ class RunManifest:
     clocks: tuple[HostClock, ...] = ()
     """Of a load test that was sent from several hosts: by which clocks, session by session."""
     client_scheduling: tuple[str, ...] = ()
-    """Of a load test: by which rules its client processes got their cores (real-time, short slices, usual)."""
+    """Of a load test: by which rules its client processes got their cores (real-time, short
+    slices, usual)."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -346,34 +369,3 @@ class Run:
     """Which request was where; None where there is one server, or nobody could tell."""
     step_memory: StepMemoryTable | None = None
     """None where the KV cache is paged and nothing is swapped, or nobody could tell."""
-
-
-__all__ = [
-    "ABSENT",
-    "F64",
-    "I8",
-    "I32",
-    "I64",
-    "SCHEMA_VERSION",
-    "UNKNOWN_COUNT",
-    "Bools",
-    "Caution",
-    "CeilingTable",
-    "EngineFacts",
-    "HostFacts",
-    "Origin",
-    "PartKind",
-    "Phase",
-    "PointStatus",
-    "ProbeKind",
-    "RequestStatus",
-    "RequestTable",
-    "Run",
-    "RunManifest",
-    "SchedulerFacts",
-    "StepMemoryTable",
-    "StepPartTable",
-    "StepTable",
-    "SweepTable",
-    "VisitTable",
-]

@@ -1,6 +1,7 @@
 """May the numbers of a load test be trusted? One verdict with its reasons; the worst check decides.
 
-VALID: nothing speaks against them. SUSPECT: some of them are doubtful, and the reason says which. INVALID: they are not the server's.
+VALID: nothing speaks against them. SUSPECT: some of them are doubtful, and the reason says which.
+INVALID: they are not the server's.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,15 +40,23 @@ CHECKS: Final[tuple[Check, ...]] = (
 _ORDER: Final[dict[ValidityVerdict, int]] = {"INVALID": 0, "SUSPECT": 1, "VALID": 2}
 
 
-def validity_of(run: Run, *, plan: RequestPlan | None = None, percentiles: Sequence[float] = ()) -> Validity | None:
+def validity_of(
+    run: Run, *, plan: RequestPlan | None = None, percentiles: Sequence[float] = ()
+) -> Validity | None:
     """The verdict on a load test; None for a run that is none, which has no exchanges.
 
-    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody asked for, such as 0.99.
+    ``plan`` tells which prompts the workload repeats. ``percentiles`` are those that somebody asked
+    for, such as 0.99.
     """
     if run.requests is None or run.exchanges is None or run.chunks is None:
         return None
     if not len(run.requests.status):
-        empty = ValidityReason(check="requests", verdict="INVALID", text="no request was made", remedy="a longer run, or a higher rate")
+        empty = ValidityReason(
+            check="requests",
+            verdict="INVALID",
+            text="no request was made",
+            remedy="a longer run, or a higher rate",
+        )
         return Validity(verdict="INVALID", reasons=(empty,))
     evidence = LoadEvidence(
         requests=run.requests,
@@ -71,7 +80,9 @@ def is_invalid(run: Run) -> bool:
 
 
 def require_valid(run: Run, *, forced: bool = False) -> None:
-    """Refuse to build on a load test whose numbers are not the server's. ``forced``: somebody knows better.
+    """Refuse to build on a load test whose numbers are not the server's.
+
+    ``forced``: somebody knows better.
 
     Raises
     ------
@@ -88,6 +99,3 @@ def require_valid(run: Run, *, forced: bool = False) -> None:
         allowed="a run that is VALID or SUSPECT",
         try_=worst[0].remedy if worst else None,
     )
-
-
-__all__ = ["CHECKS", "Check", "is_invalid", "require_valid", "validity_of"]

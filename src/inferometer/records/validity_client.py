@@ -1,7 +1,8 @@
 """Was the client itself the bottleneck: did it wake late, send late, send less than it was to, or in another rhythm?
 
-The limits hold for the error that the client puts into TTFT at p99: below 20 ms it is within what a good client on a shared machine
-adds (15 ms), above 50 ms TTFT is no longer the server's; INVALID begins below that, because the lag that probes see is itself a sample.
+The limits hold for the error that the client puts into TTFT at p99: below 20 ms it is within what a
+good client on a shared machine adds (15 ms), above 50 ms TTFT is no longer the server's; INVALID
+begins below that, because the lag that probes see is itself a sample.
 """
 
 import math
@@ -10,9 +11,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.records.load_evidence import Limits, LoadEvidence, own_lateness_ns, percentile_of, reason
+from inferometer.records.columns import F64, I64, Bools
+from inferometer.records.load_evidence import (
+    Limits,
+    LoadEvidence,
+    own_lateness_ns,
+    percentile_of,
+    reason,
+)
 from inferometer.records.load_types import ValidityReason, ValidityVerdict
-from inferometer.records.types import ABSENT, F64, I64, Bools, RequestTable
+from inferometer.records.types import ABSENT, RequestTable
 from inferometer.spec.workload.types import AtOnce, ClosedArrivals, WorkloadSpec
 from inferometer.units import NS_PER_S, format_duration, format_fraction, format_number
 
@@ -20,11 +28,14 @@ _LATE_S: Final = Limits(suspect=0.020, invalid=0.040)
 _MEDIAN_LATE_S: Final = 0.002
 _MEDIAN_LATE_RATIO: Final = 0.1
 _NEAR_NS: Final = 10_000_000
-"""A stalled loop serves its sockets and its timers in one turn, so the probe of a stall fires beside the reads that it delayed."""
+"""A stalled loop serves its sockets and its timers in one turn, so the probe of a stall fires
+beside the reads that it delayed."""
 _MISSING_RATE: Final = Limits(suspect=0.01, invalid=0.05)
-"""A rate that is 1 % lower moves latency by less than its interval; near capacity 5 % moves it by half."""
+"""A rate that is 1 % lower moves latency by less than its interval; near capacity 5 % moves it
+by half."""
 _DISPERSION: Final = Limits(suspect=0.2, invalid=0.5)
-"""Queues grow with the variance of arrivals (Kingman): a fifth more or less is a fifth of the waiting time."""
+"""Queues grow with the variance of arrivals (Kingman): a fifth more or less is a fifth of the
+waiting time."""
 _MIN_WINDOWS: Final = 10
 _GAPS_OF_A_WINDOW: Final = 10
 _HANDSHAKES: Final = Limits(suspect=0.01, invalid=math.inf)
@@ -36,10 +47,18 @@ def loop_lag(evidence: LoadEvidence) -> ValidityReason | None:
     """How late was the client's own timer?"""
     lags = evidence.lags
     if lags is None or not len(lags.lag_ns):
-        return reason("loop lag", "SUSPECT", "nobody recorded how late the client itself was", "a client that records it")
+        return reason(
+            "loop lag",
+            "SUSPECT",
+            "nobody recorded how late the client itself was",
+            "a client that records it",
+        )
     late_s = percentile_of(lags.lag_ns, 0.99) / NS_PER_S
     worst_s = float(lags.lag_ns.max()) / NS_PER_S
-    text = f"the client's timer was late by {_ms(late_s)} at p99, {_ms(worst_s)} at most, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    text = (
+        f"the client's timer was late by {_ms(late_s)} at p99, {_ms(worst_s)} at most, of"
+        f" {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    )
     return reason("loop lag", _LATE_S.verdict(late_s), text, _FEWER)
 
 
@@ -47,15 +66,23 @@ def send_lag(evidence: LoadEvidence) -> ValidityReason | None:
     """How much later than intended were requests sent?"""
     late_ns = own_lateness_ns(evidence)[evidence.requests.sent_ns != ABSENT]
     if not len(late_ns):
-        return reason("send lag", "INVALID", "no request was sent", "check the URL, and that the server runs")
+        return reason(
+            "send lag", "INVALID", "no request was sent", "check the URL, and that the server runs"
+        )
     late_s = percentile_of(late_ns, 0.99) / NS_PER_S
     middle_s = percentile_of(late_ns, 0.5) / NS_PER_S
-    text = f"requests were sent {_ms(middle_s)} late at p50, {_ms(late_s)} at p99, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    text = (
+        f"requests were sent {_ms(middle_s)} late at p50, {_ms(late_s)} at p99, of"
+        f" {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    )
     return reason("send lag", _LATE_S.verdict(late_s), text, _FEWER)
 
 
 def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
-    """Of several hosts: how far off the asked instants may their clocks have put requests? Latencies count on one clock each."""
+    """Of several hosts: how far off the asked instants may their clocks have put requests?
+
+    Latencies count on one clock each.
+    """
     clocks = evidence.clocks
     if not clocks:
         return None
@@ -63,17 +90,26 @@ def host_clocks(evidence: LoadEvidence) -> ValidityReason | None:
     n_gone = sum(clock.after is None for clock in clocks)
     gone = f"; {n_gone} were not asked again after the run" if n_gone else ""
     text = (
-        f"the clocks of the hosts of {len(clocks)} processes may be off by {_ms(error_s)}, of {_LATE_S.suspect * 1e3:.0f} ms allowed{gone}"
+        f"the clocks of the hosts of {len(clocks)} processes may be off by {_ms(error_s)}, of"
+        f" {_LATE_S.suspect * 1e3:.0f} ms allowed{gone}"
     )
     verdict: ValidityVerdict = "SUSPECT" if error_s > _LATE_S.suspect or n_gone else "VALID"
-    return reason("host clocks", verdict, text, "hosts whose clocks are disciplined (NTP), nearer to each other, that stay until the end")
+    return reason(
+        "host clocks",
+        verdict,
+        text,
+        "hosts whose clocks are disciplined (NTP), nearer to each other, that stay until the end",
+    )
 
 
 def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
-    """How much of TTFT may be the client's: late sending, and late reading where its loop stood still beside a first token?
+    """How much of TTFT may be the client's.
 
-    At p99 that is the larger of two: the delay of the hundredth that had most of it, and by how much TTFT's p99 were less without any.
-    Fewer than a hundredth that are delayed push others beyond p99 instead of lying there themselves.
+    Late sending, and late reading where its loop stood still beside a first token?
+
+    At p99 that is the larger of two: the delay of the hundredth that had most of it, and by how
+    much TTFT's p99 were less without any. Fewer than a hundredth that are delayed push others
+    beyond p99 instead of lying there themselves.
     """
     delays_s = client_delays_s(evidence)
     if not len(delays_s):
@@ -82,9 +118,14 @@ def client_delay(evidence: LoadEvidence) -> ValidityReason | None:
     moved_s = percentile_of(ttft_s, 0.99) - percentile_of(np.maximum(ttft_s - delays_s, 0.0), 0.99)
     late_s, middle_s = max(percentile_of(delays_s, 0.99), moved_s), percentile_of(delays_s, 0.5)
     verdict = _LATE_S.verdict(late_s)
-    if verdict == "VALID" and middle_s > max(_MEDIAN_LATE_S, _MEDIAN_LATE_RATIO * percentile_of(ttft_s, 0.5)):
+    if verdict == "VALID" and middle_s > max(
+        _MEDIAN_LATE_S, _MEDIAN_LATE_RATIO * percentile_of(ttft_s, 0.5)
+    ):
         verdict = "SUSPECT"
-    text = f"of TTFT, up to {_ms(middle_s)} at p50 and {_ms(late_s)} at p99 are the client's own, of {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    text = (
+        f"of TTFT, up to {_ms(middle_s)} at p50 and {_ms(late_s)} at p99 are the client's own, of"
+        f" {_LATE_S.invalid * 1e3:.0f} ms allowed"
+    )
     return reason("client delay", verdict, text, _FEWER)
 
 
@@ -98,7 +139,9 @@ def client_delays_s(evidence: LoadEvidence) -> F64:
     process = evidence.exchanges.process_index[rows]
     for one in np.unique(process).tolist():
         mine, probes = process == one, lags.process_index == one
-        delays_ns[mine] += _lag_beside(requests.first_token_ns[rows[mine]], lags.due_ns[probes], lags.lag_ns[probes])
+        delays_ns[mine] += _lag_beside(
+            requests.first_token_ns[rows[mine]], lags.due_ns[probes], lags.lag_ns[probes]
+        )
     return np.asarray(delays_ns / NS_PER_S, dtype=np.float64)
 
 
@@ -109,11 +152,17 @@ def _rows_with_first(requests: RequestTable) -> NDArray[np.intp]:
 def _ttft_s(requests: RequestTable) -> F64:
     """Of the same requests, in the same order."""
     rows = _rows_with_first(requests)
-    return np.asarray((requests.first_token_ns[rows] - requests.intended_send_ns[rows]) / NS_PER_S, dtype=np.float64)
+    return np.asarray(
+        (requests.first_token_ns[rows] - requests.intended_send_ns[rows]) / NS_PER_S,
+        dtype=np.float64,
+    )
 
 
 def rate(evidence: LoadEvidence) -> ValidityReason | None:
-    """Was the load that was offered the load that was asked for? Of open arrivals; closed ones offer what the server takes."""
+    """Was the load that was offered the load that was asked for?
+
+    Of open arrivals; closed ones offer what the server takes.
+    """
     if not _is_open(evidence):
         return None
     intended_ns, sent_ns = evidence.sent
@@ -128,29 +177,46 @@ def rate(evidence: LoadEvidence) -> ValidityReason | None:
     cap = None if evidence.load is None else evidence.load.max_concurrency
     n_unsent = len(planned_ns) - len(intended_ns)
     unsent = f"; {n_unsent} were never sent" if n_unsent else ""
-    text = f"{format_number(achieved_per_s)} requests/s were sent of {format_number(asked_per_s)} that were due{unsent}"
+    text = (
+        f"{format_number(achieved_per_s)} requests/s were sent of {format_number(asked_per_s)} that"
+        f" were due{unsent}"
+    )
     if cap is not None and missing > 0:
-        return reason("rate", "VALID", f"{text}; --max-concurrency {cap} may hold requests back", "")
+        return reason(
+            "rate", "VALID", f"{text}; --max-concurrency {cap} may hold requests back", ""
+        )
     return reason("rate", _MISSING_RATE.verdict(missing), text, _FEWER)
 
 
 def dispersion(evidence: LoadEvidence) -> ValidityReason | None:
-    """Do requests go out in the rhythm that was planned? Variance / mean of counts in windows, of sent against planned instants."""
+    """Do requests go out in the rhythm that was planned?
+
+    Variance / mean of counts in windows, of sent against planned instants.
+    """
     intended_ns, sent_ns = evidence.sent
     is_capped = evidence.load is not None and evidence.load.max_concurrency is not None
     if is_capped or not _is_open(evidence) or len(sent_ns) < _MIN_WINDOWS * _GAPS_OF_A_WINDOW:
         return None
-    edges = np.linspace(intended_ns.min(), intended_ns.max() + 1, len(intended_ns) // _GAPS_OF_A_WINDOW + 1)
-    planned_ratio, sent_ratio = _dispersion_ratio(intended_ns, edges), _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges)
+    edges = np.linspace(
+        intended_ns.min(), intended_ns.max() + 1, len(intended_ns) // _GAPS_OF_A_WINDOW + 1
+    )
+    planned_ratio, sent_ratio = (
+        _dispersion_ratio(intended_ns, edges),
+        _dispersion_ratio(np.minimum(sent_ns, intended_ns.max()), edges),
+    )
     apart = abs(sent_ratio - planned_ratio) / max(planned_ratio, 1.0)
-    text = f"index of dispersion of arrivals: {sent_ratio:.2f} as sent, {planned_ratio:.2f} as planned (Poisson: 1)"
+    text = (
+        f"index of dispersion of arrivals: {sent_ratio:.2f} as sent, {planned_ratio:.2f} as planned"
+        " (Poisson: 1)"
+    )
     return reason("arrivals", _DISPERSION.verdict(apart), text, _FEWER)
 
 
 def connections(evidence: LoadEvidence) -> ValidityReason | None:
     """Were connections kept, or is what they take to open again little beside TTFT?
 
-    A request on a new connection is sent once that stands: how late it was sent bounds its handshake.
+    A request on a new connection is sent once that stands: how late it was sent bounds its
+    handshake.
     """
     exchanges, requests = evidence.exchanges, evidence.requests
     n = int((exchanges.connection_index >= 0).sum())
@@ -159,13 +225,27 @@ def connections(evidence: LoadEvidence) -> ValidityReason | None:
     is_new = ~exchanges.is_reused & (exchanges.connection_index >= 0)
     n_needed = _peak_in_flight(requests.sent_ns, exchanges.last_byte_ns)
     n_new = int(is_new.sum())
-    share = max(n_new - n_needed, 0) / max(n_new, 1) * _late_share(requests, own_lateness_ns(evidence), is_new)
-    text = f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
+    share = (
+        max(n_new - n_needed, 0)
+        / max(n_new, 1)
+        * _late_share(requests, own_lateness_ns(evidence), is_new)
+    )
+    text = (
+        f"{n_new} connections for {n} requests, of which at most {n_needed} were in flight at once"
+    )
     text += (
-        f"; those that need not have been opened took up to {format_fraction(share)} of the time to the first token" if share > 0 else ""
+        f"; those that need not have been opened took up to {format_fraction(share)} of the time to"
+        " the first token"
+        if share > 0
+        else ""
     )
     verdict = _HANDSHAKES.verdict(share)
-    return reason("connections", verdict, text, "let the server keep connections alive: their handshakes are in TTFT")
+    return reason(
+        "connections",
+        verdict,
+        text,
+        "let the server keep connections alive: their handshakes are in TTFT",
+    )
 
 
 def _late_share(requests: RequestTable, late_ns: I64, is_new: Bools) -> float:
@@ -219,6 +299,3 @@ def _ms(duration_s: float) -> str:
 def share_text(n: int, of: int) -> str:
     """``3 of 200 (1.5 %)``."""
     return f"{n:,} of {of:,} ({format_fraction(n / of)})" if of else "0"
-
-
-__all__ = ["client_delay", "client_delays_s", "connections", "dispersion", "host_clocks", "loop_lag", "rate", "send_lag", "share_text"]

@@ -16,7 +16,8 @@ from inferometer.stats.autocorrelated import run_quantile_estimate
 from inferometer.units import NS_PER_S, format_duration, format_number
 
 _MOVED: Final = Limits(suspect=1.1, invalid=math.inf)
-"""A percentile that is a tenth off is another answer; the steady state's stands beside it: never INVALID."""
+"""A percentile that is a tenth off is another answer; the steady state's stands beside it: never
+INVALID."""
 _MOVED_PERCENTILES: Final = (0.5, 0.75, 0.9, 0.95)
 """Those of them count that the steady state has enough requests for."""
 
@@ -30,24 +31,51 @@ def warm_up(evidence: LoadEvidence) -> ValidityReason | None:
     share = f"{share_text(n_cut, len(evidence.requests.status))} requests are of warm-up and drain"
     moved = _moved_most(evidence, steady) if n_cut else None
     if moved is None:
-        return reason("warm-up", "VALID", f"{share}; they move no percentile by more than its doubt", "")
+        return reason(
+            "warm-up", "VALID", f"{share}; they move no percentile by more than its doubt", ""
+        )
     factor = max(moved.whole_s / moved.steady_s, moved.steady_s / moved.whole_s)
-    text = f"{share}: {moved.name} is {format_duration(moved.whole_s)} with them and {format_duration(moved.steady_s)} without"
-    return reason("warm-up", _MOVED.verdict(factor), text, "read the steady state's numbers, or a longer run")
+    text = (
+        f"{share}: {moved.name} is {format_duration(moved.whole_s)} with them and"
+        f" {format_duration(moved.steady_s)} without"
+    )
+    return reason(
+        "warm-up", _MOVED.verdict(factor), text, "read the steady state's numbers, or a longer run"
+    )
 
 
 def stationarity(evidence: LoadEvidence) -> ValidityReason | None:
     """Did latency stay the same after the warm-up?"""
     steady = evidence.steady
     if steady is None:
-        return reason("steady state", "VALID", "too few requests to tell a steady state from chance", "")
-    remedy = "a lower rate where the queue grows, or a longer run: these numbers depend on how long it took"
+        return reason(
+            "steady state", "VALID", "too few requests to tell a steady state from chance", ""
+        )
+    remedy = (
+        "a lower rate where the queue grows, or a longer run: these numbers depend on how long it"
+        " took"
+    )
     if steady.drifting:
-        changes = (f"{one.latency.upper()} became {format_number(one.trend.ratio)} times as long" for one in steady.drifting)
-        return reason("steady state", "SUSPECT", f"no steady state: {', '.join(changes)} from the first third to the last", remedy)
+        changes = (
+            f"{one.latency.upper()} became {format_number(one.trend.ratio)} times as long"
+            for one in steady.drifting
+        )
+        return reason(
+            "steady state",
+            "SUSPECT",
+            f"no steady state: {', '.join(changes)} from the first third to the last",
+            remedy,
+        )
     if not steady.is_reached:
-        return reason("steady state", "SUSPECT", "no steady state: more than half of the run would have to be cut", remedy)
-    return reason("steady state", "VALID", f"latency stayed the same over {steady.n_steady:,} requests", "")
+        return reason(
+            "steady state",
+            "SUSPECT",
+            "no steady state: more than half of the run would have to be cut",
+            remedy,
+        )
+    return reason(
+        "steady state", "VALID", f"latency stayed the same over {steady.n_steady:,} requests", ""
+    )
 
 
 class _Moved(NamedTuple):
@@ -60,9 +88,18 @@ def _moved_most(evidence: LoadEvidence, steady: SteadyState) -> _Moved | None:
     """Which percentile differs most between the whole run and its steady state, by more than the steady state's own doubt?"""
     requests, is_steady = evidence.requests, steady.holds(evidence.requests)
     has_first = requests.first_token_ns != ABSENT
-    has_tpot = has_first & is_one_of(requests, COMPLETED) & (requests.output_tokens > 1) & (requests.finished_ns > requests.first_token_ns)
+    has_tpot = (
+        has_first
+        & is_one_of(requests, COMPLETED)
+        & (requests.output_tokens > 1)
+        & (requests.finished_ns > requests.first_token_ns)
+    )
     ttft_s = (requests.first_token_ns - requests.intended_send_ns) / NS_PER_S
-    tpot_s = (requests.finished_ns - requests.first_token_ns) / np.maximum(requests.output_tokens - 1, 1) / NS_PER_S
+    tpot_s = (
+        (requests.finished_ns - requests.first_token_ns)
+        / np.maximum(requests.output_tokens - 1, 1)
+        / NS_PER_S
+    )
     found: list[_Moved] = []
     for name, values_s, has_it in (("TTFT", ttft_s, has_first), ("TPOT", tpot_s, has_tpot)):
         for fraction in _MOVED_PERCENTILES:
@@ -74,6 +111,3 @@ def _moved_most(evidence: LoadEvidence, steady: SteadyState) -> _Moved | None:
                 found.append(_Moved(f"{name} {percentile_name(fraction)}", whole_s, estimate.value))
     known = [one for one in found if one.whole_s > 0 and one.steady_s > 0]
     return max(known, key=lambda one: abs(math.log(one.whole_s / one.steady_s)), default=None)
-
-
-__all__ = ["stationarity", "warm_up"]

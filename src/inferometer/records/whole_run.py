@@ -1,6 +1,7 @@
 """How is a run that is known as a whole written: a simulated one, an imported one, a load test when it is over?
 
-Tables first, their checksums next, the manifest last: a folder without a manifest is no run, so a killed writer leaves none.
+Tables first, their checksums next, the manifest last: a folder without a manifest is no run, so a
+killed writer leaves none.
 """
 
 from dataclasses import replace
@@ -19,16 +20,26 @@ _TRY: Final = "another folder with --out"
 
 
 def write_run(directory: Path, run: Run) -> None:
-    """Write the run into ``directory``: all of it, or nothing. Tables that it does not have are no files.
+    """Write the run into ``directory``: all of it, or nothing.
+
+    Tables that it does not have are no files.
 
     Raises
     ------
     RecordError
         The folder holds a run already, or cannot be written (a full disk).
     """
-    stored = {TABLE_FILES[field]: table for field in TABLE_FILES if (table := getattr(run, field)) is not None}
+    stored = {
+        TABLE_FILES[field]: table
+        for field in TABLE_FILES
+        if (table := getattr(run, field)) is not None
+    }
     if not stored:
-        raise RecordError("the run has no table", where=str(directory), allowed=f"at least one of {', '.join(TABLE_FILES)}")
+        raise RecordError(
+            "the run has no table",
+            where=str(directory),
+            allowed=f"at least one of {', '.join(TABLE_FILES)}",
+        )
     durability.make_folder(directory)
     lock = durability.WriterLock.acquire(directory / LOCK_NAME)
     try:
@@ -41,7 +52,12 @@ def write_run(directory: Path, run: Run) -> None:
 def _refuse_if_taken(directory: Path) -> None:
     for name in (MANIFEST_NAME, PARTS_NAME):
         if (directory / name).exists():
-            raise RecordError(f"the folder holds a run already: it has {name}", where=str(directory), allowed="a new folder", try_=_TRY)
+            raise RecordError(
+                f"the folder holds a run already: it has {name}",
+                where=str(directory),
+                allowed="a new folder",
+                try_=_TRY,
+            )
 
 
 def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) -> None:
@@ -52,7 +68,12 @@ def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) 
             temporary = directory / (name + durability.TEMPORARY_SUFFIX)
             parquet.write_table(temporary, table)
             durability.move_into_place(temporary, directory / name)
-        content = msgspec.json.format(msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2) + b"\n"
+        content = (
+            msgspec.json.format(
+                msgspec.json.encode(replace(manifest, schema_version=SCHEMA_VERSION)), indent=2
+            )
+            + b"\n"
+        )
         durability.write_sums(directory, tuple(stored), {MANIFEST_NAME: content})
         durability.replace_file(directory / MANIFEST_NAME, content)
     except RecordError:
@@ -60,6 +81,3 @@ def _write(directory: Path, stored: dict[str, AnyTable], manifest: RunManifest) 
             (directory / name).unlink(missing_ok=True)
             (directory / (name + durability.TEMPORARY_SUFFIX)).unlink(missing_ok=True)
         raise
-
-
-__all__ = ["write_run"]

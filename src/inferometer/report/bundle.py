@@ -15,7 +15,8 @@ from inferometer.errors import RecordError
 from inferometer.records.durability import make_folder, replace_file
 
 SNIPPET: Final = "window.vegaEmbed = vegaEmbed;"
-"""The bundle's own name ``vega`` is null (Vega has no default export), so charts are drawn through vega-embed."""
+"""The bundle's own name ``vega`` is null (Vega has no default export), so charts are drawn
+through vega-embed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,18 @@ def page_script() -> PageScript:
 def resource(name: str) -> Markup:
     """A file of the page that comes with the package."""
     # Package data: no input of anybody's.
-    return Markup(resources.files("inferometer.report").joinpath("page", name).read_text(encoding="utf-8"))  # noqa: S704
+    return Markup(  # noqa: S704
+        resources.files("inferometer.report").joinpath("page", name).read_text(encoding="utf-8")
+    )
 
 
 def vega_bundle(cache_dir: Path | None = None) -> str:
     """Vega with its embedding as one script, from the user's cache or built (a second or more) and kept there."""
     folder = cache_dir or user_cache_dir()
-    path = folder / f"vega-{vl_convert.get_vega_version()}-embed-{vl_convert.get_vega_embed_version()}.js"
+    path = (
+        folder
+        / f"vega-{vl_convert.get_vega_version()}-embed-{vl_convert.get_vega_embed_version()}.js"
+    )
     if path.is_file():
         return path.read_text(encoding="utf-8")
     script: str = vl_convert.javascript_bundle(SNIPPET)
@@ -62,6 +68,3 @@ def user_cache_dir() -> Path:
     """Where this user's caches are: XDG_CACHE_HOME, else ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
     return Path(base) / "inferometer"
-
-
-__all__ = ["SNIPPET", "PageScript", "page_script", "resource", "user_cache_dir", "vega_bundle"]

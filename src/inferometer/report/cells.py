@@ -26,7 +26,10 @@ def estimate_cell(estimate: Estimate | None, factor_ratio: float = 1.0) -> str:
     value = format_number(estimate.value * factor_ratio)
     if estimate.low is None or estimate.high is None:
         return f"{value} ({N_TOO_SMALL}: {estimate.n_samples})"
-    return f"{value} [{format_number(estimate.low * factor_ratio)}, {format_number(estimate.high * factor_ratio)}]"
+    return (
+        f"{value} [{format_number(estimate.low * factor_ratio)},"
+        f" {format_number(estimate.high * factor_ratio)}]"
+    )
 
 
 def statistic_text(estimates: Iterable[Estimate | None]) -> str:
@@ -42,8 +45,13 @@ def statistic_text(estimates: Iterable[Estimate | None]) -> str:
     return f"{words}, {interval}"
 
 
-def notes_text(estimates: Iterable[Estimate | None], *, has_curve: bool = False, has_flags: bool = False) -> str:
-    """What do the dashes, hollow marks and missing bars of a chart mean? Empty where it has none."""
+def notes_text(
+    estimates: Iterable[Estimate | None], *, has_curve: bool = False, has_flags: bool = False
+) -> str:
+    """What do the dashes, hollow marks and missing bars of a chart mean?
+
+    Empty where it has none.
+    """
     present = [estimate for estimate in estimates if estimate is not None]
     n_bare = sum(estimate.low is None for estimate in present)
     notes = [f"no bar: {N_TOO_SMALL}"] if 0 < n_bare < len(present) else []
@@ -53,14 +61,23 @@ def notes_text(estimates: Iterable[Estimate | None], *, has_curve: bool = False,
 
 
 def held_out_text(rows: Sequence[HeldOutRow]) -> str:
-    """``prefill 4.56 % (median of 11), decode 7.41 % (one point)``: the errors on points held out, wherever a page says them."""
+    """``prefill 4.56 % (median of 11), decode 7.41 % (one point)``.
+
+    The errors on points held out, wherever a page says them.
+    """
     has_runs = has_several_runs(row.run_label for row in rows)
-    return ", ".join(f"{f'{row.run_label} ' if has_runs else ''}{error_text(row.phase, row.median_fraction, row.n_points)}" for row in rows)
+    return ", ".join(
+        f"{f'{row.run_label} ' if has_runs else ''}{error_text(row.phase, row.median_fraction, row.n_points)}"
+        for row in rows
+    )
 
 
 def error_text(name: str, median_fraction: float, n_points: int) -> str:
     """``decode 4.56 % (median of 11)``; one point has no median."""
-    return f"{name} {format_fraction(median_fraction)} ({'one point' if n_points == 1 else f'median of {n_points}'})"
+    return (
+        f"{name} {format_fraction(median_fraction)}"
+        f" ({'one point' if n_points == 1 else f'median of {n_points}'})"
+    )
 
 
 def point_label(row: PointRow, *, has_runs: bool) -> str:
@@ -79,17 +96,3 @@ def _span(counts: Sequence[int]) -> str:
         return "0"
     low, high = min(counts), max(counts)
     return str(low) if low == high else f"{low}–{high}"
-
-
-__all__ = [
-    "ABSENT_TEXT",
-    "LEAST_FOR_P95",
-    "N_TOO_SMALL",
-    "error_text",
-    "estimate_cell",
-    "has_several_runs",
-    "held_out_text",
-    "notes_text",
-    "point_label",
-    "statistic_text",
-]

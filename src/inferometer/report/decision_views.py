@@ -1,4 +1,7 @@
-"""What is there to show of a decision: what devices trade, what a promise costs, how replicas follow traffic, where a capacity lies?"""
+"""What is there to show of a decision.
+
+What devices trade, what a promise costs, how replicas follow traffic, where a capacity lies?
+"""
 
 from dataclasses import dataclass
 
@@ -85,6 +88,3 @@ class DecisionView:
     facts: tuple[tuple[str, str], ...] = ()
     cautions: tuple[Caution, ...] = ()
     tool_version: str
-
-
-__all__ = ["CourseView", "DecisionView", "LimitCost", "PolicyCourse", "ProbePoint", "TradePoint"]

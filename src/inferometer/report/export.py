@@ -17,7 +17,11 @@ ExportFormat: TypeAlias = Literal["svg", "png", "csv"]
 PNG_SCALE: Final = 2.0
 
 
-def export_charts(charts: Sequence[ChartSpec], folder: Path, formats: Sequence[ExportFormat] = ("svg", "png", "csv")) -> tuple[Path, ...]:
+def export_charts(
+    charts: Sequence[ChartSpec],
+    folder: Path,
+    formats: Sequence[ExportFormat] = ("svg", "png", "csv"),
+) -> tuple[Path, ...]:
     """Write each chart to ``folder`` in each format, as ``<chart>.<format>``; the files written, in order.
 
     Raises
@@ -27,7 +31,9 @@ def export_charts(charts: Sequence[ChartSpec], folder: Path, formats: Sequence[E
     """
     unknown = [name for name in formats if name not in _WRITERS]
     if unknown:
-        raise SpecError(f"format {unknown[0]!r} is unknown", allowed=f"one of {', '.join(_WRITERS)}", try_="svg")
+        raise SpecError(
+            f"format {unknown[0]!r} is unknown", allowed=f"one of {', '.join(_WRITERS)}", try_="svg"
+        )
     make_folder(folder)
     written: list[Path] = []
     for chart in charts:
@@ -44,7 +50,9 @@ def _svg(chart: ChartSpec) -> bytes:
 
 
 def _png(chart: ChartSpec) -> bytes:
-    picture: bytes = vl_convert.vegalite_to_png(_titled(chart), scale=PNG_SCALE, allowed_base_urls=[])
+    picture: bytes = vl_convert.vegalite_to_png(
+        _titled(chart), scale=PNG_SCALE, allowed_base_urls=[]
+    )
     return picture
 
 
@@ -56,12 +64,21 @@ def _csv(chart: ChartSpec) -> bytes:
 
 def _titled(chart: ChartSpec) -> dict[str, Any]:
     """Alone in another document, a picture carries its own title and paper."""
-    title = {"text": chart.title, "anchor": "start", "frame": "bounds", "offset": 12, "fontSize": 15, "color": INK, "subtitleColor": MUTED}
+    title = {
+        "text": chart.title,
+        "anchor": "start",
+        "frame": "bounds",
+        "offset": 12,
+        "fontSize": 15,
+        "color": INK,
+        "subtitleColor": MUTED,
+    }
     config = {**chart.spec.get("config", {}), "background": "white"}
     return {**chart.spec, "title": title, "config": config}
 
 
-_WRITERS: Final[Mapping[str, Callable[[ChartSpec], bytes]]] = {"svg": _svg, "png": _png, "csv": _csv}
-
-
-__all__ = ["PNG_SCALE", "ExportFormat", "export_charts"]
+_WRITERS: Final[Mapping[str, Callable[[ChartSpec], bytes]]] = {
+    "svg": _svg,
+    "png": _png,
+    "csv": _csv,
+}

@@ -60,14 +60,17 @@ def json_for_script(value: object) -> str:
 
 
 def _own_gradients(svg: str, chart_id: str) -> str:
-    """Vega counts its gradients through the whole process: names of the chart's own keep pages equal byte for byte, and ids apart."""
-    names = {name: f"{chart_id}-{place}" for place, name in enumerate(dict.fromkeys(GRADIENT.findall(svg)))}
+    """Vega counts its gradients through the whole process.
+
+    Names of the chart's own keep pages equal byte for byte, and ids apart.
+    """
+    names = {
+        name: f"{chart_id}-{place}"
+        for place, name in enumerate(dict.fromkeys(GRADIENT.findall(svg)))
+    }
     return GRADIENT.sub(lambda found: names[found.group()], svg)
 
 
 def _shortened(svg: str) -> str:
     """Coordinates to a hundredth of a pixel: a third of a picture is digits that nobody sees."""
     return COORDINATES.sub(lambda found: LONG_NUMBER.sub(r"\1", found.group()), svg)
-
-
-__all__ = ["COORDINATES", "GRADIENT", "LONG_NUMBER", "Figure", "figure_of", "json_for_script"]

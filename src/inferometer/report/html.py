@@ -1,7 +1,7 @@
 """What does a run look like as one file that opens anywhere, without a network?
 
-Everything from the view is user input: the template escapes it, JSON blocks escape it again, and the page's policy runs
-only the script whose hash it names. The same view gives the same bytes.
+Everything from the view is user input: the template escapes it, JSON blocks escape it again, and
+the page's policy runs only the script whose hash it names. The same view gives the same bytes.
 """
 
 from pathlib import Path
@@ -41,7 +41,11 @@ def page_of(view: SweepReportView) -> Page:
         return tuple(figures[name] for name in names if name in figures)
 
     points = tables.points_table(view)
-    predicted = tuple(table for table in (tables.held_out_table(view), tables.parameters_table(view)) if table is not None)
+    predicted = tuple(
+        table
+        for table in (tables.held_out_table(view), tables.parameters_table(view))
+        if table is not None
+    )
     sections = (
         Section(
             id="limits",
@@ -54,10 +58,21 @@ def page_of(view: SweepReportView) -> Page:
             id="latency",
             title="Throughput and latency",
             nav="Throughput and latency",
-            figures=drawn(*(f"{name}-vs-{axis}" for name in ("ttft", "step", "throughput") for axis in ("prompt", "batch"))),
+            figures=drawn(
+                *(
+                    f"{name}-vs-{axis}"
+                    for name in ("ttft", "step", "throughput")
+                    for axis in ("prompt", "batch")
+                )
+            ),
             tables=() if points is None else (points,),
         ),
-        Section(id="time", title="Where time goes", nav="Where time goes", figures=drawn("time-decode", "time-prefill")),
+        Section(
+            id="time",
+            title="Where time goes",
+            nav="Where time goes",
+            figures=drawn("time-decode", "time-prefill"),
+        ),
         Section(id="memory-section", title="Memory", nav="Memory", figures=drawn("memory")),
         Section(
             id="predicted",
@@ -66,10 +81,27 @@ def page_of(view: SweepReportView) -> Page:
             figures=drawn("predicted-vs-measured"),
             tables=predicted,
         ),
-        Section(id="checks", title="Validity checks", nav="Validity checks", cautions=view.cautions, figures=drawn("ceilings")),
-        Section(id="method", title="Method and definitions", nav="Method", definitions=tables.definitions(view)),
+        Section(
+            id="checks",
+            title="Validity checks",
+            nav="Validity checks",
+            cautions=view.cautions,
+            figures=drawn("ceilings"),
+        ),
+        Section(
+            id="method",
+            title="Method and definitions",
+            nav="Method",
+            definitions=tables.definitions(view),
+        ),
         Section(id="provenance", title="Provenance", nav="Provenance", groups=view.fact_groups),
-        Section(id="data", title="Data and re-run", nav="Data", files=view.files, command=view.rerun_command),
+        Section(
+            id="data",
+            title="Data and re-run",
+            nav="Data",
+            files=view.files,
+            command=view.rerun_command,
+        ),
     )
     return Page(
         title=view.title,
@@ -90,13 +122,12 @@ def write_page(page: Page, path: Path) -> None:
 def render_page(page: Page) -> str:
     """The text of a page; it carries a script only where it has a chart."""
     sections = [section for section in page.sections if not section.is_empty]
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(str(resource("page.html"))).render(
         page=page,
         sections=sections,
         style=resource("page.css"),
         script=page_script() if any(section.figures for section in sections) else None,
     )
-
-
-__all__ = ["page_of", "render_page", "render_report", "write_page", "write_report"]

@@ -17,7 +17,11 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
     if online is None:
         return ()
     errors = online_tables.errors_table(online)
-    tools = tuple(table for table in (online_tables.tools_table(online), online_tables.tool_rates_table(online)) if table is not None)
+    tools = tuple(
+        table
+        for table in (online_tables.tools_table(online), online_tables.tool_rates_table(online))
+        if table is not None
+    )
     steady = Statement(sentence=online_tables.steady_sentence(online.steady), support="supported")
     return (
         Section(
@@ -27,11 +31,24 @@ def online_sections(online: OnlineView | None, drawn: Drawn) -> tuple[Section, .
             tables=(online_tables.inter_token_table(online.inter_token),),
             figures=drawn("itl-map"),
         ),
-        Section(id="steady", title="Over the time of the run", nav="Over time", statements=(steady,), figures=drawn("in-flight")),
-        Section(id="server", title="What the server says", nav="Server", tables=server_tables.tables_of(online)),
-        Section(id="errors", title="What went wrong", nav="Errors", tables=() if errors is None else (errors,)),
+        Section(
+            id="steady",
+            title="Over the time of the run",
+            nav="Over time",
+            statements=(steady,),
+            figures=drawn("in-flight"),
+        ),
+        Section(
+            id="server",
+            title="What the server says",
+            nav="Server",
+            tables=server_tables.tables_of(online),
+        ),
+        Section(
+            id="errors",
+            title="What went wrong",
+            nav="Errors",
+            tables=() if errors is None else (errors,),
+        ),
         Section(id="tools", title="What other tools would say", nav="Other tools", tables=tools),
     )
-
-
-__all__ = ["Drawn", "online_sections"]

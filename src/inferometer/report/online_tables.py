@@ -16,13 +16,34 @@ from inferometer.units import NS_PER_S, format_duration, format_fraction, format
 _MAX_REASONS: Final = 3
 _SENTENCES: Final = ("defined in", "how it counts", "try")
 ONLINE_DEFINITIONS: Final = (
-    ("ITL", "gap between chunks of an answer; per token each of a chunk's k tokens took a k-th of its gap."),
+    (
+        "ITL",
+        (
+            "gap between chunks of an answer; per token each of a chunk's k tokens took a k-th of"
+            " its gap."
+        ),
+    ),
     (
         "Validity",
-        "VALID: nothing speaks against the numbers. SUSPECT: some are doubtful. INVALID: they are the client's, not the server's.",
+        (
+            "VALID: nothing speaks against the numbers. SUSPECT: some are doubtful. INVALID: they"
+            " are the client's, not the server's."
+        ),
     ),
-    ("Warm-up", "requests at the start whose latency is unlike the rest (MSER-5, checked against chance); drain: the same at the end."),
-    ("Steady state", "what lies between: latencies of requests sent in it, rates between its first and its last sending."),
+    (
+        "Warm-up",
+        (
+            "requests at the start whose latency is unlike the rest (MSER-5, checked against"
+            " chance); drain: the same at the end."
+        ),
+    ),
+    (
+        "Steady state",
+        (
+            "what lies between: latencies of requests sent in it, rates between its first and its"
+            " last sending."
+        ),
+    ),
 )
 
 
@@ -38,7 +59,11 @@ def validity_line(validity: Validity) -> str:
 def validity_table(view: OnlineView) -> TextTable:
     """Every check, what it saw, and what to do about it."""
     rows = tuple((one.verdict, one.check, one.text, one.remedy) for one in view.validity.reasons)
-    return TextTable(caption=f"Validity: {view.validity.verdict}", header=("verdict", "check", "what was seen", "try"), rows=rows)
+    return TextTable(
+        caption=f"Validity: {view.validity.verdict}",
+        header=("verdict", "check", "what was seen", "try"),
+        rows=rows,
+    )
 
 
 def steady_sentence(steady: SteadyState | None) -> str:
@@ -46,28 +71,56 @@ def steady_sentence(steady: SteadyState | None) -> str:
     if steady is None:
         return "Too few requests to tell warm-up and steady state from chance."
     start_s, end_s = steady.start_ns / NS_PER_S, steady.end_ns / NS_PER_S
-    told_by = "" if steady.warm_up_told_by is None else f", as {LATENCY_NAMES[steady.warm_up_told_by]} shows"
-    cut = f"{steady.n_warm_up:,} requests of the warm-up{told_by}, and {steady.n_drain:,} of the drain"
+    told_by = (
+        ""
+        if steady.warm_up_told_by is None
+        else f", as {LATENCY_NAMES[steady.warm_up_told_by]} shows"
+    )
+    cut = (
+        f"{steady.n_warm_up:,} requests of the warm-up{told_by}, and {steady.n_drain:,} of the"
+        " drain"
+    )
     if steady.drifting:
-        changes = [f"{LATENCY_NAMES[one.latency]} changed {format_number(one.trend.ratio)}-fold" for one in steady.drifting]
-        return f"No steady state: {' and '.join(changes)} while the run went on; before and after were {cut}."
+        changes = [
+            f"{LATENCY_NAMES[one.latency]} changed {format_number(one.trend.ratio)}-fold"
+            for one in steady.drifting
+        ]
+        return (
+            f"No steady state: {' and '.join(changes)} while the run went on; before and after were"
+            f" {cut}."
+        )
     if not steady.is_reached:
         return "No steady state: more than half of the run would have to be cut."
-    return f"Steady from {start_s:.1f} s to {end_s:.1f} s: {steady.n_steady:,} requests, after {cut}."
+    return (
+        f"Steady from {start_s:.1f} s to {end_s:.1f} s: {steady.n_steady:,} requests, after {cut}."
+    )
 
 
 def inter_token_table(summary: InterTokenSummary) -> TextTable:
     """Inter-token latency in both views."""
     fractions = [one.percentile_fraction for one in summary.per_chunk.percentiles]
     rows = tuple(
-        (name, f"{one.n_samples:,}", _mean(one), *(percentile_text(percentile) for percentile in one.percentiles))
+        (
+            name,
+            f"{one.n_samples:,}",
+            _mean(one),
+            *(percentile_text(percentile) for percentile in one.percentiles),
+        )
         for name, one in (("per chunk", summary.per_chunk), ("per token", summary.per_token))
         if one.n_samples
     )
-    ratio = "" if summary.tokens_per_chunk_ratio is None else f", {format_number(summary.tokens_per_chunk_ratio)} tokens a chunk"
+    ratio = (
+        ""
+        if summary.tokens_per_chunk_ratio is None
+        else f", {format_number(summary.tokens_per_chunk_ratio)} tokens a chunk"
+    )
     assumed = f"; {summary.n_chunks_assumed:,} of unknown size" if summary.n_chunks_assumed else ""
     caption = f"ITL [95 % interval]: {summary.n_chunks:,} chunks{ratio}{assumed}"
-    return TextTable(caption=caption, header=("ITL", "gaps", "mean", *(percentile_name(fraction) for fraction in fractions)), rows=rows)
+    return TextTable(
+        caption=caption,
+        header=("ITL", "gaps", "mean", *(percentile_name(fraction) for fraction in fractions)),
+        rows=rows,
+    )
 
 
 def errors_table(view: OnlineView) -> TextTable | None:
@@ -102,8 +155,25 @@ def tools_table(view: OnlineView) -> TextTable | None:
         )
         for one in view.tools
     )
-    header = ("tool", "TTFT p50", "TTFT p99", "TPOT p50", "ITL mean", "ITL p50", "E2E p50", "how it counts")
-    return TextTable(caption="What each tool would have reported of the same answers", header=header, rows=rows) if rows else None
+    header = (
+        "tool",
+        "TTFT p50",
+        "TTFT p99",
+        "TPOT p50",
+        "ITL mean",
+        "ITL p50",
+        "E2E p50",
+        "how it counts",
+    )
+    return (
+        TextTable(
+            caption="What each tool would have reported of the same answers",
+            header=header,
+            rows=rows,
+        )
+        if rows
+        else None
+    )
 
 
 def tool_rates_table(view: OnlineView) -> TextTable | None:
@@ -121,15 +191,29 @@ def tool_rates_table(view: OnlineView) -> TextTable | None:
         for one in view.tools
         if one.rates is not None
     )
-    header = ("tool", "requests/s", "output tok/s", "total tok/s", "over", "how it counts", "defined in")
-    return TextTable(caption="What throughput each tool would have reported", header=header, rows=rows) if rows else None
+    header = (
+        "tool",
+        "requests/s",
+        "output tok/s",
+        "total tok/s",
+        "over",
+        "how it counts",
+        "defined in",
+    )
+    return (
+        TextTable(caption="What throughput each tool would have reported", header=header, rows=rows)
+        if rows
+        else None
+    )
 
 
 def without_sentences(table: TextTable) -> TextTable:
     """The table without its columns of sentences, for which a terminal has no room."""
     kept = [index for index, name in enumerate(table.header) if name not in _SENTENCES]
     rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return TextTable(caption=table.caption, header=tuple(table.header[index] for index in kept), rows=rows)
+    return TextTable(
+        caption=table.caption, header=tuple(table.header[index] for index in kept), rows=rows
+    )
 
 
 def _mean(one: GapSummary) -> str:
@@ -150,16 +234,3 @@ def _number(value: float | None) -> str:
 
 def _tail(spread: Spread | None) -> str:
     return ABSENT_TEXT if spread is None else format_duration(spread.p99_s)
-
-
-__all__ = [
-    "ONLINE_DEFINITIONS",
-    "errors_table",
-    "inter_token_table",
-    "steady_sentence",
-    "tool_rates_table",
-    "tools_table",
-    "validity_line",
-    "validity_table",
-    "without_sentences",
-]

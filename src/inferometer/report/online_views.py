@@ -1,4 +1,7 @@
-"""What is there to show of a load test beside its requests: the verdict, tokens one by one, errors, other tools' numbers, the client?"""
+"""What is there to show of a load test beside its requests.
+
+The verdict, tokens one by one, errors, other tools' numbers, the client?
+"""
 
 from dataclasses import dataclass
 
@@ -15,7 +18,10 @@ from inferometer.spec.types import DType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerUse:
-    """How much of one accelerator the server says that it uses, of the datasheet's peaks. None: it does not estimate it."""
+    """How much of one accelerator the server says that it uses, of the datasheet's peaks.
+
+    None: it does not estimate it.
+    """
 
     device: str
     dtype: DType
@@ -42,6 +48,3 @@ class OnlineView:
     server_use: ServerUse | None = None
     """None where nobody said what it runs on."""
     ttft_parts: TtftParts | None = None
-
-
-__all__ = ["OnlineView", "ServerUse"]

@@ -1,7 +1,10 @@
-"""What happened in a run, as a trace for ui.perfetto.dev: a track for each seat, counters for queue, KV cache and tokens.
+"""What happened in a run, as a trace for ui.perfetto.dev.
 
-Source: Trace Event Format (Google, 2016), the JSON that Chrome and Perfetto read: complete events (X), counters (C) and
-metadata (M); times in microseconds. Compressed with gzip where the name ends in .gz.
+A track for each seat, counters for queue, KV cache and tokens.
+
+Source: Trace Event Format (Google, 2016), the JSON that Chrome and Perfetto read: complete events
+(X), counters (C) and metadata (M); times in microseconds. Compressed with gzip where the name ends
+in .gz.
 """
 
 import gzip
@@ -13,9 +16,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import I64
 from inferometer.records.durability import make_folder, replace_file
 from inferometer.records.slot_timeline import SlotTimeline, slices_of, slot_timeline
-from inferometer.records.types import ABSENT, I64, Run, StepTable
+from inferometer.records.types import ABSENT, Run, StepTable
 from inferometer.report.request_words import STATE_NAMES
 
 MAX_EVENTS: Final = 400_000
@@ -29,18 +33,31 @@ _NS_PER_US: Final = 1000
 Event: TypeAlias = dict[str, Any]
 
 
-def write_perfetto(run: Run, path: Path, *, first_step: int = 0, n_steps: int | None = None, max_events: int = MAX_EVENTS) -> int:
-    """Write the trace of these steps and say of how many: as many as ``max_events`` allow. Without parts of steps: counters alone.
+def write_perfetto(
+    run: Run,
+    path: Path,
+    *,
+    first_step: int = 0,
+    n_steps: int | None = None,
+    max_events: int = MAX_EVENTS,
+) -> int:
+    """Write the trace of these steps and say of how many: as many as ``max_events`` allow.
+
+    Without parts of steps: counters alone.
 
     Raises
     ------
     RecordError
         The run has no steps, or no such step, or the file cannot be written.
     """
-    trace, n_written = perfetto_trace(run, first_step=first_step, n_steps=n_steps, max_events=max_events)
+    trace, n_written = perfetto_trace(
+        run, first_step=first_step, n_steps=n_steps, max_events=max_events
+    )
     content = json.dumps(trace, separators=(",", ":"), allow_nan=False).encode()
     make_folder(path.parent)
-    replace_file(path, gzip.compress(content, compresslevel=6, mtime=0) if path.suffix == ".gz" else content)
+    replace_file(
+        path, gzip.compress(content, compresslevel=6, mtime=0) if path.suffix == ".gz" else content
+    )
     return n_written
 
 
@@ -50,10 +67,16 @@ def perfetto_trace(
     """The trace as JSON will hold it, and how many steps it covers."""
     steps = run.steps
     if steps is None or not len(steps.start_ns):
-        raise RecordError("the run has no steps", where=run.manifest.run_id, allowed="a simulated run, or a sweep with its steps")
+        raise RecordError(
+            "the run has no steps",
+            where=run.manifest.run_id,
+            allowed="a simulated run, or a sweep with its steps",
+        )
     n_all = len(steps.start_ns)
     if not 0 <= first_step < n_all:
-        raise RecordError(f"there is no step {first_step}", where=run.manifest.run_id, allowed=f"0 to {n_all - 1}")
+        raise RecordError(
+            f"there is no step {first_step}", where=run.manifest.run_id, allowed=f"0 to {n_all - 1}"
+        )
     n_left = min(n_all - first_step, n_all if n_steps is None else max(n_steps, 1))
     n_seats = 1 if run.parts is None else int(run.parts.seat.max(initial=0)) + 1
     n_left = max(1, min(n_left, _MAX_CELLS // n_seats))
@@ -76,7 +99,9 @@ def perfetto_trace(
 def _events(run: Run, steps: StepTable, first_step: int, n_steps: int) -> list[Event]:
     events = [_named("process_name", _COUNTERS, 0, f"{run.manifest.run_id}: engine")]
     if run.parts is not None:
-        events += _seat_events(slot_timeline(run, first_step=first_step, n_steps=n_steps), run.manifest.run_id)
+        events += _seat_events(
+            slot_timeline(run, first_step=first_step, n_steps=n_steps), run.manifest.run_id
+        )
     window = slice(first_step, first_step + n_steps)
     counters = {
         "requests running": (steps.n_prefill_requests + steps.n_decode_requests)[window],
@@ -98,14 +123,22 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
     for seat in range(timeline.states.shape[0]):
         events += [
             _named("thread_name", _SEATS, seat + 1, f"seat {seat}"),
-            {"ph": "M", "name": "thread_sort_index", "pid": _SEATS, "tid": seat + 1, "args": {"sort_index": seat}},
+            {
+                "ph": "M",
+                "name": "thread_sort_index",
+                "pid": _SEATS,
+                "tid": seat + 1,
+                "args": {"sort_index": seat},
+            },
         ]
     slices = slices_of(timeline)
     starts_ns = [one.start_ns for one in slices]
     ends_ns = [one.start_ns + one.duration_ns for one in slices]
     for i, (one, after) in enumerate(pairwise(slices)):
         if one.seat == after.seat:
-            ends_ns[i] = min(ends_ns[i], after.start_ns)  # steps of an engine that schedules ahead overlap, slices of a track may not
+            ends_ns[i] = min(
+                ends_ns[i], after.start_ns
+            )  # steps of an engine that schedules ahead overlap, slices of a track may not
     events += [
         {
             "ph": "X",
@@ -115,7 +148,12 @@ def _seat_events(timeline: SlotTimeline, run_id: str) -> list[Event]:
             "tid": one.seat + 1,
             "ts": start_ns / _NS_PER_US,
             "dur": (end_ns - start_ns) / _NS_PER_US,
-            "args": {"request": one.request_index, "first_step": one.first_step, "n_steps": one.n_steps, "tokens": one.n_tokens},
+            "args": {
+                "request": one.request_index,
+                "first_step": one.first_step,
+                "n_steps": one.n_steps,
+                "tokens": one.n_tokens,
+            },
         }
         for one, start_ns, end_ns in zip(slices, starts_ns, ends_ns, strict=True)
     ]
@@ -129,15 +167,22 @@ def _counter_events(name: str, start_ns: I64, column: I64, end_ns: int) -> list[
         return []
     values = column[known]
     kept = known[np.concatenate([[True], values[1:] != values[:-1]])]
-    points = [*zip(start_ns[kept].tolist(), column[kept].tolist(), strict=True), (end_ns, int(values[-1]))]
+    points = [
+        *zip(start_ns[kept].tolist(), column[kept].tolist(), strict=True),
+        (end_ns, int(values[-1])),
+    ]
     return [
-        {"ph": "C", "name": name, "pid": _COUNTERS, "tid": 0, "ts": instant / _NS_PER_US, "args": {"value": value}}
+        {
+            "ph": "C",
+            "name": name,
+            "pid": _COUNTERS,
+            "tid": 0,
+            "ts": instant / _NS_PER_US,
+            "args": {"value": value},
+        }
         for instant, value in points
     ]
 
 
 def _named(what: str, process: int, thread: int, name: str) -> Event:
     return {"ph": "M", "name": what, "pid": process, "tid": thread, "args": {"name": name}}
-
-
-__all__ = ["MAX_EVENTS", "Event", "perfetto_trace", "write_perfetto"]

@@ -6,14 +6,26 @@ from typing import Final
 from inferometer.report import online_tables, request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart
 from inferometer.report.charts.frame import ChartSpec
-from inferometer.report.charts.rates import goodput_rate_chart, rate_cells, throughput_latency_chart, tpot_rate_chart, ttft_rate_chart
+from inferometer.report.charts.rates import (
+    goodput_rate_chart,
+    rate_cells,
+    throughput_latency_chart,
+    tpot_rate_chart,
+    ttft_rate_chart,
+)
 from inferometer.report.figure import figure_of
 from inferometer.report.html import render_page, write_page
 from inferometer.report.rate_views import RateView
 from inferometer.report.sections import Page, Section
 from inferometer.report.tables import TextTable
 
-RATE_CHARTS: Final = (ttft_rate_chart, tpot_rate_chart, ttft_parts_rate_chart, goodput_rate_chart, throughput_latency_chart)
+RATE_CHARTS: Final = (
+    ttft_rate_chart,
+    tpot_rate_chart,
+    ttft_parts_rate_chart,
+    goodput_rate_chart,
+    throughput_latency_chart,
+)
 _HEADER: Final = (
     "run",
     "verdict",
@@ -53,12 +65,23 @@ def rate_page_of(view: RateView) -> Page:
     """The sections of a report on several runs of requests: curves, then the table that they draw."""
     figures = tuple(figure_of(chart) for chart in rate_charts_of(view))
     by = "concurrency" if view.is_closed else "offered rate"
-    header = tuple({"traffic": "concurrency" if view.is_closed else "offered req/s"}.get(name, name) for name in _HEADER)
+    header = tuple(
+        {"traffic": "concurrency" if view.is_closed else "offered req/s"}.get(name, name)
+        for name in _HEADER
+    )
     within = f"; good: within {view.objective}" if view.objective else ""
-    table = TextTable(caption=f"Runs by {by}{within}", header=header, rows=tuple(rate_cells(point) for point in view.points))
+    table = TextTable(
+        caption=f"Runs by {by}{within}",
+        header=header,
+        rows=tuple(rate_cells(point) for point in view.points),
+    )
     sections = (
         Section(
-            id="rates", title=f"Latency, goodput and throughput against the {by}", nav=by.capitalize(), tables=(table,), figures=figures
+            id="rates",
+            title=f"Latency, goodput and throughput against the {by}",
+            nav=by.capitalize(),
+            tables=(table,),
+            figures=figures,
         ),
         Section(
             id="method",
@@ -69,8 +92,9 @@ def rate_page_of(view: RateView) -> Page:
         Section(id="data", title="Data", nav="Data", files=view.files),
     )
     return Page(
-        title=view.title, subtitle=view.subtitle, tool_version=view.tool_version, answers=(("Answer", view.answer),), sections=sections
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=(("Answer", view.answer),),
+        sections=sections,
     )
-
-
-__all__ = ["RATE_CHARTS", "rate_charts_of", "rate_page_of", "render_rate_report", "write_rate_report"]

@@ -14,7 +14,8 @@ class RatePoint:
 
     label: str
     concurrency: int | None
-    """Of a closed loop, whose users wait for their answers; None where requests came whether or not earlier ones were done."""
+    """Of a closed loop, whose users wait for their answers; None where requests came whether or
+    not earlier ones were done."""
     offered_requests_per_s: float | None
     """None of a closed loop, which offers what the server takes."""
     ttft_p50: Percentile | None
@@ -49,6 +50,3 @@ class RateView:
     def is_closed(self) -> bool:
         """Are all runs closed loops, so that curves go with the concurrency?"""
         return all(point.concurrency is not None for point in self.points)
-
-
-__all__ = ["RatePoint", "RateView"]

@@ -51,7 +51,13 @@ def request_page_of(view: RequestReportView) -> Page:
                 request_tables.counts_table(view),
                 *([handovers] if handovers else ()),
             ),
-            figures=drawn("latency-tails", "ttft-parts", "ttft-over-time", "tpot-over-time", *(("itl-map",) if online is None else ())),
+            figures=drawn(
+                "latency-tails",
+                "ttft-parts",
+                "ttft-over-time",
+                "tpot-over-time",
+                *(("itl-map",) if online is None else ()),
+            ),
         ),
         *online_sections(online, drawn),
         Section(
@@ -69,9 +75,20 @@ def request_page_of(view: RequestReportView) -> Page:
             tables=() if online is None else (online_tables.validity_table(online),),
             figures=drawn("client-lateness"),
         ),
-        Section(id="method", title="Method and definitions", nav="Method", definitions=_definitions(view)),
+        Section(
+            id="method",
+            title="Method and definitions",
+            nav="Method",
+            definitions=_definitions(view),
+        ),
         Section(id="provenance", title="Provenance", nav="Provenance", groups=view.fact_groups),
-        Section(id="data", title="Data and re-run", nav="Data", files=view.files, command=view.rerun_command),
+        Section(
+            id="data",
+            title="Data and re-run",
+            nav="Data",
+            files=view.files,
+            command=view.rerun_command,
+        ),
     )
     return Page(
         title=view.title,
@@ -84,7 +101,11 @@ def request_page_of(view: RequestReportView) -> Page:
 
 
 def _promises(judgement: Judgement | None) -> Section:
-    goodput = () if judgement is None else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    goodput = (
+        ()
+        if judgement is None
+        else (Statement(sentence=request_tables.goodput_text(judgement), support="supported"),)
+    )
     return Section(
         id="promises",
         title="What was promised",
@@ -95,11 +116,12 @@ def _promises(judgement: Judgement | None) -> Section:
 
 
 def _definitions(view: RequestReportView) -> tuple[tuple[str, str], ...]:
-    return request_tables.DEFINITIONS + (() if view.online is None else online_tables.ONLINE_DEFINITIONS + server_tables.SERVER_DEFINITIONS)
+    return request_tables.DEFINITIONS + (
+        ()
+        if view.online is None
+        else online_tables.ONLINE_DEFINITIONS + server_tables.SERVER_DEFINITIONS
+    )
 
 
 def _validity(online: OnlineView | None) -> tuple[tuple[str, str], ...]:
     return () if online is None else (("Validity", online_tables.validity_line(online.validity)),)
-
-
-__all__ = ["render_request_report", "request_page_of", "write_request_report"]

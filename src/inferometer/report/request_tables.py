@@ -1,4 +1,7 @@
-"""Which tables stand in a report on a run of requests: how many ended how, percentiles, rates, promises, and what the words mean?"""
+"""Which tables stand in a report on a run of requests.
+
+How many ended how, percentiles, rates, promises, and what the words mean?
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,25 +10,70 @@ from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import LatencySummary, RequestSummary
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.request_views import RequestReportView
-from inferometer.report.request_words import LATENCY_NAMES, duration_cell, percentile_text, rate_text, share_cell
+from inferometer.report.request_words import (
+    LATENCY_NAMES,
+    duration_cell,
+    percentile_text,
+    rate_text,
+    share_cell,
+)
 from inferometer.report.tables import TextTable
 from inferometer.spec.objectives import percentile_name
 from inferometer.stats.estimate import Estimate
 from inferometer.units import format_duration, format_number
 
 DEFINITIONS: Final = (
-    ("TTFT", "first output token − intended send of the request. From the actual send: what a late generator hides."),
-    ("TPOT", "(last − first token) ÷ (output tokens − 1) of each completed answer; an answer of one token has none."),
+    (
+        "TTFT",
+        (
+            "first output token − intended send of the request. From the actual send: what a late"
+            " generator hides."
+        ),
+    ),
+    (
+        "TPOT",
+        (
+            "(last − first token) ÷ (output tokens − 1) of each completed answer; an answer of one"
+            " token has none."
+        ),
+    ),
     ("E2E", "last token − intended send = TTFT + (n − 1) · TPOT."),
     ("Queue", "first time in a batch − actual send."),
-    ("Throughput", "output tokens, input and output tokens, or completed requests ÷ (end of the run − first intended send)."),
+    (
+        "Throughput",
+        (
+            "output tokens, input and output tokens, or completed requests ÷ (end of the run −"
+            " first intended send)."
+        ),
+    ),
     ("Tok/s/user", "1 ÷ median TPOT."),
-    ("Goodput", "requests per second that were completed within every limit; the share is of all requests, refused ones too."),
-    ("Not done", "took at least as long as it had been there: such requests count, and where they can push a percentile up it has ≥."),
-    ("Interval", "95 %. Requests of one run depend on one another; batches of it tell how many independent ones it is worth."),
+    (
+        "Goodput",
+        (
+            "requests per second that were completed within every limit; the share is of all"
+            " requests, refused ones too."
+        ),
+    ),
+    (
+        "Not done",
+        (
+            "took at least as long as it had been there: such requests count, and where they can"
+            " push a percentile up it has ≥."
+        ),
+    ),
+    (
+        "Interval",
+        (
+            "95 %. Requests of one run depend on one another; batches of it tell how many"
+            " independent ones it is worth."
+        ),
+    ),
     (
         "",
-        "Those carry the interval: order statistics for percentiles, batch means for means, rates. n too small: the run is worth too few.",
+        (
+            "Those carry the interval: order statistics for percentiles, batch means for means,"
+            " rates. n too small: the run is worth too few."
+        ),
     ),
     ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
 )
@@ -33,7 +81,9 @@ DEFINITIONS: Final = (
 
 def counts_table(view: RequestReportView) -> TextTable:
     """How many requests, of which class, ended how, with how many tokens?"""
-    statuses = list(dict.fromkeys(name for summary in view.summaries for name, _ in summary.n_by_status))
+    statuses = list(
+        dict.fromkeys(name for summary in view.summaries for name, _ in summary.n_by_status)
+    )
     rows = tuple(
         (
             summary.name,
@@ -46,7 +96,15 @@ def counts_table(view: RequestReportView) -> TextTable:
         )
         for summary in view.summaries
     )
-    header = ("requests of", "n", *statuses, "preemptions", "input tokens", "of them cached", "output tokens")
+    header = (
+        "requests of",
+        "n",
+        *statuses,
+        "preemptions",
+        "input tokens",
+        "of them cached",
+        "output tokens",
+    )
     return TextTable(caption="Requests by how they ended", header=header, rows=rows)
 
 
@@ -64,10 +122,30 @@ def latency_table(view: RequestReportView) -> TextTable:
                 cells = (percentile_text(latency.percentile(fraction)) for fraction in fractions)
                 undone = str(latency.n_bounded_below_only) if latency.n_bounded_below_only else ""
                 mean = percentile_text(latency.mean)
-                rows.append((summary.name, LATENCY_NAMES[latency.latency], f"{latency.n_samples:,}", undone, mean, *cells))
-    header = ("requests of", "latency", "n", "not done", "mean", *(percentile_name(fraction) for fraction in fractions))
-    present = _without_empty(header, rows, keep={"not done"} if any(row[3] for row in rows) else set())
-    return TextTable(caption="Latency: mean and percentiles [95 % interval]", header=present[0], rows=present[1])
+                rows.append(
+                    (
+                        summary.name,
+                        LATENCY_NAMES[latency.latency],
+                        f"{latency.n_samples:,}",
+                        undone,
+                        mean,
+                        *cells,
+                    )
+                )
+    header = (
+        "requests of",
+        "latency",
+        "n",
+        "not done",
+        "mean",
+        *(percentile_name(fraction) for fraction in fractions),
+    )
+    present = _without_empty(
+        header, rows, keep={"not done"} if any(row[3] for row in rows) else set()
+    )
+    return TextTable(
+        caption="Latency: mean and percentiles [95 % interval]", header=present[0], rows=present[1]
+    )
 
 
 def handovers_table(view: RequestReportView) -> TextTable | None:
@@ -75,9 +153,23 @@ def handovers_table(view: RequestReportView) -> TextTable | None:
     if view.handovers is None:
         return None
     cells = tuple(duration_cell(one.seconds) for one in view.handovers.percentiles)
-    header = ("between servers", "n", "never arrived", *(percentile_name(one.percentile_fraction) for one in view.handovers.percentiles))
-    row = ("KV transfer", f"{view.handovers.n_requests:,}", f"{view.handovers.n_never_arrived:,}", *cells)
-    return TextTable(caption="From the end of the prefill to the KV cache's arrival [95 % interval]", header=header, rows=(row,))
+    header = (
+        "between servers",
+        "n",
+        "never arrived",
+        *(percentile_name(one.percentile_fraction) for one in view.handovers.percentiles),
+    )
+    row = (
+        "KV transfer",
+        f"{view.handovers.n_requests:,}",
+        f"{view.handovers.n_never_arrived:,}",
+        *cells,
+    )
+    return TextTable(
+        caption="From the end of the prefill to the KV cache's arrival [95 % interval]",
+        header=header,
+        rows=(row,),
+    )
 
 
 def rates_table(view: RequestReportView) -> TextTable:
@@ -94,15 +186,30 @@ def rates_table(view: RequestReportView) -> TextTable:
         )
         for summary in view.summaries
     )
-    header = ("requests of", "output tok/s", "input + output tok/s", "completed req/s", traffic, "tok/s/user")
-    return TextTable(caption=f"Rates over {format_duration(view.summaries[0].span_s)} [95 % interval]", header=header, rows=rows)
+    header = (
+        "requests of",
+        "output tok/s",
+        "input + output tok/s",
+        "completed req/s",
+        traffic,
+        "tok/s/user",
+    )
+    return TextTable(
+        caption=f"Rates over {format_duration(view.summaries[0].span_s)} [95 % interval]",
+        header=header,
+        rows=rows,
+    )
 
 
 def _traffic_cell(view: RequestReportView, summary: RequestSummary) -> str:
     """What was offered: of a closed loop its users, all of whom every class shares."""
     if view.concurrency is not None:
         return str(view.concurrency)
-    return ABSENT_TEXT if summary.offered_requests_per_s is None else format_number(summary.offered_requests_per_s)
+    return (
+        ABSENT_TEXT
+        if summary.offered_requests_per_s is None
+        else format_number(summary.offered_requests_per_s)
+    )
 
 
 def promises_table(judgement: Judgement) -> TextTable:
@@ -111,26 +218,48 @@ def promises_table(judgement: Judgement) -> TextTable:
         (
             one.threshold.text,
             percentile_text(one.seen),
-            "counts for goodput" if one.threshold.percentile_fraction is None else one.verdict.upper(),
+            (
+                "counts for goodput"
+                if one.threshold.percentile_fraction is None
+                else one.verdict.upper()
+            ),
             "weakest link" if one is judgement.weakest else "",
         )
         for one in judgement.thresholds
     ]
-    return TextTable(caption="What was promised", header=("promise", "seen", "verdict", ""), rows=tuple(rows))
+    return TextTable(
+        caption="What was promised", header=("promise", "seen", "verdict", ""), rows=tuple(rows)
+    )
 
 
 def goodput_text(judgement: Judgement) -> str:
     """Goodput in one sentence."""
-    rate = ABSENT_TEXT if judgement.good_requests_per_s is None else f"{format_number(judgement.good_requests_per_s)} requests/s"
+    rate = (
+        ABSENT_TEXT
+        if judgement.good_requests_per_s is None
+        else f"{format_number(judgement.good_requests_per_s)} requests/s"
+    )
     share = "" if judgement.good is None else f", {share_cell(judgement.good)} of all requests"
-    still = f"; {judgement.n_open} more were within every limit but not done" if judgement.n_open else ""
-    return f"Goodput is {rate}{share}: {judgement.n_good:,} requests within {judgement.objective.text}{still}."
+    still = (
+        f"; {judgement.n_open} more were within every limit but not done"
+        if judgement.n_open
+        else ""
+    )
+    return (
+        f"Goodput is {rate}{share}: {judgement.n_good:,} requests within"
+        f" {judgement.objective.text}{still}."
+    )
 
 
 def summary_sentence(summary: RequestSummary) -> str:
     """Throughput and the latencies that users feel, in one sentence."""
     ttft, tpot, e2e = (summary.latency(name) for name in ("ttft", "tpot", "e2e"))
-    parts = [f"{rate_text(summary.output_tokens_per_s, 'output tok/s')}, {rate_text(summary.completed_requests_per_s, 'req/s')}"]
+    parts = [
+        (
+            f"{rate_text(summary.output_tokens_per_s, 'output tok/s')},"
+            f" {rate_text(summary.completed_requests_per_s, 'req/s')}"
+        )
+    ]
     for latency in (ttft, tpot, e2e):
         shown = [
             f"{percentile_name(fraction)} {percentile_text(latency.percentile(fraction))}"
@@ -143,7 +272,10 @@ def summary_sentence(summary: RequestSummary) -> str:
 
 def _repeats_ttft(summary: RequestSummary, latency: LatencySummary) -> bool:
     """Was every request sent when it was meant to be, so that both kinds of TTFT are one?"""
-    return latency.latency == "ttft_uncorrected" and latency.percentiles == summary.latency("ttft").percentiles
+    return (
+        latency.latency == "ttft_uncorrected"
+        and latency.percentiles == summary.latency("ttft").percentiles
+    )
 
 
 def _rate(estimate: Estimate | None) -> str:
@@ -156,15 +288,3 @@ def _without_empty(
     """The table without columns in which nothing stands."""
     kept = [i for i, name in enumerate(header) if name in keep or any(row[i] for row in rows)]
     return tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
-
-
-__all__ = [
-    "DEFINITIONS",
-    "counts_table",
-    "goodput_text",
-    "handovers_table",
-    "latency_table",
-    "promises_table",
-    "rates_table",
-    "summary_sentence",
-]

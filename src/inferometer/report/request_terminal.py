@@ -19,16 +19,37 @@ from inferometer.report.terminal import five_lines_text
 def request_report_text(view: RequestReportView) -> RenderableType:
     """The whole run: doubt first, five lines, verdicts, latencies, rates, counts, what else to be careful about."""
     parts: list[RenderableType] = [Text(f"{view.title} · {view.subtitle}", style="bold")]
-    parts += [Text(f"CAUTION {caution.text} – {caution.remedy}", style="bold") for caution in view.lead_cautions]
-    parts += [] if view.online is None else [Text(online_tables.validity_line(view.online.validity), style="bold")]
+    parts += [
+        Text(f"CAUTION {caution.text} – {caution.remedy}", style="bold")
+        for caution in view.lead_cautions
+    ]
+    parts += (
+        []
+        if view.online is None
+        else [Text(online_tables.validity_line(view.online.validity), style="bold")]
+    )
     parts.append(five_lines_text(view.five_lines))
     if view.judgement is not None:
-        parts += [table_text(request_tables.promises_table(view.judgement)), Text(request_tables.goodput_text(view.judgement) + "\n")]
-    parts += [table_text(build(view)) for build in (request_tables.latency_table, request_tables.rates_table, request_tables.counts_table)]
+        parts += [
+            table_text(request_tables.promises_table(view.judgement)),
+            Text(request_tables.goodput_text(view.judgement) + "\n"),
+        ]
+    parts += [
+        table_text(build(view))
+        for build in (
+            request_tables.latency_table,
+            request_tables.rates_table,
+            request_tables.counts_table,
+        )
+    ]
     handovers = request_tables.handovers_table(view)
     parts += [] if handovers is None else [table_text(handovers)]
     parts += [] if view.online is None else _online(view.online)
-    parts += [Text(f"  {statement.sentence}") for statement in view.statements if statement.support == "supported"]
+    parts += [
+        Text(f"  {statement.sentence}")
+        for statement in view.statements
+        if statement.support == "supported"
+    ]
     parts += [Text(f"CAUTION {caution.text} – {caution.remedy}") for caution in view.cautions]
     return Group(*parts)
 
@@ -43,12 +64,23 @@ def _online(view: OnlineView) -> list[RenderableType]:
         online_tables.tool_rates_table(view),
     )
     shown = [table for table in built if table is not None and table.rows]
-    parts = [part for table in shown for part in (Text(table.caption, style="bold"), table_text(online_tables.without_sentences(table)))]
+    parts = [
+        part
+        for table in shown
+        for part in (
+            Text(table.caption, style="bold"),
+            table_text(online_tables.without_sentences(table)),
+        )
+    ]
     parts += [Text(f"  {one.tool}: {one.definitions}{_rates_text(one)}") for one in view.tools[1:]]
     return [
         *parts,
         Text(),
-        *(Text(f"  {one.verdict} {one.check}: {one.text} – {one.remedy}") for one in view.validity.reasons if one.remedy),
+        *(
+            Text(f"  {one.verdict} {one.check}: {one.text} – {one.remedy}")
+            for one in view.validity.reasons
+            if one.remedy
+        ),
     ]
 
 
@@ -64,6 +96,3 @@ def table_text(table: TextTable) -> RenderableType:
     for row in table.rows:
         drawn.add_row(*(Text(cell) for cell in row))
     return Padding(drawn, (0, 0, 1, 0))
-
-
-__all__ = ["request_report_text", "table_text"]

@@ -1,8 +1,12 @@
-"""What is there to show of a run of requests? Its summaries, verdict, tails, series and timeline, ready to be drawn."""
+"""What is there to show of a run of requests?
+
+Its summaries, verdict, tails, series and timeline, ready to be drawn.
+"""
 
 from dataclasses import dataclass
 
 from inferometer.records import latencies, latency_tails, load_series
+from inferometer.records.columns import F64, Bools
 from inferometer.records.handovers import HandoverSummary
 from inferometer.records.promises import Judgement
 from inferometer.records.request_summaries import RequestSummary
@@ -10,7 +14,7 @@ from inferometer.records.run_series import LatencyWindows, StepSeries, ValueSeri
 from inferometer.records.slot_timeline import SlotTimeline
 from inferometer.records.step_memory import HoleSeries, StepMemorySummary
 from inferometer.records.ttft_parts import TtftParts
-from inferometer.records.types import F64, Bools, Caution
+from inferometer.records.types import Caution
 from inferometer.report.online_views import OnlineView
 from inferometer.report.views import FactGroup, FiveLines, Statement
 
@@ -41,7 +45,10 @@ class LatencyHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReportView:
-    """All that a report on a run of requests shows; ``summaries`` are those of all requests, of the steady state, then of each class."""
+    """All that a report on a run of requests shows.
+
+    ``summaries`` are those of all requests, of the steady state, then of each class.
+    """
 
     title: str
     subtitle: str
@@ -79,6 +86,3 @@ class RequestReportView:
     files: tuple[tuple[str, str], ...] = ()
     rerun_command: str = ""
     tool_version: str = ""
-
-
-__all__ = ["LatencyHistory", "LatencyTail", "RequestReportView"]

@@ -24,8 +24,17 @@ STATE_NAMES: Final = {
     CellState.END: "end of sequence",
     CellState.IDLE: "idle",
 }
-STATE_LETTERS: Final = {CellState.CONTEXT: "C", CellState.GENERATION: "g", CellState.END: "E", CellState.IDLE: "·"}
-STATE_COLOURS: Final = {CellState.CONTEXT: "#e69f00", CellState.GENERATION: "#0072b2", CellState.END: "#000000"}
+STATE_LETTERS: Final = {
+    CellState.CONTEXT: "C",
+    CellState.GENERATION: "g",
+    CellState.END: "E",
+    CellState.IDLE: "·",
+}
+STATE_COLOURS: Final = {
+    CellState.CONTEXT: "#e69f00",
+    CellState.GENERATION: "#0072b2",
+    CellState.END: "#000000",
+}
 """From the palette; the letter repeats what the colour says, and their lightness differs."""
 
 
@@ -38,7 +47,9 @@ def slot_time_text(timeline: SlotTimeline, time_ns: int) -> str:
 
 
 def percentile_text(percentile: Percentile | LatencyMean | None) -> str:
-    """A percentile or a mean: ``97.4 ms [96.1 ms, 98.8 ms]``; ``≥`` before a value that requests which were not done can only push up.
+    """A percentile or a mean: ``97.4 ms [96.1 ms, 98.8 ms]``.
+
+    ``≥`` before a value that requests which were not done can only push up.
 
     Example
     -------
@@ -80,16 +91,3 @@ def rate_text(estimate: Estimate | None, unit: str) -> str:
 
 def _end(high_s: float) -> str:
     return "…" if math.isinf(high_s) else format_duration(high_s)
-
-
-__all__ = [
-    "LATENCY_NAMES",
-    "STATE_COLOURS",
-    "STATE_LETTERS",
-    "STATE_NAMES",
-    "duration_cell",
-    "percentile_text",
-    "rate_text",
-    "share_cell",
-    "slot_time_text",
-]

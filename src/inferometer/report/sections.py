@@ -1,4 +1,7 @@
-"""Of which sections is a page made? Whatever a page is about, the same template draws them; empty ones are left out."""
+"""Of which sections is a page made?
+
+Whatever a page is about, the same template draws them; empty ones are left out.
+"""
 
 from dataclasses import dataclass
 
@@ -29,7 +32,16 @@ class Section:
     @property
     def is_empty(self) -> bool:
         """Is there nothing to draw?"""
-        parts = (self.statements, self.cautions, self.figures, self.tables, self.definitions, self.groups, self.files, self.command)
+        parts = (
+            self.statements,
+            self.cautions,
+            self.figures,
+            self.tables,
+            self.definitions,
+            self.groups,
+            self.files,
+            self.command,
+        )
         return not any(parts)
 
 
@@ -48,7 +60,10 @@ class Page:
 
 def answers_of(lines: FiveLines) -> tuple[tuple[str, str], ...]:
     """The five lines with the word before each."""
-    return (("Answer", lines.answer), ("Limit", lines.limit), ("Next", lines.next), ("Trust", lines.trust), ("Files", lines.report))
-
-
-__all__ = ["Page", "Section", "answers_of"]
+    return (
+        ("Answer", lines.answer),
+        ("Limit", lines.limit),
+        ("Next", lines.next),
+        ("Trust", lines.trust),
+        ("Files", lines.report),
+    )

@@ -12,12 +12,25 @@ from inferometer.units import format_duration, format_fraction, format_number, f
 SERVER_DEFINITIONS = (
     (
         "Parts of the TTFT",
-        "means: client = sent − intended; network = the client's − the server's; hand-over = the server's − queue − prefill.",
+        (
+            "means: client = sent − intended; network = the client's − the server's; hand-over ="
+            " the server's − queue − prefill."
+        ),
     ),
-    ("The server's numbers", "growth of its counters between the first and the last scrape; it counts every client, not this one alone."),
+    (
+        "The server's numbers",
+        (
+            "growth of its counters between the first and the last scrape; it counts every client,"
+            " not this one alone."
+        ),
+    ),
 )
 
-_IN_FULL: Final = {"network": "network, proxies, or text that the server held back (to tell a tool call or a thought)"}
+_IN_FULL: Final = {
+    "network": (
+        "network, proxies, or text that the server held back (to tell a tool call or a thought)"
+    )
+}
 
 
 def tables_of(view: OnlineView) -> tuple[TextTable, ...]:
@@ -30,8 +43,14 @@ def ttft_parts_table(parts: TtftParts) -> TextTable:
     """The mean time to the first token, part by part, and each part's share."""
     named = (*named_parts(parts), ("all", parts.total_s))
     rows = tuple((name, _duration(value), _share(value, parts.total_s)) for name, value in named)
-    of_server = "" if parts.n_server_requests is None else f"; the server counted {parts.n_server_requests:,}"
-    caption = f"Where the mean time to the first token goes: {parts.n_requests:,} requests{of_server}"
+    of_server = (
+        ""
+        if parts.n_server_requests is None
+        else f"; the server counted {parts.n_server_requests:,}"
+    )
+    caption = (
+        f"Where the mean time to the first token goes: {parts.n_requests:,} requests{of_server}"
+    )
     return TextTable(caption=caption, header=("part", "mean", "share"), rows=rows)
 
 
@@ -48,7 +67,10 @@ def named_parts(parts: TtftParts) -> tuple[tuple[str, float | None], ...]:
 
 def largest_part(parts: TtftParts) -> str:
     """Which part of the mean time to the first token is the largest?"""
-    name, value = max(((name, value) for name, value in named_parts(parts) if value is not None), key=lambda one: one[1])
+    name, value = max(
+        ((name, value) for name, value in named_parts(parts) if value is not None),
+        key=lambda one: one[1],
+    )
     return f"{_share(value, parts.total_s)} of the mean TTFT is {_IN_FULL.get(name, name)}"
 
 
@@ -59,25 +81,43 @@ def server_table(server: ServerSummary, use: ServerUse | None = None) -> TextTab
     rows += [] if server.kv_usage is None else [("KV cache", _shares(server.kv_usage))]
     rows += [] if server.n_preemptions is None else [("preemptions", f"{server.n_preemptions:,}")]
     hit = server.prefix_hit_fraction
-    rows += [] if hit is None else [("prompt tokens found in the prefix cache", format_fraction(hit))]
+    rows += (
+        [] if hit is None else [("prompt tokens found in the prefix cache", format_fraction(hit))]
+    )
     rows += [] if server.output_tokens is None else [("output tokens", f"{server.output_tokens:,}")]
-    rows += [] if server.n_rejected is None else [("requests turned away", f"{server.n_rejected:,}")]
+    rows += (
+        [] if server.n_rejected is None else [("requests turned away", f"{server.n_rejected:,}")]
+    )
     rows += _work(server, use)
     failed = f", {server.n_failed_scrapes:,} failed" if server.n_failed_scrapes else ""
     restarts = f"; it restarted {server.n_restarts} times" if server.n_restarts else ""
-    caption = f"What the server says ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
+    caption = (
+        f"What the server says ({server.kind}, {server.n_scrapes:,} scrapes{failed}{restarts})"
+    )
     return TextTable(caption=caption, header=("of the run", "mean, highest"), rows=tuple(rows))
 
 
 def limit_sentence(server: ServerSummary, parts: TtftParts | None) -> str | None:
     """Where the time to the first token goes and how full the server was; None where it said neither."""
     said: list[str] = []
-    if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (None, None, None):
+    if parts is not None and (parts.queue_s, parts.prefill_s, parts.network_s) != (
+        None,
+        None,
+        None,
+    ):
         said.append(largest_part(parts))
     if server.running is not None:
-        waited = "" if server.waiting is None else f" and {format_number(server.waiting.highest)} waited"
-        said.append(f"at most {format_number(server.running.highest)} requests ran{waited} at a scrape")
-    said += [] if server.kv_usage is None else [f"KV cache at most {format_fraction(server.kv_usage.highest)} full"]
+        waited = (
+            "" if server.waiting is None else f" and {format_number(server.waiting.highest)} waited"
+        )
+        said.append(
+            f"at most {format_number(server.running.highest)} requests ran{waited} at a scrape"
+        )
+    said += (
+        []
+        if server.kv_usage is None
+        else [f"KV cache at most {format_fraction(server.kv_usage.highest)} full"]
+    )
     said += [] if server.n_preemptions is None else [f"{server.n_preemptions:,} preemptions"]
     return "; ".join(said) + ", as the server says." if said else None
 
@@ -103,7 +143,11 @@ def _work(server: ServerSummary, use: ServerUse | None) -> list[tuple[str, str]]
         ("moved in memory", server.moved_bytes_per_s, "B/s", bytes_share),
     )
     return [
-        (f"{what}, each accelerator", format_rate(per_s, unit) + ("" if share is None else f", {format_fraction(share)} {of}"))
+        (
+            f"{what}, each accelerator",
+            format_rate(per_s, unit)
+            + ("" if share is None else f", {format_fraction(share)} {of}"),
+        )
         for what, per_s, unit, share in known
         if per_s is not None
     ]
@@ -115,6 +159,3 @@ def _requests(level: Level) -> str:
 
 def _shares(level: Level) -> str:
     return f"{format_fraction(level.mean)}, {format_fraction(level.highest)}"
-
-
-__all__ = ["SERVER_DEFINITIONS", "largest_part", "limit_sentence", "named_parts", "server_table", "tables_of", "ttft_parts_table"]

@@ -21,12 +21,22 @@ _STYLES: Final = {
     CellState.END: "reverse",
     CellState.IDLE: "dim",
 }
-_STRENGTH: Final = {CellState.IDLE: 0, CellState.GENERATION: 1, CellState.CONTEXT: 2, CellState.END: 3}
+_STRENGTH: Final = {
+    CellState.IDLE: 0,
+    CellState.GENERATION: 1,
+    CellState.CONTEXT: 2,
+    CellState.END: 3,
+}
 """Where a column stands for several steps, the rarest state that occurs is shown."""
 
 
-def slot_timeline_text(timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_seats: int = MAX_SEATS) -> RenderableType:
-    """Seats in rows, steps in columns, a letter for each state; where the steps do not fit, a column is several of them."""
+def slot_timeline_text(
+    timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, max_seats: int = MAX_SEATS
+) -> RenderableType:
+    """Seats in rows, steps in columns, a letter for each state.
+
+    Where the steps do not fit, a column is several of them.
+    """
     n_seats, n_steps = timeline.states.shape
     margin = len(str(max(n_seats - 1, 0))) + 1
     n_columns = max(1, min(n_steps, width - margin))
@@ -45,8 +55,17 @@ def slot_timeline_text(timeline: SlotTimeline, *, width: int = DEFAULT_WIDTH, ma
 
 def _headline(timeline: SlotTimeline, per_column: int) -> Text:
     n_seats, n_steps = timeline.states.shape
-    took = "" if not n_steps else slot_time_text(timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0]))
-    steps = f"steps {timeline.first_step} to {timeline.first_step + n_steps - 1} of {timeline.n_steps_of_run} ({took})"
+    took = (
+        ""
+        if not n_steps
+        else slot_time_text(
+            timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0])
+        )
+    )
+    steps = (
+        f"steps {timeline.first_step} to {timeline.first_step + n_steps - 1} of"
+        f" {timeline.n_steps_of_run} ({took})"
+    )
     column = "one step a column" if per_column == 1 else f"{per_column} steps a column"
     return Text(f"{n_seats} seats, {steps}, {column}")
 
@@ -54,7 +73,9 @@ def _headline(timeline: SlotTimeline, per_column: int) -> Text:
 def _legend(timeline: SlotTimeline) -> Text:
     shares = state_shares(timeline)
     legend = Text()
-    for rank, state in enumerate((CellState.CONTEXT, CellState.GENERATION, CellState.END, CellState.IDLE)):
+    for rank, state in enumerate(
+        (CellState.CONTEXT, CellState.GENERATION, CellState.END, CellState.IDLE)
+    ):
         legend.append(", " if rank else "")
         legend.append(STATE_LETTERS[state], style=_STYLES[state])
         legend.append(f" {STATE_NAMES[state]} {format_fraction(shares[state])}")
@@ -71,6 +92,3 @@ def _columns(states: Cells, per_column: int) -> Cells:
     padded[:, :n_steps] = order[states]
     shown: Cells = back[padded.reshape(n_seats, -1, per_column).max(axis=2)]
     return shown
-
-
-__all__ = ["DEFAULT_WIDTH", "MAX_SEATS", "slot_timeline_text"]

@@ -20,25 +20,80 @@ class TextTable:
 
 
 DEFINITIONS: Final = (
-    ("TTFT", "ttft_s", "time to first token: of a static batch, from its submission to its first token, its prefill."),
-    ("TPOT", "tpot_s", "time per output token: decode time ÷ decode steps, as each step yields one token of each sequence of the batch."),
+    (
+        "TTFT",
+        "ttft_s",
+        (
+            "time to first token: of a static batch, from its submission to its first token, its"
+            " prefill."
+        ),
+    ),
+    (
+        "TPOT",
+        "tpot_s",
+        (
+            "time per output token: decode time ÷ decode steps, as each step yields one token of"
+            " each sequence of the batch."
+        ),
+    ),
     (
         "Median step",
         "decode_step_s",
-        "median of a repetition's decode steps: one stall does not move it. Predicted steps are compared with it.",
+        (
+            "median of a repetition's decode steps: one stall does not move it. Predicted steps are"
+            " compared with it."
+        ),
     ),
-    ("Output tok/s", "decode_tokens_per_s", "output tokens of the whole batch per second of decode: batch ÷ TPOT."),
-    ("Total tok/s", "total_tokens_per_s", "input and output tokens of the whole batch per second of prefill and decode together."),
-    ("MBU", "mbu_fraction", "(weight bytes + KV bytes read per decode step ÷ median step) ÷ memory bandwidth measured around the point."),
-    ("MFU", "mfu_fraction", "FLOP of a step ÷ step time ÷ FLOP/s of a matmul in this number format, measured around the point."),
-    ("Reserved memory", "reserved_bytes", "peak that the engine took from the device (on a CPU: peak resident set)."),
+    (
+        "Output tok/s",
+        "decode_tokens_per_s",
+        "output tokens of the whole batch per second of decode: batch ÷ TPOT.",
+    ),
+    (
+        "Total tok/s",
+        "total_tokens_per_s",
+        "input and output tokens of the whole batch per second of prefill and decode together.",
+    ),
+    (
+        "MBU",
+        "mbu_fraction",
+        (
+            "(weight bytes + KV bytes read per decode step ÷ median step) ÷ memory bandwidth"
+            " measured around the point."
+        ),
+    ),
+    (
+        "MFU",
+        "mfu_fraction",
+        (
+            "FLOP of a step ÷ step time ÷ FLOP/s of a matmul in this number format, measured around"
+            " the point."
+        ),
+    ),
+    (
+        "Reserved memory",
+        "reserved_bytes",
+        "peak that the engine took from the device (on a CPU: peak resident set).",
+    ),
     ("Allocated memory", "allocated_bytes", "peak in use by tensors."),
 )
 """(word, the field of a point that makes it appear, definition)."""
 
 STATISTICS: Final = (
-    ("Median and interval", "of repetitions; [low, high] holds the median with 95 % confidence. Where n is too small, the cell says so."),
-    ("Collapse flag", "time per token at least the collapse factor (default 2) times the previous point's, prefill and decode apart."),
+    (
+        "Median and interval",
+        (
+            "of repetitions; [low, high] holds the median with 95 % confidence. Where n is too"
+            " small, the cell says so."
+        ),
+    ),
+    (
+        "Collapse flag",
+        (
+            "time per token at least the collapse factor (default 2) times the previous point's,"
+            " prefill and decode apart."
+        ),
+    ),
     ("Absent", f"{ABSENT_TEXT} means that nobody could tell; it is never 0."),
 )
 
@@ -48,7 +103,9 @@ def points_table(view: SweepReportView) -> TextTable | None:
     if not view.points:
         return None
     has_runs = has_several_runs(row.run_label for row in view.points)
-    columns: dict[str, list[str]] = {"run": [row.run_label for row in view.points]} if has_runs else {}
+    columns: dict[str, list[str]] = (
+        {"run": [row.run_label for row in view.points]} if has_runs else {}
+    )
     columns |= {
         "prompt": [str(row.prompt_tokens) for row in view.points],
         "batch": [str(row.batch_size) for row in view.points],
@@ -56,16 +113,29 @@ def points_table(view: SweepReportView) -> TextTable | None:
         "predicted TTFT ms": [estimate_cell(row.predicted_ttft_s, MS_PER_S) for row in view.points],
         "TPOT ms": [estimate_cell(row.tpot_s, MS_PER_S) for row in view.points],
         "median step ms": [estimate_cell(row.decode_step_s, MS_PER_S) for row in view.points],
-        "predicted step ms": [estimate_cell(row.predicted_decode_step_s, MS_PER_S) for row in view.points],
+        "predicted step ms": [
+            estimate_cell(row.predicted_decode_step_s, MS_PER_S) for row in view.points
+        ],
         "output tok/s": [estimate_cell(row.decode_tokens_per_s) for row in view.points],
         "total tok/s": [estimate_cell(row.total_tokens_per_s) for row in view.points],
         "n": [str(row.n_reps) for row in view.points],
         "limited by (decode)": [row.decode_limited_by or ABSENT_TEXT for row in view.points],
-        "flags": [" ".join(row.flags) or ("" if row.status == "ok" else row.status.upper()) for row in view.points],
+        "flags": [
+            " ".join(row.flags) or ("" if row.status == "ok" else row.status.upper())
+            for row in view.points
+        ],
     }
-    present = {name: cells for name, cells in columns.items() if any(cell not in {ABSENT_TEXT, ""} for cell in cells)}
+    present = {
+        name: cells
+        for name, cells in columns.items()
+        if any(cell not in {ABSENT_TEXT, ""} for cell in cells)
+    }
     rows = tuple(zip(*present.values(), strict=True))
-    return TextTable(caption="Measured points: median of repetitions [95 % interval]", header=tuple(present), rows=rows)
+    return TextTable(
+        caption="Measured points: median of repetitions [95 % interval]",
+        header=tuple(present),
+        rows=rows,
+    )
 
 
 def held_out_table(view: SweepReportView) -> TextTable | None:
@@ -84,7 +154,11 @@ def held_out_table(view: SweepReportView) -> TextTable | None:
         )
         for row in view.held_out
     )
-    of_errors = ("median error", "95th percentile of error", "measured inside the predicted interval")
+    of_errors = (
+        "median error",
+        "95th percentile of error",
+        "measured inside the predicted interval",
+    )
     header = (*(("run",) if has_runs else ()), "phase", "points", *of_errors)
     return TextTable(caption="Held-out error of the fitted model", header=header, rows=rows)
 
@@ -94,16 +168,27 @@ def parameters_table(view: SweepReportView) -> TextTable | None:
     if not view.parameters:
         return None
     rows = tuple((row.name, row.value, row.interval, row.told_by) for row in view.parameters)
-    return TextTable(caption="Fitted parameters", header=("parameter", "value", "interval", "told by"), rows=rows)
+    return TextTable(
+        caption="Fitted parameters", header=("parameter", "value", "interval", "told by"), rows=rows
+    )
 
 
 def definitions(view: SweepReportView) -> tuple[tuple[str, str], ...]:
     """The words that this report uses, with their meaning."""
-    words = [(word, text) for word, field, text in DEFINITIONS if any(getattr(row, field) is not None for row in view.points)]
+    words = [
+        (word, text)
+        for word, field, text in DEFINITIONS
+        if any(getattr(row, field) is not None for row in view.points)
+    ]
     if not words:
         return ()
     if view.predictions or view.held_out:
-        words.append(("Held out", "the model that predicted a point was fitted without it; in sample: with it."))
+        words.append(
+            (
+                "Held out",
+                "the model that predicted a point was fitted without it; in sample: with it.",
+            )
+        )
     factor = _definition_of_n(view)
     return (*words, *STATISTICS, *factor)
 
@@ -112,15 +197,12 @@ def _definition_of_n(view: SweepReportView) -> tuple[tuple[str, str], ...]:
     counts = sorted({row.n_reps for row in view.points if row.status == "ok"})
     if not counts:
         return ()
-    return (("n", f"repetitions of a point after warm-up; in this report {', '.join(format_number(count) for count in counts)}."),)
-
-
-__all__ = [
-    "DEFINITIONS",
-    "STATISTICS",
-    "TextTable",
-    "definitions",
-    "held_out_table",
-    "parameters_table",
-    "points_table",
-]
+    return (
+        (
+            "n",
+            (
+                "repetitions of a point after warm-up; in this report"
+                f" {', '.join(format_number(count) for count in counts)}."
+            ),
+        ),
+    )

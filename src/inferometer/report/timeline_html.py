@@ -42,14 +42,22 @@ def render_timeline_report(view: TimelineView) -> str:
 
 def timeline_page_of(view: TimelineView) -> Page:
     """The sections of a page on slots: the numbers, who sat where, what the words mean."""
-    charts = [timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name) for rank, (name, one) in enumerate(view.timelines)]
+    charts = [
+        timeline_chart(one, chart_id=f"slot-timeline-{rank}", who=name)
+        for rank, (name, one) in enumerate(view.timelines)
+    ]
     figures = tuple(figure_of(chart) for chart in charts if chart is not None)
     sections = (
         Section(id="numbers", title="What came of it", nav="Numbers", tables=view.tables),
         Section(id="slots", title="Who sits where", nav="Slots", figures=figures),
-        Section(id="method", title="Method and definitions", nav="Method", definitions=view.definitions),
+        Section(
+            id="method", title="Method and definitions", nav="Method", definitions=view.definitions
+        ),
     )
-    return Page(title=view.title, subtitle=view.subtitle, tool_version=view.tool_version, answers=view.answers, sections=sections)
-
-
-__all__ = ["TimelineView", "render_timeline_report", "timeline_page_of", "write_timeline_report"]
+    return Page(
+        title=view.title,
+        subtitle=view.subtitle,
+        tool_version=view.tool_version,
+        answers=view.answers,
+        sections=sections,
+    )

@@ -28,19 +28,35 @@ def render_verify_report(view: VerifyView) -> str:
 
 def verify_page_of(view: VerifyView) -> Page:
     """Predicted against measured, then every number, then what was sealed when."""
-    tables = tuple(table for table in (claims_table(view), promises_table(view)) if table is not None)
+    tables = tuple(
+        table for table in (claims_table(view), promises_table(view)) if table is not None
+    )
     figures = tuple(figure_of(chart) for chart in verified_charts(view))
     return Page(
         title=view.title,
         subtitle=view.subtitle,
         tool_version=view.tool_version,
-        answers=tuple((name, text) for name, text in (("Answer", view.answer), ("Why", view.why), ("Trust", view.trust)) if text),
+        answers=tuple(
+            (name, text)
+            for name, text in (("Answer", view.answer), ("Why", view.why), ("Trust", view.trust))
+            if text
+        ),
         sections=(
-            Section(id="predicted", title="Predicted vs measured", nav="Predicted vs measured", figures=figures, tables=tables),
-            Section(id="method", title="Method and definitions", nav="Method", definitions=DEFINITIONS),
-            Section(id="provenance", title="What was sealed, and what was measured", nav="Provenance", groups=view.facts),
+            Section(
+                id="predicted",
+                title="Predicted vs measured",
+                nav="Predicted vs measured",
+                figures=figures,
+                tables=tables,
+            ),
+            Section(
+                id="method", title="Method and definitions", nav="Method", definitions=DEFINITIONS
+            ),
+            Section(
+                id="provenance",
+                title="What was sealed, and what was measured",
+                nav="Provenance",
+                groups=view.facts,
+            ),
         ),
     )
-
-
-__all__ = ["render_verify_report", "verify_page_of", "write_verify_report"]

@@ -7,12 +7,42 @@ from inferometer.report.tables import TextTable
 from inferometer.report.verify_views import ClaimRow, VerifyView
 
 DEFINITIONS: Final = (
-    ("Predicted", "sealed before the measurement, with a 90 % interval: over what is not known of step times."),
-    ("Measured", "with a 95 % interval that takes into account how far the requests of a run depend on one another."),
+    (
+        "Predicted",
+        (
+            "sealed before the measurement, with a 90 % interval: over what is not known of step"
+            " times."
+        ),
+    ),
+    (
+        "Measured",
+        (
+            "with a 95 % interval that takes into account how far the requests of a run depend on"
+            " one another."
+        ),
+    ),
     ("Error", "predicted ÷ measured − 1."),
-    ("Held", "the measured value lies inside the predicted interval, and enough was measured for an interval of its own."),
-    ("Wrong", "the measured interval does not touch the predicted one; of a promise: the other verdict was measured."),
-    ("Undecided", "the intervals touch but the value lies outside, or too little was measured for an interval."),
+    (
+        "Held",
+        (
+            "the measured value lies inside the predicted interval, and enough was measured for an"
+            " interval of its own."
+        ),
+    ),
+    (
+        "Wrong",
+        (
+            "the measured interval does not touch the predicted one; of a promise: the other"
+            " verdict was measured."
+        ),
+    ),
+    (
+        "Undecided",
+        (
+            "the intervals touch but the value lies outside, or too little was measured for an"
+            " interval."
+        ),
+    ),
     ("Open", "never measured, or only by runs that are INVALID and prove nothing."),
 )
 
@@ -33,7 +63,10 @@ def promises_table(view: VerifyView) -> TextTable | None:
     return TextTable(
         caption="The promise",
         header=("at", "promise", "predicted", "measured", "verdict"),
-        rows=tuple((row.at, row.objective, row.predicted, row.measured, row.verdict) for row in view.promises),
+        rows=tuple(
+            (row.at, row.objective, row.predicted, row.measured, row.verdict)
+            for row in view.promises
+        ),
     )
 
 
@@ -51,6 +84,3 @@ def _row(claim: ClaimRow) -> tuple[str, ...]:
         error_cell(claim.error_fraction),
         claim.verdict,
     )
-
-
-__all__ = ["DEFINITIONS", "claims_table", "error_cell", "promises_table"]

@@ -1,4 +1,7 @@
-"""How do sealed predictions and their measurement look in a terminal: the answer first? Nothing here prints."""
+"""How do sealed predictions and their measurement look in a terminal: the answer first?
+
+Nothing here prints.
+"""
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,7 +14,12 @@ from inferometer.report.verify_views import VerifyView
 def verify_text(view: VerifyView) -> RenderableType:
     """The answer, every claim, what they rest on, what to do next."""
     tables = [table for table in (claims_table(view), promises_table(view)) if table is not None]
-    lines = (("TRUST", view.trust), ("SEAL", view.seal), ("RUNS", view.measured), ("NEXT", view.next))
+    lines = (
+        ("TRUST", view.trust),
+        ("SEAL", view.seal),
+        ("RUNS", view.measured),
+        ("NEXT", view.next),
+    )
     return Group(
         Text(f"ANSWER {view.answer}", style="bold"),
         Text(f"WHY    {view.why}"),
@@ -19,6 +27,3 @@ def verify_text(view: VerifyView) -> RenderableType:
         *(table_text(table) for table in tables),
         *(Text(f"{name:<6} {text}") for name, text in lines if text),
     )
-
-
-__all__ = ["verify_text"]

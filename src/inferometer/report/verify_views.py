@@ -58,6 +58,3 @@ class VerifyView:
     promises: tuple[PromiseRow, ...]
     facts: tuple[FactGroup, ...]
     tool_version: str
-
-
-__all__ = ["ClaimRow", "PromiseRow", "VerifyView"]

@@ -1,7 +1,7 @@
 """What is there to show? The facts of runs, ready to be drawn: this room computes none of them.
 
-Every number is an Estimate or None; None is shown as absent, never as 0. Units are in the names; charts and tables
-choose the display unit. The same view gives the same bytes in every surface.
+Every number is an Estimate or None; None is shown as absent, never as 0. Units are in the names;
+charts and tables choose the display unit. The same view gives the same bytes in every surface.
 """
 
 from dataclasses import dataclass
@@ -39,9 +39,11 @@ class PointRow:
     ttft_s: Estimate | None
     """First token of the whole static batch: its prefill."""
     tpot_s: Estimate | None
-    """Decode time / decode steps: each step of the static batch yields one token of each sequence."""
+    """Decode time / decode steps: each step of the static batch yields one token of each
+    sequence."""
     decode_step_s: Estimate | None
-    """The median decode step, which a single stall does not move: predictions of a step are compared with it."""
+    """The median decode step, which a single stall does not move: predictions of a step are
+    compared with it."""
     prefill_tokens_per_s: Estimate | None
     decode_tokens_per_s: Estimate | None
     """Output tokens per second of the whole batch."""
@@ -79,7 +81,10 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What the fitted model says between and beyond the points: a phase over prompts at one batch, or over batches at one prompt."""
+    """What the fitted model says between and beyond the points.
+
+    A phase over prompts at one batch, or over batches at one prompt.
+    """
 
     run_label: str
     phase: PhaseName
@@ -134,7 +139,10 @@ class PredictedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePart:
-    """A part of a step's time: launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained."""
+    """A part of a step's time.
+
+    Launch, weights, kv, matmul, attention, logits, per_sequence, communication, unexplained.
+    """
 
     name: str
     duration_s: float
@@ -142,7 +150,10 @@ class TimePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """Where the time of one phase of one point goes; the parts sum to what was measured, ``unexplained`` may be negative."""
+    """Where the time of one phase of one point goes.
+
+    The parts sum to what was measured, ``unexplained`` may be negative.
+    """
 
     run_label: str
     phase: PhaseName
@@ -223,26 +234,3 @@ class SweepReportView:
     """(what, path)."""
     rerun_command: str = ""
     tool_version: str = ""
-
-
-__all__ = [
-    "CeilingKind",
-    "CeilingMoment",
-    "Curve",
-    "CurvePoint",
-    "Explained",
-    "FactGroup",
-    "FiveLines",
-    "HeldOutRow",
-    "ParameterRow",
-    "PhaseName",
-    "PointRow",
-    "PredictedPoint",
-    "RoofCeiling",
-    "RooflinePoint",
-    "RooflineView",
-    "Statement",
-    "Support",
-    "SweepReportView",
-    "TimePart",
-]

@@ -1,8 +1,11 @@
-"""When did an emulated server really send what? Its own record, which says how far a client's view is off.
+"""When did an emulated server really send what?
 
-The file is a row of frames, each a letter, a length and a payload: ``E`` holds emissions (int64), ``R`` requests (msgpack). It grows
-while the server runs; a last frame that was cut off is left out. Instants are nanoseconds of ``time.perf_counter_ns``, which on Linux
-is CLOCK_MONOTONIC: the same for every process of a machine.
+Its own record, which says how far a client's view is off.
+
+The file is a row of frames, each a letter, a length and a payload: ``E`` holds emissions (int64),
+``R`` requests (msgpack). It grows while the server runs; a last frame that was cut off is left out.
+Instants are nanoseconds of ``time.perf_counter_ns``, which on Linux is CLOCK_MONOTONIC: the same
+for every process of a machine.
 """
 
 import struct
@@ -16,10 +19,12 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError, SpecError
-from inferometer.records.types import I64
+from inferometer.records.columns import I64
 from inferometer.spec.foreign_bytes import Door
 
-_DOOR: Final = Door(noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError)
+_DOOR: Final = Door(
+    noun="emission log", allowed="a file of inferometer emulate", refusal=RecordError
+)
 
 _MAGIC: Final = b"inferometer emissions 1\n"
 _FRAME: Final = struct.Struct("<cQ")
@@ -53,7 +58,8 @@ class LoggedRequest:
     output_tokens: int
     """Generated; a fault may have kept some from being sent."""
     end: str
-    """``stop``, ``length``, ``abort``, ``error``, ``refused``, or ``unfinished`` where the server was stopped first."""
+    """``stop``, ``length``, ``abort``, ``error``, ``refused``, or ``unfinished`` where the
+    server was stopped first."""
     fault: str | None
     """Which was committed."""
 
@@ -95,7 +101,9 @@ class EmissionWriter:
             self._file.write(_MAGIC)
             self._file.flush()
 
-    def emitted(self, number: int, kind: EmissionKind, n_tokens: int, due_ns: int, written_ns: int) -> None:
+    def emitted(
+        self, number: int, kind: EmissionKind, n_tokens: int, due_ns: int, written_ns: int
+    ) -> None:
         """Something was sent."""
         if self._file is None:
             return
@@ -136,7 +144,9 @@ def _opened(path: Path) -> BinaryIO:
     try:
         return path.open("wb")
     except OSError as problem:
-        raise SpecError(f"cannot write: {problem}", where="--emission-log", try_="a folder that exists") from problem
+        raise SpecError(
+            f"cannot write: {problem}", where="--emission-log", try_="a folder that exists"
+        ) from problem
 
 
 def read_emission_log(path: Path) -> EmissionLog:
@@ -149,7 +159,11 @@ def read_emission_log(path: Path) -> EmissionLog:
     """
     content = _DOOR.bytes_of(path)
     if not content.startswith(_MAGIC):
-        raise RecordError("this is no emission log", where=str(path), allowed=f"a file that begins with {_MAGIC.decode().strip()!r}")
+        raise RecordError(
+            "this is no emission log",
+            where=str(path),
+            allowed=f"a file that begins with {_MAGIC.decode().strip()!r}",
+        )
     with _DOOR.refusing(str(path)):
         return _read(content)
 
@@ -170,6 +184,3 @@ def _read(content: bytes) -> EmissionLog:
     table = np.concatenate(rows) if rows else np.empty((0, _N_COLUMNS), np.int64)
     number, kind, n_tokens, due_ns, written_ns = table.T
     return EmissionLog(number, kind, n_tokens, due_ns, written_ns, tuple(requests))
-
-
-__all__ = ["EmissionKind", "EmissionLog", "EmissionWriter", "LoggedRequest", "read_emission_log"]

@@ -1,4 +1,7 @@
-"""What became of each request, as vLLM's metrics count it? Instants are the scheduler's, not those of the wall clock."""
+"""What became of each request, as vLLM's metrics count it?
+
+Instants are the scheduler's, not those of the wall clock.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +12,12 @@ from inferometer.simulate.reference.batch import Batch, Delivery
 from inferometer.simulate.reference.request import Request, Status
 from inferometer.units import s_from_ns
 
-_REASONS = {Status.STOPPED: "stop", Status.LENGTH: "length", Status.ABORTED: "abort", Status.REJECTED: "error"}
+_REASONS = {
+    Status.STOPPED: "stop",
+    Status.LENGTH: "length",
+    Status.ABORTED: "abort",
+    Status.REJECTED: "error",
+}
 
 
 @dataclass(slots=True)
@@ -40,7 +48,9 @@ class Accounts:
                 life.admitted_ns = now_ns
                 counters["prefix_cache_queries"] += part.request.num_prompt_tokens
                 counters["prefix_cache_hits"] += part.request.num_cached_tokens
-                self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += part.request.num_cached_tokens
+                self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
+                    part.request.num_cached_tokens
+                )
 
     def stepped(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """A step has ended."""
@@ -76,12 +86,17 @@ class Accounts:
         """How many tokens of the prompt were computed for it?"""
         n_computed = request.num_prompt_tokens - request.num_cached_tokens
         life.first_token_ns = now_ns
-        counters, by_source = self._metrics.counters, self._metrics.labelled["prompt_tokens_by_source"]
+        counters, by_source = (
+            self._metrics.counters,
+            self._metrics.labelled["prompt_tokens_by_source"],
+        )
         counters["prompt_tokens"] += request.num_prompt_tokens
         counters["prompt_tokens_cached"] += request.num_cached_tokens
         by_source["local_compute"] += n_computed
         by_source["local_cache_hit"] += request.num_cached_tokens
-        self._metrics.histograms["time_to_first_token_seconds"].observe(s_from_ns(now_ns - request.arrival_ns))
+        self._metrics.histograms["time_to_first_token_seconds"].observe(
+            s_from_ns(now_ns - request.arrival_ns)
+        )
         return n_computed
 
     def _latencies(self, request: Request, life: _Life, now_ns: int) -> None:
@@ -95,7 +110,9 @@ class Accounts:
             "request_inference_time_seconds": life.last_token_ns - life.admitted_ns,
         }.items():
             self._metrics.histograms[name].observe(s_from_ns(duration_ns))
-        mean_s = s_from_ns(decode_ns) / n_gaps if n_gaps else 0.0  # vLLM counts one-token answers as 0 here
+        mean_s = (
+            s_from_ns(decode_ns) / n_gaps if n_gaps else 0.0
+        )  # vLLM counts one-token answers as 0 here
         self._metrics.histograms["request_time_per_output_token_seconds"].observe(mean_s)
 
     def _sizes(self, request: Request) -> None:
@@ -104,11 +121,9 @@ class Accounts:
             "request_generation_tokens": request.num_output_tokens,
             "request_max_num_generation_tokens": request.num_output_tokens,
             "request_params_max_tokens": request.max_tokens,
-            "request_prefill_kv_computed_tokens": request.num_prompt_tokens - request.num_cached_tokens,
+            "request_prefill_kv_computed_tokens": request.num_prompt_tokens
+            - request.num_cached_tokens,
             "request_params_n": 1,
             "request_num_preemptions": request.num_preemptions,
         }.items():
             self._metrics.histograms[name].observe(n_tokens)
-
-
-__all__ = ["Accounts"]

@@ -32,7 +32,9 @@ class Desk:
             It cannot be served.
         """
         is_chat = request.path == CHAT_PATH
-        asked = (read_chat if is_chat else read_completion)(request.body, self.limits, self.tokenizer)
+        asked = (read_chat if is_chat else read_completion)(
+            request.body, self.limits, self.tokenizer
+        )
         client_id = request.headers.get("x-request-id", "")
         wording = Wording(
             reply_id=("chatcmpl-" if is_chat else "cmpl-") + (client_id or uuid.uuid4().hex),
@@ -46,7 +48,10 @@ class Desk:
             path=request.path,
             accepted_ns=request.accepted_ns,
             asked=asked,
-            choices=tuple(self._choice(asked, place, number, request.accepted_ns) for place in range(len(asked.prompts) * asked.n_choices)),
+            choices=tuple(
+                self._choice(asked, place, number, request.accepted_ns)
+                for place in range(len(asked.prompts) * asked.n_choices)
+            ),
             faults=faults,
             wording=wording,
             likelihoods=None
@@ -59,18 +64,32 @@ class Desk:
         engine_index = self._n_choices
         self._n_choices += 1
         echo = self.tokenizer.pieces(asked.prompts[i_prompt]) if asked.echoes else ()
-        return Choice(place, answer, self._request(asked, i_prompt, answer, engine_index, arrival_ns), echo)
+        return Choice(
+            place, answer, self._request(asked, i_prompt, answer, engine_index, arrival_ns), echo
+        )
 
     def _answer(self, asked: Asked, number: int, place: int) -> Answer:
         mean_tokens = None if asked.ignores_eos else self._plan.mean_output_tokens
-        seed, vocabulary, most_tokens = self._plan.seed, self.tokenizer.vocabulary, asked.most_tokens[place // asked.n_choices]
-        drawn = draw_answer(vocabulary, mean_tokens, most_tokens, seed=seed, number=number, place=place)
+        seed, vocabulary, most_tokens = (
+            self._plan.seed,
+            self.tokenizer.vocabulary,
+            asked.most_tokens[place // asked.n_choices],
+        )
+        drawn = draw_answer(
+            vocabulary, mean_tokens, most_tokens, seed=seed, number=number, place=place
+        )
         answer = drawn._replace(n_tokens=max(drawn.n_tokens, min(asked.least_tokens, most_tokens)))
         if asked.is_silent:
             return answer._replace(n_chars=0)
-        return answer.stopped_at(asked.stops, asked.least_tokens, includes_stop=asked.includes_stop) if asked.stops else answer
+        return (
+            answer.stopped_at(asked.stops, asked.least_tokens, includes_stop=asked.includes_stop)
+            if asked.stops
+            else answer
+        )
 
-    def _request(self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, arrival_ns: int) -> Request:
+    def _request(
+        self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, arrival_ns: int
+    ) -> Request:
         config, prompt = self._plan.config, asked.prompts[i_prompt]
         contents = list[int]()
         if config.enable_prefix_caching:
@@ -84,6 +103,3 @@ class Desk:
             priority=asked.priority,
             contents=contents,
         )
-
-
-__all__ = ["Desk"]

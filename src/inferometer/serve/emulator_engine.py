@@ -1,7 +1,10 @@
-"""What does the engine do, and when, while requests come that nobody knew of? The simulator's loop, one event at a time.
+"""What does the engine do, and when, while requests come that nobody knew of?
 
-Mirrors ``simulate.reference.engine.Engine``, with arrivals and departures that are told while it runs: a test holds both to the
-same nanosecond. It has no clock: whoever has one calls ``advance`` with the present, and again at the instant that it returns.
+The simulator's loop, one event at a time.
+
+Mirrors ``simulate.reference.engine.Engine``, with arrivals and departures that are told while it
+runs: a test holds both to the same nanosecond. It has no clock: whoever has one calls ``advance``
+with the present, and again at the instant that it returns.
 """
 
 from collections import deque
@@ -86,7 +89,10 @@ class LiveEngine:
         self._departures.append(_Departure(when_ns, request))
 
     def advance(self, until_ns: int) -> int:
-        """Do all that is due until then; when will the next thing be due if nobody comes or goes? ``FAR_NS``: never."""
+        """Do all that is due until then; when will the next thing be due if nobody comes or goes?
+
+        ``FAR_NS``: never.
+        """
         while True:
             if self._phase is _Phase.DECIDE:
                 self._decide()
@@ -108,7 +114,9 @@ class LiveEngine:
             self._phase = _Phase.COMPUTE if self._in_flight else _Phase.IDLE
             return
         launched = self._launch(self.scheduler.schedule(self.now_ns))
-        is_idle = not launched.batch.scheduled and not any(flight.batch.scheduled for flight in self._in_flight)
+        is_idle = not launched.batch.scheduled and not any(
+            flight.batch.scheduled for flight in self._in_flight
+        )
         if is_idle and not launched.batch.preempted:
             self._in_flight.clear()
             self._phase = _Phase.IDLE
@@ -120,7 +128,9 @@ class LiveEngine:
     def _launch(self, batch: Batch) -> _InFlight:
         """Give the batch to the device, which works it off behind what it has."""
         duration_ns = price.duration_ns(batch, step_statistics(batch), self._config, self._cost)
-        passage = self._stages.work(self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled))
+        passage = self._stages.work(
+            self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled)
+        )
         self._listener.on_scheduled(batch, self.now_ns)
         for request in batch.rejected:
             self._drop(request, self.now_ns)
@@ -142,7 +152,10 @@ class LiveEngine:
         self._phase = _Phase.DECIDE
 
     def _catch_up(self, until_ns: int) -> None:
-        """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
+        """Who has gone by now, and who has come until then, in order of time.
+
+        At one instant who goes is before who comes.
+        """
         while True:
             if self._departure_ns <= min(self._arrival_ns, self.now_ns):
                 self._depart(self._departures.popleft())
@@ -185,6 +198,3 @@ class LiveEngine:
 
     def _next_event_ns(self) -> int:
         return min(self._arrival_ns, self._departure_ns, self._wake_ns)
-
-
-__all__ = ["Listener", "LiveEngine"]

@@ -27,7 +27,10 @@ class _Piece(NamedTuple):
 
 
 class Choice:
-    """One answer to a request, which the engine has as one of its own, and how far it was said. ``echo``: the prompt, repeated before."""
+    """One answer to a request, which the engine has as one of its own, and how far it was said.
+
+    ``echo``: the prompt, repeated before.
+    """
 
     __slots__ = ("answer", "echo", "index", "is_over", "n_due", "n_said", "request")
 
@@ -100,7 +103,10 @@ class Exchange:
         if self.is_over:
             return
         if self.served.asked.is_streaming:
-            if choice.is_over or choice.n_due - choice.n_said >= self.served.faults.tokens_per_chunk:
+            if (
+                choice.is_over
+                or choice.n_due - choice.n_said >= self.served.faults.tokens_per_chunk
+            ):
                 self._say(choice, due_ns)
         elif self.is_answered:
             self._reply(due_ns)
@@ -113,9 +119,15 @@ class Exchange:
             data = error_event(message, "ServiceUnavailableError", status) + DONE
             self._emit(_Piece(data, EmissionKind.END, 0, due_ns, is_last=True))
         else:
-            body = error_event(message, "ServiceUnavailableError", status).removeprefix(b"data: ").strip()
+            body = (
+                error_event(message, "ServiceUnavailableError", status)
+                .removeprefix(b"data: ")
+                .strip()
+            )
             self.is_over = True
-            self._note(self.served.number, EmissionKind.END, 0, due_ns, self.line.reply(status, body))
+            self._note(
+                self.served.number, EmissionKind.END, 0, due_ns, self.line.reply(status, body)
+            )
 
     def _say(self, choice: Choice, due_ns: int) -> None:
         """One event for all tokens of a choice that are due, and what follows the last of all."""
@@ -123,8 +135,16 @@ class Exchange:
         choice.n_said, is_end = choice.n_due, self.is_answered
         said = self._said(choice, first)
         usage = served.usage if served.asked.has_continuous_usage else None
-        event = served.wording.opening(choice.index, usage and usage._replace(output_tokens=0)) if first == 0 else b""
-        event += served.wording.last(said, _end(choice), usage) if choice.is_over else served.wording.tokens(said, usage)
+        event = (
+            served.wording.opening(choice.index, usage and usage._replace(output_tokens=0))
+            if first == 0
+            else b""
+        )
+        event += (
+            served.wording.last(said, _end(choice), usage)
+            if choice.is_over
+            else served.wording.tokens(said, usage)
+        )
         piece = _Piece(event, EmissionKind.TOKENS, choice.n_said - first, due_ns, is_last=is_end)
         if self._strikes(is_end=is_end):
             struck = self._struck(piece)
@@ -138,7 +158,9 @@ class Exchange:
     def _reply(self, due_ns: int) -> None:
         """The whole text at once."""
         served = self.served
-        body = served.wording.whole([(self._said(choice, 0), _end(choice)) for choice in served.choices], self._told_usage())
+        body = served.wording.whole(
+            [(self._said(choice, 0), _end(choice)) for choice in served.choices], self._told_usage()
+        )
         piece = _Piece(body, EmissionKind.TOKENS, served.usage.output_tokens, due_ns, is_last=True)
         if self._strikes(is_end=True):
             struck = self._struck(piece)
@@ -157,8 +179,14 @@ class Exchange:
         tokens = [*echo, *(answer.text(i, i + 1) for i in range(first, choice.n_due))]
         if self.served.asked.is_chat:
             return Said(choice.index, text, likelihoods.of_chat(tokens))
-        n_before = 0 if echo or first == 0 else len("".join(choice.echo)) + len(answer.text(0, first))
-        return Said(choice.index, text, likelihoods.of_completion(tokens, n_chars_before=n_before, is_from_start=bool(echo)))
+        n_before = (
+            0 if echo or first == 0 else len("".join(choice.echo)) + len(answer.text(0, first))
+        )
+        return Said(
+            choice.index,
+            text,
+            likelihoods.of_completion(tokens, n_chars_before=n_before, is_from_start=bool(echo)),
+        )
 
     def _told_usage(self) -> Usage | None:
         """The counts, or what a fault says of them."""
@@ -180,7 +208,9 @@ class Exchange:
         return (
             strike is not None
             and not self._has_struck
-            and (is_end or sum(choice.n_said for choice in self.served.choices) > strike.after_tokens)
+            and (
+                is_end or sum(choice.n_said for choice in self.served.choices) > strike.after_tokens
+            )
         )
 
     def _struck(self, piece: _Piece) -> _Piece | None:
@@ -218,7 +248,14 @@ class Exchange:
             self._emit(piece._replace(data=data, kind=EmissionKind.END, n_tokens=0, is_last=True))
             return
         if strike.kind == "truncated-sse":
-            self._emit(piece._replace(data=piece.data[: len(piece.data) // 2], kind=EmissionKind.END, n_tokens=0, is_last=False))
+            self._emit(
+                piece._replace(
+                    data=piece.data[: len(piece.data) // 2],
+                    kind=EmissionKind.END,
+                    n_tokens=0,
+                    is_last=False,
+                )
+            )
         self.is_over = True
         if strike.kind == "reset":
             self.line.reset()
@@ -264,5 +301,3 @@ def _end(choice: Choice) -> End:
 _LASTING: Final = ("comments", "split-writes")
 """They strike again with every event."""
 _CUTTING: Final = ("reset", "truncated-sse", "error-event")
-
-__all__ = ["Choice", "Exchange", "Served"]

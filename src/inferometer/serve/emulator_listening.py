@@ -14,7 +14,9 @@ from inferometer.units import NS_PER_S
 _FLUSH_S: Final = 0.5
 
 
-async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]) -> ServedCounts:
+async def serve(
+    plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[str]
+) -> ServedCounts:
     """Serve until told to stop, or until the plan's time is over; ``ready`` gets the URL when clients may come.
 
     Raises
@@ -25,12 +27,20 @@ async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[s
     log = EmissionWriter(plan.emission_log)
     server = EmulatorServer(plan, log)
     try:
-        listening = await asyncio.get_running_loop().create_server(server.new_line, plan.host, plan.port, backlog=1024)
+        listening = await asyncio.get_running_loop().create_server(
+            server.new_line, plan.host, plan.port, backlog=1024
+        )
     except OSError as problem:
-        raise SpecError(f"cannot listen: {problem}", where="--host, --port", try_="--port 0, which takes one that is free") from problem
+        raise SpecError(
+            f"cannot listen: {problem}",
+            where="--host, --port",
+            try_="--port 0, which takes one that is free",
+        ) from problem
     host, port = listening.sockets[0].getsockname()[:2]
     ready.set_result(f"http://{host}:{port}")
-    ends_ns = FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
+    ends_ns = (
+        FAR_NS if plan.for_s is None else time.perf_counter_ns() + round(plan.for_s * NS_PER_S)
+    )
     while not stop.is_set() and time.perf_counter_ns() < ends_ns:
         wait_s = min(_FLUSH_S, (ends_ns - time.perf_counter_ns()) / NS_PER_S)
         try:
@@ -41,6 +51,3 @@ async def serve(plan: EmulatorPlan, stop: asyncio.Event, ready: asyncio.Future[s
     server.hang_up()
     log.close()
     return server.counts()
-
-
-__all__ = ["serve"]

@@ -1,4 +1,6 @@
-"""How likely does the emulator say that its words were? Each as likely as any other of its vocabulary: they are drawn so.
+"""How likely does the emulator say that its words were?
+
+Each as likely as any other of its vocabulary: they are drawn so.
 
 Shapes are those of OpenAI's completions and chats.
 """
@@ -14,8 +16,13 @@ class Likelihoods(NamedTuple):
     n_top: int
     vocabulary: tuple[str, ...]
 
-    def of_completion(self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool) -> dict[str, Any]:
-        """Of tokens that begin behind so many characters. ``is_from_start``: nothing tells how likely the first one was."""
+    def of_completion(
+        self, tokens: Sequence[str], *, n_chars_before: int, is_from_start: bool
+    ) -> dict[str, Any]:
+        """Of tokens that begin behind so many characters.
+
+        ``is_from_start``: nothing tells how likely the first one was.
+        """
         offsets = [n_chars_before]
         for token in tokens[:-1]:
             offsets.append(offsets[-1] + len(token))
@@ -23,12 +30,21 @@ class Likelihoods(NamedTuple):
         top: list[dict[str, float] | None] = [self._top(token) for token in tokens]
         if is_from_start and tokens:
             likely[0] = top[0] = None
-        return {"text_offset": offsets[: len(tokens)], "token_logprobs": likely, "tokens": list(tokens), "top_logprobs": top}
+        return {
+            "text_offset": offsets[: len(tokens)],
+            "token_logprobs": likely,
+            "tokens": list(tokens),
+            "top_logprobs": top,
+        }
 
     def of_chat(self, tokens: Sequence[str]) -> dict[str, Any]:
         """Of tokens of an answer."""
         return {
-            "content": [_told(token, self._each) | {"top_logprobs": [_told(*one) for one in self._top(token).items()]} for token in tokens]
+            "content": [
+                _told(token, self._each)
+                | {"top_logprobs": [_told(*one) for one in self._top(token).items()]}
+                for token in tokens
+            ]
         }
 
     @property
@@ -38,11 +54,10 @@ class Likelihoods(NamedTuple):
     def _top(self, token: str) -> dict[str, float]:
         """The token itself and words as likely as it."""
         others = (" " + word for word in self.vocabulary if " " + word != token)
-        return {word: self._each for _, word in zip(range(self.n_top), (token, *others), strict=False)}
+        return {
+            word: self._each for _, word in zip(range(self.n_top), (token, *others), strict=False)
+        }
 
 
 def _told(token: str, logprob: float) -> dict[str, Any]:
     return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
-
-
-__all__ = ["Likelihoods"]

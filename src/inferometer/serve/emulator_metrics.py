@@ -1,4 +1,7 @@
-"""What does ``/metrics`` say? The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus' text format 0.0.4."""
+"""What does ``/metrics`` say?
+
+The names, labels and buckets of vLLM 0.33 (``vllm/v1/metrics``), in Prometheus' text format 0.0.4.
+"""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +29,12 @@ _GAUGES: Final = {
 _COUNTERS: Final = {
     "prefix_cache_queries": "Prefix cache queries, in terms of number of queried tokens.",
     "prefix_cache_hits": "Prefix cache hits, in terms of number of cached tokens.",
-    "external_prefix_cache_queries": "External prefix cache queries, in terms of number of queried tokens.",
-    "external_prefix_cache_hits": "External prefix cache hits, in terms of number of cached tokens.",
+    "external_prefix_cache_queries": (
+        "External prefix cache queries, in terms of number of queried tokens."
+    ),
+    "external_prefix_cache_hits": (
+        "External prefix cache hits, in terms of number of cached tokens."
+    ),
     "mm_cache_queries": "Multi-modal cache queries, in terms of number of queried items.",
     "mm_cache_hits": "Multi-modal cache hits, in terms of number of cached items.",
     "num_preemptions": "Cumulative number of preemption from the engine.",
@@ -36,8 +43,14 @@ _COUNTERS: Final = {
     "generation_tokens": "Number of generation tokens processed.",
 }
 _LABELLED_COUNTERS: Final = {
-    "prompt_tokens_by_source": ("source", ("local_compute", "local_cache_hit", "external_kv_transfer")),
-    "prompt_tokens_cached_by_source": ("source", ("device", "host", "disk", "p2p", "external_unspecified")),
+    "prompt_tokens_by_source": (
+        "source",
+        ("local_compute", "local_cache_hit", "external_kv_transfer"),
+    ),
+    "prompt_tokens_cached_by_source": (
+        "source",
+        ("device", "host", "disk", "p2p", "external_unspecified"),
+    ),
     "request_success": ("finished_reason", FINISH_REASONS),
     "admission_rejections": ("reason", ("max_num_queued_reqs", "max_num_queued_tokens")),
 }
@@ -80,7 +93,9 @@ class Histogram:
     def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
         """Its samples: cumulative buckets, count and sum."""
         cumulative = list(accumulate(self._counts))
-        for edge, count in zip([*(str(float(edge)) for edge in self._edges), "+Inf"], cumulative, strict=True):
+        for edge, count in zip(
+            [*(str(float(edge)) for edge in self._edges), "+Inf"], cumulative, strict=True
+        ):
             yield _sample(f"{name}_bucket", {**labels, "le": edge}, count)
         yield _sample(f"{name}_count", labels, cumulative[-1])
         yield _sample(f"{name}_sum", labels, self._total)
@@ -95,20 +110,30 @@ class Now(NamedTuple):
 
 
 class Metrics:
-    """All that vLLM's frontend counts, for one engine; what an emulator never has (images, other servers' caches) stays at 0."""
+    """All that vLLM's frontend counts, for one engine.
 
-    def __init__(self, model_name: str, *, max_model_len: int, cache_config: Mapping[str, str]) -> None:
+    What an emulator never has (images, other servers' caches) stays at 0.
+    """
+
+    def __init__(
+        self, model_name: str, *, max_model_len: int, cache_config: Mapping[str, str]
+    ) -> None:
         self._labels = {"engine": "0", "model_name": model_name}
         self._cache_config = dict(cache_config)
         self._started_s = datetime.now(UTC).timestamp()
         self.counters = dict.fromkeys(_COUNTERS, 0)
-        self.labelled = {name: dict.fromkeys(values, 0) for name, (_, values) in _LABELLED_COUNTERS.items()}
+        self.labelled = {
+            name: dict.fromkeys(values, 0) for name, (_, values) in _LABELLED_COUNTERS.items()
+        }
         series = one_two_five(max_model_len)
         self.histograms = {name: Histogram(edges or series) for name, edges in _HISTOGRAMS.items()}
 
     def text(self, now: Now) -> bytes:
         """The page."""
-        return ("\n".join([*self._gauge_lines(now), *self._counter_lines(), *self._histogram_lines()]) + "\n").encode()
+        return (
+            "\n".join([*self._gauge_lines(now), *self._counter_lines(), *self._histogram_lines()])
+            + "\n"
+        ).encode()
 
     def _gauge_lines(self, now: Now) -> Iterator[str]:
         """``deferred`` and sleep are never seen."""
@@ -117,8 +142,12 @@ class Metrics:
         samples: dict[str, list[tuple[Mapping[str, str], float]]] = {
             "num_requests_running": [(self._labels, now.n_running)],
             "num_requests_waiting": [(self._labels, now.n_waiting)],
-            "num_requests_waiting_by_reason": [({**self._labels, "reason": name}, value) for name, value in reasons.items()],
-            "engine_sleep_state": [({**self._labels, "sleep_state": name}, value) for name, value in states.items()],
+            "num_requests_waiting_by_reason": [
+                ({**self._labels, "reason": name}, value) for name, value in reasons.items()
+            ],
+            "engine_sleep_state": [
+                ({**self._labels, "sleep_state": name}, value) for name, value in states.items()
+            ],
             "kv_cache_usage_perc": [(self._labels, now.kv_used_fraction)],
             "cache_config_info": [({**self._cache_config, "engine": "0"}, 1)],
         }
@@ -132,8 +161,14 @@ class Metrics:
         for name, (label, _) in _LABELLED_COUNTERS.items():
             yield from self._counter(name, f"Count by {label}.", self.labelled[name], label=label)
 
-    def _counter(self, name: str, said: str, values: Mapping[str, float], *, label: str) -> Iterator[str]:
-        own = {"model_name": self._labels["model_name"]} if name == "admission_rejections" else self._labels
+    def _counter(
+        self, name: str, said: str, values: Mapping[str, float], *, label: str
+    ) -> Iterator[str]:
+        own = (
+            {"model_name": self._labels["model_name"]}
+            if name == "admission_rejections"
+            else self._labels
+        )
         rows = [({**own, label: which} if label else own, value) for which, value in values.items()]
         yield from _heading(f"{_PREFIX}{name}_total", said, "counter")
         yield from (_sample(f"{_PREFIX}{name}_total", labels, value) for labels, value in rows)
@@ -170,7 +205,9 @@ def one_two_five(most: int) -> tuple[int, ...]:
     (1, 2, 5, 10, 20, 50, 100)
     """
     powers = [10**power for power in range(len(str(most)))]
-    return tuple(value for power in powers for value in (power, 2 * power, 5 * power) if value <= most)
+    return tuple(
+        value for power in powers for value in (power, 2 * power, 5 * power) if value <= most
+    )
 
 
 def _heading(name: str, said: str, kind: str) -> tuple[str, str]:
@@ -184,6 +221,3 @@ def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
 
 def _escaped(text: str) -> str:
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-__all__ = ["CONTENT_TYPE", "FINISH_REASONS", "Histogram", "Metrics", "Now", "metrics_of", "one_two_five"]

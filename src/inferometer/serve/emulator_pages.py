@@ -8,7 +8,14 @@ from typing import Final
 import msgspec
 
 from inferometer import __version__
-from inferometer.serve.emulator_requests import Limits, Message, Refusal, chat_texts, check_model, decoded_body
+from inferometer.serve.emulator_requests import (
+    Limits,
+    Message,
+    Refusal,
+    chat_texts,
+    check_model,
+    decoded_body,
+)
 from inferometer.serve.emulator_tokens import Tokenizer
 from inferometer.serve.http_line import HttpRequest
 
@@ -62,18 +69,34 @@ class Pages:
         known = {path for _, path in self._pages} | {*GENERATION_PATHS, "/health", "/metrics"}
         if request.path in known:
             raise Refusal(405, "Method Not Allowed", kind="MethodNotAllowedError")
-        raise Refusal(404, f"{request.path} is none of {', '.join(sorted(known))}", kind="NotFoundError")
+        raise Refusal(
+            404, f"{request.path} is none of {', '.join(sorted(known))}", kind="NotFoundError"
+        )
 
     def _models(self, body: bytes) -> bytes:
         del body
         name = self._limits.model_name
-        card = {"id": name, "object": "model", "created": self._created_s, "owned_by": "inferometer", "root": name, "parent": None}
-        return msgspec.json.encode({"object": "list", "data": [card | {"max_model_len": self._limits.max_model_len, "permission": []}]})
+        card = {
+            "id": name,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": "inferometer",
+            "root": name,
+            "parent": None,
+        }
+        return msgspec.json.encode(
+            {
+                "object": "list",
+                "data": [card | {"max_model_len": self._limits.max_model_len, "permission": []}],
+            }
+        )
 
     def _version(self, body: bytes) -> bytes:
         """Names the tool: nobody shall take an emulation for a server."""
         del body
-        return msgspec.json.encode({"version": f"inferometer {__version__} emulating {self._emulated}"})
+        return msgspec.json.encode(
+            {"version": f"inferometer {__version__} emulating {self._emulated}"}
+        )
 
     def _tokenize(self, body: bytes) -> bytes:
         asked = decoded_body(body, TokenizeBody)
@@ -82,14 +105,16 @@ class Pages:
         if text is None:
             raise Refusal(400, "prompt or messages must be given", param="prompt")
         tokens = self._tokenizer.tokens(text)
-        ids = [token if isinstance(token, int) else zlib.crc32(str(token).encode()) for token in tokens]
+        ids = [
+            token if isinstance(token, int) else zlib.crc32(str(token).encode()) for token in tokens
+        ]
         said = {"count": len(ids), "max_model_len": self._limits.max_model_len, "tokens": ids}
-        return msgspec.json.encode(said | {"token_strs": [str(token) for token in tokens] if asked.return_token_strs else None})
+        return msgspec.json.encode(
+            said
+            | {"token_strs": [str(token) for token in tokens] if asked.return_token_strs else None}
+        )
 
     def _detokenize(self, body: bytes) -> bytes:
         asked = decoded_body(body, DetokenizeBody)
         check_model(asked.model, self._limits)
         return msgspec.json.encode({"prompt": self._tokenizer.text(asked.tokens)})
-
-
-__all__ = ["CHAT_PATH", "COMPLETIONS_PATH", "GENERATION_PATHS", "DetokenizeBody", "Pages", "TokenizeBody"]

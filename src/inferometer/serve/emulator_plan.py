@@ -16,7 +16,10 @@ DEFAULT_MEAN_TOKENS: Final = 128.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmulatorPlan:
-    """All that an emulated server is told before it starts; two servers with the same plan draw the same for their n-th requests."""
+    """All that an emulated server is told before it starts.
+
+    Two servers with the same plan draw the same for their n-th requests.
+    """
 
     model_name: str
     config: EngineConfig
@@ -26,7 +29,8 @@ class EmulatorPlan:
     """0: any that is free."""
     seed: int = 0
     mean_output_tokens: float | None = DEFAULT_MEAN_TOKENS
-    """Answers end by themselves after so many tokens on average (geometric); None: never before ``max_tokens``."""
+    """Answers end by themselves after so many tokens on average (geometric); None: never before
+    ``max_tokens``."""
     faults: tuple[FaultRule, ...] = ()
     time_scale_ratio: float = 1.0
     """Each step takes so many times as long."""
@@ -38,18 +42,31 @@ class EmulatorPlan:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.time_scale_ratio) and self.time_scale_ratio > 0):
-            raise SpecError(f"time scale {self.time_scale_ratio}", where="the emulator's plan", allowed="above 0")
+            raise SpecError(
+                f"time scale {self.time_scale_ratio}",
+                where="the emulator's plan",
+                allowed="above 0",
+            )
         if self.config.n_instances > 1:
-            raise SpecError(self.config.engine, where="the emulator's plan", allowed="one instance: its batches run one after the other")
+            raise SpecError(
+                self.config.engine,
+                where="the emulator's plan",
+                allowed="one instance: its batches run one after the other",
+            )
         if self.mean_output_tokens is not None and not self.mean_output_tokens >= 1:
-            raise SpecError(f"answers of {self.mean_output_tokens} tokens", where="the emulator's plan", allowed="1 or more on average")
+            raise SpecError(
+                f"answers of {self.mean_output_tokens} tokens",
+                where="the emulator's plan",
+                allowed="1 or more on average",
+            )
         if not 0 <= self.port <= 65535:
-            raise SpecError(f"port {self.port}", where="the emulator's plan", allowed="0 (any free one) to 65535")
+            raise SpecError(
+                f"port {self.port}",
+                where="the emulator's plan",
+                allowed="0 (any free one) to 65535",
+            )
 
     @property
     def wall_cost(self) -> StepTimeArrays:
         """The step times as they pass on the wall clock."""
         return slowed(self.cost, self.time_scale_ratio)
-
-
-__all__ = ["DEFAULT_MEAN_TOKENS", "LOOPBACK", "EmulatorPlan"]

@@ -1,4 +1,7 @@
-"""How is an emulated server run: in this process until it is told to stop, or in one of its own that tests and tools can start?"""
+"""How is an emulated server run.
+
+In this process until it is told to stop, or in one of its own that tests and tools can start?
+"""
 
 import asyncio
 import gc
@@ -28,7 +31,9 @@ class Emulator(NamedTuple):
     """Ends it; the emission log is complete then. Does nothing the second time."""
 
 
-def run_emulator(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_server.ServedCounts:
+def run_emulator(
+    plan: EmulatorPlan, on_ready: Callable[[str], None]
+) -> emulator_server.ServedCounts:
     """Serve in this process until SIGINT, SIGTERM or the plan's time; ``on_ready`` gets the URL."""
     return asyncio.run(_run(plan, on_ready))
 
@@ -46,14 +51,17 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
     -------
     ::
 
-        with start(EmulatorPlan(model_name="m", config=config, cost=cost, emission_log=path)) as emulator:
+        with start(EmulatorPlan(model_name="m", config=config, cost=cost, emission_log=path)) as
+        emulator:
             ...  # requests to emulator.url
             emulator.stop()
             log = read_emission_log(path)
     """
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=_in_child, args=(plan, there, lifeline.starts_in_main_thread()), daemon=True)
+    process = context.Process(
+        target=_in_child, args=(plan, there, lifeline.starts_in_main_thread()), daemon=True
+    )
     process.start()
     there.close()
 
@@ -75,7 +83,9 @@ def start(plan: EmulatorPlan) -> Generator[Emulator, None, None]:
 
 def _url_of(pipe: Connection) -> str:
     try:
-        kind, said = pipe.recv() if pipe.poll(_START_S) else ("error", f"nothing for {_START_S:.0f} s")
+        kind, said = (
+            pipe.recv() if pipe.poll(_START_S) else ("error", f"nothing for {_START_S:.0f} s")
+        )
     except EOFError:
         kind, said = "error", "it ended without a word"
     if kind != "url":
@@ -103,6 +113,3 @@ async def _run(plan: EmulatorPlan, on_ready: Callable[[str], None]) -> emulator_
         return await emulator_listening.serve(plan, stop, ready)
     finally:
         gc.unfreeze()  # what is frozen at the end of Python is called a leak on stderr, by what duckdb is bound with
-
-
-__all__ = ["Emulator", "run_emulator", "start"]

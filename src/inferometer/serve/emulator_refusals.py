@@ -32,12 +32,17 @@ def _too_many(rule: FaultRule, line: Line, request: HttpRequest) -> None:
 
 def _broken(rule: FaultRule, line: Line, request: HttpRequest) -> None:
     del rule, request
-    line.reply(500, Refusal(500, "the emulator was asked to fail", kind="InternalServerError").body())
+    line.reply(
+        500, Refusal(500, "the emulator was asked to fail", kind="InternalServerError").body()
+    )
 
 
 def _unavailable(rule: FaultRule, line: Line, request: HttpRequest) -> None:
     del rule, request
-    line.reply(503, Refusal(503, "the emulator was asked to be away", kind="ServiceUnavailableError").body())
+    line.reply(
+        503,
+        Refusal(503, "the emulator was asked to be away", kind="ServiceUnavailableError").body(),
+    )
 
 
 def _redirect(rule: FaultRule, line: Line, request: HttpRequest) -> None:
@@ -82,5 +87,3 @@ _REFUSALS: Final[dict[FaultKind, Callable[[FaultRule, Line, HttpRequest], None]]
     "never-answers": _silence,
     "endless-headers": _endless,
 }
-
-__all__ = ["refuse_by_fault"]

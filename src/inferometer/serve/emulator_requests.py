@@ -1,4 +1,7 @@
-"""What does a client ask for, in OpenAI's words, and what is it refused with? Keys that nobody knows are let pass, as vLLM does."""
+"""What does a client ask for, in OpenAI's words, and what is it refused with?
+
+Keys that nobody knows are let pass, as vLLM does.
+"""
 
 import ipaddress
 from collections.abc import Hashable, Sequence
@@ -15,7 +18,8 @@ from inferometer.spec.foreign_bytes import Door
 _BODY: Final = Door(noun="body", allowed="JSON of OpenAI's interface")
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
-"""What vLLM generates for a completion where nobody says; a chat goes on to the end of the context."""
+"""What vLLM generates for a completion where nobody says; a chat goes on to the end of the
+context."""
 
 _MOST_ANSWERS: Final = 1024
 
@@ -25,7 +29,9 @@ Body = TypeVar("Body")
 class Refusal(Exception):
     """A request that is answered with an error, in OpenAI's shape and vLLM's words."""
 
-    def __init__(self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None) -> None:
+    def __init__(
+        self, status: int, message: str, *, kind: str = "BadRequestError", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
@@ -34,11 +40,22 @@ class Refusal(Exception):
 
     def body(self) -> bytes:
         """The error as JSON."""
-        return msgspec.json.encode({"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}})
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": self.kind,
+                    "param": self.param,
+                    "code": self.status,
+                }
+            }
+        )
 
 
 def check_head(request: HttpRequest, listens_on: str) -> None:
-    """Refuse what a careful server on loopback refuses: another ``Host``, as a web page sends that was led here, and text as JSON.
+    """Refuse what a careful server on loopback refuses.
+
+    Another ``Host``, as a web page sends that was led here, and text as JSON.
 
     Raises
     ------
@@ -47,15 +64,27 @@ def check_head(request: HttpRequest, listens_on: str) -> None:
     """
     host = request.headers.get("host")
     if host is not None and _is_loopback(listens_on) and not _is_loopback(_host_name(host)):
-        raise Refusal(421, f"this server listens on {listens_on} and answers no request for another host", kind="MisdirectedRequestError")
+        raise Refusal(
+            421,
+            f"this server listens on {listens_on} and answers no request for another host",
+            kind="MisdirectedRequestError",
+        )
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and media_type != "application/json":
-        raise Refusal(415, "Unsupported Media Type: Only 'application/json' is allowed", kind="UnsupportedMediaTypeError")
+        raise Refusal(
+            415,
+            "Unsupported Media Type: Only 'application/json' is allowed",
+            kind="UnsupportedMediaTypeError",
+        )
 
 
 def _host_name(authority: str) -> str:
     """The host of ``HOST:PORT`` or ``[IPV6]:PORT``."""
-    return authority.partition("]")[0].lstrip("[") if authority.startswith("[") else authority.partition(":")[0]
+    return (
+        authority.partition("]")[0].lstrip("[")
+        if authority.startswith("[")
+        else authority.partition(":")[0]
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -149,18 +178,32 @@ def read_completion(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
     Raises
     ------
     Refusal
-        It cannot be read, is too long, names another model, or asks for what the emulator does not do.
+        It cannot be read, is too long, names another model, or asks for what the emulator does not
+        do.
     """
     read = decoded_body(body, CompletionBody)
     most = _DEFAULT_COMPLETION_TOKENS if read.max_tokens is None else read.max_tokens
-    asked = _asked(read, _prompts(read.prompt, tokenizer), max(most, 1) if read.echo else most, limits, is_chat=False)
+    asked = _asked(
+        read,
+        _prompts(read.prompt, tokenizer),
+        max(most, 1) if read.echo else most,
+        limits,
+        is_chat=False,
+    )
     if read.logprobs is not None and read.logprobs < 0:
         raise Refusal(400, "`logprobs` must be a positive value.", param="logprobs")
-    return replace(asked, echoes=bool(read.echo), is_silent=bool(read.echo and most == 0), n_top_logprobs=read.logprobs)
+    return replace(
+        asked,
+        echoes=bool(read.echo),
+        is_silent=bool(read.echo and most == 0),
+        n_top_logprobs=read.logprobs,
+    )
 
 
 def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
-    """What is asked by this body of a chat? Its prompt is the words of all its messages, one after the other.
+    """What is asked by this body of a chat?
+
+    Its prompt is the words of all its messages, one after the other.
 
     Raises
     ------
@@ -170,11 +213,15 @@ def read_chat(body: bytes, limits: Limits, tokenizer: Tokenizer) -> Asked:
     read = decoded_body(body, ChatBody)
     if not read.messages:
         raise Refusal(400, "messages must not be empty", param="messages")
-    tokens = tokenizer.tokens(" ".join(chat_texts(read.messages))) or ("",)  # a real template says something at least
+    tokens = tokenizer.tokens(" ".join(chat_texts(read.messages))) or (
+        "",
+    )  # a real template says something at least
     most = read.max_tokens if read.max_completion_tokens is None else read.max_completion_tokens
     asked = _asked(read, (tokens,), most, limits, is_chat=True)
     if read.top_logprobs and not read.logprobs:
-        raise Refusal(400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs")
+        raise Refusal(
+            400, "when using `top_logprobs`, `logprobs` must be set to true.", param="top_logprobs"
+        )
     return replace(asked, n_top_logprobs=(read.top_logprobs or 0) if read.logprobs else None)
 
 
@@ -185,7 +232,9 @@ def chat_texts(messages: Sequence[Message]) -> list[str]:
         if isinstance(message.content, str):
             texts.append(message.content)
         elif message.content is not None:
-            texts += [str(part.get("text", "")) for part in message.content if part.get("type") == "text"]
+            texts += [
+                str(part.get("text", "")) for part in message.content if part.get("type") == "text"
+            ]
     return texts
 
 
@@ -200,7 +249,9 @@ def decoded_body(body: bytes, kind: type[Body]) -> Body:
 def check_model(name: str | None, limits: Limits) -> None:
     """Refuse a model that is not served; none named means the one that is."""
     if name and name != limits.model_name:
-        raise Refusal(404, f"The model `{name}` does not exist.", kind="NotFoundError", param="model")
+        raise Refusal(
+            404, f"The model `{name}` does not exist.", kind="NotFoundError", param="model"
+        )
 
 
 def _prompts(prompt: str | list[Any], tokenizer: Tokenizer) -> tuple[Sequence[Hashable], ...]:
@@ -209,13 +260,23 @@ def _prompts(prompt: str | list[Any], tokenizer: Tokenizer) -> tuple[Sequence[Ha
         return (tokenizer.tokens(prompt),)
     if not prompt or all(type(one) is int for one in prompt):
         return (prompt,)
-    if not all(isinstance(one, str) or (isinstance(one, list) and all(type(token) is int for token in one)) for one in prompt):
-        raise Refusal(400, "prompt must be a text, a list of token ids, or a list of either", param="prompt")
+    if not all(
+        isinstance(one, str) or (isinstance(one, list) and all(type(token) is int for token in one))
+        for one in prompt
+    ):
+        raise Refusal(
+            400, "prompt must be a text, a list of token ids, or a list of either", param="prompt"
+        )
     return tuple(tokenizer.tokens(one) if isinstance(one, str) else one for one in prompt)
 
 
 def _asked(
-    read: CompletionBody | ChatBody, prompts: tuple[Sequence[Hashable], ...], most: int | None, limits: Limits, *, is_chat: bool
+    read: CompletionBody | ChatBody,
+    prompts: tuple[Sequence[Hashable], ...],
+    most: int | None,
+    limits: Limits,
+    *,
+    is_chat: bool,
 ) -> Asked:
     check_model(read.model, limits)
     _check_counts(read, most, n_answers=len(prompts) * (1 if read.n is None else read.n))
@@ -252,34 +313,30 @@ def _left(tokens: Sequence[Hashable], most: int | None, limits: Limits) -> int:
 def _check_counts(read: CompletionBody | ChatBody, most: int | None, *, n_answers: int) -> None:
     """Refuse numbers that vLLM refuses."""
     if not 1 <= n_answers <= _MOST_ANSWERS:
-        raise Refusal(400, f"n must be at least 1, and there may be {_MOST_ANSWERS} answers to a request, got {n_answers}.", param="n")
+        raise Refusal(
+            400,
+            f"n must be at least 1, and there may be {_MOST_ANSWERS} answers to a request, got"
+            f" {n_answers}.",
+            param="n",
+        )
     if most is not None and most < 1:
         raise Refusal(400, f"max_tokens must be at least 1, got {most}.", param="max_tokens")
     if most is not None and (read.min_tokens or 0) > most:
         text = f"min_tokens must be less than or equal to max_tokens={most}, got {read.min_tokens}."
         raise Refusal(400, text, param="min_tokens")
     if read.stream_options is not None and not read.stream:
-        raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
+        raise Refusal(
+            400, "Stream options can only be defined when `stream=True`.", param="stream_options"
+        )
 
 
 def _too_long(n_prompt: int, limits: Limits) -> Refusal:
-    text = f"This model's maximum context length is {limits.max_model_len} tokens. However, your prompt contains {n_prompt} input tokens, "
-    text += "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt."
+    text = (
+        f"This model's maximum context length is {limits.max_model_len} tokens. However, your"
+        f" prompt contains {n_prompt} input tokens, "
+    )
+    text += (
+        "which exceeds this limit even without any output tokens. Please reduce the length of the"
+        " input prompt."
+    )
     return Refusal(400, text, param="input_tokens")
-
-
-__all__ = [
-    "Asked",
-    "ChatBody",
-    "CompletionBody",
-    "Limits",
-    "Message",
-    "Refusal",
-    "StreamOptions",
-    "chat_texts",
-    "check_head",
-    "check_model",
-    "decoded_body",
-    "read_chat",
-    "read_completion",
-]

@@ -1,4 +1,7 @@
-"""How does an emulated server serve? It gives requests to the engine and tokens to those who asked, on the wall clock."""
+"""How does an emulated server serve?
+
+It gives requests to the engine and tokens to those who asked, on the wall clock.
+"""
 
 import asyncio
 import time
@@ -83,7 +86,9 @@ class EmulatorServer:
 
     def counts(self) -> ServedCounts:
         """What was done so far."""
-        return ServedCounts(self._n_requests, self._metrics.counters["generation_tokens"], tuple(self._lateness_ns))
+        return ServedCounts(
+            self._n_requests, self._metrics.counters["generation_tokens"], tuple(self._lateness_ns)
+        )
 
     # what the engine calls
 
@@ -109,7 +114,11 @@ class EmulatorServer:
         self._accounts.ended(request, now_ns)
         exchange, _ = self._seats.get(request.index, (None, None))
         if exchange is not None:
-            exchange.fail("the engine refused the request: it waited too long, or the queue is full", 503, now_ns)
+            exchange.fail(
+                "the engine refused the request: it waited too long, or the queue is full",
+                503,
+                now_ns,
+            )
             self._abort(exchange)
             self._forget(exchange)
 
@@ -121,7 +130,9 @@ class EmulatorServer:
             if request.method == "POST" and request.path in GENERATION_PATHS:
                 self._generate(line, request)
             elif request.path == "/metrics":
-                line.reply(200, self._metrics.text(self._now()), content_type=emulator_metrics.CONTENT_TYPE)
+                line.reply(
+                    200, self._metrics.text(self._now()), content_type=emulator_metrics.CONTENT_TYPE
+                )
             elif request.path in {"/health", "/ping"}:
                 line.reply(200, b"")
             else:
@@ -147,7 +158,9 @@ class EmulatorServer:
         number = self._n_requests
         self._n_requests += 1
         faults = fault_specs.draw_faults(self._plan.faults, self._plan.seed, number)
-        if faults.strike is not None and emulator_refusals.refuse_by_fault(faults.strike, line, request):
+        if faults.strike is not None and emulator_refusals.refuse_by_fault(
+            faults.strike, line, request
+        ):
             self._log.ended(_refused(number, request, faults))
             return
         try:
@@ -164,7 +177,14 @@ class EmulatorServer:
             self._engine.submit(choice.request)
         self._advance()
 
-    def _emitted(self, number: int, kind: emission_log.EmissionKind, n_tokens: int, due_ns: int, written_ns: int) -> None:
+    def _emitted(
+        self,
+        number: int,
+        kind: emission_log.EmissionKind,
+        n_tokens: int,
+        due_ns: int,
+        written_ns: int,
+    ) -> None:
         if kind is emission_log.EmissionKind.TOKENS:
             self._lateness_ns.append(written_ns - due_ns)
         self._log.emitted(number, kind, n_tokens, due_ns, written_ns)
@@ -181,7 +201,9 @@ class EmulatorServer:
     def _now(self) -> emulator_metrics.Now:
         n_blocks = max(self._plan.config.n_kv_blocks, 1)
         n_waiting = self._engine.scheduler.n_waiting
-        return emulator_metrics.Now(self._engine.n_running, n_waiting, self._engine.scheduler.n_kv_blocks_used / n_blocks)
+        return emulator_metrics.Now(
+            self._engine.n_running, n_waiting, self._engine.scheduler.n_kv_blocks_used / n_blocks
+        )
 
     # the clock
 
@@ -215,7 +237,9 @@ def _logged(served: emulator_exchange.Served) -> emission_log.LoggedRequest:
     )
 
 
-def _refused(number: int, request: HttpRequest, faults: fault_specs.Faults) -> emission_log.LoggedRequest:
+def _refused(
+    number: int, request: HttpRequest, faults: fault_specs.Faults
+) -> emission_log.LoggedRequest:
     return emission_log.LoggedRequest(
         number=number,
         client_id=request.headers.get("x-request-id", ""),
@@ -228,6 +252,3 @@ def _refused(number: int, request: HttpRequest, faults: fault_specs.Faults) -> e
         end="refused",
         fault=None if faults.strike is None else faults.strike.kind,
     )
-
-
-__all__ = ["EmulatorServer", "ServedCounts"]

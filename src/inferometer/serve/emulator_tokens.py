@@ -1,7 +1,7 @@
 """How many tokens has a prompt, which blocks of it were seen before, and what does the emulator say?
 
-Without a tokenizer a token is what stands between spaces, in prompts and in answers. Answers are drawn words; those of a request
-are the same under the same seed.
+Without a tokenizer a token is what stands between spaces, in prompts and in answers. Answers are
+drawn words; those of a request are the same under the same seed.
 """
 
 from collections.abc import Hashable, Sequence
@@ -14,7 +14,24 @@ import numpy as np
 from inferometer.errors import SpecError
 
 _ONSETS: Final = ("b", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z")
-_RHYMES: Final = ("an", "ar", "ay", "ed", "en", "ill", "in", "ip", "it", "ob", "od", "on", "ot", "ow", "um", "un")
+_RHYMES: Final = (
+    "an",
+    "ar",
+    "ay",
+    "ed",
+    "en",
+    "ill",
+    "in",
+    "ip",
+    "it",
+    "ob",
+    "od",
+    "on",
+    "ot",
+    "ow",
+    "um",
+    "un",
+)
 WORDS: Final = tuple(onset + rhyme for onset in _ONSETS for rhyme in _RHYMES)
 """What can be said: 256 words without a meaning."""
 
@@ -46,7 +63,9 @@ class Answer(NamedTuple):
         n_before = sum(1 + len(self.word(i)) for i in range(first))
         return said[: max(self.n_chars - n_before, 0)]
 
-    def stopped_at(self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False) -> "Answer":
+    def stopped_at(
+        self, stops: Sequence[str], least_tokens: int, *, includes_stop: bool = False
+    ) -> "Answer":
         """The same, ended by the first of these texts that shows after so many tokens."""
         full = self._replace(n_chars=None).text(0, self.n_tokens)
         n_least = len(self._replace(n_chars=None).text(0, least_tokens))
@@ -56,7 +75,9 @@ class Answer(NamedTuple):
             return self
         n_chars, stop_text = min(hits)
         n_tokens = full[: n_chars + len(stop_text)].count(" ")  # each token is led by one
-        return self._replace(n_tokens=n_tokens, n_chars=n_chars + len(stop_text) * includes_stop, stop_text=stop_text)
+        return self._replace(
+            n_tokens=n_tokens, n_chars=n_chars + len(stop_text) * includes_stop, stop_text=stop_text
+        )
 
 
 class _Encoding(Protocol):
@@ -80,9 +101,17 @@ class Tokenizer:
         """Words that are one token each, also when the whole answer is encoded again."""
         if self._real is None:
             return WORDS
-        single = tuple(word for word in WORDS if len(self._real.encode(" " + word, add_special_tokens=False).ids) == 1)
+        single = tuple(
+            word
+            for word in WORDS
+            if len(self._real.encode(" " + word, add_special_tokens=False).ids) == 1
+        )
         if len(single) < 2:
-            raise SpecError("no two of the emulator's words are one token each", where="--tokenizer", try_="another tokenizer, or none")
+            raise SpecError(
+                "no two of the emulator's words are one token each",
+                where="--tokenizer",
+                try_="another tokenizer, or none",
+            )
         return single
 
     @cached_property
@@ -90,7 +119,10 @@ class Tokenizer:
         """The token of each word."""
         if self._real is None:
             return WORDS
-        return tuple(self._real.encode(" " + word, add_special_tokens=False).ids[0] for word in self.vocabulary)
+        return tuple(
+            self._real.encode(" " + word, add_special_tokens=False).ids[0]
+            for word in self.vocabulary
+        )
 
     def spoken(self, answer: Answer) -> list[Hashable]:
         """The tokens of an answer."""
@@ -117,11 +149,24 @@ class Tokenizer:
 
 
 def draw_answer(
-    vocabulary: tuple[str, ...], mean_tokens: float | None, most_tokens: int, *, seed: int, number: int, place: int = 0
+    vocabulary: tuple[str, ...],
+    mean_tokens: float | None,
+    most_tokens: int,
+    *,
+    seed: int,
+    number: int,
+    place: int = 0,
 ) -> Answer:
-    """What the request with this number is told, in one of its places: a geometric number of words, or as many as may be."""
+    """What the request with this number is told, in one of its places.
+
+    A geometric number of words, or as many as may be.
+    """
     draws = np.random.default_rng((seed, number, place))
-    n_tokens = most_tokens if mean_tokens is None else min(int(draws.geometric(1 / mean_tokens)), most_tokens)
+    n_tokens = (
+        most_tokens
+        if mean_tokens is None
+        else min(int(draws.geometric(1 / mean_tokens)), most_tokens)
+    )
     start, stride = (int(value) for value in draws.integers(0, len(vocabulary), 2))
     return Answer(vocabulary, n_tokens, start, stride | 1)
 
@@ -139,12 +184,17 @@ def _load(path: Path) -> _Real:
     try:
         import tokenizers  # noqa: PLC0415 -- not of the core
     except ImportError as problem:
-        raise SpecError("the package tokenizers is not installed", where="--tokenizer", try_="pip install tokenizers") from problem
+        raise SpecError(
+            "the package tokenizers is not installed",
+            where="--tokenizer",
+            try_="pip install tokenizers",
+        ) from problem
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
-        raise SpecError(f"{file} is no file", where="--tokenizer", allowed="a tokenizer.json, or a folder with one")
+        raise SpecError(
+            f"{file} is no file",
+            where="--tokenizer",
+            allowed="a tokenizer.json, or a folder with one",
+        )
     real: _Real = tokenizers.Tokenizer.from_file(str(file))
     return real
-
-
-__all__ = ["WORDS", "Answer", "Tokenizer", "content_ids", "draw_answer"]

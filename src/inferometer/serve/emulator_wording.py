@@ -25,7 +25,11 @@ class Usage(NamedTuple):
             "total_tokens": self.prompt_tokens + self.output_tokens,
             "completion_tokens": self.output_tokens,
         }
-        return counts | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}} if has_details else counts
+        return (
+            counts | {"prompt_tokens_details": {"cached_tokens": self.cached_tokens}}
+            if has_details
+            else counts
+        )
 
 
 class End(NamedTuple):
@@ -57,17 +61,29 @@ class Wording:
         self._opened = b"data: " + msgspec.json.encode(self._head)[:-1] + b',"choices":['
         self._before = b'{"index":%d,"delta":{"content":' if is_chat else b'{"index":%d,"text":'
         self._behind = b"}" if is_chat else b""
-        self._nothing: dict[str, Any] = {"token_ids": None} if is_chat else {"prompt_token_ids": None, "token_ids": None}
+        self._nothing: dict[str, Any] = (
+            {"token_ids": None} if is_chat else {"prompt_token_ids": None, "token_ids": None}
+        )
         self._after = (
-            b',"finish_reason":null' + (b"" if is_chat else b',"stop_reason":null,"prompt_token_ids":null') + b',"token_ids":null}]'
+            b',"finish_reason":null'
+            + (b"" if is_chat else b',"stop_reason":null,"prompt_token_ids":null')
+            + b',"token_ids":null}]'
         )
 
     def opening(self, index: int, usage: Usage | None) -> bytes:
         """The event that says who speaks, before the first token of a chat; nothing for a completion."""
         if not self._is_chat:
             return b""
-        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' % index
-        return self._opened + choice + _counts(usage) + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
+        choice = (
+            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+            % index
+        )
+        return (
+            self._opened
+            + choice
+            + _counts(usage)
+            + b',"prompt_token_ids":null,"prompt_text":null}\n\n'
+        )
 
     def tokens(self, said: Said, usage: Usage | None) -> bytes:
         """The event of tokens that are not the last; ``usage`` where counts come with each."""
@@ -81,17 +97,34 @@ class Wording:
 
     def _content(self, said: Said) -> bytes:
         logprobs = b"null" if said.logprobs is None else msgspec.json.encode(said.logprobs)
-        return self._before % said.choice_index + msgspec.json.encode(said.text) + self._behind + b',"logprobs":' + logprobs
+        return (
+            self._before % said.choice_index
+            + msgspec.json.encode(said.text)
+            + self._behind
+            + b',"logprobs":'
+            + logprobs
+        )
 
     def usage(self, usage: Usage) -> bytes:
         """The event after the last token, where counts were asked for."""
-        return self._opened + b'],"usage":' + msgspec.json.encode(usage.said(has_details=True)) + b"}\n\n"
+        return (
+            self._opened
+            + b'],"usage":'
+            + msgspec.json.encode(usage.said(has_details=True))
+            + b"}\n\n"
+        )
 
     def whole(self, choices: Sequence[tuple[Said, End]], usage: Usage | None) -> bytes:
         """The reply that is no stream."""
         head = self._head | {"object": "chat.completion"} if self._is_chat else self._head
-        body = head | {"choices": [self._choice(*one) for one in choices], "service_tier": None, "system_fingerprint": None}
-        return msgspec.json.encode(body if usage is None else body | {"usage": usage.said(has_details=True)})
+        body = head | {
+            "choices": [self._choice(*one) for one in choices],
+            "service_tier": None,
+            "system_fingerprint": None,
+        }
+        return msgspec.json.encode(
+            body if usage is None else body | {"usage": usage.said(has_details=True)}
+        )
 
     def _choice(self, said: Said, end: End) -> dict[str, Any]:
         ended: dict[str, Any] = {
@@ -102,7 +135,14 @@ class Wording:
         }
         if not self._is_chat:
             return {"index": said.choice_index, "text": said.text} | ended
-        message = {"role": "assistant", "content": said.text, "refusal": None, "annotations": None, "audio": None, "function_call": None}
+        message = {
+            "role": "assistant",
+            "content": said.text,
+            "refusal": None,
+            "annotations": None,
+            "audio": None,
+            "function_call": None,
+        }
         return {"index": said.choice_index, "message": message | {"reasoning": None}} | ended
 
 
@@ -113,7 +153,6 @@ def error_event(message: str, kind: str, status: int) -> bytes:
 
 
 def _counts(usage: Usage | None) -> bytes:
-    return b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.said(has_details=False))
-
-
-__all__ = ["DONE", "End", "Said", "Usage", "Wording", "error_event"]
+    return (
+        b"" if usage is None else b',"usage":' + msgspec.json.encode(usage.said(has_details=False))
+    )

@@ -1,4 +1,7 @@
-"""Which faults does an emulated server commit, how often, and on which requests? Read from text such as ``reset:0.02(after=5)``."""
+"""Which faults does an emulated server commit, how often, and on which requests?
+
+Read from text such as ``reset:0.02(after=5)``.
+"""
 
 import re
 from dataclasses import dataclass
@@ -33,7 +36,9 @@ FaultKind: TypeAlias = Literal[
     "tokens-per-chunk",
 ]
 _WHERE: Final = "--fault"
-_RULE: Final = re.compile(r"(?P<kind>[a-z0-9-]+)(?:=(?P<count>\d+))?(?::(?P<share>[0-9.eE+-]+))?(?:\((?P<options>[^()]*)\))?")
+_RULE: Final = re.compile(
+    r"(?P<kind>[a-z0-9-]+)(?:=(?P<count>\d+))?(?::(?P<share>[0-9.eE+-]+))?(?:\((?P<options>[^()]*)\))?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +53,16 @@ class FaultRule:
     """How long a stall or slow headers last."""
     retry_after_ns: int = NS_PER_S
     size_bytes: int = 16 * 2**20
-    """Of a huge chunk, of what a bomb unpacks to, and of endless headers before the server gives up."""
+    """Of a huge chunk, of what a bomb unpacks to, and of endless headers before the server gives
+    up."""
     count: int = 1
     """Tokens per chunk; or by how many tokens the usage is wrong."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share_fraction <= 1:
-            raise SpecError(f"{self.kind}:{self.share_fraction}", where=_WHERE, allowed="a share from 0 to 1")
+            raise SpecError(
+                f"{self.kind}:{self.share_fraction}", where=_WHERE, allowed="a share from 0 to 1"
+            )
         if self.count < 1:
             raise SpecError(f"{self.kind}={self.count}", where=_WHERE, allowed="1 or more")
 
@@ -70,8 +78,8 @@ class Faults(NamedTuple):
 def parse_faults(text: str) -> tuple[FaultRule, ...]:
     """The rules of a text such as ``http-429:0.05(retry_after=1s), stall:0.01(for=3s, after=5), tokens-per-chunk=4``.
 
-    A share is between 0 and 1 (all requests where there is none); the options in brackets are ``after`` (tokens), ``for``,
-    ``retry_after``, ``bytes`` and ``count``.
+    A share is between 0 and 1 (all requests where there is none); the options in brackets are
+    ``after`` (tokens), ``for``, ``retry_after``, ``bytes`` and ``count``.
 
     Raises
     ------
@@ -91,7 +99,9 @@ def draw_faults(rules: tuple[FaultRule, ...], seed: int, number: int) -> Faults:
     if not rules:
         return Faults(None)
     chances = np.random.default_rng((seed, number, 1)).random(len(rules)).tolist()
-    hits = [rule for rule, chance in zip(rules, chances, strict=True) if chance < rule.share_fraction]
+    hits = [
+        rule for rule, chance in zip(rules, chances, strict=True) if chance < rule.share_fraction
+    ]
     strikes = [rule for rule in hits if rule.kind != "tokens-per-chunk"]
     chunks = [rule.count for rule in hits if rule.kind == "tokens-per-chunk"]
     return Faults(strikes[0] if strikes else None, chunks[0] if chunks else 1)
@@ -107,7 +117,12 @@ def _rule(text: str) -> FaultRule:
     kinds = get_args(FaultKind)
     kind = next((known for known in kinds if match is not None and known == match["kind"]), None)
     if match is None or kind is None:
-        raise SpecError(f"{text!r} is no fault", where=_WHERE, allowed=", ".join(kinds), try_="reset:0.02(after=5)")
+        raise SpecError(
+            f"{text!r} is no fault",
+            where=_WHERE,
+            allowed=", ".join(kinds),
+            try_="reset:0.02(after=5)",
+        )
     changes: dict[str, int | float] = {}
     if match["share"] is not None:
         changes["share_fraction"] = _number(match["share"], text)
@@ -127,15 +142,24 @@ def _option(name: str, value: str, text: str) -> dict[str, int]:
     if name == "for":
         return {"hold_ns": round(parse_duration_s(value, where=f"{_WHERE} {text}") * NS_PER_S)}
     if name == "retry_after":
-        return {"retry_after_ns": round(parse_duration_s(value, where=f"{_WHERE} {text}") * NS_PER_S)}
+        return {
+            "retry_after_ns": round(parse_duration_s(value, where=f"{_WHERE} {text}") * NS_PER_S)
+        }
     if name == "bytes":
         return {"size_bytes": parse_bytes(value, where=f"{_WHERE} {text}")}
-    raise SpecError(f"{name!r} of {text!r}", where=_WHERE, allowed="after, for, retry_after, bytes, count", try_="stall:0.01(for=3s)")
+    raise SpecError(
+        f"{name!r} of {text!r}",
+        where=_WHERE,
+        allowed="after, for, retry_after, bytes, count",
+        try_="stall:0.01(for=3s)",
+    )
 
 
 def _whole(value: str, text: str) -> int:
     if not value.isdigit():
-        raise SpecError(f"{value!r} in {text!r} is no whole number", where=_WHERE, allowed="0 or more")
+        raise SpecError(
+            f"{value!r} in {text!r} is no whole number", where=_WHERE, allowed="0 or more"
+        )
     return int(value)
 
 
@@ -143,7 +167,6 @@ def _number(value: str, text: str) -> float:
     try:
         return float(value)
     except ValueError as problem:
-        raise SpecError(f"{value!r} in {text!r} is no share", where=_WHERE, allowed="0 to 1") from problem
-
-
-__all__ = ["FaultKind", "FaultRule", "Faults", "draw_faults", "parse_faults"]
+        raise SpecError(
+            f"{value!r} in {text!r} is no share", where=_WHERE, allowed="0 to 1"
+        ) from problem

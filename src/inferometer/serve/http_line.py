@@ -1,6 +1,9 @@
-"""How do bytes get from and to one client? HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
+"""How do bytes get from and to one client?
 
-Replies are written to the socket at once, not when the loop comes round to it: the time that is noted is that of the write.
+HTTP/1.1 over a socket, with keep-alive, pipelining and chunked replies.
+
+Replies are written to the socket at once, not when the loop comes round to it: the time that is
+noted is that of the write.
 """
 
 import asyncio
@@ -33,9 +36,15 @@ class HttpRequest(NamedTuple):
 
 
 class Line(asyncio.Protocol):
-    """One connection. ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the end of it all."""
+    """One connection.
 
-    def __init__(self, on_request: Callable[["Line", HttpRequest], None], on_lost: Callable[["Line"], None]) -> None:
+    ``on_request`` gets each request when the reply to the one before is complete, ``on_lost`` the
+    end of it all.
+    """
+
+    def __init__(
+        self, on_request: Callable[["Line", HttpRequest], None], on_lost: Callable[["Line"], None]
+    ) -> None:
         self._on_request = on_request
         self._on_lost = on_lost
         self._parser = httptools.HttpRequestParser(self)
@@ -106,19 +115,30 @@ class Line(asyncio.Protocol):
         """A request is whole."""
         if not self._is_open:
             return
-        if "host" not in self._headers and self._parser.get_http_version() == "1.1":  # RFC 9112, 3.2
+        if (
+            "host" not in self._headers and self._parser.get_http_version() == "1.1"
+        ):  # RFC 9112, 3.2
             self._refuse(HTTPStatus.BAD_REQUEST)
             return
         path = self._url.decode("latin-1").partition("?")[0]
         method = self._parser.get_method().decode("latin-1")
         request = HttpRequest(method, path, self._headers, bytes(self._body), self._read_ns)
-        self._waiting.append((request, self._parser.should_keep_alive(), self._parser.get_http_version() != "1.0"))
+        self._waiting.append(
+            (request, self._parser.should_keep_alive(), self._parser.get_http_version() != "1.0")
+        )
         if not self._is_busy:
             self._next()
 
     # what a reply calls
 
-    def reply(self, status: int, body: bytes, *, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> int:
+    def reply(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
+    ) -> int:
         """Send a whole reply; returns when that was done."""
         more = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
         written_ns = self.write(self._head(status, more) + body)
@@ -128,7 +148,9 @@ class Line(asyncio.Protocol):
     def begin_stream(self) -> int:
         """Send the head of a stream of events; returns when that was done."""
         framing = {"transfer-encoding": "chunked"} if self._is_chunked else {}
-        return self.write(self._head(200, {"content-type": "text/event-stream; charset=utf-8", **framing}))
+        return self.write(
+            self._head(200, {"content-type": "text/event-stream; charset=utf-8", **framing})
+        )
 
     def chunk(self, data: bytes, *, is_last: bool = False) -> int:
         """Send a piece of a stream; returns when that was done."""
@@ -196,7 +218,11 @@ class Line(asyncio.Protocol):
         """A request that came before its turn counts as accepted now."""
         if self._waiting:
             request, keeps_alive, is_chunked = self._waiting[0]
-            self._waiting[0] = (request._replace(accepted_ns=time.perf_counter_ns()), keeps_alive, is_chunked)
+            self._waiting[0] = (
+                request._replace(accepted_ns=time.perf_counter_ns()),
+                keeps_alive,
+                is_chunked,
+            )
             self._next()
 
     def _refuse(self, status: HTTPStatus) -> None:
@@ -213,6 +239,3 @@ class Line(asyncio.Protocol):
         if not self._keeps_alive:
             lines.append("connection: close")
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-
-
-__all__ = ["JSON", "HttpRequest", "Line"]

@@ -1,7 +1,10 @@
-"""How many drafted tokens does the model accept? A draw for each token that may come, the same in every simulation.
+"""How many drafted tokens does the model accept?
 
-What is drawn depends on the request and on the place of the token in its answer alone: not on the time, the batch or the number of
-drafts. Two what-ifs so see the same luck, and what differs between them is what was changed. Nothing random is kept anywhere.
+A draw for each token that may come, the same in every simulation.
+
+What is drawn depends on the request and on the place of the token in its answer alone: not on the
+time, the batch or the number of drafts. Two what-ifs so see the same luck, and what differs between
+them is what was changed. Nothing random is kept anywhere.
 """
 
 from collections.abc import Sequence
@@ -16,8 +19,9 @@ N_DRAWS: Final = 2**32
 def n_accepted(acceptance: Sequence[int], request_index: int, n_outputs: int, n_drafts: int) -> int:
     """How many of these drafts are accepted, in order, by a request that has so many tokens of its answer?
 
-    ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of 32 bits (multiplications by odd
-    numbers and shifts, each of them invertible), twice; its products stay below 2^63, where plain and compiled integers agree.
+    ``acceptance`` has for each place below which number the draw must lie. The draw is a mixer of
+    32 bits (multiplications by odd numbers and shifts, each of them invertible), twice; its
+    products stay below 2^63, where plain and compiled integers agree.
 
     Example
     -------
@@ -40,5 +44,3 @@ def n_accepted(acceptance: Sequence[int], request_index: int, n_outputs: int, n_
 
 
 compiled_n_accepted: Final = entry(n_accepted)
-
-__all__ = ["N_DRAWS", "compiled_n_accepted", "n_accepted"]

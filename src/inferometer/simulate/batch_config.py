@@ -1,8 +1,11 @@
-"""How is an engine set up that takes whole requests, whole batches at a time? Static and dynamic batching, and none.
+"""How is an engine set up that takes whole requests, whole batches at a time?
 
-All three run a batch alike: one step computes all prompts, padded to the longest, then every step computes one token of every row
-until the longest row stops. Rows that have stopped keep their slots and are computed on. What differs is how a batch is formed.
-Memory is reserved for all rows at once, each as long as the longest prompt and the longest answer that is allowed.
+Static and dynamic batching, and none.
+
+All three run a batch alike: one step computes all prompts, padded to the longest, then every step
+computes one token of every row until the longest row stops. Rows that have stopped keep their slots
+and are computed on. What differs is how a batch is formed. Memory is reserved for all rows at once,
+each as long as the longest prompt and the longest answer that is allowed.
 """
 
 from dataclasses import dataclass
@@ -99,15 +102,20 @@ class _OneBatchAtATime:
                 raise SpecError(f"{name} = {value}", where=_WHERE, allowed=f"{least} or more")
         if any(not 1 <= size <= rules.max_batch_size for size in rules.preferred_batch_size):
             text = f"preferred_batch_size = {list(rules.preferred_batch_size)}"
-            raise SpecError(text, where=_WHERE, allowed=f"1 to max_batch_size = {rules.max_batch_size}")
+            raise SpecError(
+                text, where=_WHERE, allowed=f"1 to max_batch_size = {rules.max_batch_size}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticBatching(_OneBatchAtATime):
-    """First come, first served: what waits when the engine is idle, up to ``max_batch_size``, as ``generate`` of transformers does.
+    """First come, first served.
 
-    With ``max_wait_ns`` a batch that is not full waits until its oldest request has waited so long. Tokens are streamed, or all
-    answers are given when the batch is over.
+    What waits when the engine is idle, up to ``max_batch_size``, as ``generate`` of transformers
+    does.
+
+    With ``max_wait_ns`` a batch that is not full waits until its oldest request has waited so long.
+    Tokens are streamed, or all answers are given when the batch is over.
     """
 
     num_blocks: int
@@ -128,18 +136,24 @@ class StaticBatching(_OneBatchAtATime):
     @property
     def rules(self) -> BatchRules:
         """How is a batch formed?"""
-        return BatchRules(max_batch_size=self.max_batch_size, max_delay_ns=self.max_wait_ns, is_streaming=self.is_streaming)
+        return BatchRules(
+            max_batch_size=self.max_batch_size,
+            max_delay_ns=self.max_wait_ns,
+            is_streaming=self.is_streaming,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBatching(_OneBatchAtATime):
     """Triton's dynamic batcher before a model that runs a whole batch; names are Triton's, 0 and () mean: no such rule.
 
-    ``instance_count`` is the ``count`` of its ``instance_group``: so many batches run side by side, each on a device of its own with
-    ``num_blocks`` of memory, all from one queue; where several instances are idle the first takes the next batch. A batch is formed when an
-    instance is idle; one that was formed but not begun is never grown. Answers are given when the batch is over, whichever is over first;
-    with ``preserve_ordering`` in the order in which requests left the queue, so that a batch that is over sooner than one before it is kept
-    back. It holds no memory and no instance meanwhile.
+    ``instance_count`` is the ``count`` of its ``instance_group``: so many batches run side by side,
+    each on a device of its own with ``num_blocks`` of memory, all from one queue; where several
+    instances are idle the first takes the next batch. A batch is formed when an instance is idle;
+    one that was formed but not begun is never grown. Answers are given when the batch is over,
+    whichever is over first; with ``preserve_ordering`` in the order in which requests left the
+    queue, so that a batch that is over sooner than one before it is kept back. It holds no memory
+    and no instance meanwhile.
     """
 
     num_blocks: int
@@ -162,7 +176,9 @@ class DynamicBatching(_OneBatchAtATime):
     @property
     def engine(self) -> str:
         """Whose rules are these?"""
-        return "Triton's dynamic batcher" + f", {self.instance_count} instances" * (self.instance_count > 1)
+        return "Triton's dynamic batcher" + f", {self.instance_count} instances" * (
+            self.instance_count > 1
+        )
 
     @property
     def rules(self) -> BatchRules:
@@ -204,5 +220,3 @@ class NoBatching(_OneBatchAtATime):
 
 
 BatchConfig: TypeAlias = StaticBatching | DynamicBatching | NoBatching
-
-__all__ = ["BatchConfig", "BatchRules", "DynamicBatching", "NoBatching", "StaticBatching", "TimeoutAction"]

@@ -1,9 +1,10 @@
 """How is a function compiled? The one place that knows numba's options.
 
-numba optimises each function together with all that it calls, and emits machine code for it, though only what
-Python calls is ever run by itself: half of the compile time. Here the functions inside are lowered to LLVM's
-language alone; an ``entry`` links what it calls, is optimised as a whole once, and is cached beside its source.
-The cache holds as long as no source of the simulator changes.
+numba optimises each function together with all that it calls, and emits machine code for it, though
+only what Python calls is ever run by itself: half of the compile time. Here the functions inside
+are lowered to LLVM's language alone; an ``entry`` links what it calls, is optimised as a whole
+once, and is cached beside its source. The cache holds as long as no source of the simulator
+changes.
 """
 
 import hashlib
@@ -22,7 +23,8 @@ _OPTIONS: Final[dict[str, Any]] = {
     "fastmath": False,  # floats keep their order, so that results do not depend on the processor
     "error_model": "python",
     "nogil": True,  # threads run simulations side by side
-    # Nothing is allocated, so nothing is counted: counting references of the state's arrays took 95 % of the time.
+    # Nothing is allocated, so nothing is counted: counting references of the state's arrays took 95
+    # % of the time.
     "_nrt": False,
 }
 
@@ -105,8 +107,13 @@ _INSIDE: Final[dict[str, Any]] = {
 
 
 def entry(function: Function) -> Function:
-    """The same function, compiled at its first call, for Python to call. It may write to arrays and allocate none."""
-    made = _njit(**_OPTIONS, cache=True, no_cfunc_wrapper=True, pipeline_class=_EntryCompiler)(function)
+    """The same function, compiled at its first call, for Python to call.
+
+    It may write to arrays and allocate none.
+    """
+    made = _njit(**_OPTIONS, cache=True, no_cfunc_wrapper=True, pipeline_class=_EntryCompiler)(
+        function
+    )
     # numba's stamp is that of the function's own file: an edit of what it calls would go unnoticed.
     made._cache._cache_file._source_stamp = _sources_digest()
     return cast("Function", made)
@@ -115,7 +122,10 @@ def entry(function: Function) -> Function:
 @cache
 def _sources_digest() -> str:
     """One text for all that is compiled together."""
-    folders = (resources.files("inferometer.simulate"), resources.files("inferometer.simulate.kernel"))
+    folders = (
+        resources.files("inferometer.simulate"),
+        resources.files("inferometer.simulate.kernel"),
+    )
     files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".py")]
     files.append(resources.files("inferometer.perfmodel") / "steptime_arrays.py")
     digest = hashlib.sha256()
@@ -125,7 +135,10 @@ def _sources_digest() -> str:
 
 
 def compiled(function: Function) -> Function:
-    """The same for compiled code to call. Python must not: there is nothing to call, and the process would crash."""
+    """The same for compiled code to call.
+
+    Python must not: there is nothing to call, and the process would crash.
+    """
     return cast("Function", _njit(**_INSIDE)(function))
 
 
@@ -145,6 +158,3 @@ def compiled_like(model: object, function: Function) -> Function:
     if "no_cpython_wrapper" not in options:
         return entry(function)
     return cast("Function", numba.jit(**options, pipeline_class=_InsideCompiler)(function))
-
-
-__all__ = ["compiled", "compiled_like", "entry", "inlined", "merged"]

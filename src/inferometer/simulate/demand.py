@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.errors import SpecError
-from inferometer.records.types import ABSENT, I32, I64
+from inferometer.records.columns import I32, I64
+from inferometer.records.types import ABSENT
 from inferometer.simulate.engine_config import EngineConfig
 
 _WHERE: Final = "the workload"
@@ -19,7 +20,10 @@ Number = TypeVar("Number", np.int32, np.int64)
 
 
 class Demand(NamedTuple):
-    """N requests, those that come by themselves in order of arrival. Made by ``demand``, which checks."""
+    """N requests, those that come by themselves in order of arrival.
+
+    Made by ``demand``, which checks.
+    """
 
     arrival_ns: I64
     """When it comes; of one that follows another, when at the earliest."""
@@ -33,14 +37,17 @@ class Demand(NamedTuple):
     class_index: I32
     tenant_index: I32
     abort_ns: I64
-    """When the client goes away; of one that follows another, how long after its sending; ABSENT where it stays."""
+    """When the client goes away; of one that follows another, how long after its sending; ABSENT
+    where it stays."""
     content_start: I64
     """(N + 1) Where each request's content ids begin."""
     contents: I32
-    """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the start of the sequence."""
+    """(K) What each full block of prompt and output holds: equal ids mean equal tokens from the
+    start of the sequence."""
     follows: I32
-    """After the end of which request is this one sent, however that ended? -1: it comes by itself. At most one follows each.
-    So say a closed loop (a client's next request) and a session (its next turn)."""
+    """After the end of which request is this one sent, however that ended? -1: it comes by
+    itself. At most one follows each. So say a closed loop (a client's next request) and a
+    session (its next turn)."""
     think_ns: I64
     """Pause from that end to the sending."""
 
@@ -81,8 +88,9 @@ def demand(  # noqa: PLR0913 -- one for each column
     Raises
     ------
     SpecError
-        A column of another length, an arrival before its predecessor or before 0, a length below 1, an abort before its arrival; a
-        request that follows a later one, or one that another follows already.
+        A column of another length, an arrival before its predecessor or before 0, a length below 1,
+        an abort before its arrival; a request that follows a later one, or one that another follows
+        already.
     """
     n_requests = len(np.asarray(arrival_ns))
     output = _column("output_tokens", output_tokens, n_requests, np.int32)
@@ -90,15 +98,40 @@ def demand(  # noqa: PLR0913 -- one for each column
         arrival_ns=_column("arrival_ns", arrival_ns, n_requests, np.int64),
         prompt_tokens=_column("prompt_tokens", prompt_tokens, n_requests, np.int32),
         output_tokens=output,
-        max_tokens=output if max_tokens is None else _column("max_tokens", max_tokens, n_requests, np.int32),
-        priority=_column("priority", np.zeros(n_requests) if priority is None else priority, n_requests, np.int32),
-        class_index=_column("class_index", np.zeros(n_requests) if class_index is None else class_index, n_requests, np.int32),
-        tenant_index=_column("tenant_index", np.zeros(n_requests) if tenant_index is None else tenant_index, n_requests, np.int32),
-        abort_ns=_column("abort_ns", np.full(n_requests, ABSENT) if abort_ns is None else abort_ns, n_requests, np.int64),
+        max_tokens=(
+            output
+            if max_tokens is None
+            else _column("max_tokens", max_tokens, n_requests, np.int32)
+        ),
+        priority=_column(
+            "priority", np.zeros(n_requests) if priority is None else priority, n_requests, np.int32
+        ),
+        class_index=_column(
+            "class_index",
+            np.zeros(n_requests) if class_index is None else class_index,
+            n_requests,
+            np.int32,
+        ),
+        tenant_index=_column(
+            "tenant_index",
+            np.zeros(n_requests) if tenant_index is None else tenant_index,
+            n_requests,
+            np.int32,
+        ),
+        abort_ns=_column(
+            "abort_ns",
+            np.full(n_requests, ABSENT) if abort_ns is None else abort_ns,
+            n_requests,
+            np.int64,
+        ),
         content_start=np.zeros(n_requests + 1, np.int64),
         contents=np.empty(0, np.int32),
-        follows=_column("follows", np.full(n_requests, -1) if follows is None else follows, n_requests, np.int32),
-        think_ns=_column("think_ns", np.zeros(n_requests) if think_ns is None else think_ns, n_requests, np.int64),
+        follows=_column(
+            "follows", np.full(n_requests, -1) if follows is None else follows, n_requests, np.int32
+        ),
+        think_ns=_column(
+            "think_ns", np.zeros(n_requests) if think_ns is None else think_ns, n_requests, np.int64
+        ),
     )
     _check(made)
     _check_followers(made)
@@ -108,18 +141,28 @@ def demand(  # noqa: PLR0913 -- one for each column
 def with_contents(requests: Demand, block_size: int, shared: SharedBlocks | None = None) -> Demand:
     """The same requests, with an id for each full block of prompt and output, as prefix caching needs them.
 
-    Blocks beyond the shared ones get ids of their own: they are found again only by the request itself, after a preemption.
+    Blocks beyond the shared ones get ids of their own: they are found again only by the request
+    itself, after a preemption.
     """
     n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // block_size
     start = np.concatenate([[0], np.cumsum(n_full)])
     if start[-1] > np.iinfo(np.int32).max:
-        raise SpecError(f"{start[-1]} blocks in all prompts and outputs", where=_WHERE, allowed="2^31 - 1", try_="fewer requests at once")
+        raise SpecError(
+            f"{start[-1]} blocks in all prompts and outputs",
+            where=_WHERE,
+            allowed="2^31 - 1",
+            try_="fewer requests at once",
+        )
     contents = np.full(int(start[-1]), -1, np.int32)
     n_ids = 0
     if shared is not None:
         n_shared = np.diff(shared.start)
         if len(n_shared) != requests.n_requests or bool(np.any(n_shared > n_full)):
-            raise SpecError("shared blocks do not fit the requests", where=_WHERE, allowed="at most the full blocks of prompt and output")
+            raise SpecError(
+                "shared blocks do not fit the requests",
+                where=_WHERE,
+                allowed="at most the full blocks of prompt and output",
+            )
         distinct, dense = np.unique(shared.ids, return_inverse=True)
         n_ids = len(distinct)
         places = np.repeat(start[:-1] - shared.start[:-1], n_shared) + np.arange(len(shared.ids))
@@ -130,7 +173,9 @@ def with_contents(requests: Demand, block_size: int, shared: SharedBlocks | None
 
 
 def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
-    """The same requests with the contents that this engine asks for: none without prefix caching, else one for each full block.
+    """The same requests with the contents that this engine asks for.
+
+    None without prefix caching, else one for each full block.
 
     Raises
     ------
@@ -144,7 +189,9 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
     n_full = (requests.prompt_tokens.astype(np.int64) + requests.output_tokens) // config.block_size
     if not np.array_equal(np.diff(requests.content_start), n_full):
         raise SpecError(
-            "the requests' contents were made for blocks of another size", where=_WHERE, allowed=f"blocks of {config.block_size} tokens"
+            "the requests' contents were made for blocks of another size",
+            where=_WHERE,
+            allowed=f"blocks of {config.block_size} tokens",
         )
     return requests
 
@@ -152,7 +199,11 @@ def contents_checked(requests: Demand, config: EngineConfig) -> Demand:
 def _column(name: str, values: ArrayLike, n_requests: int, dtype: type[Number]) -> NDArray[Number]:
     array = np.asarray(values)
     if array.shape != (n_requests,):
-        raise SpecError(f"{name} has the shape {array.shape}", where=_WHERE, allowed=f"one value for each of {n_requests} requests")
+        raise SpecError(
+            f"{name} has the shape {array.shape}",
+            where=_WHERE,
+            allowed=f"one value for each of {n_requests} requests",
+        )
     cast = array.astype(dtype)
     if not np.array_equal(cast, array):
         raise SpecError(f"{name} does not fit {dtype}", where=_WHERE, allowed="whole numbers")
@@ -172,16 +223,33 @@ def _check(requests: Demand) -> None:
     if requests.n_requests == 0:
         raise SpecError("no requests", where=_WHERE, allowed="at least one")
     own = np.flatnonzero(requests.follows < 0)
-    late = np.concatenate([own[np.diff(requests.arrival_ns[own], prepend=0) < 0], np.flatnonzero(requests.arrival_ns < 0)])
+    late = np.concatenate(
+        [
+            own[np.diff(requests.arrival_ns[own], prepend=0) < 0],
+            np.flatnonzero(requests.arrival_ns < 0),
+        ]
+    )
     if late.size:
-        raise SpecError(f"request {late[0]} arrives at {requests.arrival_ns[late[0]]} ns, before its predecessor or before 0", where=_WHERE)
+        raise SpecError(
+            f"request {late[0]} arrives at {requests.arrival_ns[late[0]]} ns, before its"
+            " predecessor or before 0",
+            where=_WHERE,
+        )
     for name in ("prompt_tokens", "output_tokens"):
         short = np.flatnonzero(getattr(requests, name) < 1)
         if short.size:
-            raise SpecError(f"{name} of request {short[0]} is {getattr(requests, name)[short[0]]}", where=_WHERE, allowed="1 or more")
+            raise SpecError(
+                f"{name} of request {short[0]} is {getattr(requests, name)[short[0]]}",
+                where=_WHERE,
+                allowed="1 or more",
+            )
     small = np.flatnonzero(requests.max_tokens < requests.output_tokens)
     if small.size:
-        raise SpecError(f"max_tokens of request {small[0]} is below its output_tokens", where=_WHERE, allowed="that or more")
+        raise SpecError(
+            f"max_tokens of request {small[0]} is below its output_tokens",
+            where=_WHERE,
+            allowed="that or more",
+        )
     earliest_ns = np.where(requests.follows < 0, requests.arrival_ns, 0)
     early = np.flatnonzero((requests.abort_ns != ABSENT) & (requests.abort_ns < earliest_ns))
     if early.size:
@@ -201,7 +269,8 @@ def _check_followers(requests: Demand) -> None:
         raise SpecError(text, where=_WHERE, allowed="at most one follower each")
     unthinkable = np.flatnonzero((requests.think_ns < 0) | (requests.think_ns > _MAX_THINK_NS))
     if unthinkable.size:
-        raise SpecError(f"think_ns of request {unthinkable[0]} is {requests.think_ns[unthinkable[0]]}", where=_WHERE, allowed="0 to 2^61")
-
-
-__all__ = ["Demand", "SharedBlocks", "contents_checked", "demand", "leaving_order", "with_contents"]
+        raise SpecError(
+            f"think_ns of request {unthinkable[0]} is {requests.think_ns[unthinkable[0]]}",
+            where=_WHERE,
+            allowed="0 to 2^61",
+        )

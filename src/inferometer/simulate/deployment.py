@@ -1,4 +1,8 @@
-"""Which replica is simulated: which model, on which device, whose scheduler with which knobs, how much KV cache, and which step times?"""
+"""Which replica is simulated.
+
+Which model, on which device, whose scheduler with which knobs, how much KV cache, and which step
+times?
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +19,8 @@ from inferometer.simulate import engine_config, serving_config, vllm_defaults
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
 
 Pace: TypeAlias = Literal["likely", "fast", "slow"]
-"""What is asked of step times that are not known exactly: as they most likely are, and both ends of what they may be."""
+"""What is asked of step times that are not known exactly: as they most likely are, and both ends
+of what they may be."""
 
 Case: TypeAlias = Pace | int
 """A server that may be the one: at a pace of its steps, or one of its draws."""
@@ -47,7 +52,8 @@ class Knobs:
 class Draw:
     """A replica that may as well be the one: limits, step times and front end go together.
 
-    The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are the ends of an interval of 90 %.
+    The true one is as likely as any draw: of each number the lowest and the highest of 19 draws are
+    the ends of an interval of 90 %.
     """
 
     config: engine_config.EngineConfig
@@ -69,9 +75,11 @@ class Deployment:
     knobs: Knobs
     """What was asked of it."""
     front_end_s: float = 0.0
-    """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times tell none."""
+    """Between a request's sending and the scheduler's sight of it; 0 is assumed where step times
+    tell none."""
     draws: tuple[Draw, ...] = ()
-    """Of what load tests leave open; none where both ends of the step times are all that is known."""
+    """Of what load tests leave open; none where both ends of the step times are all that is
+    known."""
 
     @property
     def cases(self) -> tuple[Case, ...]:
@@ -81,12 +89,18 @@ class Deployment:
     def at(self, case: Case) -> "Deployment":
         """The same as if it were known to be this one: its likely step times are those of the case."""
         if isinstance(case, str):
-            return replace(self, step_times=replace(self.step_times, likely=getattr(self.step_times, case)), draws=())
+            return replace(
+                self,
+                step_times=replace(self.step_times, likely=getattr(self.step_times, case)),
+                draws=(),
+            )
         if not self.draws:
             return self
         draw = self.draws[case]
         times = replace(self.step_times, likely=draw.steps, fast=draw.steps, slow=draw.steps)
-        return replace(self, config=draw.config, step_times=times, front_end_s=draw.front_end_s, draws=())
+        return replace(
+            self, config=draw.config, step_times=times, front_end_s=draw.front_end_s, draws=()
+        )
 
     @property
     def n_devices(self) -> int:
@@ -101,7 +115,10 @@ class Deployment:
 
     @property
     def _plan(self) -> ParallelPlan:
-        return ParallelPlan(n_tensor=self.engine.tensor_parallel_size, n_pipeline=engine_config.n_stages_of(self.config))
+        return ParallelPlan(
+            n_tensor=self.engine.tensor_parallel_size,
+            n_pipeline=engine_config.n_stages_of(self.config),
+        )
 
 
 class _KvBlocks(NamedTuple):
@@ -109,13 +126,20 @@ class _KvBlocks(NamedTuple):
     origin: str
 
 
-def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, step_times: StepTimes, knobs: Knobs) -> Deployment:
+def deploy(
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    step_times: StepTimes,
+    knobs: Knobs,
+) -> Deployment:
     """The replica of these parts; KV blocks that nobody names are reckoned from the device's memory.
 
     Raises
     ------
     SpecError
-        A knob that the engine does not have or take, no way to know the KV cache, or no memory left for it.
+        A knob that the engine does not have or take, no way to know the KV cache, or no memory left
+        for it.
     """
     plan = requested_plan(engine, knobs)
     limits = vllm_defaults.default_limits(hardware, n_devices=plan.n_devices)
@@ -124,14 +148,23 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
     kv_origin = "given"
     if "num_blocks" not in shared and "num_blocks" not in knobs.own:
         asked = replace(knobs, shared=limits._asdict() | shared)
-        shared["num_blocks"], kv_origin = _kv_blocks(model, engine, hardware, block_size, asked, plan)
+        shared["num_blocks"], kv_origin = _kv_blocks(
+            model, engine, hardware, block_size, asked, plan
+        )
     if "max_model_len" not in shared:
-        held_tokens = (shared["num_blocks"] - 1) * block_size if "num_blocks" in shared else model.max_position_tokens
+        held_tokens = (
+            (shared["num_blocks"] - 1) * block_size
+            if "num_blocks" in shared
+            else model.max_position_tokens
+        )
         shared["max_model_len"] = max(min(model.max_position_tokens, held_tokens), 2)
     if _is_budget_for_contexts(knobs):
         shared[_BUDGET_KNOB] = max(limits.max_num_batched_tokens, shared["max_model_len"])
     own = {**_swap_knobs(model, engine, hardware, block_size, knobs.own), **knobs.own}
-    origins = {name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here" for name in shared}
+    origins = {
+        name: f"--{name.replace('_', '-')}" if name in knobs.shared else "its default here"
+        for name in shared
+    }
     config = serving_config.engine_config(knobs.policy, shared, own, where="--set", origins=origins)
     return Deployment(
         model=model,
@@ -147,32 +180,52 @@ def deploy(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, 
 
 def _with_defaults(knobs: Knobs, limits: vllm_defaults.BatchLimits) -> dict[str, int]:
     """The knobs of all engines, with vLLM's seats and step budget where nobody says: a step has a token for each seat."""
-    budget = knobs.own.get(_BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens)))
+    budget = knobs.own.get(
+        _BUDGET_KNOB, str(knobs.shared.get(_BUDGET_KNOB, limits.max_num_batched_tokens))
+    )
     n_seats = min(limits.max_num_seqs, int(budget)) if budget.isdecimal() else limits.max_num_seqs
     usual = {_SEATS_KNOB: n_seats, _BUDGET_KNOB: limits.max_num_batched_tokens}
-    return {name: value for name, value in usual.items() if name not in knobs.own} | dict(knobs.shared)
+    return {name: value for name, value in usual.items() if name not in knobs.own} | dict(
+        knobs.shared
+    )
 
 
 def _is_budget_for_contexts(knobs: Knobs) -> bool:
     """Must a step hold the longest context, because vLLM is not to compute prompts in chunks and nobody says how many tokens?"""
-    is_whole = knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
+    is_whole = (
+        knobs.policy == "vllm" and knobs.own.get("enable_chunked_prefill", "").lower() == "false"
+    )
     return is_whole and _BUDGET_KNOB not in knobs.shared.keys() | knobs.own.keys()
 
 
 def requested_plan(engine: EngineSpec, knobs: Knobs) -> ParallelPlan:
-    """Over which devices these knobs spread a replica; a number of stages that is no number is refused with the other knobs."""
+    """Over which devices these knobs spread a replica.
+
+    A number of stages that is no number is refused with the other knobs.
+    """
     n_stages = knobs.own.get(_STAGES_KNOB, str(knobs.shared.get(_STAGES_KNOB, 1)))
-    return ParallelPlan(n_tensor=engine.tensor_parallel_size, n_pipeline=max(int(n_stages), 1) if n_stages.isdecimal() else 1)
+    return ParallelPlan(
+        n_tensor=engine.tensor_parallel_size,
+        n_pipeline=max(int(n_stages), 1) if n_stages.isdecimal() else 1,
+    )
 
 
 def _kv_blocks(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, knobs: Knobs, plan: ParallelPlan
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    block_size: int,
+    knobs: Knobs,
+    plan: ParallelPlan,
 ) -> _KvBlocks:
     if hardware is None:
         raise SpecError(
             "nothing says how large the KV cache is",
             where="--num-blocks, --hardware",
-            try_="--num-blocks N (vLLM's log: 'GPU KV cache size' over the block size), or --hardware ID",
+            try_=(
+                "--num-blocks N (vLLM's log: 'GPU KV cache size' over the block size), or"
+                " --hardware ID"
+            ),
         )
     step_tokens = knobs.shared["max_num_batched_tokens"]
     question = memory.MemoryQuestion(
@@ -190,26 +243,39 @@ def _kv_blocks(
     n_blocks = memory.n_kv_blocks_that_fit(question, max_num_seqs=knobs.shared["max_num_seqs"])
     if n_blocks < 2:
         n_seqs = knobs.shared["max_num_seqs"]
-        fewest = memory.fewest_tensor_parallel(question, lambda one: memory.n_kv_blocks_that_fit(one, max_num_seqs=n_seqs) >= 2)
+        fewest = memory.fewest_tensor_parallel(
+            question, lambda one: memory.n_kv_blocks_that_fit(one, max_num_seqs=n_seqs) >= 2
+        )
         raise TooLargeError(
-            f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x {hardware.name}",
+            f"{model.model_id!r} leaves no memory for a KV cache on {plan.n_devices} x"
+            f" {hardware.name}",
             where="--hardware, --tp",
             try_=memory.how_it_fits(fewest),
         )
-    return _KvBlocks(n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly")
+    return _KvBlocks(
+        n_blocks, f"reckoned from the memory of {hardware.name}; a server's log says it exactly"
+    )
 
 
 def _swap_knobs(
-    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec | None, block_size: int, own: Mapping[str, str]
+    model: ModelSpec,
+    engine: EngineSpec,
+    hardware: HardwareSpec | None,
+    block_size: int,
+    own: Mapping[str, str],
 ) -> dict[str, str]:
-    """What swapping needs to know, where it is asked for: the bytes of a block on one device, and the speed of its host link."""
+    """What swapping needs to know, where it is asked for.
+
+    The bytes of a block on one device, and the speed of its host link.
+    """
     if own.get("preemption_mode") != "swap":
         return {}
     n_shards = kv_cache.n_kv_shards(model, engine)
-    knobs = {"kv_block_bytes": str(kv_cache.kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards)}
+    knobs = {
+        "kv_block_bytes": str(
+            kv_cache.kv_bytes(model, kv_dtype(engine), context_tokens=block_size) // n_shards
+        )
+    }
     if hardware is not None and hardware.pcie_bytes_per_s is not None:
         knobs["swap_bytes_per_s"] = str(hardware.pcie_bytes_per_s.value)
     return knobs
-
-
-__all__ = ["PACES", "Case", "Deployment", "Draw", "Knobs", "Pace", "deploy", "requested_plan"]

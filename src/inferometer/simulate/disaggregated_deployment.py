@@ -9,7 +9,12 @@ from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated import PoolCosts
-from inferometer.simulate.disaggregation_config import AnswerBeginsAt, DisaggregatedConfig, KvLink, LinkShape
+from inferometer.simulate.disaggregation_config import (
+    AnswerBeginsAt,
+    DisaggregatedConfig,
+    KvLink,
+    LinkShape,
+)
 from inferometer.simulate.serving_config import default_block_size
 
 _WHERE: Final = "--kv-link"
@@ -17,7 +22,10 @@ _WHERE: Final = "--kv-link"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkAsked:
-    """What is asked of the link. Without a speed: that of the scale-up links of the pool that has fewer devices in a replica."""
+    """What is asked of the link.
+
+    Without a speed: that of the scale-up links of the pool that has fewer devices in a replica.
+    """
 
     bytes_per_s: float | None = None
     latency_s: float = 0.0
@@ -37,7 +45,12 @@ class PrefillPool:
 
     def before(self, decode: ClusterConfig) -> DisaggregatedConfig:
         """The rules of both pools."""
-        return DisaggregatedConfig(prefill=self.cluster, decode=decode, link=self.link, answer_begins_at=self.answer_begins_at)
+        return DisaggregatedConfig(
+            prefill=self.cluster,
+            decode=decode,
+            link=self.link,
+            answer_begins_at=self.answer_begins_at,
+        )
 
     def at(self, case: Case) -> "PrefillPool":
         """The same as if its replicas were known to be these."""
@@ -59,12 +72,20 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
     """
     block_bytes, other_bytes = (_block_bytes(deployment) for deployment in (decode, prefill))
     if block_bytes != other_bytes:
-        raise SpecError(f"KV blocks of {other_bytes} bytes for {block_bytes}", where="--kv-dtype", allowed="the same on both sides")
+        raise SpecError(
+            f"KV blocks of {other_bytes} bytes for {block_bytes}",
+            where="--kv-dtype",
+            allowed="the same on both sides",
+        )
     link = KvLink(block_bytes=block_bytes, latency_s=asked.latency_s, shape=asked.shape)
     if asked.bytes_per_s is not None:
         return replace(link, bytes_per_s=asked.bytes_per_s), "given"
     ends = [(one.hardware, one.n_devices) for one in (prefill, decode)]
-    known = [(hardware.link_bytes_per_s.value * n, hardware, n) for hardware, n in ends if hardware and hardware.link_bytes_per_s]
+    known = [
+        (hardware.link_bytes_per_s.value * n, hardware, n)
+        for hardware, n in ends
+        if hardware and hardware.link_bytes_per_s
+    ]
     if len(known) < len(ends):
         raise SpecError(
             "nothing says how fast KV caches travel",
@@ -73,7 +94,10 @@ def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[
             try_="--kv-link 50GB/s (a network card of 400 Gbit/s)",
         )
     speed_bytes_per_s, hardware, n_devices = min(known, key=lambda one: one[0])
-    return replace(link, bytes_per_s=speed_bytes_per_s), f"the scale-up links of {n_devices} x {hardware.name}"
+    return (
+        replace(link, bytes_per_s=speed_bytes_per_s),
+        f"the scale-up links of {n_devices} x {hardware.name}",
+    )
 
 
 def _block_bytes(deployment: Deployment) -> int:
@@ -81,6 +105,3 @@ def _block_bytes(deployment: Deployment) -> int:
     config = deployment.config
     block_tokens = getattr(config, "block_size", default_block_size("vllm"))
     return kv_cache.kv_bytes_per_token(deployment.model, kv_dtype(deployment.engine)) * block_tokens
-
-
-__all__ = ["LinkAsked", "PrefillPool", "kv_link"]

@@ -1,41 +1,56 @@
-"""Who goes in when? The rules of a gate: what stands before the engines, holds requests back, orders them and turns some away.
+"""Who goes in when?
 
-As the flow control of an inference gateway it knows classes, tenants and declared lengths, and nothing of the engines but how many
-more requests they take. It works in front of every engine's rules and of any number of replicas; whoever runs the replicas (a *loop*)
-talks to it in five calls. Plain form: methods of ``reference.gate.Gate``. Compiled form: functions of ``kernel/gating.py`` over a
-``kernel.gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with the same names and the ``gate`` first.
+The rules of a gate: what stands before the engines, holds requests back, orders them and turns some
+away.
+
+As the flow control of an inference gateway it knows classes, tenants and declared lengths, and
+nothing of the engines but how many more requests they take. It works in front of every engine's
+rules and of any number of replicas; whoever runs the replicas (a *loop*) talks to it in five calls.
+Plain form: methods of ``reference.gate.Gate``. Compiled form: functions of ``kernel/gating.py``
+over a ``kernel.gate_state.GateState`` (``new_gate_state(requests, config)``, allocated once), with
+the same names and the ``gate`` first.
 
 ``offer(index, now_ns) -> bool``
-    The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate. False: it is turned away; the
-    loop ends it as REJECTED at ``now_ns``.
+    The request arrives (its deadline and waits count from ``now_ns``). True: it waits at the gate.
+    False: it is turned away; the loop ends it as REJECTED at ``now_ns``.
 ``shed(now_ns) -> int``
-    Who is turned away by now because it waited too long or its deadline is lost? An index, or ``NOTHING``; ask until ``NOTHING``. The loop
-    ends it as REJECTED at ``now_ns``.
+    Who is turned away by now because it waited too long or its deadline is lost? An index, or
+    ``NOTHING``; ask until ``NOTHING``. The loop ends it as REJECTED at ``now_ns``.
 ``release(now_ns, n_room) -> int``
-    Who goes in now, if all replicas together have room for ``n_room`` more? An index, or ``NOTHING``; ask until ``NOTHING``, with
-    ``n_room`` smaller by one each time. Whom a router sends it to is the loop's business.
+    Who goes in now, if all replicas together have room for ``n_room`` more? An index, or
+    ``NOTHING``; ask until ``NOTHING``, with ``n_room`` smaller by one each time. Whom a router
+    sends it to is the loop's business.
 ``gone(index, now_ns)``
-    The client of a request that waits at the gate went away. (Of one that was released: ``ended``.) Of others: nothing happens.
+    The client of a request that waits at the gate went away. (Of one that was released: ``ended``.)
+    Of others: nothing happens.
 ``ended(index, n_output_tokens, now_ns)``
-    A released request has left its engine, however it did (stopped, cut, aborted, rejected by the engine), with so many tokens.
+    A released request has left its engine, however it did (stopped, cut, aborted, rejected by the
+    engine), with so many tokens.
 ``wake_ns``
-    When is the gate to be asked again if nothing else happens before? ``FAR_NS``: never. An attribute of ``Gate``,
-    ``gate.counters[0].wake_ns`` in compiled code. Always later than the last ``now_ns``.
+    When is the gate to be asked again if nothing else happens before? ``FAR_NS``: never. An
+    attribute of ``Gate``, ``gate.counters[0].wake_ns`` in compiled code. Always later than the last
+    ``now_ns``.
 ``n_waiting``
-    How many wait at the gate: an attribute of ``Gate``, ``gate.counters[0].n_waiting`` in compiled code.
+    How many wait at the gate: an attribute of ``Gate``, ``gate.counters[0].n_waiting`` in compiled
+    code.
 
-The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an end, a client going away,
-``wake_ns``) the loop first tells all that happened, in its own order of events, then asks ``shed`` until ``NOTHING``, then ``release``
-until ``NOTHING`` (also with ``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's
-``max_num_active``) less what is in flight, summed over replicas that take requests. Where ``max_in_flight`` is 0 there is none, too,
-while those that were let in and are not admitted yet have as many prompt tokens as the engines' batches in flight can compute, or
-more than fit into free KV blocks: engines that lack memory or step budget queue too, and whoever waits longer waits at the gate. A gate
-never deadlocks: where requests wait and none is in flight, ``release`` with room gives one, or ``wake_ns`` is not ``FAR_NS``.
+The contract: ``now_ns`` never decreases. At each instant at which anything happens (an arrival, an
+end, a client going away, ``wake_ns``) the loop first tells all that happened, in its own order of
+events, then asks ``shed`` until ``NOTHING``, then ``release`` until ``NOTHING`` (also with
+``n_room`` = 0), then reads ``wake_ns``. Room is ``max_in_flight`` (where 0: the engine's
+``max_num_active``) less what is in flight, summed over replicas that take requests. Where
+``max_in_flight`` is 0 there is none, too, while those that were let in and are not admitted yet
+have as many prompt tokens as the engines' batches in flight can compute, or more than fit into free
+KV blocks: engines that lack memory or step budget queue too, and whoever waits longer waits at the
+gate. A gate never deadlocks: where requests wait and none is in flight, ``release`` with room gives
+one, or ``wake_ns`` is not ``FAR_NS``.
 
-Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer answer then ends as LENGTH. After it
-``gate_outcome.shed_counts`` says who was turned away why, from ``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
+Before a simulation ``cut_answers(requests, config)`` applies the classes' caps on tokens: a longer
+answer then ends as LENGTH. After it ``gate_outcome.shed_counts`` says who was turned away why, from
+``reasons`` (N, ``Gate.reasons`` and ``gate.requests["reason"]``).
 
-Ties, in this order: priority band (where bands count), the tenant's service (fair queueing), the order's key, arrival, index.
+Ties, in this order: priority band (where bands count), the tenant's service (fair queueing), the
+order's key, arrival, index.
 """
 
 from dataclasses import dataclass, field, fields
@@ -45,10 +60,12 @@ from typing import Final, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from inferometer.errors import SpecError
-from inferometer.records.types import I32
+from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand
 
-Order: TypeAlias = Literal["fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"]
+Order: TypeAlias = Literal[
+    "fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"
+]
 Lengths: TypeAlias = Literal["declared", "oracle"]
 Lateness: TypeAlias = Literal["keep", "passed", "hopeless"]
 
@@ -82,7 +99,10 @@ class Reason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassRules:
-    """What holds for the requests of one class; 0 and None mean: no such rule. Limits count all replicas together."""
+    """What holds for the requests of one class; 0 and None mean: no such rule.
+
+    Limits count all replicas together.
+    """
 
     name: str = ""
     priority: int | None = None
@@ -97,20 +117,33 @@ class ClassRules:
     max_queue: int = 0
     max_wait_ns: int = 0
     ttft_limit_ns: int = 0
-    """A request's deadline is its arrival and this; without one it has none, and comes after all that do."""
+    """A request's deadline is its arrival and this; without one it has none, and comes after all
+    that do."""
 
     def __post_init__(self) -> None:
-        _check("a class of the gate", self, tuple(one.name for one in fields(self) if one.name not in {"name", "priority"}))
+        _check(
+            "a class of the gate",
+            self,
+            tuple(one.name for one in fields(self) if one.name not in {"name", "priority"}),
+        )
         if self.window_size and not self.window_ns:
             text = f"a window that ends with {self.window_size} requests, and else never"
-            raise SpecError(text, where="a class of the gate", allowed="a window's size with its time", try_="window_ns")
+            raise SpecError(
+                text,
+                where="a class of the gate",
+                allowed="a window's size with its time",
+                try_="window_ns",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantRules:
-    """What holds for one tenant. Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
+    """What holds for one tenant.
 
-    A release takes prompt and ``max_tokens`` (as cut) out of it; what the answer does not use is not given back.
+    Its bucket holds ``burst_tokens``, full at first, and fills at a rate; 0: no bucket.
+
+    A release takes prompt and ``max_tokens`` (as cut) out of it; what the answer does not use is
+    not given back.
     """
 
     tokens_per_s: int = 0
@@ -120,20 +153,32 @@ class TenantRules:
 
     def __post_init__(self) -> None:
         _check("a tenant of the gate", self, ("tokens_per_s", "burst_tokens"))
-        if (self.tokens_per_s > 0) != (self.burst_tokens > 0) or self.burst_tokens > MAX_BURST_TOKENS:
+        if (self.tokens_per_s > 0) != (
+            self.burst_tokens > 0
+        ) or self.burst_tokens > MAX_BURST_TOKENS:
             text = f"tokens_per_s = {self.tokens_per_s}, burst_tokens = {self.burst_tokens}"
-            raise SpecError(text, where="a tenant of the gate", allowed=f"both above 0 (a burst up to {MAX_BURST_TOKENS:.0e}), or none")
+            raise SpecError(
+                text,
+                where="a tenant of the gate",
+                allowed=f"both above 0 (a burst up to {MAX_BURST_TOKENS:.0e}), or none",
+            )
         if not 1 <= self.weight <= MAX_WEIGHT:
-            raise SpecError(f"weight = {self.weight}", where="a tenant of the gate", allowed=f"a whole number from 1 to {MAX_WEIGHT}")
+            raise SpecError(
+                f"weight = {self.weight}",
+                where="a tenant of the gate",
+                allowed=f"a whole number from 1 to {MAX_WEIGHT}",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateConfig:
     """A gate's rules for a workload whose classes and tenants are numbered; 0 means: no such rule.
 
-    Orders: ``fcfs``; ``priority`` (fcfs within bands); ``shortest-remaining`` (the fewest tokens to compute, prompt and answer: at the
-    gate nothing is computed yet); ``earliest-deadline``; ``least-slack`` (deadline less the predicted time to the first token); ``fair``
-    (virtual token counters, Sheng et al., OSDI 2024, with predicted lengths). Lengths are ``declared`` (``max_tokens``) or an ``oracle``'s.
+    Orders: ``fcfs``; ``priority`` (fcfs within bands); ``shortest-remaining`` (the fewest tokens to
+    compute, prompt and answer: at the gate nothing is computed yet); ``earliest-deadline``;
+    ``least-slack`` (deadline less the predicted time to the first token); ``fair`` (virtual token
+    counters, Sheng et al., OSDI 2024, with predicted lengths). Lengths are ``declared``
+    (``max_tokens``) or an ``oracle``'s.
     """
 
     order: Order = "fcfs"
@@ -141,7 +186,8 @@ class GateConfig:
     """The more urgent band before all others, the order within it; ``priority`` has them always."""
     lengths: Lengths = "declared"
     max_in_flight: int = 0
-    """Of each replica; 0: what the engine can admit soon, so that the gate's order is the order of admission."""
+    """Of each replica; 0: what the engine can admit soon, so that the gate's order is the order
+    of admission."""
     classes: tuple[ClassRules, ...] = field(default_factory=lambda: (ClassRules(),))
     """One for each class, by number; a single one holds for each."""
     tenants: tuple[TenantRules, ...] = field(default_factory=lambda: (TenantRules(),))
@@ -151,7 +197,8 @@ class GateConfig:
     """Prompts and ``max_tokens`` of all who wait."""
     max_wait_ns: int = 0
     lateness: Lateness = "keep"
-    """Whom to turn away: nobody, whose deadline has passed, or whose predicted first token would come after it."""
+    """Whom to turn away: nobody, whose deadline has passed, or whose predicted first token would
+    come after it."""
     first_token_ns: int = 0
     """The predicted time to the first token is this and …"""
     first_token_per_prompt_token_ns: float = 0.0
@@ -159,7 +206,11 @@ class GateConfig:
     """How much service is a token of the answer, for ``fair``, when one of the prompt is 1?"""
 
     def __post_init__(self) -> None:
-        _check("the gate", self, ("max_in_flight", "max_queue", "max_queued_tokens", "max_wait_ns", "first_token_ns"))
+        _check(
+            "the gate",
+            self,
+            ("max_in_flight", "max_queue", "max_queued_tokens", "max_wait_ns", "first_token_ns"),
+        )
         if not 1 <= self.output_token_weight <= MAX_WEIGHT:
             text = f"output_token_weight = {self.output_token_weight}"
             raise SpecError(text, where="the gate", allowed=f"1 to {MAX_WEIGHT}")
@@ -192,7 +243,11 @@ def rules_by_index(rules: tuple[Rules, ...], index: I32, noun: str) -> tuple[Rul
         return rules * n_known
     if len(rules) < n_known or index.min() < 0:
         text = f"requests of {noun} {index.max() if index.min() >= 0 else index.min()}"
-        raise SpecError(text, where="the workload", allowed=f"0 to {len(rules) - 1}: the gate has rules for no others")
+        raise SpecError(
+            text,
+            where="the workload",
+            allowed=f"0 to {len(rules) - 1}: the gate has rules for no others",
+        )
     return rules
 
 
@@ -200,21 +255,6 @@ def _check(where: str, rules: object, names: tuple[str, ...]) -> None:
     for name in names:
         value = getattr(rules, name)
         if not 0 <= value <= MAX_NS:
-            raise SpecError(f"{name} = {value}", where=where, allowed=f"0 (no such rule) to {MAX_NS:.0e}")
-
-
-__all__ = [
-    "MAX_BURST_TOKENS",
-    "MAX_NS",
-    "MAX_WEIGHT",
-    "NOTHING",
-    "ClassRules",
-    "GateConfig",
-    "Lateness",
-    "Lengths",
-    "Order",
-    "Reason",
-    "TenantRules",
-    "cut_answers",
-    "rules_by_index",
-]
+            raise SpecError(
+                f"{name} = {value}", where=where, allowed=f"0 (no such rule) to {MAX_NS:.0e}"
+            )

@@ -1,11 +1,15 @@
-"""Whom did the gate turn away, and why? Nobody is dropped silently: these words go into the run's cautions."""
+"""Whom did the gate turn away, and why?
+
+Nobody is dropped silently: these words go into the run's cautions.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import I32, Caution
+from inferometer.records.columns import I32
+from inferometer.records.types import Caution
 from inferometer.simulate.gate_config import Reason
 
 _WORDS: Final = {
@@ -27,7 +31,10 @@ class ShedCount(NamedTuple):
 
 
 def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
-    """By class, then by reason; those who were turned away only. ``reasons`` has a ``Reason`` for each of the requests."""
+    """By class, then by reason; those who were turned away only.
+
+    ``reasons`` has a ``Reason`` for each of the requests.
+    """
     pairs, counts = np.unique(np.stack([class_index, reasons]), axis=1, return_counts=True)
     return tuple(
         ShedCount(class_index=which, reason=Reason(why), n_requests=n_requests)
@@ -36,7 +43,9 @@ def shed_counts(reasons: I32, class_index: I32) -> tuple[ShedCount, ...]:
     )
 
 
-def shed_cautions(reasons: I32, class_index: I32, class_names: Sequence[str]) -> tuple[Caution, ...]:
+def shed_cautions(
+    reasons: I32, class_index: I32, class_names: Sequence[str]
+) -> tuple[Caution, ...]:
     """One caution for each class of which somebody was turned away."""
     n_of_class = np.bincount(class_index, minlength=len(class_names))
     counts = shed_counts(reasons, class_index)
@@ -47,9 +56,9 @@ def shed_cautions(reasons: I32, class_index: I32, class_names: Sequence[str]) ->
         why = ", ".join(f"{count.n_requests} {_WORDS[count.reason]}" for count in of_class)
         if n_shed:
             text = f"the gate turned away {n_shed} of {n_of_class[which]} requests of {name}: {why}"
-            remedy = "a lower rate, more replicas, or a gate that lets more wait; latencies are of those who were let in"
+            remedy = (
+                "a lower rate, more replicas, or a gate that lets more wait; latencies are of those"
+                " who were let in"
+            )
             cautions.append(Caution(code="shed", text=text, remedy=remedy))
     return tuple(cautions)
-
-
-__all__ = ["ShedCount", "shed_cautions", "shed_counts"]

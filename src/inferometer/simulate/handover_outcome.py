@@ -8,13 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferometer.records.types import ABSENT, I64, VisitTable
+from inferometer.records.columns import I64
+from inferometer.records.types import ABSENT, VisitTable
 from inferometer.simulate.outcome import Simulation, TransferTable
 from inferometer.simulate.reference.request import Stage
 
 
 class HandoverFacts(NamedTuple):
-    """What became of N requests between two replicas, in the workload's order; of those that stayed where they were ``stage`` alone."""
+    """What became of N requests between two replicas, in the workload's order.
+
+    Of those that stayed where they were ``stage`` alone.
+    """
 
     stage: I64
     """A ``Stage``."""
@@ -36,7 +40,9 @@ def with_handovers(simulation: Simulation, facts: HandoverFacts) -> Simulation:
 
     The time between these visits is that of the transfer, what it waited for included.
     """
-    return simulation._replace(visits=_visits(simulation, facts), transfers=_transfers(simulation, facts))
+    return simulation._replace(
+        visits=_visits(simulation, facts), transfers=_transfers(simulation, facts)
+    )
 
 
 def _transfers(simulation: Simulation, facts: HandoverFacts) -> TransferTable:
@@ -64,9 +70,17 @@ def _visits(simulation: Simulation, facts: HandoverFacts) -> VisitTable | None:
     index = once.request_index
     visits = VisitTable(
         request_index=_both(index, index, again),
-        replica=_both(np.where(handed, facts.source[index], once.replica).astype(np.int32), once.replica, again),
-        arrived_ns=_both(np.where(handed, facts.arrived_ns[index], once.arrived_ns), received_ns, again),
-        left_ns=_both(np.where(handed, facts.prefilled_ns[index], once.left_ns), once.left_ns, again),
+        replica=_both(
+            np.where(handed, facts.source[index], once.replica).astype(np.int32),
+            once.replica,
+            again,
+        ),
+        arrived_ns=_both(
+            np.where(handed, facts.arrived_ns[index], once.arrived_ns), received_ns, again
+        ),
+        left_ns=_both(
+            np.where(handed, facts.prefilled_ns[index], once.left_ns), once.left_ns, again
+        ),
     )
     order = np.argsort(visits.request_index, kind="stable")
     return VisitTable._make(column[order] for column in visits)
@@ -78,6 +92,3 @@ def _both(first: NDArray[Any], second: NDArray[Any], again: NDArray[np.intp]) ->
 
 def _until(instants_ns: I64, end_ns: int) -> I64:
     return np.where(instants_ns > end_ns, ABSENT, instants_ns)
-
-
-__all__ = ["HandoverFacts", "with_handovers"]

@@ -1,4 +1,7 @@
-"""What would happen? The compiled simulator, from columns of requests to tables of what became of them."""
+"""What would happen?
+
+The compiled simulator, from columns of requests to tables of what became of them.
+"""
 
 import numpy as np
 
@@ -28,24 +31,37 @@ def simulate(
 ) -> Simulation:
     """What becomes of these requests on one replica with this scheduler and these step times?
 
-    Same inputs, same outputs, to the nanosecond, as ``reference.simulator.simulate_plainly``. ``until_ns`` ends it there: what was
-    computed by then is delivered, requests still there are unfinished. ``record_steps`` keeps a row for each step, which in a long and
-    quiet run take more memory than the requests; ``record_parts`` also keeps who did what in each of them. A ``gate`` stands before the
-    engine and holds requests back: see ``cluster.simulate_cluster``.
+    Same inputs, same outputs, to the nanosecond, as ``reference.simulator.simulate_plainly``.
+    ``until_ns`` ends it there: what was computed by then is delivered, requests still there are
+    unfinished. ``record_steps`` keeps a row for each step, which in a long and quiet run take more
+    memory than the requests; ``record_parts`` also keeps who did what in each of them. A ``gate``
+    stands before the engine and holds requests back: see ``cluster.simulate_cluster``.
     """
     if gate is not None or config.n_instances > 1:
-        alone, kept = ClusterConfig(engine=config), {"record_steps": record_steps, "record_parts": record_parts}
+        alone, kept = (
+            ClusterConfig(engine=config),
+            {"record_steps": record_steps, "record_parts": record_parts},
+        )
         return simulate_cluster(requests, alone, cost, gate=gate, until_ns=until_ns, **kept)
     requests = contents_checked(requests, config)
     state = new_state(requests, config)
     run = loop_of(Kind(int(state.config["kind"][0])))
     wanted = Wanted(record_steps, record_parts, config.depth, config.max_num_active)
     limit_ns = FAR_NS if until_ns is None else until_ns
-    outcome, logs, part_logs = run_logged(run, (pointed(state), pointed(cost)), wanted, until_ns=limit_ns)
-    end_ns = until_ns if outcome is Outcome.HORIZON and until_ns is not None else int(state.counters["now_ns"][0])
-    return simulation(
-        requests, facts_of(state), logs, part_logs, outcome=outcome, end_ns=end_ns, busy_ns=state.counters["busy_ns"].astype(np.int64)
+    outcome, logs, part_logs = run_logged(
+        run, (pointed(state), pointed(cost)), wanted, until_ns=limit_ns
     )
-
-
-__all__ = ["simulate"]
+    end_ns = (
+        until_ns
+        if outcome is Outcome.HORIZON and until_ns is not None
+        else int(state.counters["now_ns"][0])
+    )
+    return simulation(
+        requests,
+        facts_of(state),
+        logs,
+        part_logs,
+        outcome=outcome,
+        end_ns=end_ns,
+        busy_ns=state.counters["busy_ns"].astype(np.int64),
+    )

@@ -1,6 +1,7 @@
 """What comes out of a simulation, and how may it end?
 
-Both simulators fill the same tables, so that one test compares them cell by cell. Letters of shapes: N requests, S steps.
+Both simulators fill the same tables, so that one test compares them cell by cell. Letters of
+shapes: N requests, S steps.
 """
 
 from collections.abc import Sequence
@@ -9,13 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from inferometer.records.columns import F64, I8, I32, I64, Bools
 from inferometer.records.types import (
     ABSENT,
-    F64,
-    I8,
-    I32,
-    I64,
-    Bools,
     Phase,
     RequestStatus,
     RequestTable,
@@ -70,7 +67,10 @@ class StepLog(NamedTuple):
 
 
 class PartLog(NamedTuple):
-    """Room for the rows of a ``StepPartTable``; the columns have its names. Without room nobody asked for it."""
+    """Room for the rows of a ``StepPartTable``; the columns have its names.
+
+    Without room nobody asked for it.
+    """
 
     step_index: I32
     request_index: I32
@@ -107,8 +107,9 @@ class HoleTable(NamedTuple):
     free_blocks: I64
     largest_hole_blocks: I64
     compaction_debt_blocks: I64
-    """The fewest blocks to move, neighbours sliding together, so that the largest request that waits fits. 0 where nobody waits or it
-    fits; -1 where too little is free, so that moving does not help."""
+    """The fewest blocks to move, neighbours sliding together, so that the largest request that
+    waits fits. 0 where nobody waits or it fits; -1 where too little is free, so that moving does
+    not help."""
 
     @property
     def fragmented_fraction(self) -> F64:
@@ -126,7 +127,8 @@ class TransferTable(NamedTuple):
     replica: I32
     """The one that was to generate the answer."""
     n_blocks: I64
-    """That travel, without those that were in the cache there; ABSENT where there was no room yet."""
+    """That travel, without those that were in the cache there; ABSENT where there was no room
+    yet."""
     prefilled_ns: I64
     asked_ns: I64
     """When there was room for it; with the next two, ABSENT where that was not to be."""
@@ -136,7 +138,10 @@ class TransferTable(NamedTuple):
 
 
 class CutAnswers(NamedTuple):
-    """The answers that ended before the model or the client would have ended them: the sequence was as long as the server allows."""
+    """The answers that ended before the model or the client would have ended them.
+
+    The sequence was as long as the server allows.
+    """
 
     n_answers: int
     n_output_tokens: int
@@ -156,7 +161,8 @@ class Simulation(NamedTuple):
     parts: StepPartTable | None
     """Who did what in each step; None where nobody asked."""
     n_never_sent: int
-    """Requests that are not in the table: the run ended before they came, or before those that they follow had ended."""
+    """Requests that are not in the table: the run ended before they came, or before those that
+    they follow had ended."""
     holes: HoleTable | None
     """None where the KV cache is paged."""
     busy_ns: I64
@@ -164,7 +170,8 @@ class Simulation(NamedTuple):
     visits: VisitTable | None
     """None where there is one replica."""
     shed_reasons: I32 | None = None
-    """(N) Why the gate turned a request away, a ``gate_config.Reason``, in the workload's order; None where there is no gate."""
+    """(N) Why the gate turned a request away, a ``gate_config.Reason``, in the workload's order;
+    None where there is no gate."""
     gate_classes: tuple[str, ...] = ()
     """The names of the classes, as the gate knows them."""
     swapped_blocks: I64 | None = None
@@ -180,7 +187,8 @@ class Simulation(NamedTuple):
 def max_barren_steps(max_model_len: int) -> int:
     """After how many steps that preempt, without a token from any step between them, do requests preempt one another for ever?
 
-    Whoever is never preempted computes at least one token a step and needs at most ``max_model_len``; twice that is patience.
+    Whoever is never preempted computes at least one token a step and needs at most
+    ``max_model_len``; twice that is patience.
     """
     return 2 * max_model_len + 16
 
@@ -196,7 +204,15 @@ def new_part_log(n_rows: int) -> PartLog:
     whole = [np.empty(n_rows, np.int32) for _ in range(5)]
     step_index, request_index, seat, n_computed_tokens, n_delivered_tokens = whole
     kind = np.empty(n_rows, np.int8)
-    return PartLog(step_index, request_index, seat, kind, n_computed_tokens, n_delivered_tokens, np.zeros(1, np.int64))
+    return PartLog(
+        step_index,
+        request_index,
+        seat,
+        kind,
+        n_computed_tokens,
+        n_delivered_tokens,
+        np.zeros(1, np.int64),
+    )
 
 
 def simulation(
@@ -209,7 +225,10 @@ def simulation(
     end_ns: int,
     busy_ns: I64,
 ) -> Simulation:
-    """The tables of a simulation, from what a simulator noted. Requests that would have come after its end are left out."""
+    """The tables of a simulation, from what a simulator noted.
+
+    Requests that would have come after its end are left out.
+    """
     came = (facts.status != Status.UNSEEN) | (facts.arrival_ns <= end_ns)
     return Simulation(
         outcome=outcome,
@@ -232,7 +251,11 @@ def seats_numbered_through(simulation: Simulation, n_seats: int) -> Simulation:
     steps, parts = simulation.steps, simulation.parts
     if steps is None or parts is None:
         return simulation
-    return simulation._replace(parts=parts._replace(seat=(parts.seat + steps.replica[parts.step_index] * n_seats).astype(np.int32)))
+    return simulation._replace(
+        parts=parts._replace(
+            seat=(parts.seat + steps.replica[parts.step_index] * n_seats).astype(np.int32)
+        )
+    )
 
 
 def _request_table(demand: Demand, facts: RequestFacts, came: Bools) -> RequestTable:
@@ -280,7 +303,10 @@ def _visit_table(facts: RequestFacts) -> VisitTable:
 
 
 def _hole_table(logs: Sequence[StepLog]) -> HoleTable | None:
-    columns = [np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs]) for name in HoleTable._fields]
+    columns = [
+        np.concatenate([getattr(log, name)[: log.n_filled[0]] for log in logs])
+        for name in HoleTable._fields
+    ]
     return None if np.all(columns[0] == ABSENT) else HoleTable._make(columns)
 
 
@@ -294,12 +320,16 @@ def _part_table(logs: Sequence[PartLog]) -> StepPartTable:
     table = StepPartTable._make(np.concatenate(parts) for parts in zip(*filled, strict=True))
     if bool(np.all(np.diff(table.step_index) >= 0)):
         return table
-    in_order = np.argsort(table.step_index, kind="stable")  # replicas end their steps in another order
+    in_order = np.argsort(
+        table.step_index, kind="stable"
+    )  # replicas end their steps in another order
     return StepPartTable._make(column[in_order] for column in table)
 
 
 def _step_table(logs: Sequence[StepLog]) -> StepTable:
-    *columns, _ = (np.concatenate(parts) for parts in zip(*(_filled(log) for log in logs), strict=True))
+    *columns, _ = (
+        np.concatenate(parts) for parts in zip(*(_filled(log) for log in logs), strict=True)
+    )
     all_steps = StepLog._make([*columns, np.zeros(1, np.int64)])
     has_prefill, has_decode = all_steps.n_prefill_requests > 0, all_steps.n_decode_requests > 0
     outside = np.full(len(has_prefill), -1, np.int32)
@@ -307,7 +337,9 @@ def _step_table(logs: Sequence[StepLog]) -> StepTable:
         point_index=outside,
         repetition=outside,
         is_warmup=np.zeros(len(has_prefill), np.bool_),
-        phase=np.where(has_prefill & has_decode, Phase.MIXED, np.where(has_decode, Phase.DECODE, Phase.PREFILL)).astype(np.int8),
+        phase=np.where(
+            has_prefill & has_decode, Phase.MIXED, np.where(has_decode, Phase.DECODE, Phase.PREFILL)
+        ).astype(np.int8),
         start_ns=all_steps.start_ns,
         duration_ns=all_steps.duration_ns,
         n_prefill_requests=all_steps.n_prefill_requests.astype(np.int32),
@@ -324,21 +356,3 @@ def _step_table(logs: Sequence[StepLog]) -> StepTable:
 
 def _filled(log: StepLog) -> list[I64]:
     return [column[: log.n_filled[0]] for column in log]
-
-
-__all__ = [
-    "FAR_NS",
-    "CutAnswers",
-    "HoleTable",
-    "Outcome",
-    "PartLog",
-    "RequestFacts",
-    "Simulation",
-    "StepLog",
-    "TransferTable",
-    "max_barren_steps",
-    "new_log",
-    "new_part_log",
-    "seats_numbered_through",
-    "simulation",
-]

@@ -1,9 +1,12 @@
-"""How do compiled functions hand a table of arrays to one another? As one pointer to a list of where the arrays lie.
+"""How do compiled functions hand a table of arrays to one another?
 
-numba hands a NamedTuple of arrays over by value, each array as seven numbers: of the simulator's state that was
-some 220 in each of 280 functions, a quarter of the time to compile them. ``pointed`` lays addresses and
-shapes down in memory once, and its handle is a single number in compiled code, where fields read as before.
-The arrays stay numpy's: compiled code may write to them, and can neither replace nor free them.
+As one pointer to a list of where the arrays lie.
+
+numba hands a NamedTuple of arrays over by value, each array as seven numbers: of the simulator's
+state that was some 220 in each of 280 functions, a quarter of the time to compile them. ``pointed``
+lays addresses and shapes down in memory once, and its handle is a single number in compiled code,
+where fields read as before. The arrays stay numpy's: compiled code may write to them, and can
+neither replace nor free them.
 """
 
 import hashlib
@@ -34,15 +37,26 @@ _lower_getattr: Final[Any] = extending.lower_getattr_generic
 
 
 class PointerType(types.Type):
-    """The type of a handle: the names and types of the fields that compiled code can read; of a stack also its rows' type."""
+    """The type of a handle: the names and types of the fields that compiled code can read.
 
-    def __init__(self, table_name: str, fields: tuple[tuple[str, types.Type], ...], row: "PointerType | None" = None) -> None:
+    Of a stack also its rows' type.
+    """
+
+    def __init__(
+        self,
+        table_name: str,
+        fields: tuple[tuple[str, types.Type], ...],
+        row: "PointerType | None" = None,
+    ) -> None:
         self.table_name = table_name
         self.fields = fields
         self.row = row
-        # numba writes type names into every symbol: a digest is shorter than a list of structured arrays.
+        # numba writes type names into every symbol: a digest is shorter than a list of structured
+        # arrays.
         digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:16]
-        super().__init__(f"Pointer_{table_name}_{digest}" + ("" if row is None else f"_of_{row.name}"))
+        super().__init__(
+            f"Pointer_{table_name}_{digest}" + ("" if row is None else f"_of_{row.name}")
+        )
 
     def field(self, name: str) -> types.Type | None:
         """The type of a field; None where there is none of this name."""
@@ -87,21 +101,37 @@ def pointed_stack(stack: Table, rows: Sequence[Table]) -> Table:
     if any(other != laid[0][0] for other, _, _ in laid):
         raise TypeError("rows of a stack have arrays of equal types")
     of_rows = PointerType(kind.table_name, kind.fields, row=laid[0][0])
-    return cast("Table", Handle(of_rows, [*words, len(laid), *(word for _, row, _ in laid for word in row)], (kept, laid)))
+    return cast(
+        "Table",
+        Handle(
+            of_rows,
+            [*words, len(laid), *(word for _, row, _ in laid for word in row)],
+            (kept, laid),
+        ),
+    )
 
 
 @_intrinsic
-def _row_of(_typing_context: object, stack: PointerType, index: types.Integer) -> tuple[Any, Callable[..., Any]]:
+def _row_of(
+    _typing_context: object, stack: PointerType, index: types.Integer
+) -> tuple[Any, Callable[..., Any]]:
     """One of the rows of a stack, in compiled code: their number and their lists lie behind the stack's own.
 
-    As of an array, the row of -1 is the last: a request that no replica got is dropped there, in vain.
+    As of an array, the row of -1 is the last: a request that no replica got is dropped there, in
+    vain.
     """
     row: Any = stack.row
 
-    def code(_context: object, builder: ir.IRBuilder, _signature: object, arguments: Sequence[Any]) -> Any:
+    def code(
+        _context: object, builder: ir.IRBuilder, _signature: object, arguments: Sequence[Any]
+    ) -> Any:
         address, number = arguments
         wide = number if number.type == _WORD else builder.sext(number, _WORD)
-        n_rows = builder.load(builder.gep(builder.bitcast(address, _WORD.as_pointer()), [ir.IntType(32)(stack.n_words)]))
+        n_rows = builder.load(
+            builder.gep(
+                builder.bitcast(address, _WORD.as_pointer()), [ir.IntType(32)(stack.n_words)]
+            )
+        )
         is_from_end = builder.icmp_signed("<", wide, _WORD(0))
         place = builder.select(is_from_end, builder.add(wide, n_rows), wide)
         row_words = builder.mul(place, _WORD(row.n_words))
@@ -132,8 +162,18 @@ def _laid_down(table: Any) -> tuple[PointerType, list[int], list[object]]:
             words.append(nested.address)
             kept.append(nested)
         else:
-            kind = types.boolean if isinstance(value, bool) else types.float64 if isinstance(value, float) else types.int64
-            words.append(struct.unpack("q", struct.pack("d", value))[0] if kind is types.float64 else int(value))
+            kind = (
+                types.boolean
+                if isinstance(value, bool)
+                else types.float64
+                if isinstance(value, float)
+                else types.int64
+            )
+            words.append(
+                struct.unpack("q", struct.pack("d", value))[0]
+                if kind is types.float64
+                else int(value)
+            )
         fields.append((name, kind))
     return PointerType(type(table).__name__, tuple(fields)), words, kept
 
@@ -170,7 +210,8 @@ def _field(context: Any, builder: Any, table: PointerType, address: Any, name: s
 
     def word(place: int) -> Any:
         loaded = builder.load(builder.gep(words, [ir.IntType(32)(place)]))
-        # Nothing writes to the list while compiled code runs, so that a field may be read once for all its uses.
+        # Nothing writes to the list while compiled code runs, so that a field may be read once for
+        # all its uses.
         loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
         return loaded
 
@@ -182,7 +223,9 @@ def _field(context: Any, builder: Any, table: PointerType, address: Any, name: s
         for length in reversed(shape[1:]):
             strides.insert(0, builder.mul(strides[0], length))
         data = builder.inttoptr(word(first), array.data.type)
-        populate_array(array, data=data, shape=shape, strides=strides, itemsize=item_bytes, meminfo=None)
+        populate_array(
+            array, data=data, shape=shape, strides=strides, itemsize=item_bytes, meminfo=None
+        )
         return array._getvalue()
     if isinstance(kind, PointerType):
         return builder.inttoptr(word(first), _ADDRESS)
@@ -191,6 +234,3 @@ def _field(context: Any, builder: Any, table: PointerType, address: Any, name: s
     if isinstance(kind, types.Boolean):
         return builder.icmp_unsigned("!=", word(first), _WORD(0))
     return word(first)
-
-
-__all__ = ["Handle", "PointerType", "pointed", "pointed_stack", "row_of"]

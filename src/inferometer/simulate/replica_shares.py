@@ -18,7 +18,8 @@ class ReplicaShare:
 
     replica: int
     role: Role
-    """Does it compute prompts, generate answers, or both? Tokens of the other part are not its own: 0."""
+    """Does it compute prompts, generate answers, or both? Tokens of the other part are not its
+    own: 0."""
     n_requests: int
     prompt_tokens: int
     cached_tokens: int
@@ -29,13 +30,21 @@ class ReplicaShare:
     """Of the time from 0 to the end: how much of it was in steps that were done?"""
 
 
-def replica_shares(simulation: Simulation, pools: DisaggregatedConfig | None = None) -> tuple[ReplicaShare, ...]:
-    """The shares of all replicas; none where there is one replica. ``pools`` where some compute prompts alone."""
+def replica_shares(
+    simulation: Simulation, pools: DisaggregatedConfig | None = None
+) -> tuple[ReplicaShare, ...]:
+    """The shares of all replicas; none where there is one replica.
+
+    ``pools`` where some compute prompts alone.
+    """
     if simulation.visits is None:
         return ()
     shares = list[ReplicaShare]()
     for replica, busy_ns in enumerate(simulation.busy_ns.tolist()):
-        own, role = requests_of(simulation.requests, simulation.visits, replica), _role(replica, pools)
+        own, role = (
+            requests_of(simulation.requests, simulation.visits, replica),
+            _role(replica, pools),
+        )
         shares.append(
             ReplicaShare(
                 replica=replica,
@@ -61,6 +70,3 @@ def requests_of(requests: RequestTable, visits: VisitTable, replica: int) -> Req
     """The rows of those that this replica was sent."""
     is_own = np.isin(requests.request_index, visits.request_index[visits.replica == replica])
     return RequestTable._make(column[is_own] for column in requests)
-
-
-__all__ = ["ReplicaShare", "Role", "replica_shares", "requests_of"]

@@ -1,8 +1,11 @@
-"""Which two replicas would a router draw for each request? The same for all rules, paces and both simulators."""
+"""Which two replicas would a router draw for each request?
+
+The same for all rules, paces and both simulators.
+"""
 
 import numpy as np
 
-from inferometer.records.types import I32
+from inferometer.records.columns import I32
 from inferometer.spec.workload.substreams import uniforms
 
 
@@ -18,8 +21,7 @@ def router_draws(seed: int, n_requests: int, n_replicas: int) -> I32:
     first = np.floor(uniforms(seed, "router", n_requests) * n_replicas).astype(np.int32)
     if n_replicas == 1:
         return np.stack([first, first], axis=1)
-    second = np.floor(uniforms(seed, "router, second", n_requests) * (n_replicas - 1)).astype(np.int32)
+    second = np.floor(uniforms(seed, "router, second", n_requests) * (n_replicas - 1)).astype(
+        np.int32
+    )
     return np.stack([first, second + (second >= first)], axis=1).astype(np.int32)
-
-
-__all__ = ["router_draws"]

@@ -1,9 +1,12 @@
-"""How is the engine's scheduler set up? Names, meanings and defaults are those of vLLM 0.32.0, the version that was run.
+"""How is the engine's scheduler set up?
 
-0.33.0 has the same names and defaults. Its scheduler differs in these rules, which are not built: with priorities, a request that is
-preempted for lack of its own blocks ends the step for itself alone, not for those behind it; drafts of EAGLE recompute no cached
-block (``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` holds prompts back without data parallelism too (1, the default,
-never does).
+Names, meanings and defaults are those of vLLM 0.32.0, the version that was run.
+
+0.33.0 has the same names and defaults. Its scheduler differs in these rules, which are not built:
+with priorities, a request that is preempted for lack of its own blocks ends the step for itself
+alone, not for those behind it; drafts of EAGLE recompute no cached block
+(``num_hash_lookahead_tokens``); ``prefill_schedule_interval`` holds prompts back without data
+parallelism too (1, the default, never does).
 """
 
 from dataclasses import dataclass
@@ -18,7 +21,12 @@ Rules: TypeAlias = Literal["vllm", "sarathi", "orca", "vllm-v0"]
 PreemptionMode: TypeAlias = Literal["recompute", "swap"]
 DraftMethod: TypeAlias = Literal["ngram", "draft_model", "eagle"]
 
-_ENGINES: Final[dict[Rules, str]] = {"vllm": "vLLM 0.32.0", "sarathi": "Sarathi-Serve", "orca": "Orca", "vllm-v0": "vLLM v0"}
+_ENGINES: Final[dict[Rules, str]] = {
+    "vllm": "vLLM 0.32.0",
+    "sarathi": "Sarathi-Serve",
+    "orca": "Orca",
+    "vllm-v0": "vLLM v0",
+}
 _MOST_DRAFTS: Final = 10_000
 _PS_PER_S: Final = 10**12
 _WHERE: Final = "the scheduler's configuration"
@@ -28,30 +36,38 @@ _WHERE: Final = "the scheduler's configuration"
 class SchedulerConfig:
     """The knobs of vLLM's scheduler and KV cache, as ``vllm serve`` has them.
 
-    ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong by whole percents. Block 0 is
-    never handed out. ``max_num_active_seqs`` None means ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``.
-    Not vLLM's: with the policy "srpt" (shortest remaining processing time, Schrage, Operations Research 16, 1968) the fewest tokens left
-    to compute, prompt and ``max_tokens``, are the most urgent, and as long as the next in the queue lacks a seat or blocks for its prompt
-    whoever runs and has more left than it, the most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in
-    which another request is in its prefill; "contiguous" gives each request one piece of memory for its prompt and all tokens that it
-    may generate.
+    ``num_blocks`` is the server's ``num_gpu_blocks``: take it from its log, a computed one is wrong
+    by whole percents. Block 0 is never handed out. ``max_num_active_seqs`` None means
+    ``max_num_seqs``. ``watermark_fraction`` is vLLM's ``watermark``. Not vLLM's: with the policy
+    "srpt" (shortest remaining processing time, Schrage, Operations Research 16, 1968) the fewest
+    tokens left to compute, prompt and ``max_tokens``, are the most urgent, and as long as the next
+    in the queue lacks a seat or blocks for its prompt whoever runs and has more left than it, the
+    most of all, is preempted. With ``one_prefill_at_a_time`` nobody is admitted in a step in which
+    another request is in its prefill; "contiguous" gives each request one piece of memory for its
+    prompt and all tokens that it may generate.
 
-    Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's ``method``: "draft_model" and
-    "eagle" (MTP too) reserve as many slots ahead, "draft_model" one row of each step's budget, "eagle" recomputes the last block of
-    a cached prefix. ``acceptance_fraction`` is the chance that a draft is accepted if those before it were, one or for each place;
-    ``draft_cost_ratio`` the time of a draft's step against the model's own for the same batch. Both are assumptions.
+    Speculation drafts ``num_speculative_tokens`` for each token sampled. ``draft_method`` is vLLM's
+    ``method``: "draft_model" and "eagle" (MTP too) reserve as many slots ahead, "draft_model" one
+    row of each step's budget, "eagle" recomputes the last block of a cached prefix.
+    ``acceptance_fraction`` is the chance that a draft is accepted if those before it were, one or
+    for each place; ``draft_cost_ratio`` the time of a draft's step against the model's own for the
+    same batch. Both are assumptions.
 
-    With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to ``swap_space_bytes`` of host memory and come
-    back before he runs again; where they do not fit he computes all again. Both ways take ``swap_bytes_per_s`` on each device, and
-    the step that follows begins when the copies are done.
+    With "swap", which vLLM 0.32.0 has no more, the blocks of whoever is preempted go to
+    ``swap_space_bytes`` of host memory and come back before he runs again; where they do not fit he
+    computes all again. Both ways take ``swap_bytes_per_s`` on each device, and the step that
+    follows begins when the copies are done.
 
-    With ``pipeline_parallel_size`` stages as many batches are in flight, under ``async_scheduling`` one more (vLLM's default on a GPU,
-    its model runner V2), and a request decodes in every so manieth of them.
+    With ``pipeline_parallel_size`` stages as many batches are in flight, under ``async_scheduling``
+    one more (vLLM's default on a GPU, its model runner V2), and a request decodes in every so
+    manieth of them.
 
-    ``rules`` are those of older engines, in the short form that simulators give them (Vidur's). "sarathi": decodes before prefill
-    chunks, memory for the whole prompt at the admission, which goes on in a step that preempts. "orca": no limit of a step's tokens,
-    memory for ``max_model_len`` tokens each. "vllm-v0": whole prompts in steps of their own, before any decode, ``max_model_len``
-    tokens of them or ``max_num_batched_tokens`` if that is more, padded to the longest. ``serving_config`` sets what goes with each.
+    ``rules`` are those of older engines, in the short form that simulators give them (Vidur's).
+    "sarathi": decodes before prefill chunks, memory for the whole prompt at the admission, which
+    goes on in a step that preempts. "orca": no limit of a step's tokens, memory for
+    ``max_model_len`` tokens each. "vllm-v0": whole prompts in steps of their own, before any
+    decode, ``max_model_len`` tokens of them or ``max_num_batched_tokens`` if that is more, padded
+    to the longest. ``serving_config`` sets what goes with each.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -84,7 +100,13 @@ class SchedulerConfig:
     rules: Rules = "vllm"
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "max_num_active", "pipeline_parallel_size"):
+        for name in (
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "block_size",
+            "max_num_active",
+            "pipeline_parallel_size",
+        ):
             if getattr(self, name) < 1:
                 self._refuse(name, "1 or more")
         if self.max_model_len < 2:
@@ -93,32 +115,53 @@ class SchedulerConfig:
         if self.num_blocks < n_least:
             self._refuse(
                 "num_blocks",
-                f"{n_least} or more, enough for one request of max_model_len = {self.max_model_len}",
-                try_="a smaller max_model_len or more memory for the KV cache, as vLLM says when it refuses to start",
+                f"{n_least} or more, enough for one request of max_model_len ="
+                f" {self.max_model_len}",
+                try_=(
+                    "a smaller max_model_len or more memory for the KV cache, as vLLM says when it"
+                    " refuses to start"
+                ),
             )
         if self.step_budget_tokens < self.max_num_seqs:
             self._refuse("max_num_batched_tokens", f"max_num_seqs = {self.max_num_seqs} or more")
         if not self.enable_chunked_prefill and self.step_budget_tokens < self.max_model_len:
-            self._refuse("max_num_batched_tokens", f"max_model_len = {self.max_model_len} or more where prefill is not chunked")
+            self._refuse(
+                "max_num_batched_tokens",
+                f"max_model_len = {self.max_model_len} or more where prefill is not chunked",
+            )
         if not 0 <= self.long_prefill_token_threshold <= self.max_model_len:
-            self._refuse("long_prefill_token_threshold", f"0 (off) to max_model_len = {self.max_model_len}")
+            self._refuse(
+                "long_prefill_token_threshold", f"0 (off) to max_model_len = {self.max_model_len}"
+            )
         if not 0 <= self.watermark_fraction < 1:
             self._refuse("watermark_fraction", "0 to 1, 1 excluded")
         self._check_what_is_added()
 
     def _check_what_is_added(self) -> None:
-        if self.pipeline_parallel_size > 1 and (self.rules != "vllm" or self.num_speculative_tokens != 0):
+        if self.pipeline_parallel_size > 1 and (
+            self.rules != "vllm" or self.num_speculative_tokens != 0
+        ):
             self._refuse("pipeline_parallel_size", "1 with drafts, or with rules of other engines")
         if self.rules in {"orca", "vllm-v0"}:
             for name in ("enable_chunked_prefill", "long_prefill_token_threshold"):
                 if getattr(self, name):
-                    self._refuse(name, f"{type(getattr(self, name))(0)}: the rules of {self.rules} compute prompts whole")
+                    self._refuse(
+                        name,
+                        f"{type(getattr(self, name))(0)}: the rules of {self.rules} compute prompts"
+                        " whole",
+                    )
         if self.rules != "vllm" and self.num_speculative_tokens != 0:
             self._refuse("num_speculative_tokens", f"0 where the rules are those of {self.rules}")
         if self.policy == "srpt" and (self.rules != "vllm" or self.is_contiguous):
-            self._refuse("policy", "fcfs or priority where the rules are not vLLM's or the KV cache is contiguous")
+            self._refuse(
+                "policy",
+                "fcfs or priority where the rules are not vLLM's or the KV cache is contiguous",
+            )
         if self.is_contiguous and self.enable_prefix_caching:
-            self._refuse("enable_prefix_caching", "False where the KV cache is contiguous: blocks cannot be shared")
+            self._refuse(
+                "enable_prefix_caching",
+                "False where the KV cache is contiguous: blocks cannot be shared",
+            )
         if self.num_speculative_tokens != 0:
             self._check_speculation()
         if self.preemption_mode == "swap":
@@ -128,7 +171,13 @@ class SchedulerConfig:
         n_drafts, acceptance = self.num_speculative_tokens, self.acceptance_fraction
         if not 0 <= n_drafts <= _MOST_DRAFTS:
             self._refuse("num_speculative_tokens", f"0 (off) to {_MOST_DRAFTS}")
-        places = acceptance if isinstance(acceptance, tuple) else () if acceptance is None else (acceptance,) * n_drafts
+        places = (
+            acceptance
+            if isinstance(acceptance, tuple)
+            else ()
+            if acceptance is None
+            else (acceptance,) * n_drafts
+        )
         if len(places) != n_drafts or not all(0 <= fraction <= 1 for fraction in places):
             self._refuse(
                 "acceptance_fraction",
@@ -137,14 +186,22 @@ class SchedulerConfig:
             )
         if self.draft_cost_ratio is None and self.draft_method != "ngram":
             self._refuse(
-                "draft_cost_ratio", "0 or more; only n-grams cost nothing", try_="0.05, or the draft's parameters over the model's"
+                "draft_cost_ratio",
+                "0 or more; only n-grams cost nothing",
+                try_="0.05, or the draft's parameters over the model's",
             )
         if self.draft_cost_ratio is not None and not 0 <= self.draft_cost_ratio <= 1000:
             self._refuse("draft_cost_ratio", "0 to 1000")
         if 0 < self.long_prefill_token_threshold <= n_drafts:
-            self._refuse("long_prefill_token_threshold", f"0 (off), or more than {n_drafts} drafts: vLLM 0.32.0 fails on less")
+            self._refuse(
+                "long_prefill_token_threshold",
+                f"0 (off), or more than {n_drafts} drafts: vLLM 0.32.0 fails on less",
+            )
         if self.max_num_batched_tokens <= self.num_draft_slots:
-            self._refuse("max_num_batched_tokens", f"more than the {self.num_draft_slots} that a draft takes of it")
+            self._refuse(
+                "max_num_batched_tokens",
+                f"more than the {self.num_draft_slots} that a draft takes of it",
+            )
 
     def _check_swap(self) -> None:
         for name in ("swap_bytes_per_s", "kv_block_bytes"):
@@ -161,9 +218,16 @@ class SchedulerConfig:
     def engine(self) -> str:
         """Whose rules are these?"""
         changes = ", shortest remaining first" * (self.policy == "srpt")
-        changes += ", one prefill at a time" * self.one_prefill_at_a_time + ", contiguous KV cache" * (self.kv_allocation != "paged")
-        changes += f", {self.num_speculative_tokens} drafted tokens" * (self.num_speculative_tokens > 0)
-        changes += f", {self.pipeline_parallel_size} pipeline stages" * (self.pipeline_parallel_size > 1)
+        changes += (
+            ", one prefill at a time" * self.one_prefill_at_a_time
+            + ", contiguous KV cache" * (self.kv_allocation != "paged")
+        )
+        changes += f", {self.num_speculative_tokens} drafted tokens" * (
+            self.num_speculative_tokens > 0
+        )
+        changes += f", {self.pipeline_parallel_size} pipeline stages" * (
+            self.pipeline_parallel_size > 1
+        )
         return _ENGINES[self.rules] + changes + ", swapping" * (self.preemption_mode == "swap")
 
     @property
@@ -174,7 +238,11 @@ class SchedulerConfig:
     @property
     def max_num_active(self) -> int:
         """How many requests may run at once?"""
-        return self.max_num_seqs if self.max_num_active_seqs is None else min(self.max_num_active_seqs, self.max_num_seqs)
+        return (
+            self.max_num_seqs
+            if self.max_num_active_seqs is None
+            else min(self.max_num_active_seqs, self.max_num_seqs)
+        )
 
     @property
     def is_contiguous(self) -> bool:
@@ -186,7 +254,11 @@ class SchedulerConfig:
         """How many tokens may a step compute?"""
         if self.rules == "orca":
             return self.max_num_seqs * self.max_model_len
-        return max(self.max_num_batched_tokens, self.max_model_len) if self.rules == "vllm-v0" else self.max_num_batched_tokens
+        return (
+            max(self.max_num_batched_tokens, self.max_model_len)
+            if self.rules == "vllm-v0"
+            else self.max_num_batched_tokens
+        )
 
     @property
     def n_kv_blocks(self) -> int:
@@ -217,7 +289,9 @@ class SchedulerConfig:
     def acceptance(self) -> tuple[int, ...]:
         """Below which number must the draw of each place lie, for ``acceptance.n_accepted``?"""
         given = self.acceptance_fraction
-        places = given if isinstance(given, tuple) else (given or 0.0,) * self.num_speculative_tokens
+        places = (
+            given if isinstance(given, tuple) else (given or 0.0,) * self.num_speculative_tokens
+        )
         return tuple(round(fraction * N_DRAWS) for fraction in places)
 
     @property
@@ -243,6 +317,3 @@ class SchedulerConfig:
     def depth(self) -> int:
         """How many batches may be in flight?"""
         return self.pipeline_parallel_size + self.async_scheduling
-
-
-__all__ = ["DraftMethod", "KvAllocation", "Policy", "PreemptionMode", "Rules", "SchedulerConfig"]

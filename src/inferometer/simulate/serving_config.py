@@ -56,23 +56,46 @@ _ENGINES: Final = {
     "sarathi": _Engine(
         SchedulerConfig,
         {},
-        preset=_OLD | {"rules": "sarathi", "max_num_batched_tokens": 512, "max_num_seqs": 128, "watermark_fraction": 0.01},
+        preset=_OLD
+        | {
+            "rules": "sarathi",
+            "max_num_batched_tokens": 512,
+            "max_num_seqs": 128,
+            "watermark_fraction": 0.01,
+        },
     ),
-    "orca": _Engine(SchedulerConfig, {}, preset=_OLD | {"rules": "orca", "enable_chunked_prefill": False, "max_num_seqs": 128}),
+    "orca": _Engine(
+        SchedulerConfig,
+        {},
+        preset=_OLD | {"rules": "orca", "enable_chunked_prefill": False, "max_num_seqs": 128},
+    ),
     "vllm-v0": _Engine(
         SchedulerConfig,
         {},
-        preset=_OLD | {"rules": "vllm-v0", "enable_chunked_prefill": False, "max_num_batched_tokens": 4096, "watermark_fraction": 0.01},
+        preset=_OLD
+        | {
+            "rules": "vllm-v0",
+            "enable_chunked_prefill": False,
+            "max_num_batched_tokens": 4096,
+            "watermark_fraction": 0.01,
+        },
     ),
 }
 ENGINE_NAMES: Final = tuple(_ENGINES)
-_WORDS: Final[dict[Any, str]] = {bool: "true or false", int: "a whole number", float: "a number", type(None): "nothing"}
+_WORDS: Final[dict[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "nothing",
+}
 
 
 def default_block_size(engine: str) -> int:
     """How many tokens has a block of this engine's KV cache, if nobody says?"""
     name = _ENGINES[engine].own_names.get("block_size", "block_size")
-    default = next((field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1)
+    default = next(
+        (field.default for field in fields(_ENGINES[engine].config) if field.name == name), 1
+    )
     return default if isinstance(default, int) else 1
 
 
@@ -90,18 +113,25 @@ def check_knob(engine: str, name: str, *, where: str) -> None:
 
 
 def engine_config(
-    engine: str, shared: Mapping[str, int], own: Mapping[str, str], *, where: str, origins: Mapping[str, str] | None = None
+    engine: str,
+    shared: Mapping[str, int],
+    own: Mapping[str, str],
+    *,
+    where: str,
+    origins: Mapping[str, str] | None = None,
 ) -> EngineConfig:
     """The configuration of ``engine`` with these knobs; what is not said is the engine's default.
 
-    ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens, block_size); those that the engine
-    does not have are refused. ``own`` has the engine's names and their values as text, several with commas between, and wins.
-    Errors name the place that a value came from: ``origins`` of a shared knob, ``where`` of all others.
+    ``shared`` has vLLM's names (num_blocks, max_model_len, max_num_seqs, max_num_batched_tokens,
+    block_size); those that the engine does not have are refused. ``own`` has the engine's names and
+    their values as text, several with commas between, and wins. Errors name the place that a value
+    came from: ``origins`` of a shared knob, ``where`` of all others.
 
     Raises
     ------
     SpecError
-        A name that this engine does not have, or a value that it does not take; the message says which it has.
+        A name that this engine does not have, or a value that it does not take; the message says
+        which it has.
 
     Example
     -------
@@ -115,28 +145,51 @@ def engine_config(
         shared = {**shared, "num_blocks": shared["num_blocks"] * block_size}
     known = {field.name: field for field in fields(kind.config)}
     values: dict[str, object] = dict(kind.preset)
-    places = {kind.own_names.get(name, name): place for name, place in (origins or {}).items() if name in shared}
+    places = {
+        kind.own_names.get(name, name): place
+        for name, place in (origins or {}).items()
+        if name in shared
+    }
     places |= dict.fromkeys(own, where)
-    for name, value in (*((kind.own_names.get(name, name), value) for name, value in shared.items()), *own.items()):
+    for name, value in (
+        *((kind.own_names.get(name, name), value) for name, value in shared.items()),
+        *own.items(),
+    ):
         check_knob(engine, name, where=places.get(name, where))
-        is_several = isinstance(value, str) and ("," in value or get_origin(known[name].type) is tuple)
+        is_several = isinstance(value, str) and (
+            "," in value or get_origin(known[name].type) is tuple
+        )
         values[name] = str(value).split(",") if is_several else value
-    lacking = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    lacking = [
+        name for name, field in known.items() if field.default is MISSING and name not in values
+    ]
     if lacking:
-        raise SpecError(f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known))
+        raise SpecError(
+            f"{engine} needs {', '.join(lacking)}", where=where, allowed=", ".join(known)
+        )
     try:
         converted = msgspec.convert(values, type=kind.config, strict=False)
     except SpecError as problem:
         name = problem.what.partition(" = ")[0]
-        place = places.get(name, where) if name in values and name not in kind.preset else f"the default of {engine}"
-        raise SpecError(problem.what, where=place, allowed=problem.allowed, try_=problem.try_) from problem
+        place = (
+            places.get(name, where)
+            if name in values and name not in kind.preset
+            else f"the default of {engine}"
+        )
+        raise SpecError(
+            problem.what, where=place, allowed=problem.allowed, try_=problem.try_
+        ) from problem
     except msgspec.ValidationError as problem:
         refused = [name for name in values if re.search(rf"\$\.{name}\b", str(problem))]
         if not refused:
-            raise SpecError(f"{engine}: {problem}", where=where, allowed=", ".join(known)) from problem
+            raise SpecError(
+                f"{engine}: {problem}", where=where, allowed=", ".join(known)
+            ) from problem
         name = refused[0]
         text = f"{engine}: {name} = {own.get(name, values[name])}"
-        raise SpecError(text, where=places.get(name, where), allowed=_allowed(known[name])) from problem
+        raise SpecError(
+            text, where=places.get(name, where), allowed=_allowed(known[name])
+        ) from problem
     for name in known:
         value = getattr(converted, name)
         for number in value if isinstance(value, tuple) else (value,):
@@ -150,9 +203,11 @@ def _allowed(knob: Field[Any]) -> str:
     kind: Any = knob.type
     if get_origin(kind) is tuple:
         return "whole numbers with commas between"
-    kinds: tuple[Any, ...] = get_args(kind) if get_args(kind) and get_origin(kind) is not Literal else (kind,)
+    kinds: tuple[Any, ...] = (
+        get_args(kind) if get_args(kind) and get_origin(kind) is not Literal else (kind,)
+    )
     other = "several with commas between"
-    return " or ".join(", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, other) for one in kinds)
-
-
-__all__ = ["ENGINE_NAMES", "check_knob", "default_block_size", "engine_config"]
+    return " or ".join(
+        ", ".join(get_args(one)) if get_origin(one) is Literal else _WORDS.get(one, other)
+        for one in kinds
+    )

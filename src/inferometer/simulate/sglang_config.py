@@ -33,12 +33,15 @@ SHARED_TOKENS: Final = 32
 class SglangConfig:
     """The knobs of ``sglang serve`` that decide who computes what, for one pool of full-attention layers.
 
-    ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends on the device's memory (-1: off).
-    ``ignore_eos`` says that every request will use all of its ``max_new_tokens``, which SGLang then reserves in full. Of priorities the
-    larger is the more urgent, unless ``schedule_low_priority_values_first``. ``random_seed`` seeds the policy ``random`` alone.
+    ``max_total_num_tokens`` is in the server's log, as is ``chunked_prefill_size``, which depends
+    on the device's memory (-1: off). ``ignore_eos`` says that every request will use all of its
+    ``max_new_tokens``, which SGLang then reserves in full. Of priorities the larger is the more
+    urgent, unless ``schedule_low_priority_values_first``. ``random_seed`` seeds the policy
+    ``random`` alone.
 
-    Source of the orders: ``SchedulePolicy.calc_priority`` and ``_dfs_weight_order`` (``sglang/srt/managers/schedule_policy.py``,
-    ``sglang/srt/mem_cache/base_prefix_cache.py``, 0.5.23). Not built: ``hrrn``, ``shortest-prefill-first``, ``routing-key``.
+    Source of the orders: ``SchedulePolicy.calc_priority`` and ``_dfs_weight_order``
+    (``sglang/srt/managers/schedule_policy.py``, ``sglang/srt/mem_cache/base_prefix_cache.py``,
+    0.5.23). Not built: ``hrrn``, ``shortest-prefill-first``, ``routing-key``.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -69,27 +72,48 @@ class SglangConfig:
             self._refuse("random_seed", "0 or more")
         if self.max_total_num_tokens % self.page_size:
             self._refuse("max_total_num_tokens", f"a multiple of page_size = {self.page_size}")
-        if self.chunked_prefill_size != -1 and (self.chunked_prefill_size < 1 or self.chunked_prefill_size % self.page_size):
-            self._refuse("chunked_prefill_size", f"-1 (off) or a multiple of page_size = {self.page_size}")
+        if self.chunked_prefill_size != -1 and (
+            self.chunked_prefill_size < 1 or self.chunked_prefill_size % self.page_size
+        ):
+            self._refuse(
+                "chunked_prefill_size", f"-1 (off) or a multiple of page_size = {self.page_size}"
+            )
         if self.schedule_conservativeness_ratio <= 0:
             self._refuse("schedule_conservativeness_ratio", "above 0")
         if self.max_model_len < 2:
-            self._refuse("context_length", "8 or more, as max_total_num_tokens: the server keeps 6 tokens of each request back")
+            self._refuse(
+                "context_length",
+                "8 or more, as max_total_num_tokens: the server keeps 6 tokens of each request"
+                " back",
+            )
         if self.ignore_eos and self.disable_radix_cache:
-            self._refuse("ignore_eos", "False where disable_radix_cache is True: SGLang admits by other rules then")
+            self._refuse(
+                "ignore_eos",
+                "False where disable_radix_cache is True: SGLang admits by other rules then",
+            )
         self._check_order()
 
     def _check_order(self) -> None:
         n_seats = self.max_running_requests
         if self.enable_mixed_chunk and self.chunked_prefill_size < n_seats:
-            self._refuse("enable_mixed_chunk", f"False, or a chunked_prefill_size of max_running_requests = {n_seats} or more")
+            self._refuse(
+                "enable_mixed_chunk",
+                f"False, or a chunked_prefill_size of max_running_requests = {n_seats} or more",
+            )
         if self.enable_priority_scheduling and self.schedule_policy not in {"fcfs", "lof"}:
-            self._refuse("enable_priority_scheduling", f"False where schedule_policy is {self.schedule_policy}, not fcfs or lof")
+            self._refuse(
+                "enable_priority_scheduling",
+                f"False where schedule_policy is {self.schedule_policy}, not fcfs or lof",
+            )
         if self.priority_scheduling_preemption_threshold < 0:
             self._refuse("priority_scheduling_preemption_threshold", "0 or more")
 
     def _refuse(self, name: str, allowed: str) -> None:
-        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed)
+        raise SpecError(
+            f"{name} = {getattr(self, name)}",
+            where="the scheduler's configuration",
+            allowed=allowed,
+        )
 
     @property
     def engine(self) -> str:
@@ -149,14 +173,20 @@ class SglangConfig:
     @property
     def order(self) -> SchedulePolicy:
         """The order of the queue: by the radix tree only where there is one."""
-        return "fcfs" if self.disable_radix_cache and self.schedule_policy in CACHE_AWARE else self.schedule_policy
+        return (
+            "fcfs"
+            if self.disable_radix_cache and self.schedule_policy in CACHE_AWARE
+            else self.schedule_policy
+        )
 
     @property
     def shuffle_draws(self) -> tuple[int, ...]:
         """What the policy ``random`` shuffles by, one draw after the other and over again; none for other policies."""
         if self.schedule_policy != "random":
             return ()
-        draws = np.floor(uniforms(self.random_seed, "sglang random policy", _N_SHUFFLE_DRAWS) * N_DRAWS)
+        draws = np.floor(
+            uniforms(self.random_seed, "sglang random policy", _N_SHUFFLE_DRAWS) * N_DRAWS
+        )
         return tuple(draws.astype(np.int64).tolist())
 
     @property
@@ -179,17 +209,3 @@ class SglangConfig:
         paged = -(-prompt_tokens // self.page_size) * self.page_size
         longest = min(max_tokens, self.max_req_len - prompt_tokens - 1)
         return max(0, min(longest, self.max_total_num_tokens - paged - self.page_size - 1))
-
-
-__all__ = [
-    "CACHE_AWARE",
-    "CLIP_MAX_NEW_TOKENS",
-    "MATCHED_QUEUE",
-    "N_DRAWS",
-    "QUEUE_ORDERS",
-    "REFRESH_INTERVAL",
-    "RETRACT_DECODE_STEPS",
-    "SHARED_TOKENS",
-    "SchedulePolicy",
-    "SglangConfig",
-]

@@ -1,7 +1,10 @@
-"""How many nanoseconds does a step take? The step-time model's closed form, plain and compiled, rounded to whole nanoseconds.
+"""How many nanoseconds does a step take?
 
-Powers and logarithms come from the C library in both, so both round alike. Another machine's library may differ in the last bit
-of a float, which whole nanoseconds hide all but once in a million steps; a cost made by ``linear_cost`` has no such doubt.
+The step-time model's closed form, plain and compiled, rounded to whole nanoseconds.
+
+Powers and logarithms come from the C library in both, so both round alike. Another machine's
+library may differ in the last bit of a float, which whole nanoseconds hide all but once in a
+million steps; a cost made by ``linear_cost`` has no such doubt.
 """
 
 from collections.abc import Callable
@@ -12,7 +15,12 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime_arrays import CLOSED_FORM_PARTS, StepTimeArrays, group_step_duration_s, step_duration_s
+from inferometer.perfmodel.steptime_arrays import (
+    CLOSED_FORM_PARTS,
+    StepTimeArrays,
+    group_step_duration_s,
+    step_duration_s,
+)
 from inferometer.simulate.compiling import entry
 
 _TINY_S: Final = 1e-30
@@ -30,7 +38,11 @@ def linear_cost(
     """The cost that is a sum of terms, one for each statistic of the step: for teaching, for theory and for tests."""
     coefficients = (launch_s, per_row_s, per_request_s, per_context_token_s, per_prefill_pair_s)
     if min(coefficients) < 0 or launch_s + per_row_s <= 0:
-        raise SpecError(f"coefficients {coefficients}", where="the cost of a step", allowed="none below 0; launch_s or per_row_s above")
+        raise SpecError(
+            f"coefficients {coefficients}",
+            where="the cost of a step",
+            allowed="none below 0; launch_s or per_row_s above",
+        )
     return StepTimeArrays(
         launch_s=0.0,
         prefill_launch_s=0.0,
@@ -39,7 +51,9 @@ def linear_cost(
         sag_ratio=0.0,
         per_sequence_s=per_request_s,
         read_log_rows=np.zeros(1),
-        read_s=np.full(1, float(launch_s)),  # with a whole number's type all loops would be compiled again
+        read_s=np.full(
+            1, float(launch_s)
+        ),  # with a whole number's type all loops would be compiled again
         matmul_row_s=per_row_s,
         head_read_s=_TINY_S,
         head_row_s=0.0,
@@ -57,13 +71,28 @@ def linear_cost(
 
 
 def duration_ns(
-    cost: StepTimeArrays, n_prefill: int, n_decode: int, prefill_tokens: int, pairs_tokens2: int, context_tokens: int, n_drafts: int = 0
+    cost: StepTimeArrays,
+    n_prefill: int,
+    n_decode: int,
+    prefill_tokens: int,
+    pairs_tokens2: int,
+    context_tokens: int,
+    n_drafts: int = 0,
 ) -> int:
     """The whole nanoseconds of a step with these statistics, at least 1.
 
-    vLLM computes logits for one position of each request, and for each draft that it verifies; ``prefill_tokens`` has these too.
+    vLLM computes logits for one position of each request, and for each draft that it verifies;
+    ``prefill_tokens`` has these too.
     """
-    seconds = step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_prefill + n_decode + n_drafts)
+    seconds = step_duration_s(
+        cost,
+        n_prefill,
+        n_decode,
+        prefill_tokens,
+        pairs_tokens2,
+        context_tokens,
+        n_prefill + n_decode + n_drafts,
+    )
     return max(int(seconds * 1e9 + 0.5), 1)
 
 
@@ -79,7 +108,16 @@ def group_duration_ns(  # noqa: PLR0913, PLR0917 -- compiled code takes plain nu
 ) -> int:
     """The same of one of several replicas that share their experts: ``n_group_rows`` are those of all."""
     n_logits = n_prefill + n_decode + n_drafts
-    seconds = group_step_duration_s(cost, n_prefill, n_decode, prefill_tokens, pairs_tokens2, context_tokens, n_logits, n_group_rows)
+    seconds = group_step_duration_s(
+        cost,
+        n_prefill,
+        n_decode,
+        prefill_tokens,
+        pairs_tokens2,
+        context_tokens,
+        n_logits,
+        n_group_rows,
+    )
     return max(int(seconds * 1e9 + 0.5), 1)
 
 
@@ -90,11 +128,10 @@ def _compiled_closed_form() -> tuple[Callable[..., int], Callable[..., int]]:
         scope[name] = entry(FunctionType(scope[name].__code__, scope))
     here = globals() | {name: scope[name] for name in ("step_duration_s", "group_step_duration_s")}
     alone, grouped = (
-        entry(FunctionType(plain.__code__, here, plain.__name__, plain.__defaults__)) for plain in (duration_ns, group_duration_ns)
+        entry(FunctionType(plain.__code__, here, plain.__name__, plain.__defaults__))
+        for plain in (duration_ns, group_duration_ns)
     )
     return alone, grouped
 
 
 compiled_duration_ns, compiled_group_duration_ns = _compiled_closed_form()
-
-__all__ = ["compiled_duration_ns", "compiled_group_duration_ns", "duration_ns", "group_duration_ns", "linear_cost"]

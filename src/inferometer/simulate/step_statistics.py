@@ -12,7 +12,8 @@ class StepStatistics(NamedTuple):
     n_prefill_requests: int
     n_decode_requests: int
     prefill_tokens: int
-    """Computed for prompts, padding included, and to verify drafts: all rows but one of each that generates."""
+    """Computed for prompts, padding included, and to verify drafts: all rows but one of each
+    that generates."""
     prefill_pairs_tokens2: int
     """(query, key) pairs of the prompts."""
     context_tokens: int
@@ -26,12 +27,13 @@ def step_statistics(batch: Batch) -> StepStatistics:
     return StepStatistics(
         n_prefill_requests=len(prefills),
         n_decode_requests=len(decodes),
-        prefill_tokens=sum(part.num_tokens for part in prefills) + batch.num_padding_tokens + sum(part.num_tokens - 1 for part in decodes),
+        prefill_tokens=sum(part.num_tokens for part in prefills)
+        + batch.num_padding_tokens
+        + sum(part.num_tokens - 1 for part in decodes),
         prefill_pairs_tokens2=sum(
-            part.num_tokens * part.num_computed_tokens + part.num_tokens * (part.num_tokens + 1) // 2 for part in prefills
+            part.num_tokens * part.num_computed_tokens
+            + part.num_tokens * (part.num_tokens + 1) // 2
+            for part in prefills
         ),
         context_tokens=sum(part.num_computed_tokens + part.num_tokens for part in decodes),
     )
-
-
-__all__ = ["StepStatistics", "step_statistics"]

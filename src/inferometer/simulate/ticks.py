@@ -1,12 +1,16 @@
-"""What does batching do, seen on a clock of ticks? A teaching model: no memory, no bandwidth, only slots and turns.
+"""What does batching do, seen on a clock of ticks?
 
-A context (prefill) costs p ticks, which may be cut into c chunks of p/c; a generated token costs one tick. A step takes the
-sum of its contexts' chunks, and at least one tick: contexts compute one after the other, generation is memory traffic that hides
-behind them. The last chunk yields the first token. Plain Python, for runs that can be looked at.
+A teaching model: no memory, no bandwidth, only slots and turns.
 
-Source: the batching simulator of NVIDIA's course "Sizing LLM Inference Systems" (S-FX-18), whose rules these are, but for
-arrivals at a rate: they count from the instant at which they come, not from the next step. docs/ticks.md lists what other such
-games do otherwise, and which options follow them.
+A context (prefill) costs p ticks, which may be cut into c chunks of p/c; a generated token costs
+one tick. A step takes the sum of its contexts' chunks, and at least one tick: contexts compute one
+after the other, generation is memory traffic that hides behind them. The last chunk yields the
+first token. Plain Python, for runs that can be looked at.
+
+Source: the batching simulator of NVIDIA's course "Sizing LLM Inference Systems" (S-FX-18), whose
+rules these are, but for arrivals at a rate: they count from the instant at which they come, not
+from the next step. docs/ticks.md lists what other such games do otherwise, and which options follow
+them.
 """
 
 from collections import deque
@@ -17,7 +21,14 @@ import numpy as np
 
 from inferometer.errors import SpecError
 from inferometer.records import tables
-from inferometer.records.types import PartKind, Phase, RequestStatus, RequestTable, StepPartTable, StepTable
+from inferometer.records.types import (
+    PartKind,
+    Phase,
+    RequestStatus,
+    RequestTable,
+    StepPartTable,
+    StepTable,
+)
 
 TICK_NS: Final = 1_000_000
 """A tick in the tables of a run: one millisecond, so that ticks can be read as milliseconds."""
@@ -36,11 +47,13 @@ _MOST_REQUESTS: Final = 10_000_000
 class TickQuestion:
     """``n_slots`` slots under a load, for ``horizon_ticks``.
 
-    Loads: *batch*: ``load_amount`` requests at the start; *concurrency*: as many in the system at all times; *rate*: as many
-    in each 1,000 ticks, evenly. Output lengths are ``output_tokens``, or normal around it with ``output_deviation_tokens``, drawn by
-    ``rng``: numpy's ``default_rng``, or its legacy ``RandomState``, whose draws are those of ``numpy.random.seed`` and ``normal``.
-    ``counted``: TTFT and ITL are averaged over requests that ended, or over all that got a first token. ``horizon``: the last step is the
-    last one that begins before the horizon, or at the horizon too.
+    Loads: *batch*: ``load_amount`` requests at the start; *concurrency*: as many in the system at
+    all times; *rate*: as many in each 1,000 ticks, evenly. Output lengths are ``output_tokens``, or
+    normal around it with ``output_deviation_tokens``, drawn by ``rng``: numpy's ``default_rng``, or
+    its legacy ``RandomState``, whose draws are those of ``numpy.random.seed`` and ``normal``.
+    ``counted``: TTFT and ITL are averaged over requests that ended, or over all that got a first
+    token. ``horizon``: the last step is the last one that begins before the horizon, or at the
+    horizon too.
     """
 
     batching: Batching = "in-flight"
@@ -58,13 +71,30 @@ class TickQuestion:
     horizon: Horizon = "exclusive"
 
     def __post_init__(self) -> None:
-        for name in ("n_slots", "prefill_ticks", "n_prefill_chunks", "output_tokens", "load_amount", "horizon_ticks"):
+        for name in (
+            "n_slots",
+            "prefill_ticks",
+            "n_prefill_chunks",
+            "output_tokens",
+            "load_amount",
+            "horizon_ticks",
+        ):
             if getattr(self, name) < 1:
-                raise SpecError(f"{name} = {getattr(self, name)}", where=_WHERE, allowed="1 or more")
+                raise SpecError(
+                    f"{name} = {getattr(self, name)}", where=_WHERE, allowed="1 or more"
+                )
         if self.seed < 0 or (self.rng == "numpy-legacy" and self.seed >= 2**32):
-            raise SpecError(f"seed = {self.seed}", where=_WHERE, allowed="0 or more, below 2^32 with numpy-legacy")
+            raise SpecError(
+                f"seed = {self.seed}",
+                where=_WHERE,
+                allowed="0 or more, below 2^32 with numpy-legacy",
+            )
         if not 0 <= self.output_deviation_tokens < float("inf"):
-            raise SpecError(f"output_deviation_tokens = {self.output_deviation_tokens}", where=_WHERE, allowed="0 or more")
+            raise SpecError(
+                f"output_deviation_tokens = {self.output_deviation_tokens}",
+                where=_WHERE,
+                allowed="0 or more",
+            )
         if TICK_NS * self.prefill_ticks % self.n_prefill_chunks:
             raise SpecError(
                 f"{self.prefill_ticks} ticks in {self.n_prefill_chunks} chunks",
@@ -72,8 +102,16 @@ class TickQuestion:
                 allowed="chunks of whole millionths of a tick",
                 try_=f"prefill_ticks = {self.n_prefill_chunks}",
             )
-        if self.load != "concurrency" and self.load_amount * (1 if self.load == "batch" else self.horizon_ticks / 1000) > _MOST_REQUESTS:
-            raise SpecError(f"a load of {self.load_amount}", where=_WHERE, allowed=f"at most {_MOST_REQUESTS} requests in all")
+        if (
+            self.load != "concurrency"
+            and self.load_amount * (1 if self.load == "batch" else self.horizon_ticks / 1000)
+            > _MOST_REQUESTS
+        ):
+            raise SpecError(
+                f"a load of {self.load_amount}",
+                where=_WHERE,
+                allowed=f"at most {_MOST_REQUESTS} requests in all",
+            )
 
     @property
     def chunk_ns(self) -> int:
@@ -83,7 +121,11 @@ class TickQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickReport:
-    """What came of it, in ticks. E2E is averaged over requests that ended, TTFT and ITL as ``counted`` says; None where there is none."""
+    """What came of it, in ticks.
+
+    E2E is averaged over requests that ended, TTFT and ITL as ``counted`` says; None where there is
+    none.
+    """
 
     n_finished: int
     n_unfinished: int
@@ -102,7 +144,10 @@ class TickReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickRun:
-    """The report and the tables behind it. A request's prompt counts as many tokens as it has chunks."""
+    """The report and the tables behind it.
+
+    A request's prompt counts as many tokens as it has chunks.
+    """
 
     question: TickQuestion
     report: TickReport
@@ -156,7 +201,11 @@ class _Game:
         """One step, or the wait for the next arrival; False when nothing will ever happen again."""
         self._take_in()
         self._fill_slots()
-        active = [(seat, request) for seat, request in enumerate(self._slots) if request is not None and not request.is_done]
+        active = [
+            (seat, request)
+            for seat, request in enumerate(self._slots)
+            if request is not None and not request.is_done
+        ]
         if not active:
             return self._wait()
         contexts = [request for _, request in active if self._is_context(request)]
@@ -175,14 +224,22 @@ class _Game:
             for number in range(len(self._requests) + 1, n_due + 1):
                 self._arrive(-(-number * 1000 * TICK_NS // question.load_amount))
             return
-        n_present = len(self._queue) + sum(request is not None and not request.is_done for request in self._slots)
-        n_new = question.load_amount - (len(self._requests) if question.load == "batch" else n_present)
+        n_present = len(self._queue) + sum(
+            request is not None and not request.is_done for request in self._slots
+        )
+        n_new = question.load_amount - (
+            len(self._requests) if question.load == "batch" else n_present
+        )
         for _ in range(n_new):
             self._arrive(self.now_ns)
 
     def _arrive(self, arrival_ns: int) -> None:
-        length = self._random.normal(self._question.output_tokens, self._question.output_deviation_tokens)
-        request = _Request(index=len(self._requests), arrival_ns=arrival_ns, target_tokens=int(max(length, 1)))
+        length = self._random.normal(
+            self._question.output_tokens, self._question.output_deviation_tokens
+        )
+        request = _Request(
+            index=len(self._requests), arrival_ns=arrival_ns, target_tokens=int(max(length, 1))
+        )
         self._requests.append(request)
         self._queue.append(request)
 
@@ -191,7 +248,9 @@ class _Game:
         if self._question.batching == "static" and len(free) < len(self._slots):
             return
         if self._question.batching == "one-prefill":
-            has_context = any(request is not None and self._is_context(request) for request in self._slots)
+            has_context = any(
+                request is not None and self._is_context(request) for request in self._slots
+            )
             free = [] if has_context else free[:1]
         for seat in free[: len(self._queue)]:
             request = self._queue.popleft()
@@ -204,12 +263,19 @@ class _Game:
         yields_token = not self._is_context(request)
         if yields_token:
             request.token_ns.append(self.now_ns)
-        self._note_part(seat, request, PartKind.CONTEXT if is_context else PartKind.GENERATION, n_delivered=int(yields_token))
+        self._note_part(
+            seat,
+            request,
+            PartKind.CONTEXT if is_context else PartKind.GENERATION,
+            n_delivered=int(yields_token),
+        )
 
     def _empty_slots(self) -> None:
         is_all_done = all(request is None or request.is_done for request in self._slots)
         if self._question.batching != "static" or is_all_done:
-            self._slots = [None if request is None or request.is_done else request for request in self._slots]
+            self._slots = [
+                None if request is None or request.is_done else request for request in self._slots
+            ]
 
     def _is_context(self, request: _Request) -> bool:
         return request.n_chunks < self._question.n_prefill_chunks
@@ -222,7 +288,13 @@ class _Game:
 
     def _note_step(self, duration_ns: int, *, n_contexts: int, n_active: int) -> None:
         n_generations = n_active - n_contexts
-        phase = Phase.MIXED if n_contexts and n_generations else Phase.PREFILL if n_contexts else Phase.DECODE
+        phase = (
+            Phase.MIXED
+            if n_contexts and n_generations
+            else Phase.PREFILL
+            if n_contexts
+            else Phase.DECODE
+        )
         for seat, request in enumerate(self._slots):
             if request is not None and request.is_done:
                 self._note_part(seat, request, PartKind.ENDED, n_delivered=0)
@@ -261,18 +333,25 @@ class _Game:
         return TickRun(
             question=self._question,
             report=self._report(),
-            requests=tables.from_rows(RequestTable, [self._request_row(request) for request in self._requests]),
+            requests=tables.from_rows(
+                RequestTable, [self._request_row(request) for request in self._requests]
+            ),
             steps=tables.from_rows(StepTable, self._step_rows),
             parts=tables.from_rows(StepPartTable, self._part_rows),
         )
 
     def _report(self) -> TickReport:
         done = [request for request in self._requests if request.is_done]
-        counted = done if self._question.counted == "ended" else [request for request in self._requests if request.token_ns]
+        counted = (
+            done
+            if self._question.counted == "ended"
+            else [request for request in self._requests if request.token_ns]
+        )
         gaps = [gap for request in counted for gap in np.diff(request.token_ns).tolist()]
         n_tokens = sum(len(request.token_ns) for request in self._requests)
         busy_ns = sum(
-            int(row["duration_ns"]) * (int(row["n_prefill_requests"]) + int(row["n_decode_requests"]))  # type: ignore[call-overload]
+            int(row["duration_ns"])  # type: ignore[call-overload]
+            * (int(row["n_prefill_requests"]) + int(row["n_decode_requests"]))  # type: ignore[call-overload]
             for row in self._step_rows
         )
         return TickReport(
@@ -281,7 +360,9 @@ class _Game:
             n_queued_at_end=len(self._queue),
             run_ticks=self.now_ns / TICK_NS,
             e2e_ticks=_mean_ticks([request.token_ns[-1] - request.arrival_ns for request in done]),
-            ttft_ticks=_mean_ticks([request.token_ns[0] - request.arrival_ns for request in counted]),
+            ttft_ticks=_mean_ticks(
+                [request.token_ns[0] - request.arrival_ns for request in counted]
+            ),
             itl_ticks=_mean_ticks(gaps),
             requests_per_1000_ticks=1000 * len(done) * TICK_NS / self.now_ns,
             output_tokens_per_1000_ticks=1000 * n_tokens * TICK_NS / self.now_ns,
@@ -314,6 +395,3 @@ def _random_numbers(question: TickQuestion) -> np.random.Generator | np.random.R
 
 def _mean_ticks(durations_ns: list[int]) -> float | None:
     return sum(durations_ns) / len(durations_ns) / TICK_NS if durations_ns else None
-
-
-__all__ = ["TICK_NS", "Batching", "Counted", "Horizon", "Load", "Rng", "TickQuestion", "TickReport", "TickRun", "run_ticks"]

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.records.types import ABSENT, I64, Bools
+from inferometer.records.columns import I64, Bools
+from inferometer.records.types import ABSENT
 from inferometer.simulate.disaggregation_config import KvLink
 from inferometer.simulate.outcome import Simulation
 from inferometer.units import NS_PER_S
@@ -25,7 +26,8 @@ class TransferShares:
     mean_moving_s: float | None
     """The latency included."""
     busiest_port_fraction: float
-    """Of the time from 0 to the end: how much of it was the busiest port, or the shared link, taken?"""
+    """Of the time from 0 to the end: how much of it was the busiest port, or the shared link,
+    taken?"""
 
 
 def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
@@ -39,10 +41,16 @@ def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
     moves = simulation.transfers
     if moves is None:
         raise ValueError("no transfers")
-    asked, begun, came = (column != ABSENT for column in (moves.asked_ns, moves.begun_ns, moves.received_ns))
+    asked, begun, came = (
+        column != ABSENT for column in (moves.asked_ns, moves.begun_ns, moves.received_ns)
+    )
     taken_ns = np.where(came, moves.received_ns - link.latency_ns - moves.begun_ns, 0)
-    ports = [np.zeros(len(came), np.int64)] if link.shape == "shared" else [moves.source, moves.replica]
-    busiest_ns = max((int(np.bincount(port, weights=taken_ns).max(initial=0)) for port in ports), default=0)
+    ports = (
+        [np.zeros(len(came), np.int64)] if link.shape == "shared" else [moves.source, moves.replica]
+    )
+    busiest_ns = max(
+        (int(np.bincount(port, weights=taken_ns).max(initial=0)) for port in ports), default=0
+    )
     return TransferShares(
         n_transfers=len(came),
         n_received=int(came.sum()),
@@ -56,6 +64,3 @@ def transfer_shares(simulation: Simulation, link: KvLink) -> TransferShares:
 
 def _mean_s(durations_ns: I64, has_it: Bools) -> float | None:
     return float(durations_ns[has_it].mean()) / NS_PER_S if has_it.any() else None
-
-
-__all__ = ["TransferShares", "transfer_shares"]

@@ -1,4 +1,7 @@
-"""How is TensorRT-LLM's scheduler set up? Names, meanings and defaults are those of its PyTorch backend."""
+"""How is TensorRT-LLM's scheduler set up?
+
+Names, meanings and defaults are those of its PyTorch backend.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, TypeAlias, get_args
@@ -15,11 +18,14 @@ CHUNKING_POLICIES: Final[tuple[ChunkingPolicy, ...]] = get_args(ChunkingPolicy)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtllmConfig:
-    """The knobs of ``trtllm-serve`` that decide who computes what; of ``kv_cache_config``, ``enable_partial_reuse`` is off.
+    """The knobs of ``trtllm-serve`` that decide who computes what.
 
-    ``num_blocks`` is what the server's log calls the primary pool: its max tokens over ``tokens_per_block``.
-    Where prefill is not chunked (the default) the server starts with any ``max_seq_len`` and refuses each prompt longer than
-    ``max_num_tokens``: ``_check_arguments`` in ``tensorrt_llm/llmapi/llm.py``, PyTorch backend.
+    Of ``kv_cache_config``, ``enable_partial_reuse`` is off.
+
+    ``num_blocks`` is what the server's log calls the primary pool: its max tokens over
+    ``tokens_per_block``. Where prefill is not chunked (the default) the server starts with any
+    ``max_seq_len`` and refuses each prompt longer than ``max_num_tokens``: ``_check_arguments`` in
+    ``tensorrt_llm/llmapi/llm.py``, PyTorch backend.
     """
 
     n_instances: ClassVar[int] = 1  # batches run one after the other
@@ -35,7 +41,8 @@ class TrtllmConfig:
     disable_overlap_scheduler: bool = False
     enable_block_reuse: bool = True
     enable_prefix_aware_scheduling: bool = True
-    """A request waits while another one computes the first block that it would have to compute itself."""
+    """A request waits while another one computes the first block that it would have to compute
+    itself."""
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_num_tokens", "tokens_per_block"):
@@ -45,16 +52,34 @@ class TrtllmConfig:
             self._refuse("max_seq_len", "2 or more: a prompt token and an output token")
         n_blocks = -(-self.max_seq_len // self.tokens_per_block)
         if self.num_blocks < n_blocks:
-            self._refuse("num_blocks", f"enough for one request of max_seq_len = {self.max_seq_len}: {n_blocks}")
-        if self.capacity_scheduler_policy == "MAX_UTILIZATION" and self.max_prompt_tokens < self.max_seq_len - 1:
-            # Whoever is paused computes its prompt and its answer so far again: as one context that may never fit.
-            allowed = f"max_seq_len = {self.max_seq_len} or more where prefill is not chunked and requests are paused"
+            self._refuse(
+                "num_blocks",
+                f"enough for one request of max_seq_len = {self.max_seq_len}: {n_blocks}",
+            )
+        if (
+            self.capacity_scheduler_policy == "MAX_UTILIZATION"
+            and self.max_prompt_tokens < self.max_seq_len - 1
+        ):
+            # Whoever is paused computes its prompt and its answer so far again: as one context that
+            # may never fit.
+            allowed = (
+                f"max_seq_len = {self.max_seq_len} or more where prefill is not chunked and"
+                " requests are paused"
+            )
             self._refuse("max_num_tokens", allowed, try_="--set enable_chunked_prefill=true")
         if self.enable_chunked_prefill and self.max_num_tokens < self.tokens_per_block:
-            self._refuse("max_num_tokens", f"tokens_per_block = {self.tokens_per_block} or more, the smallest chunk")
+            self._refuse(
+                "max_num_tokens",
+                f"tokens_per_block = {self.tokens_per_block} or more, the smallest chunk",
+            )
 
     def _refuse(self, name: str, allowed: str, *, try_: str | None = None) -> None:
-        raise SpecError(f"{name} = {getattr(self, name)}", where="the scheduler's configuration", allowed=allowed, try_=try_)
+        raise SpecError(
+            f"{name} = {getattr(self, name)}",
+            where="the scheduler's configuration",
+            allowed=allowed,
+            try_=try_,
+        )
 
     @property
     def engine(self) -> str:
@@ -101,6 +126,3 @@ class TrtllmConfig:
     def depth(self) -> int:
         """How many batches may be in flight?"""
         return 1 if self.disable_overlap_scheduler else 2
-
-
-__all__ = ["CAPACITY_POLICIES", "CHUNKING_POLICIES", "CapacityPolicy", "ChunkingPolicy", "TrtllmConfig"]

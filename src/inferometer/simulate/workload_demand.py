@@ -25,7 +25,9 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
         priority=plan.priority,
         class_index=plan.class_index,
         tenant_index=plan.tenant_index,
-        abort_ns=np.where(leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT),
+        abort_ns=np.where(
+            leaves, np.where(is_follower, 0, plan.arrival_ns) + plan.abort_after_ns, ABSENT
+        ),
         follows=plan.follows,
         think_ns=np.where(is_follower, plan.think_ns, 0),
     )
@@ -33,6 +35,3 @@ def demand_of(plan: RequestPlan, block_size: int, *, has_contents: bool = True) 
         return requests
     contents = block_contents(plan, block_size)
     return requests._replace(content_start=contents.start, contents=contents.ids)
-
-
-__all__ = ["demand_of"]

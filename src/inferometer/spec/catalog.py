@@ -1,6 +1,7 @@
 """Which models and devices are known without a hub, and where does each number come from?
 
-The catalogue is read when it is first asked for and kept. ``catalog_data/`` holds its files, ``catalog_files`` their form.
+The catalogue is read when it is first asked for and kept. ``catalog_data/`` holds its files,
+``catalog_files`` their form.
 """
 
 from collections.abc import Iterable
@@ -26,7 +27,9 @@ def load_hardware() -> tuple[HardwareSpec, ...]:
 
 
 def find_model(name: str) -> ModelSpec:
-    """The catalogue's model of this id, or of this Hugging Face id; ``-Instruct``, ``-it`` and the like share the base's shape.
+    """The catalogue's model of this id, or of this Hugging Face id.
+
+    ``-Instruct``, ``-it`` and the like share the base's shape.
 
     Raises
     ------
@@ -40,7 +43,9 @@ def find_model(name: str) -> ModelSpec:
     """
     model = known_model(name)
     if model is None:
-        raise _unknown("model", name, close_models(name), [model.model_id for model in load_models()])
+        raise _unknown(
+            "model", name, close_models(name), [model.model_id for model in load_models()]
+        )
     return model
 
 
@@ -51,12 +56,22 @@ def known_model(name: str) -> ModelSpec | None:
         if wanted in {model.model_id, (model.hf_id or "").lower()}:
             return model
     form = model_form(name)
-    return next((model for model in load_models() if form in {model_form(model.model_id), model_form(model.hf_id or "")}), None)
+    return next(
+        (
+            model
+            for model in load_models()
+            if form in {model_form(model.model_id), model_form(model.hf_id or "")}
+        ),
+        None,
+    )
 
 
 def close_models(name: str) -> tuple[str, ...]:
     """Ids of the catalogue that look like ``name``, the closest first."""
-    short_names = {(model.hf_id or model.model_id).rpartition("/")[2].lower(): model.model_id for model in load_models()}
+    short_names = {
+        (model.hf_id or model.model_id).rpartition("/")[2].lower(): model.model_id
+        for model in load_models()
+    }
     ids = {model.model_id: model.model_id for model in load_models()}
     return _close(name.rpartition("/")[2], short_names | ids)
 
@@ -64,7 +79,8 @@ def close_models(name: str) -> tuple[str, ...]:
 def find_hardware(name: str) -> HardwareSpec:
     """The catalogue's device of this id or name, as people, drivers and clouds write it.
 
-    A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where there is one.
+    A name that several devices share means the usual one of them (``h100`` is ``h100_sxm``), where
+    there is one.
 
     Raises
     ------
@@ -77,9 +93,15 @@ def find_hardware(name: str) -> HardwareSpec:
     ('h100_sxm', 'rtx_4090')
     """
     wanted = device_words(name)
-    names_a_part = any(character.isdigit() for word in wanted for character in word)  # `Xeon` names a family
+    names_a_part = any(
+        character.isdigit() for word in wanted for character in word
+    )  # `Xeon` names a family
     alike = [device for device in load_hardware() if names_a_part and wanted <= _words_of(device)]
-    exact = [device for device in alike if wanted in (device_words(device.hardware_id), device_words(device.name))]
+    exact = [
+        device
+        for device in alike
+        if wanted in (device_words(device.hardware_id), device_words(device.name))
+    ]
     usual = [device for device in alike if device.hardware_id in USUAL_DEVICES]
     for found in (exact, alike, usual):
         if len(found) == 1:
@@ -106,7 +128,11 @@ def unsourced_constants(hardware: HardwareSpec) -> tuple[str, ...]:
     ]
     parts += [(f"peak_{peak.dtype}_flop_per_s", peak.flop_per_s) for peak in hardware.peaks]
     names = [name for name, part in parts if part is not None and part.source.kind == "unsourced"]
-    names += [f"price_usd_per_hour ({price.basis})" for price in hardware.prices if price.source.kind == "unsourced"]
+    names += [
+        f"price_usd_per_hour ({price.basis})"
+        for price in hardware.prices
+        if price.source.kind == "unsourced"
+    ]
     return tuple(names)
 
 
@@ -116,7 +142,9 @@ def _words_of(device: HardwareSpec) -> frozenset[str]:
 
 def _close(name: str, candidates: dict[str, str]) -> tuple[str, ...]:
     wanted = name.lower()
-    found = [text for text in candidates if wanted and wanted in text] + get_close_matches(wanted, candidates, n=4, cutoff=0.5)
+    found = [text for text in candidates if wanted and wanted in text] + get_close_matches(
+        wanted, candidates, n=4, cutoff=0.5
+    )
     return tuple(dict.fromkeys(candidates[text] for text in found))[:4]
 
 
@@ -129,6 +157,3 @@ def _unknown(kind: str, name: str, close: Iterable[str], allowed: list[str]) -> 
         allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …",
         try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
     )
-
-
-__all__ = ["close_models", "find_hardware", "find_model", "known_model", "load_hardware", "load_models", "unsourced_constants"]

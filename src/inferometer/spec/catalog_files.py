@@ -1,7 +1,8 @@
 """In which form is the catalogue kept, and how does a file of it become specifications?
 
-One TOML file for a family of models or a vendor of devices. Every number names its source, which the file's ``[sources]``
-spells out; devices are written in the units of datasheets (GiB, 10^9 bytes/s, 10^12 FLOP/s).
+One TOML file for a family of models or a vendor of devices. Every number names its source, which
+the file's ``[sources]`` spells out; devices are written in the units of datasheets (GiB, 10^9
+bytes/s, 10^12 FLOP/s).
 """
 
 from dataclasses import fields
@@ -51,10 +52,18 @@ class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What kernels reach that were timed alone."""
 
-    dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
-    dense_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
-    experts_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
-    experts_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(default_factory=dict[WeightFormat, ConstantEntry])
+    dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    dense_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
     message_us: ConstantEntry | None = None
     reduce_gb_per_s: ConstantEntry | None = None
 
@@ -69,7 +78,9 @@ class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     memory_gib: ConstantEntry
     memory_gb_per_s: ConstantEntry
     peaks_tflop_per_s: dict[DType, ConstantEntry]
-    measured_tflop_per_s: dict[DType, ConstantEntry] = msgspec.field(default_factory=dict[DType, ConstantEntry])
+    measured_tflop_per_s: dict[DType, ConstantEntry] = msgspec.field(
+        default_factory=dict[DType, ConstantEntry]
+    )
     kernels: KernelEntry = KernelEntry()
     link_gb_per_s: ConstantEntry | None = None
     pcie_gb_per_s: ConstantEntry | None = None
@@ -122,7 +133,9 @@ def read_hardware_files() -> tuple[HardwareSpec, ...]:
     return tuple(devices)
 
 
-def model_from_entry(entry: dict[str, object], sources: dict[str, Source], *, where: str) -> ModelSpec:
+def model_from_entry(
+    entry: dict[str, object], sources: dict[str, Source], *, where: str
+) -> ModelSpec:
     """The model that an entry of a catalogue file describes.
 
     Raises
@@ -133,7 +146,9 @@ def model_from_entry(entry: dict[str, object], sources: dict[str, Source], *, wh
     unknown = entry.keys() - {field.name for field in fields(ModelSpec)}
     if unknown:
         raise SpecError(
-            f"unknown fields {sorted(unknown)} of model {entry.get('model_id')!r}", where=where, allowed="the fields of ModelSpec"
+            f"unknown fields {sorted(unknown)} of model {entry.get('model_id')!r}",
+            where=where,
+            allowed="the fields of ModelSpec",
         )
     attention = entry.get("attention")
     if isinstance(attention, dict) and attention.get("full_attention_every") == 0:
@@ -142,7 +157,9 @@ def model_from_entry(entry: dict[str, object], sources: dict[str, Source], *, wh
     return _converted(entry | {"attention": attention, "source": source}, where=where)
 
 
-def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, where: str) -> HardwareSpec:
+def hardware_from_entry(
+    entry: HardwareEntry, sources: dict[str, Source], *, where: str
+) -> HardwareSpec:
     """The device that an entry of a catalogue file describes, in bytes, bytes/s and FLOP/s.
 
     Raises
@@ -153,14 +170,24 @@ def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, whe
 
     def constant(part: ConstantEntry, unit: float) -> Constant:
         value = part.value * unit
-        return Constant(value=round(value) if unit > 1 else value, source=_source(part.source, sources, where=where), note=part.note)
+        return Constant(
+            value=round(value) if unit > 1 else value,
+            source=_source(part.source, sources, where=where),
+            note=part.note,
+        )
 
     def optional(part: ConstantEntry | None, unit: float) -> Constant | None:
         return None if part is None else constant(part, unit)
 
-    def rates(reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]) -> tuple[KernelRate, ...]:
+    def rates(
+        reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]
+    ) -> tuple[KernelRate, ...]:
         return tuple(
-            KernelRate(weights=name, flop_per_s=constant(part, _TERA), read_bytes_per_s=optional(read.get(name), _GIGA))
+            KernelRate(
+                weights=name,
+                flop_per_s=constant(part, _TERA),
+                read_bytes_per_s=optional(read.get(name), _GIGA),
+            )
             for name, part in reached.items()
         )
 
@@ -172,7 +199,10 @@ def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, whe
         kind=entry.kind,
         memory_bytes=constant(entry.memory_gib, _GIB),
         memory_bytes_per_s=constant(entry.memory_gb_per_s, _GIGA),
-        peaks=tuple(PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA)) for dtype, part in entry.peaks_tflop_per_s.items()),
+        peaks=tuple(
+            PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA))
+            for dtype, part in entry.peaks_tflop_per_s.items()
+        ),
         measured_peaks=tuple(
             PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA), is_measured_matmul=True)
             for dtype, part in entry.measured_tflop_per_s.items()
@@ -201,38 +231,38 @@ def hardware_from_entry(entry: HardwareEntry, sources: dict[str, Source], *, whe
 
 def _texts(folder: str) -> list[tuple[str, str]]:
     files = (resources.files("inferometer.spec") / "catalog_data" / folder).iterdir()
-    return sorted((f"catalog_data/{folder}/{file.name}", file.read_text(encoding="utf-8")) for file in files if file.name.endswith(".toml"))
+    return sorted(
+        (f"catalog_data/{folder}/{file.name}", file.read_text(encoding="utf-8"))
+        for file in files
+        if file.name.endswith(".toml")
+    )
 
 
 def _decoded(text: str, kind: type[_Parsed], where: str) -> _Parsed:
     try:
         return msgspec.toml.decode(text, type=kind)
     except msgspec.DecodeError as error:
-        raise SpecError(f"the catalogue's file is damaged: {error}", where=where, try_="install inferometer again") from error
+        raise SpecError(
+            f"the catalogue's file is damaged: {error}",
+            where=where,
+            try_="install inferometer again",
+        ) from error
 
 
 def _converted(entry: dict[str, object], *, where: str) -> ModelSpec:
     try:
         return msgspec.convert(entry, ModelSpec)
     except msgspec.ValidationError as error:
-        raise SpecError(f"model {entry.get('model_id')!r}: {error}", where=where, allowed="the fields of ModelSpec") from error
+        raise SpecError(
+            f"model {entry.get('model_id')!r}: {error}",
+            where=where,
+            allowed="the fields of ModelSpec",
+        ) from error
 
 
 def _source(key: str, sources: dict[str, Source], *, where: str) -> Source:
     if key not in sources:
-        raise SpecError(f"source {key!r} is not spelled out", where=where, allowed=", ".join(sorted(sources)))
+        raise SpecError(
+            f"source {key!r} is not spelled out", where=where, allowed=", ".join(sorted(sources))
+        )
     return sources[key]
-
-
-__all__ = [
-    "ConstantEntry",
-    "HardwareEntry",
-    "HardwareFile",
-    "KernelEntry",
-    "ModelFile",
-    "PriceEntry",
-    "hardware_from_entry",
-    "model_from_entry",
-    "read_hardware_files",
-    "read_model_files",
-]

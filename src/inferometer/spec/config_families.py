@@ -1,7 +1,8 @@
 """How do the families of models differ, as far as their configuration files and their shapes go?
 
-A family is one ``model_type`` of Hugging Face. What its class fixes (biases, norms, which layers slide) stands here; what its
-files say is read from them. Checked against the classes of transformers 5.23 by building each on the meta device.
+A family is one ``model_type`` of Hugging Face. What its class fixes (biases, norms, which layers
+slide) stands here; what its files say is read from them. Checked against the classes of
+transformers 5.23 by building each on the meta device.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 Config: TypeAlias = Mapping[str, object]
 WindowRule: TypeAlias = Literal["none", "all", "switch", "pattern"]
-"""Which layers slide: none; all where ``sliding_window`` is set; those from ``max_window_layers`` on where
-``use_sliding_window``; all but every N-th."""
+"""Which layers slide: none; all where ``sliding_window`` is set; those from
+``max_window_layers`` on where ``use_sliding_window``; all but every N-th."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,22 +70,36 @@ def _fill_gpt2(config: Config) -> dict[str, object]:
 
 
 def _fill_bigcode(config: Config) -> dict[str, object]:
-    return _fill_gpt2(config) | ({"num_key_value_heads": 1} if config.get("multi_query", True) else {})
+    return _fill_gpt2(config) | (
+        {"num_key_value_heads": 1} if config.get("multi_query", True) else {}
+    )
 
 
 def _fill_mpt(config: Config) -> dict[str, object]:
     width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
-    return {"intermediate_size": ratio * width} if isinstance(width, int) and isinstance(ratio, int) else {}
+    return (
+        {"intermediate_size": ratio * width}
+        if isinstance(width, int) and isinstance(ratio, int)
+        else {}
+    )
 
 
 def _fill_falcon(config: Config) -> dict[str, object]:
     width = config.get("hidden_size")
     filled: dict[str, object] = {"intermediate_size": 4 * width} if isinstance(width, int) else {}
-    is_new, n_parallel_norms = bool(config.get("new_decoder_architecture")), config.get("num_ln_in_parallel_attn")
+    is_new, n_parallel_norms = (
+        bool(config.get("new_decoder_architecture")),
+        config.get("num_ln_in_parallel_attn"),
+    )
     if not is_new and config.get("multi_query", True):
         filled["num_key_value_heads"] = 1
-    has_two_norms = n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
-    return filled | {"norms_per_layer": 2 if has_two_norms else 1, "position": "alibi" if config.get("alibi") else "rope"}
+    has_two_norms = (
+        n_parallel_norms in {None, 2} if is_new else not config.get("parallel_attn", True)
+    )
+    return filled | {
+        "norms_per_layer": 2 if has_two_norms else 1,
+        "position": "alibi" if config.get("alibi") else "rope",
+    }
 
 
 def _fill_stablelm(config: Config) -> dict[str, object]:
@@ -92,7 +107,9 @@ def _fill_stablelm(config: Config) -> dict[str, object]:
 
 
 def _fill_opt(config: Config) -> dict[str, object]:
-    has_final = config.get("do_layer_norm_before", True) and not config.get("_remove_final_layer_norm", False)
+    has_final = config.get("do_layer_norm_before", True) and not config.get(
+        "_remove_final_layer_norm", False
+    )
     return {"embedding_size": config.get("word_embed_proj_dim"), "has_final_norm": bool(has_final)}
 
 
@@ -107,10 +124,19 @@ _GPT_NAMES: Final = {
     "max_position_embeddings": "n_positions",
     "intermediate_size": "n_inner",
 }
-_LLAMA: Final = Family(class_name="LlamaForCausalLM", qkv_bias=_ATTENTION_BIAS, out_bias=_ATTENTION_BIAS, mlp_bias=_MLP_BIAS)
+_LLAMA: Final = Family(
+    class_name="LlamaForCausalLM",
+    qkv_bias=_ATTENTION_BIAS,
+    out_bias=_ATTENTION_BIAS,
+    mlp_bias=_MLP_BIAS,
+)
 _PLAIN: Final = replace(_LLAMA, mlp_bias=False)
-_QWEN3: Final = replace(_PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128})
-_GEMMA: Final = replace(_PLAIN, class_name="GemmaForCausalLM", ties_by_default=True, defaults={"head_dim": 256})
+_QWEN3: Final = replace(
+    _PLAIN, class_name="Qwen3ForCausalLM", qk_norm=True, window="switch", defaults={"head_dim": 128}
+)
+_GEMMA: Final = replace(
+    _PLAIN, class_name="GemmaForCausalLM", ties_by_default=True, defaults={"head_dim": 256}
+)
 _GEMMA3_DEFAULTS: Final = {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
@@ -119,7 +145,9 @@ _GEMMA3_DEFAULTS: Final = {
     "max_position_embeddings": 131_072,
     "sliding_window": 4096,
 }
-_OLMO2: Final = replace(_PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True)
+_OLMO2: Final = replace(
+    _PLAIN, class_name="Olmo2ForCausalLM", qk_norm=True, has_full_width_qk_norm=True
+)
 _COHERE: Final = replace(
     _PLAIN,
     class_name="CohereForCausalLM",
@@ -129,10 +157,21 @@ _COHERE: Final = replace(
     qk_norm=Flag(name="use_qk_norm", default=False),
     has_full_width_qk_norm=True,
 )
-_MIXTRAL: Final = Family(class_name="MixtralForCausalLM", window="all", experts="num_local_experts", expert_size="intermediate_size")
-_DEEPSEEK: Final = Family(class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts")
+_MIXTRAL: Final = Family(
+    class_name="MixtralForCausalLM",
+    window="all",
+    experts="num_local_experts",
+    expert_size="intermediate_size",
+)
+_DEEPSEEK: Final = Family(
+    class_name="DeepseekV2ForCausalLM", has_latent_attention=True, experts="n_routed_experts"
+)
 _GLM: Final = replace(
-    _PLAIN, class_name="GlmForCausalLM", qkv_bias=Flag(name="attention_bias", default=True), out_bias=False, defaults={"head_dim": 128}
+    _PLAIN,
+    class_name="GlmForCausalLM",
+    qkv_bias=Flag(name="attention_bias", default=True),
+    out_bias=False,
+    defaults={"head_dim": 128},
 )
 _BIASED: Final = Family(
     class_name="GPT2LMHeadModel",
@@ -143,11 +182,19 @@ _BIASED: Final = Family(
     norm="layernorm",
     norm_has_bias=True,
 )
-_GPT2: Final = replace(_BIASED, names=_GPT_NAMES, fill=_fill_gpt2, ties_by_default=True, position="learned")
+_GPT2: Final = replace(
+    _BIASED, names=_GPT_NAMES, fill=_fill_gpt2, ties_by_default=True, position="learned"
+)
 
 FAMILIES: Final[dict[str, Family]] = {
     "cohere": _COHERE,
-    "cohere2": replace(_COHERE, class_name="Cohere2ForCausalLM", qk_norm=False, window="pattern", full_attention_every=4),
+    "cohere2": replace(
+        _COHERE,
+        class_name="Cohere2ForCausalLM",
+        qk_norm=False,
+        window="pattern",
+        full_attention_every=4,
+    ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": replace(_DEEPSEEK, class_name="DeepseekV3ForCausalLM", router_bias=True),
     "falcon": Family(
@@ -164,7 +211,13 @@ FAMILIES: Final[dict[str, Family]] = {
         norm_has_bias=True,
     ),
     "gemma": _GEMMA,
-    "gemma2": replace(_GEMMA, class_name="Gemma2ForCausalLM", norms_per_layer=4, window="pattern", full_attention_every=2),
+    "gemma2": replace(
+        _GEMMA,
+        class_name="Gemma2ForCausalLM",
+        norms_per_layer=4,
+        window="pattern",
+        full_attention_every=2,
+    ),
     "gemma3_text": replace(
         _GEMMA,
         class_name="Gemma3ForCausalLM",
@@ -217,9 +270,18 @@ FAMILIES: Final[dict[str, Family]] = {
         out_bias=False,
     ),
     "granite": replace(_LLAMA, class_name="GraniteForCausalLM"),
-    "granitemoe": replace(_PLAIN, class_name="GraniteMoeForCausalLM", experts="num_local_experts", expert_size="intermediate_size"),
+    "granitemoe": replace(
+        _PLAIN,
+        class_name="GraniteMoeForCausalLM",
+        experts="num_local_experts",
+        expert_size="intermediate_size",
+    ),
     "llama": _LLAMA,
-    "mistral": Family(class_name="MistralForCausalLM", window="all", defaults={"sliding_window": 4096, "num_key_value_heads": 8}),
+    "mistral": Family(
+        class_name="MistralForCausalLM",
+        window="all",
+        defaults={"sliding_window": 4096, "num_key_value_heads": 8},
+    ),
     "mixtral": _MIXTRAL,
     "mpt": Family(
         class_name="MptForCausalLM",
@@ -235,10 +297,27 @@ FAMILIES: Final[dict[str, Family]] = {
         norm="layernorm",
         position="alibi",
     ),
-    "olmo": replace(_PLAIN, class_name="OlmoForCausalLM", norm="layernorm", norms_per_layer=0, has_final_norm=False),
+    "olmo": replace(
+        _PLAIN,
+        class_name="OlmoForCausalLM",
+        norm="layernorm",
+        norms_per_layer=0,
+        has_final_norm=False,
+    ),
     "olmo2": _OLMO2,
-    "olmo3": replace(_OLMO2, class_name="Olmo3ForCausalLM", window="pattern", full_attention_every=4, defaults={"sliding_window": 4096}),
-    "olmoe": replace(_OLMO2, class_name="OlmoeForCausalLM", experts="num_experts", expert_size="intermediate_size"),
+    "olmo3": replace(
+        _OLMO2,
+        class_name="Olmo3ForCausalLM",
+        window="pattern",
+        full_attention_every=4,
+        defaults={"sliding_window": 4096},
+    ),
+    "olmoe": replace(
+        _OLMO2,
+        class_name="OlmoeForCausalLM",
+        experts="num_experts",
+        expert_size="intermediate_size",
+    ),
     "opt": replace(
         _BIASED,
         class_name="OPTForCausalLM",
@@ -262,8 +341,12 @@ FAMILIES: Final[dict[str, Family]] = {
         has_shared_expert_gate=True,
     ),
     "qwen3": _QWEN3,
-    "qwen3_moe": replace(_QWEN3, class_name="Qwen3MoeForCausalLM", experts="num_experts", window="none", defaults={}),
-    "smollm3": replace(_LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"),
+    "qwen3_moe": replace(
+        _QWEN3, class_name="Qwen3MoeForCausalLM", experts="num_experts", window="none", defaults={}
+    ),
+    "smollm3": replace(
+        _LLAMA, class_name="SmolLM3ForCausalLM", ties_by_default=True, window="switch"
+    ),
     "stablelm": Family(
         class_name="StableLmForCausalLM",
         fill=_fill_stablelm,
@@ -284,7 +367,12 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
 }
 
-ALIASES: Final = {"gemma3": "gemma3_text", "kimi_k2": "deepseek_v3", "code_llama": "llama", "ministral": "mistral"}
+ALIASES: Final = {
+    "gemma3": "gemma3_text",
+    "kimi_k2": "deepseek_v3",
+    "code_llama": "llama",
+    "ministral": "mistral",
+}
 """Other names of the same shapes."""
 
 LLAMA_LIKE: Final = _LLAMA
@@ -322,5 +410,3 @@ NOT_ATTENTION_FIELDS: Final = (
     "rwkv_hidden_size",
 )
 """Fields of models in which some layers are no attention."""
-
-__all__ = ["ALIASES", "FAMILIES", "LLAMA_LIKE", "NOT_ATTENTION_FIELDS", "NOT_DECODERS", "Config", "Family", "Flag", "WindowRule"]

@@ -8,7 +8,11 @@ from inferometer.errors import SpecError
 from inferometer.spec.foreign_shapes import shortened
 from inferometer.units import MOST_COUNT
 
-_MOST: Final = {"num_hidden_layers": 10_000, "num_attention_heads": 100_000, "num_key_value_heads": 100_000}
+_MOST: Final = {
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": 100_000,
+    "num_key_value_heads": 100_000,
+}
 """Of what is gone through one by one."""
 _MOST_LETTERS: Final = 1000
 
@@ -17,8 +21,8 @@ _MOST_LETTERS: Final = 1000
 class ConfigFields:
     """The fields of one ``config.json``, asked for by their usual (Llama) names.
 
-    ``names`` maps a usual name to the family's own; ``filled`` holds what the family's classes or other fields say where the
-    file is silent.
+    ``names`` maps a usual name to the family's own; ``filled`` holds what the family's classes or
+    other fields say where the file is silent.
     """
 
     config: Mapping[str, object]
@@ -68,8 +72,12 @@ class ConfigFields:
             return None
         most = _MOST.get(name, MOST_COUNT)
         if isinstance(found, bool) or not isinstance(found, int) or not minimum <= found <= most:
-            allowed = f"a whole number, {minimum} or more" + (f", up to {most}" if isinstance(found, int) and found > most else "")
-            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=allowed)
+            allowed = f"a whole number, {minimum} or more" + (
+                f", up to {most}" if isinstance(found, int) and found > most else ""
+            )
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=allowed
+            )
         return found
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -84,7 +92,11 @@ class ConfigFields:
         if found is None:
             return default
         if not isinstance(found, bool):
-            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="true or false")
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed="true or false",
+            )
         return found
 
     def text(self, name: str) -> str | None:
@@ -98,7 +110,9 @@ class ConfigFields:
         found = self.value(name)
         if found is not None and (not isinstance(found, str) or len(found) > _MOST_LETTERS):
             raise SpecError(
-                f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed=f"a text of up to {_MOST_LETTERS} letters"
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed=f"a text of up to {_MOST_LETTERS} letters",
             )
         return found
 
@@ -114,8 +128,9 @@ class ConfigFields:
         if found is None:
             return None
         if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-            raise SpecError(f"{self.own_name(name)} = {shortened(found)}", where=self.where, allowed="a list of texts")
+            raise SpecError(
+                f"{self.own_name(name)} = {shortened(found)}",
+                where=self.where,
+                allowed="a list of texts",
+            )
         return tuple(str(item) for item in found)
-
-
-__all__ = ["ConfigFields"]

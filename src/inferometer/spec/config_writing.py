@@ -1,6 +1,7 @@
 """Which ``config.json`` makes Hugging Face libraries build this model?
 
-With it ``--load-format dummy`` gets the true architecture of a catalogue id, in transformers and in vLLM, with no hub.
+With it ``--load-format dummy`` gets the true architecture of a catalogue id, in transformers and in
+vLLM, with no hub.
 """
 
 from collections.abc import Callable
@@ -33,14 +34,24 @@ def config_from_model(model: ModelSpec, *, dtype: DType = "bfloat16") -> dict[st
     where = f"model {model.model_id!r}"
     if family is None:
         raise SpecError(
-            f"no configuration is known for architecture {model.architecture!r}", where=where, allowed=", ".join(sorted(FAMILIES))
+            f"no configuration is known for architecture {model.architecture!r}",
+            where=where,
+            allowed=", ".join(sorted(FAMILIES)),
         )
-    config = _usual_fields(model, family) | _flags(model, family) | _window(model.attention, family, n_layers=model.n_layers)
+    config = (
+        _usual_fields(model, family)
+        | _flags(model, family)
+        | _window(model.attention, family, n_layers=model.n_layers)
+    )
     config |= _experts(model, family) | _latent(model)
     config = {family.names.get(name, name): value for name, value in config.items()}
     if model.architecture in _OWN_FIELDS:
         config |= _OWN_FIELDS[model.architecture](model)
-    config |= {"architectures": [family.class_name], "model_type": model.architecture, "torch_dtype": dtype}
+    config |= {
+        "architectures": [family.class_name],
+        "model_type": model.architecture,
+        "torch_dtype": dtype,
+    }
     _check_says_the_same(config, model, where=where)
     return config
 
@@ -62,10 +73,13 @@ def _usual_fields(model: ModelSpec, family: Family) -> dict[str, object]:
         "max_position_embeddings": model.max_position_tokens,
         "tie_word_embeddings": model.tie_word_embeddings,
     }
-    is_implied = "head_dim" not in family.defaults and heads.head_dim * heads.n_heads == model.hidden_size
+    is_implied = (
+        "head_dim" not in family.defaults and heads.head_dim * heads.n_heads == model.hidden_size
+    )
     if not family.has_latent_attention and not is_implied:
         config["head_dim"] = heads.head_dim
-    # No special tokens: the classes' own lie outside small vocabularies, and random weights must not end an answer early.
+    # No special tokens: the classes' own lie outside small vocabularies, and random weights must
+    # not end an answer early.
     return config | {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
 
@@ -89,9 +103,16 @@ def _window(heads: AttentionSpec, family: Family, *, n_layers: int) -> dict[str,
     if family.window == "switch":
         is_on = window_tokens is not None
         n_full = (heads.n_full_attention_layers or 0) if is_on else n_layers
-        return {"use_sliding_window": is_on, "sliding_window": window_tokens, "max_window_layers": n_full}
+        return {
+            "use_sliding_window": is_on,
+            "sliding_window": window_tokens,
+            "max_window_layers": n_full,
+        }
     every = heads.full_attention_every or n_layers + 1
-    kinds = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(n_layers)]
+    kinds = [
+        "sliding_attention" if (index + 1) % every else "full_attention"
+        for index in range(n_layers)
+    ]
     return {"sliding_window": window_tokens, "layer_types": kinds}
 
 
@@ -107,8 +128,12 @@ def _experts(model: ModelSpec, family: Family) -> dict[str, object]:
     if moe.has_shared_expert_gate:
         config["shared_expert_intermediate_size"] = moe.n_shared_experts * moe.intermediate_size
     elif family.experts == "n_routed_experts":
-        config |= {"n_shared_experts": moe.n_shared_experts, "first_k_dense_replace": moe.n_dense_layers}
-        # Group-limited routing needs groups that divide the experts; one group is no limit, and costs the same.
+        config |= {
+            "n_shared_experts": moe.n_shared_experts,
+            "first_k_dense_replace": moe.n_dense_layers,
+        }
+        # Group-limited routing needs groups that divide the experts; one group is no limit, and
+        # costs the same.
         config |= {"n_group": 1, "topk_group": 1}
     if moe.n_dense_layers and family.experts != "n_routed_experts":
         config["mlp_only_layers"] = list(range(moe.n_dense_layers))
@@ -148,7 +173,10 @@ def _mpt(model: ModelSpec) -> dict[str, object]:
 
 
 def _opt(model: ModelSpec) -> dict[str, object]:
-    return {"word_embed_proj_dim": model.embedding_size or model.hidden_size, "do_layer_norm_before": model.has_final_norm}
+    return {
+        "word_embed_proj_dim": model.embedding_size or model.hidden_size,
+        "do_layer_norm_before": model.has_final_norm,
+    }
 
 
 def _bigcode(model: ModelSpec) -> dict[str, object]:
@@ -169,7 +197,9 @@ _OWN_FIELDS: Final[dict[str, Callable[[ModelSpec], dict[str, object]]]] = {
 
 
 def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: str) -> None:
-    differences = _differences(model_from_config(config, where=where, model_id=model.model_id), model)
+    differences = _differences(
+        model_from_config(config, where=where, model_id=model.model_id), model
+    )
     if differences:
         raise SpecError(
             f"a configuration of {model.architecture!r} cannot say that {'; '.join(differences)}",
@@ -180,7 +210,8 @@ def _check_says_the_same(config: dict[str, object], model: ModelSpec, *, where: 
 
 def _differences(written: ModelSpec, model: ModelSpec) -> list[str]:
     shape = [name for name in ModelSpec.__dataclass_fields__ if name not in _NAMES]
-    return [f"{name} = {getattr(model, name)}" for name in shape if getattr(written, name) != getattr(model, name)]
-
-
-__all__ = ["config_from_model", "same_shape"]
+    return [
+        f"{name} = {getattr(model, name)}"
+        for name in shape
+        if getattr(written, name) != getattr(model, name)
+    ]

@@ -1,6 +1,9 @@
-"""What do the tables of a TOML or JSON file say, and if they cannot be so: which key is wrong, what is its value, what is allowed there?
+"""What do the tables of a TOML or JSON file say, and if they cannot be so.
 
-The tables are ``msgspec`` structs, key for key: their types are the only description of a file's format.
+Which key is wrong, what is its value, what is allowed there?
+
+The tables are ``msgspec`` structs, key for key: their types are the only description of a file's
+format.
 """
 
 import re
@@ -77,20 +80,32 @@ def _named(message: str, raw: object, table: type[msgspec.Struct], where: str) -
     )
 
 
-def _walked(path: str, raw: object, table: type[msgspec.Struct]) -> tuple[object, shapes.Type | None]:
+def _walked(
+    path: str, raw: object, table: type[msgspec.Struct]
+) -> tuple[object, shapes.Type | None]:
     """The value at a path, and the type that is expected there."""
     value: object = raw
     shape: shapes.Type | None = shapes.type_info(table)
     for name, index in _STEP.findall(path):
         if index:
-            value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
-            shape = next((one.item_type for one in _options(shape) if isinstance(one, shapes.VarTupleType)), None)
+            value = (
+                value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+            )
+            shape = next(
+                (one.item_type for one in _options(shape) if isinstance(one, shapes.VarTupleType)),
+                None,
+            )
             continue
         structs = _structs(shape, value)
         value = value.get(name) if isinstance(value, dict) else None
-        if name == "kind":  # a tag is no field: what is allowed is said by the union that it picks from
+        if (
+            name == "kind"
+        ):  # a tag is no field: what is allowed is said by the union that it picks from
             continue
-        shape = next((field.type for one in structs for field in one.fields if field.encode_name == name), None)
+        shape = next(
+            (field.type for one in structs for field in one.fields if field.encode_name == name),
+            None,
+        )
     return value, shape
 
 
@@ -123,14 +138,18 @@ def _leaf(shape: shapes.Type) -> str | None:
             return " or ".join(map(str, values))
         case shapes.IntType() | shapes.FloatType():
             name = "a whole number" if isinstance(shape, shapes.IntType) else "a number"
-            bounds = (("above", shape.gt), ("from", shape.ge), ("below", shape.lt), ("to", shape.le))
-            return " ".join([name, *(f"{word} {bound:g}" for word, bound in bounds if bound is not None)])
+            bounds = (
+                ("above", shape.gt),
+                ("from", shape.ge),
+                ("below", shape.lt),
+                ("to", shape.le),
+            )
+            return " ".join(
+                [name, *(f"{word} {bound:g}" for word, bound in bounds if bound is not None)]
+            )
         case shapes.StrType():
             return "text"
         case shapes.BoolType():
             return "true or false"
         case _:
             return None
-
-
-__all__ = ["table_from", "table_from_text", "text_of"]

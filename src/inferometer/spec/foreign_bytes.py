@@ -1,8 +1,9 @@
 """The one door for foreign bytes: how is a file or a text read that this program did not write, without a surprise?
 
-Every reader goes through a ``Door``. It limits the size of files, of what a .gz file holds, of lines and of nesting, and turns each way
-in which bytes can be wrong (compression, encoding, syntax, numbers that are not finite) into the one error that the reader's caller
-expects. ``tests/house/test_foreign_bytes.py`` forbids decoders elsewhere.
+Every reader goes through a ``Door``. It limits the size of files, of what a .gz file holds, of
+lines and of nesting, and turns each way in which bytes can be wrong (compression, encoding, syntax,
+numbers that are not finite) into the one error that the reader's caller expects.
+``tests/house/test_foreign_bytes.py`` forbids decoders elsewhere.
 """
 
 import csv
@@ -41,7 +42,10 @@ _WRONG: Final = (ValueError, RecursionError, ArithmeticError, LookupError, Memor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """How one kind of foreign bytes is read: what it is called, which error refuses it, what is allowed, and how large it may be."""
+    """How one kind of foreign bytes is read.
+
+    What it is called, which error refuses it, what is allowed, and how large it may be.
+    """
 
     noun: str
     """In messages: the trace, the price list."""
@@ -56,12 +60,17 @@ class Door:
         Raises
         ------
         InferometerError
-            Of the kind ``refusal``: it cannot be read, is damaged, or is larger than ``max_bytes``. So of all methods.
+            Of the kind ``refusal``: it cannot be read, is damaged, or is larger than ``max_bytes``.
+            So of all methods.
         """
         with self.refusing(str(path)), _opened(path) as file:
             content = file.read(self.max_bytes + 1)
             if len(content) > self.max_bytes:
-                raise self._refused(f"the {self.noun} has more than {self.max_bytes:,} bytes", str(path), f"{self.max_bytes:,} bytes")
+                raise self._refused(
+                    f"the {self.noun} has more than {self.max_bytes:,} bytes",
+                    str(path),
+                    f"{self.max_bytes:,} bytes",
+                )
             return content
 
     def start_of(self, path: Path, n_bytes: int = 256) -> bytes:
@@ -76,21 +85,34 @@ class Door:
     def text(self, content: bytes, *, where: str) -> str:
         """The text of these bytes, which are UTF-8, with or without a byte order mark."""
         if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise self._refused(f"the {self.noun} is in UTF-16", where, "UTF-8", try_="save it as UTF-8")
+            raise self._refused(
+                f"the {self.noun} is in UTF-16", where, "UTF-8", try_="save it as UTF-8"
+            )
         with self.refusing(where):
             return content.decode("utf-8-sig")
 
     def lines_of(self, path: Path) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, stripped, numbered from 1, one in memory at a time; of a .gz file, those inside."""
+        """The lines that are not blank, stripped, numbered from 1, one in memory at a time.
+
+        Of a .gz file, those inside.
+        """
         n_bytes, number = 0, 0
         with self.refusing(str(path)), _opened(path) as file:
             while line := file.readline(MOST_LINE_BYTES + 1):
                 n_bytes, number = n_bytes + len(line), number + 1
                 where = f"{path}, line {number}"
                 if len(line) > MOST_LINE_BYTES:
-                    raise self._refused(f"line {number} has more than {MOST_LINE_BYTES:,} bytes", where, f"{MOST_LINE_BYTES:,} bytes")
+                    raise self._refused(
+                        f"line {number} has more than {MOST_LINE_BYTES:,} bytes",
+                        where,
+                        f"{MOST_LINE_BYTES:,} bytes",
+                    )
                 if n_bytes > MOST_UNPACKED_BYTES:
-                    raise self._refused(f"the {self.noun} has more than {n_bytes:,} bytes", where, f"{MOST_UNPACKED_BYTES:,} bytes")
+                    raise self._refused(
+                        f"the {self.noun} has more than {n_bytes:,} bytes",
+                        where,
+                        f"{MOST_UNPACKED_BYTES:,} bytes",
+                    )
                 if stripped := line.removeprefix(b"\xef\xbb\xbf" if number == 1 else b"").strip():
                     yield number, stripped
 
@@ -105,7 +127,9 @@ class Door:
         with self.refusing(where):
             check_json(text)
             value: object = json.loads(text)
-            if "\\ud" in text or "\\uD" in text:  # half a character in an escape could never be printed again
+            if (
+                "\\ud" in text or "\\uD" in text
+            ):  # half a character in an escape could never be printed again
                 json.dumps(value, ensure_ascii=False).encode()
             return value
 
@@ -115,7 +139,9 @@ class Door:
             check_toml(text, MOST_TABLE_BYTES)
             return cast("object", msgspec.toml.decode(text))
 
-    def csv_rows(self, lines: Iterable[str], *, where: str, delimiter: str = ",") -> Iterator[list[str]]:
+    def csv_rows(
+        self, lines: Iterable[str], *, where: str, delimiter: str = ","
+    ) -> Iterator[list[str]]:
         """The fields of each line."""
         with self.refusing(where):
             yield from csv.reader(lines, delimiter=delimiter)
@@ -127,7 +153,11 @@ class Door:
         for number, row in enumerate(rows, start=2):
             if row and len(row) != len(names):
                 here = f"{where}, line {number}"
-                raise self._refused(f"line {number} has {len(row)} fields, the header has {len(names)}", here, f"{len(names)} fields")
+                raise self._refused(
+                    f"line {number} has {len(row)} fields, the header has {len(names)}",
+                    here,
+                    f"{len(names)} fields",
+                )
             if row:
                 yield dict(zip(names, row, strict=True))
 
@@ -138,7 +168,9 @@ class Door:
         except ValueError:
             value = math.nan
         if not abs(value) <= most:
-            raise self._refused(f"{name} = {text[:_SHOWN]!r}", where, f"a finite number up to {format_limit(most)}")
+            raise self._refused(
+                f"{name} = {text[:_SHOWN]!r}", where, f"a finite number up to {format_limit(most)}"
+            )
         return value
 
     def convert(self, value: object, kind: type[Decoded], *, where: str) -> Decoded:
@@ -163,15 +195,25 @@ class Door:
         except InferometerError as error:
             if isinstance(error, self.refusal) and error.where:
                 raise
-            raise self._refused(error.what, error.where or where, error.allowed or self.allowed, try_=error.try_) from error
+            raise self._refused(
+                error.what, error.where or where, error.allowed or self.allowed, try_=error.try_
+            ) from error
         except OSError as error:
             if isinstance(error, gzip.BadGzipFile):
-                raise self._refused(f"the {self.noun} is damaged: {error}", where, self.allowed) from error
-            raise self._refused(f"the {self.noun} cannot be read: {error.strerror or error}", where, self.allowed) from error
+                raise self._refused(
+                    f"the {self.noun} is damaged: {error}", where, self.allowed
+                ) from error
+            raise self._refused(
+                f"the {self.noun} cannot be read: {error.strerror or error}", where, self.allowed
+            ) from error
         except (*_BROKEN, *_WRONG) as error:
-            raise self._refused(f"the {self.noun} is damaged: {_short(error)}", where, self.allowed) from error
+            raise self._refused(
+                f"the {self.noun} is damaged: {_short(error)}", where, self.allowed
+            ) from error
 
-    def _refused(self, what: str, where: str, allowed: str, *, try_: str | None = None) -> InferometerError:
+    def _refused(
+        self, what: str, where: str, allowed: str, *, try_: str | None = None
+    ) -> InferometerError:
         return self.refusal(what, where=where, allowed=allowed, try_=try_ or self.try_)
 
 
@@ -181,14 +223,17 @@ def path_named(text: str, *, where: str) -> Path:
     Raises
     ------
     SpecError
-        No file can have that name: it is too long, has a zero byte, or names a user who is not there.
+        No file can have that name: it is too long, has a zero byte, or names a user who is not
+        there.
     """
     try:
         path = Path(text).expanduser()
         path.exists()
     except (OSError, ValueError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise SpecError(f"{shortened(text)} cannot be a path: {why}", where=where, allowed="a path, or a name") from error
+        raise SpecError(
+            f"{shortened(text)} cannot be a path: {why}", where=where, allowed="a path, or a name"
+        ) from error
     return path
 
 
@@ -212,12 +257,12 @@ def _short(error: BaseException) -> str:
         case KeyError():
             return f"{error} is missing"
         case UnicodeDecodeError():
-            return f"byte {error.object[error.start]:#04x} at {error.start} is not {error.encoding.upper()}"
+            return (
+                f"byte {error.object[error.start]:#04x} at {error.start} is not"
+                f" {error.encoding.upper()}"
+            )
         case UnicodeEncodeError():
             return f"half a character at {error.start}"
         case _:
             text = " ".join(str(error).split()) or type(error).__name__
             return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-__all__ = ["MOST_DOCUMENT_BYTES", "MOST_LINE_BYTES", "MOST_TABLE_BYTES", "MOST_UNPACKED_BYTES", "Door", "path_named"]

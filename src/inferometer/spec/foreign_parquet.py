@@ -1,4 +1,7 @@
-"""Which columns does a Parquet file hold that may be damaged, or somebody else's? Through duckdb alone."""
+"""Which columns does a Parquet file hold that may be damaged, or somebody else's?
+
+Through duckdb alone.
+"""
 
 import errno
 import os
@@ -27,23 +30,35 @@ def parquet_columns(path: Path, door: Door) -> dict[str, NDArray[Any]]:
         The refusal of ``door``: the file is missing, damaged, no Parquet, or has too many rows.
     """
     with door.refusing(str(path)), connection() as database:
-        n_rows = database.execute("SELECT sum(num_rows) FROM parquet_file_metadata(?)", [str(path)]).fetchone()
+        n_rows = database.execute(
+            "SELECT sum(num_rows) FROM parquet_file_metadata(?)", [str(path)]
+        ).fetchone()
         if n_rows is not None and n_rows[0] is not None and n_rows[0] > MOST_ROWS:
-            raise SpecError(f"the {door.noun} has {n_rows[0]:,} rows", where=str(path), allowed=f"{MOST_ROWS:,} rows")
+            raise SpecError(
+                f"the {door.noun} has {n_rows[0]:,} rows",
+                where=str(path),
+                allowed=f"{MOST_ROWS:,} rows",
+            )
         # A folder called a=1 on the way must not become a column.
-        return database.execute("SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]).fetchnumpy()
+        return database.execute(
+            "SELECT * FROM read_parquet(?, hive_partitioning = false)", [str(path)]
+        ).fetchnumpy()
 
 
 def parquet_metadata(path: Path, key: str, door: Door) -> bytes | None:
     """What the file's metadata says under a key; None where it has none."""
     with door.refusing(str(path)), connection() as database:
-        found = database.execute("SELECT value FROM parquet_kv_metadata(?) WHERE decode(key) = ?", [str(path), key]).fetchone()
+        found = database.execute(
+            "SELECT value FROM parquet_kv_metadata(?) WHERE decode(key) = ?", [str(path), key]
+        ).fetchone()
         return None if found is None else bytes(found[0])
 
 
 @contextmanager
 def connection() -> Generator[duckdb.DuckDBPyConnection]:
-    """A connection of one's own to the database of this process; to open another database costs 13 ms, ten times a small table.
+    """A connection of one's own to the database of this process.
+
+    To open another database costs 13 ms, ten times a small table.
 
     Raises
     ------
@@ -63,13 +78,22 @@ def connection() -> Generator[duckdb.DuckDBPyConnection]:
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     """It starts no threads of its own, which would disturb what is being measured, and fetches no extension."""
-    return duckdb.connect(":memory:", config={"threads": 1, "autoinstall_known_extensions": False, "autoload_known_extensions": False})
+    return duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        },
+    )
 
 
 def _first_line(error: Exception) -> str:
     text = str(error).partition("\n")[0]
-    known = (os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS))
-    return next((reason for reason in known if reason in text), text)  # DuckDB wraps the reason in JSON
-
-
-__all__ = ["MOST_ROWS", "connection", "parquet_columns", "parquet_metadata"]
+    known = (
+        os.strerror(code)
+        for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
+    )
+    return next(
+        (reason for reason in known if reason in text), text
+    )  # DuckDB wraps the reason in JSON

@@ -17,7 +17,8 @@ MOST_KEYS: Final = 100_000
 _SHOWN: Final = 160
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _TOML_TOKEN: Final = re.compile(
-    r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[^\s"\'#.,=\[\]{}]+|[.,=\[\]{}]', re.DOTALL
+    r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[^\s"\'#.,=\[\]{}]+|[.,=\[\]{}]',
+    re.DOTALL,
 )
 
 
@@ -78,7 +79,10 @@ def check_toml(text: str, most_characters: int) -> None:
         if depth > MOST_DEPTH:
             raise too_deep()
         if n_parts > MOST_KEY_PARTS:
-            raise SpecError(f"a key of more than {MOST_KEY_PARTS} parts", allowed=f"{MOST_KEY_PARTS} parts with points between")
+            raise SpecError(
+                f"a key of more than {MOST_KEY_PARTS} parts",
+                allowed=f"{MOST_KEY_PARTS} parts with points between",
+            )
         last = part
     if n_keys > MOST_KEYS:
         raise SpecError(f"{n_keys:,} keys", allowed=f"{MOST_KEYS:,} keys")
@@ -97,9 +101,15 @@ def check_values(value: object) -> None:
         inner: list[tuple[str, object]] = []
         for path, one in level:
             if isinstance(one, dict):
-                inner += [(f"{path}.{key}" if path else str(key), item) for key, item in cast("dict[object, object]", one).items()]
+                inner += [
+                    (f"{path}.{key}" if path else str(key), item)
+                    for key, item in cast("dict[object, object]", one).items()
+                ]
             elif isinstance(one, list):
-                inner += [(f"{path}[{index}]", item) for index, item in enumerate(cast("list[object]", one))]
+                inner += [
+                    (f"{path}[{index}]", item)
+                    for index, item in enumerate(cast("list[object]", one))
+                ]
             elif isinstance(one, int | float):
                 check_number(one, path, where=None)
         level = inner
@@ -122,17 +132,3 @@ def check_length(text: str, most_characters: int) -> None:
 def too_deep() -> SpecError:
     """The refusal of what is nested more than ``MOST_DEPTH`` deep."""
     return SpecError(f"nested more than {MOST_DEPTH} deep", allowed=f"{MOST_DEPTH} levels")
-
-
-__all__ = [
-    "MOST_DEPTH",
-    "MOST_KEYS",
-    "MOST_KEY_PARTS",
-    "MOST_VALUES",
-    "check_json",
-    "check_length",
-    "check_toml",
-    "check_values",
-    "shortened",
-    "too_deep",
-]

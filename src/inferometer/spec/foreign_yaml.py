@@ -1,4 +1,7 @@
-"""What does foreign YAML say? Apart from the other formats: the environments of engines, which read those, have no YAML library."""
+"""What does foreign YAML say?
+
+Apart from the other formats: the environments of engines, which read those, have no YAML library.
+"""
 
 from typing import Final, cast
 
@@ -17,7 +20,8 @@ def yaml_value(text: str, door: Door, *, where: str) -> object:
     Raises
     ------
     InferometerError
-        Of the kind that ``door`` refuses with: it is damaged, too long or nested too deeply, or has an alias.
+        Of the kind that ``door`` refuses with: it is damaged, too long or nested too deeply, or has
+        an alias.
     """
     with door.refusing(where):
         try:
@@ -32,11 +36,10 @@ def _check(text: str) -> None:
     check_length(text, MOST_YAML_CHARACTERS)
     depth = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if isinstance(event, yaml.AliasEvent):
             raise SpecError(f"an alias, *{event.anchor}", allowed="values written out")
         if depth > MOST_DEPTH:
             raise too_deep()
-
-
-__all__ = ["MOST_YAML_CHARACTERS", "yaml_value"]

@@ -1,7 +1,8 @@
 """What is asked of the gate before the engines: in which order, in which windows, up to which limits do requests go in?
 
-These are the tables of a gate file, key for key, and ``read_gate`` reads one. They stand here, and not with the simulator, because a real
-gateway is set up from the same file: classes and tenants by name, times in seconds. ``simulate.gate_rules`` numbers them for a workload.
+These are the tables of a gate file, key for key, and ``read_gate`` reads one. They stand here, and
+not with the simulator, because a real gateway is set up from the same file: classes and tenants by
+name, times in seconds. ``simulate.gate_rules`` numbers them for a workload.
 """
 
 from pathlib import Path
@@ -12,7 +13,9 @@ import msgspec
 from inferometer.spec.file_tables import table_from_text, text_of
 from inferometer.spec.workload.distributions import Natural
 
-GateOrder: TypeAlias = Literal["fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"]
+GateOrder: TypeAlias = Literal[
+    "fcfs", "priority", "shortest-remaining", "earliest-deadline", "least-slack", "fair"
+]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 SecondsOrNone: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
@@ -23,8 +26,9 @@ OTHERS: Final = "*"
 class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who is turned away: newcomers who find the queue full, and those who waited too long.
 
-    ``max_queued_tokens`` counts the prompts and ``max_tokens`` of all who wait. ``too_late``: ``keep`` those who cannot meet their deadline
-    any more, or turn them away when it has ``passed``, or already when it is ``hopeless`` (the predicted first token comes after it).
+    ``max_queued_tokens`` counts the prompts and ``max_tokens`` of all who wait. ``too_late``:
+    ``keep`` those who cannot meet their deadline any more, or turn them away when it has
+    ``passed``, or already when it is ``hopeless`` (the predicted first token comes after it).
     """
 
     max_queue: Natural | None = None
@@ -34,7 +38,10 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time to the first token of a request that goes in now, as predicted: a base and so much for each token of the prompt."""
+    """The time to the first token of a request that goes in now, as predicted.
+
+    A base and so much for each token of the prompt.
+    """
 
     base_s: SecondsOrNone = 0.0
     per_prompt_token_s: SecondsOrNone = 0.0
@@ -43,9 +50,10 @@ class FirstToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Rules for one class of requests (``*``: for all others). Limits count all replicas together.
 
-    A class with a window gathers requests until the oldest has waited ``window_s`` or ``window_size`` are there; then they go in together.
-    ``max_tokens`` cuts answers. ``ttft_limit_s`` makes deadlines; without it, the limit of the class's ``slo`` in the workload does.
-    ``priority``: the smaller, the more urgent; else each request has its own.
+    A class with a window gathers requests until the oldest has waited ``window_s`` or
+    ``window_size`` are there; then they go in together. ``max_tokens`` cuts answers.
+    ``ttft_limit_s`` makes deadlines; without it, the limit of the class's ``slo`` in the workload
+    does. ``priority``: the smaller, the more urgent; else each request has its own.
     """
 
     name: str
@@ -60,13 +68,18 @@ class GateClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         if self.window_size is not None and self.window_s is None:
-            raise ValueError("a window_size without window_s: the last requests would wait for ever")
+            raise ValueError(
+                "a window_size without window_s: the last requests would wait for ever"
+            )
 
 
 class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rules for one tenant (``*``: for each of all others): its bucket of tokens, and its share where tenants are served fairly.
+    """Rules for one tenant (``*``: for each of all others).
 
-    A bucket holds ``burst_tokens``, full at first, and ``tokens_per_s`` flow in; who goes in takes prompt and ``max_tokens`` out.
+    Its bucket of tokens, and its share where tenants are served fairly.
+
+    A bucket holds ``burst_tokens``, full at first, and ``tokens_per_s`` flow in; who goes in takes
+    prompt and ``max_tokens`` out.
     """
 
     name: str
@@ -82,9 +95,11 @@ class GateTenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class GateSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A gate; what is not said is no rule.
 
-    ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others. ``lengths``: what the gate knows of an
-    answer, ``declared`` (``max_tokens``) or, to see what knowing more would bring, an ``oracle``'s. ``max_in_flight`` of each replica; else
-    what the engine can admit soon. ``output_token_weight``: how much service is a token of an answer, one of a prompt being 1 (``fair``).
+    ``order`` among those who may go in; with ``priority_bands`` the more urgent before all others.
+    ``lengths``: what the gate knows of an answer, ``declared`` (``max_tokens``) or, to see what
+    knowing more would bring, an ``oracle``'s. ``max_in_flight`` of each replica; else what the
+    engine can admit soon. ``output_token_weight``: how much service is a token of an answer, one of
+    a prompt being 1 (``fair``).
     """
 
     order: GateOrder = "fcfs"
@@ -111,7 +126,8 @@ def read_gate(path: Path) -> GateSpec:
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
+        The file cannot be read, or a key or value of it cannot be: the message names file, key,
+        value and what is allowed.
     """
     return gate_from_text(text_of(path, noun="gate", endings=".toml"), where=str(path))
 
@@ -130,16 +146,3 @@ def gate_from_text(text: str, *, where: str) -> GateSpec:
     'fair'
     """
     return table_from_text(text, GateSpec, where=where)
-
-
-__all__ = [
-    "OTHERS",
-    "Admission",
-    "FirstToken",
-    "GateClass",
-    "GateOrder",
-    "GateSpec",
-    "GateTenant",
-    "gate_from_text",
-    "read_gate",
-]

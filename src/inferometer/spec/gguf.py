@@ -1,6 +1,7 @@
 """Which model does a GGUF file hold?
 
-The file's metadata are turned into the fields of a Hugging Face configuration, and that is read like any other.
+The file's metadata are turned into the fields of a Hugging Face configuration, and that is read
+like any other.
 """
 
 from collections import Counter
@@ -42,7 +43,8 @@ _MODEL_TYPES: Final = {
     "stablelm": "stablelm",
     "starcoder2": "starcoder2",
 }
-"""Architectures of llama.cpp (llama-arch.cpp) and the model types of Hugging Face with the same shape."""
+"""Architectures of llama.cpp (llama-arch.cpp) and the model types of Hugging Face with the same
+shape."""
 
 _FIELDS: Final = {
     "num_hidden_layers": "block_count",
@@ -97,24 +99,39 @@ def _config(header: GgufHeader, *, where: str) -> dict[str, object]:
             allowed=f"one of {', '.join(_MODEL_TYPES)}",
             try_="the model's own folder",
         )
-    said = {field: _single(header.metadata.get(f"{architecture}.{name}")) for field, name in _FIELDS.items()}
+    said = {
+        field: _single(header.metadata.get(f"{architecture}.{name}"))
+        for field, name in _FIELDS.items()
+    }
     n_experts = _single(header.metadata.get(f"{architecture}.expert_count"))
     model_type = _MODEL_TYPES[architecture]
     if model_type == "llama" and n_experts:
         model_type = "mixtral"
     family = FAMILIES[model_type]
     names = {tensor.name for tensor in header.tensors}
-    config = {family.names.get(field, field): value for field, value in said.items() if value is not None}
-    config |= {"model_type": model_type, "tie_word_embeddings": "output.weight" not in names, "vocab_size": _n_tokens(header, where=where)}
+    config = {
+        family.names.get(field, field): value for field, value in said.items() if value is not None
+    }
+    config |= {
+        "model_type": model_type,
+        "tie_word_embeddings": "output.weight" not in names,
+        "vocab_size": _n_tokens(header, where=where),
+    }
     if family.experts is not None and n_experts:
         config[family.experts] = n_experts
     if family.has_latent_attention:
         config |= _latent_dims(header, architecture, config)
     if family.window == "switch":
         config["use_sliding_window"] = False
-    for what, tensor in ((family.mlp_bias, "ffn_up.bias"), (family.out_bias, "attn_output.bias"), (family.qkv_bias, "attn_q.bias")):
+    for what, tensor in (
+        (family.mlp_bias, "ffn_up.bias"),
+        (family.out_bias, "attn_output.bias"),
+        (family.qkv_bias, "attn_q.bias"),
+    ):
         if isinstance(what, Flag):
-            config[what.name] = f"blk.0.{tensor}" in names or (tensor == "attn_q.bias" and "blk.0.attn_qkv.bias" in names)
+            config[what.name] = f"blk.0.{tensor}" in names or (
+                tensor == "attn_q.bias" and "blk.0.attn_qkv.bias" in names
+            )
     if isinstance(family.qk_norm, Flag):
         config[family.qk_norm.name] = "blk.0.attn_q_norm.weight" in names
     return config | _stored_format(header)
@@ -129,20 +146,33 @@ def _single(value: object) -> object:
 
 
 def _n_tokens(header: GgufHeader, *, where: str) -> int:
-    shape = next((tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
+    shape = next(
+        (tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"), None
+    )
     if shape is None or len(shape) != 2:
         raise SpecError(
-            "tensor 'token_embd.weight' is missing", where=where, allowed="a GGUF file with the whole model", try_="its first part"
+            "tensor 'token_embd.weight' is missing",
+            where=where,
+            allowed="a GGUF file with the whole model",
+            try_="its first part",
         )
     return shape[1]
 
 
-def _latent_dims(header: GgufHeader, architecture: str, config: dict[str, object]) -> dict[str, object]:
+def _latent_dims(
+    header: GgufHeader, architecture: str, config: dict[str, object]
+) -> dict[str, object]:
     def number(name: str) -> object:
         metadata = header.metadata
-        return metadata.get(f"{architecture}.attention.{name}_mla", metadata.get(f"{architecture}.attention.{name}"))
+        return metadata.get(
+            f"{architecture}.attention.{name}_mla", metadata.get(f"{architecture}.attention.{name}")
+        )
 
-    query, value, rotary = number("key_length"), number("value_length"), config.get("qk_rope_head_dim")
+    query, value, rotary = (
+        number("key_length"),
+        number("value_length"),
+        config.get("qk_rope_head_dim"),
+    )
     if not (isinstance(query, int) and isinstance(rotary, int)):
         return {}
     return {"qk_nope_head_dim": query - rotary, "v_head_dim": value}
@@ -156,10 +186,9 @@ def _stored_format(header: GgufHeader) -> dict[str, object]:
     main = weights.most_common(1)[0][0] if weights else ""
     dtype = _STORED.get(main)
     if dtype in {"int4", "int8"}:
-        return {"quantization_config": {"quant_method": "gguf", "bits": 4 if dtype == "int4" else 8}}
+        return {
+            "quantization_config": {"quant_method": "gguf", "bits": 4 if dtype == "int4" else 8}
+        }
     if dtype == "float4":
         return {"quantization_config": {"quant_method": "mxfp4"}}
     return {} if dtype is None else {"dtype": dtype}
-
-
-__all__ = ["read_gguf_model"]

@@ -18,7 +18,19 @@ from inferometer.spec.foreign_bytes import Door
 _DOOR: Final = Door(noun="GGUF file", allowed="a whole GGUF file", try_="download it again")
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
-_SCALARS: Final = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+_SCALARS: Final = {
+    0: "<B",
+    1: "<b",
+    2: "<H",
+    3: "<h",
+    4: "<I",
+    5: "<i",
+    6: "<f",
+    7: "<?",
+    10: "<Q",
+    11: "<q",
+    12: "<d",
+}
 _STRING: Final = 8
 _ARRAY: Final = 9
 _MAX_KEPT_ITEMS: Final = 1024
@@ -152,11 +164,19 @@ class _Cursor:
 
 def _header(cursor: _Cursor, path: Path) -> GgufHeader:
     if cursor.content[:4] != _MAGIC:
-        raise SpecError(f"{path.name} is no GGUF file", where=str(path), allowed="a file that begins with the bytes GGUF")
+        raise SpecError(
+            f"{path.name} is no GGUF file",
+            where=str(path),
+            allowed="a file that begins with the bytes GGUF",
+        )
     cursor.offset = 4
     version = int(cursor.scalar(4))
     if version not in _VERSIONS:
-        raise SpecError(f"{path.name} is GGUF version {version}", where=str(path), allowed="version 2 or 3, little-endian")
+        raise SpecError(
+            f"{path.name} is GGUF version {version}",
+            where=str(path),
+            allowed="version 2 or 3, little-endian",
+        )
     n_tensors, n_values = cursor.count(), cursor.count()
     metadata: dict[str, object] = {}
     for _ in range(n_values):
@@ -174,7 +194,8 @@ def _tensor(cursor: _Cursor) -> GgufTensor:
     shape = tuple(int(cursor.scalar(10)) for _ in range(n_dims))
     code = int(cursor.scalar(4))
     cursor.scalar(10)  # where its data begin
-    return GgufTensor(name=name, shape=shape, format=GGUF_FORMATS[code].name if code in GGUF_FORMATS else f"type {code}")
-
-
-__all__ = ["GGUF_FORMATS", "GgufFormat", "GgufHeader", "GgufTensor", "read_gguf_header"]
+    return GgufTensor(
+        name=name,
+        shape=shape,
+        format=GGUF_FORMATS[code].name if code in GGUF_FORMATS else f"type {code}",
+    )

@@ -1,6 +1,7 @@
 """What is asked of a load test: which server, which requests, for how long, and how are they put into words?
 
-Secrets are no part of it: bearer tokens and header values come from the environment and are neither printed nor stored.
+Secrets are no part of it: bearer tokens and header values come from the environment and are neither
+printed nor stored.
 """
 
 import hashlib
@@ -27,7 +28,8 @@ class LoadPlan:
     workload: WorkloadSpec
     is_streaming: bool = True
     for_s: float | None = None
-    """Requests are sent for so long; those in flight then are waited for until ``drain_s`` is over."""
+    """Requests are sent for so long; those in flight then are waited for until ``drain_s`` is
+    over."""
     drain_s: float = 60.0
     timeout_s: float = 600.0
     """A request that takes longer is given up and recorded so."""
@@ -35,20 +37,25 @@ class LoadPlan:
     max_connections: int | None = None
     """At most so many at once; None: as many as there are requests in flight."""
     max_concurrency: int | None = None
-    """Of an open loop: the most requests in flight; those that are due beyond it wait at the client. None: no such cap."""
+    """Of an open loop: the most requests in flight; those that are due beyond it wait at the
+    client. None: no such cap."""
     prompt_form: PromptForm = "words"
-    """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by a local one; words: one word per token
-    asked for, whose true length only the server's usage says; trace: what the replayed file of texts says."""
+    """token-ids: exact lengths, where the server takes ids; tokenizer: text of exact lengths by
+    a local one; words: one word per token asked for, whose true length only the server's usage
+    says; trace: what the replayed file of texts says."""
     tokenizer: str | None = None
     """Folder or file of the local tokenizer."""
     text_seed: int | None = None
-    """Of the prompts' words and token ids; None: the workload's, of which arrivals and lengths are drawn."""
+    """Of the prompts' words and token ids; None: the workload's, of which arrivals and lengths
+    are drawn."""
     repeats_prompts: bool = True
-    """Prompts hold the same words in each run; else new ones, which no server's prefix cache remembers from an earlier run."""
+    """Prompts hold the same words in each run; else new ones, which no server's prefix cache
+    remembers from an earlier run."""
     ignores_eos: bool = True
     """Ask for answers of exactly the workload's lengths, as engines' own benchmarks do."""
     extra_body: tuple[tuple[str, str], ...] = ()
-    """Further keys of the request's body and their values as JSON, sorted; texts in them as ``without_secrets`` stores them."""
+    """Further keys of the request's body and their values as JSON, sorted; texts in them as
+    ``without_secrets`` stores them."""
     header_names: tuple[str, ...] = ()
     """Names of the custom headers that were sent; their values are not kept."""
     sends_bearer_token: bool = False
@@ -72,8 +79,16 @@ _DIGEST_CHARACTERS: Final = 8
 
 
 def without_secrets(load: LoadPlan) -> LoadPlan:
-    """The plan as it is stored: texts in the body's further keys may be tokens, so that only a digest of each is stored."""
-    return replace(load, extra_body=tuple((name, body_value_without_secrets(value)) for name, value in load.extra_body))
+    """The plan as it is stored.
+
+    Texts in the body's further keys may be tokens, so that only a digest of each is stored.
+    """
+    return replace(
+        load,
+        extra_body=tuple(
+            (name, body_value_without_secrets(value)) for name, value in load.extra_body
+        ),
+    )
 
 
 def body_value_without_secrets(value: str) -> str:
@@ -116,6 +131,3 @@ def _texts(value: object) -> list[str]:
             return [text for one in value.values() for text in _texts(one)]
         case _:
             return []
-
-
-__all__ = ["Endpoint", "LoadPlan", "PromptForm", "body_value_without_secrets", "most_in_flight", "texts_of", "without_secrets"]

@@ -1,6 +1,7 @@
 """Which model does a Hugging Face ``config.json`` describe?
 
-Any decoder-only model of a known family; an unknown ``model_type`` whose fields are those of Llama is read as such, with a note.
+Any decoder-only model of a known family; an unknown ``model_type`` whose fields are those of Llama
+is read as such, with a note.
 """
 
 from collections.abc import Mapping
@@ -9,14 +10,39 @@ from pathlib import Path
 from typing import Final
 
 from inferometer.errors import SpecError
-from inferometer.spec.config_families import ALIASES, FAMILIES, LLAMA_LIKE, NOT_ATTENTION_FIELDS, NOT_DECODERS, Family, Flag
+from inferometer.spec.config_families import (
+    ALIASES,
+    FAMILIES,
+    LLAMA_LIKE,
+    NOT_ATTENTION_FIELDS,
+    NOT_DECODERS,
+    Family,
+    Flag,
+)
 from inferometer.spec.config_fields import ConfigFields
 from inferometer.spec.foreign_bytes import Door
-from inferometer.spec.types import AttentionSpec, DType, MlaSpec, MlpSpec, ModelSpec, MoeSpec, Source
+from inferometer.spec.types import (
+    AttentionSpec,
+    DType,
+    MlaSpec,
+    MlpSpec,
+    ModelSpec,
+    MoeSpec,
+    Source,
+)
 
-_DOOR: Final = Door(noun="configuration", allowed="a JSON object, below 10 MB", try_="a folder with a config.json", max_bytes=10_000_000)
+_DOOR: Final = Door(
+    noun="configuration",
+    allowed="a JSON object, below 10 MB",
+    try_="a folder with a config.json",
+    max_bytes=10_000_000,
+)
 _EXPERT_COUNTS: Final = ("n_routed_experts", "num_local_experts", "num_experts")
-_DTYPES: Final[dict[str, DType]] = {"float32": "float32", "float16": "float16", "bfloat16": "bfloat16"}
+_DTYPES: Final[dict[str, DType]] = {
+    "float32": "float32",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+}
 
 
 def read_model_config(path: Path) -> ModelSpec:
@@ -25,7 +51,8 @@ def read_model_config(path: Path) -> ModelSpec:
     Raises
     ------
     SpecError
-        The file cannot be read, is not a configuration, or is that of a model that cannot be asked about.
+        The file cannot be read, is not a configuration, or is that of a model that cannot be asked
+        about.
     """
     file = path / "config.json" if path.is_dir() else path
     where = str(file)
@@ -53,14 +80,24 @@ def model_from_config(config: Mapping[str, object], *, where: str, model_id: str
     """
     nested = config.get("text_config")
     if isinstance(nested, dict):
-        shared = {name: config[name] for name in ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config") if name in config}
+        shared = {
+            name: config[name]
+            for name in ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config")
+            if name in config
+        }
         text_config: dict[str, object] = {str(name): value for name, value in nested.items()}
         text_config.setdefault("model_type", config.get("model_type"))
         return model_from_config(shared | text_config, where=where, model_id=model_id)
     family, model_type, note = _family(config, where=where)
     # A null that the file says overrules the class's default: Mistral 0.2 turns its window off so.
-    silent = {name: value for name, value in family.defaults.items() if family.names.get(name, name) not in config}
-    fields = ConfigFields(config=config, where=where, names=family.names, filled=silent | family.fill(config))
+    silent = {
+        name: value
+        for name, value in family.defaults.items()
+        if family.names.get(name, name) not in config
+    }
+    fields = ConfigFields(
+        config=config, where=where, names=family.names, filled=silent | family.fill(config)
+    )
     model = _model(fields, family, model_type=model_type, model_id=model_id)
     return replace(model, note=note)
 
@@ -69,10 +106,18 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     fields = ConfigFields(config=config, where=where)
     model_type = fields.text("model_type")
     if model_type is None:
-        raise SpecError("field 'model_type' is missing", where=where, allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one")
+        raise SpecError(
+            "field 'model_type' is missing",
+            where=where,
+            allowed=f"one of {', '.join(FAMILIES)}, or a Llama-like one",
+        )
     if fields.flag("is_encoder_decoder", default=False) or model_type in NOT_DECODERS:
         kind = "an encoder" if model_type in NOT_DECODERS else "an encoder-decoder model"
-        raise SpecError(f"model_type {model_type!r} is {kind}", where=where, allowed="a decoder-only language model")
+        raise SpecError(
+            f"model_type {model_type!r} is {kind}",
+            where=where,
+            allowed="a decoder-only language model",
+        )
     alien = [name for name in NOT_ATTENTION_FIELDS if config.get(name) is not None]
     if alien:
         raise SpecError(
@@ -84,10 +129,20 @@ def _family(config: Mapping[str, object], *, where: str) -> tuple[Family, str, s
     if family is not None:
         return family, ALIASES.get(model_type, model_type), None
     experts = next((name for name in _EXPERT_COUNTS if config.get(name) is not None), None)
-    size = "moe_intermediate_size" if config.get("moe_intermediate_size") is not None else "intermediate_size"
+    size = (
+        "moe_intermediate_size"
+        if config.get("moe_intermediate_size") is not None
+        else "intermediate_size"
+    )
     has_latent = config.get("kv_lora_rank") is not None
-    likeness = replace(LLAMA_LIKE, experts=experts, expert_size=size, has_latent_attention=has_latent, window="all")
-    return likeness, model_type, f"model_type {model_type!r} is not known here: read as if it were Llama; counts may be off"
+    likeness = replace(
+        LLAMA_LIKE, experts=experts, expert_size=size, has_latent_attention=has_latent, window="all"
+    )
+    return (
+        likeness,
+        model_type,
+        f"model_type {model_type!r} is not known here: read as if it were Llama; counts may be off",
+    )
 
 
 def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: str) -> ModelSpec:
@@ -116,7 +171,9 @@ def _model(fields: ConfigFields, family: Family, *, model_type: str, model_id: s
         norms_per_layer=family.norms_per_layer if norms_per_layer is None else norms_per_layer,
         has_final_norm=fields.flag("has_final_norm", default=family.has_final_norm),
         position="alibi" if position == "alibi" else family.position,
-        n_learned_positions=max_position_tokens + family.n_extra_positions if family.position == "learned" else 0,
+        n_learned_positions=(
+            max_position_tokens + family.n_extra_positions if family.position == "learned" else 0
+        ),
         embedding_size=_embedding_size(fields),
         has_head_bias=family.has_head_bias,
         moe=moe,
@@ -130,11 +187,16 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
     n_heads = fields.count("num_attention_heads")
     hidden_size = fields.count("hidden_size")
     if mla is not None:
-        return AttentionSpec(n_heads=n_heads, n_kv_heads=n_heads, head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim)
+        return AttentionSpec(
+            n_heads=n_heads,
+            n_kv_heads=n_heads,
+            head_dim=mla.qk_nope_head_dim + mla.qk_rope_head_dim,
+        )
     head_dim = fields.optional_count("head_dim")
     if head_dim is None and hidden_size % n_heads:
         raise SpecError(
-            f"{fields.own_name('hidden_size')} = {hidden_size} is no multiple of {fields.own_name('num_attention_heads')} = {n_heads}",
+            f"{fields.own_name('hidden_size')} = {hidden_size} is no multiple of"
+            f" {fields.own_name('num_attention_heads')} = {n_heads}",
             where=fields.where,
             allowed="as many channels for each head, or a field 'head_dim'",
         )
@@ -157,7 +219,10 @@ def _attention(fields: ConfigFields, family: Family, mla: MlaSpec | None) -> Att
 
 def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | None, int | None]:
     """The window, every how many layers are full, and how many are where there is no such pattern."""
-    window_tokens, n_layers = fields.optional_count("sliding_window"), fields.count("num_hidden_layers")
+    window_tokens, n_layers = (
+        fields.optional_count("sliding_window"),
+        fields.count("num_hidden_layers"),
+    )
     is_off = family.window == "switch" and not fields.flag("use_sliding_window", default=False)
     if family.window == "none" or window_tokens is None or is_off:
         return None, 1, None
@@ -173,7 +238,9 @@ def _window(fields: ConfigFields, family: Family) -> tuple[int | None, int | Non
     return window_tokens, every if every <= n_layers else None, None
 
 
-def _listed_window(kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str) -> tuple[int | None, int | None, int | None]:
+def _listed_window(
+    kinds: tuple[str, ...], window_tokens: int, n_layers: int, *, where: str
+) -> tuple[int | None, int | None, int | None]:
     known = {"full_attention", "sliding_attention"}
     if len(kinds) != n_layers or not set(kinds) <= known:
         raise SpecError(
@@ -202,19 +269,31 @@ def _latent(fields: ConfigFields) -> MlaSpec:
 
 
 def _mixture(fields: ConfigFields, family: Family) -> MoeSpec:
-    name = next((key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None), family.experts)
+    name = next(
+        (key for key in (family.experts, *_EXPERT_COUNTS) if key and fields.value(key) is not None),
+        family.experts,
+    )
     n_experts, n_chosen = fields.count(name or "num_experts"), fields.count("num_experts_per_tok")
     if n_chosen > n_experts:
-        raise SpecError(f"num_experts_per_tok = {n_chosen}", where=fields.where, allowed=f"at most {name} = {n_experts}")
+        raise SpecError(
+            f"num_experts_per_tok = {n_chosen}",
+            where=fields.where,
+            allowed=f"at most {name} = {n_experts}",
+        )
     size = fields.count(family.expert_size)
     shared_size = fields.optional_count("shared_expert_intermediate_size", minimum=0) or 0
     if shared_size % size:
-        raise SpecError(f"shared_expert_intermediate_size = {shared_size}", where=fields.where, allowed=f"a multiple of {size}")
+        raise SpecError(
+            f"shared_expert_intermediate_size = {shared_size}",
+            where=fields.where,
+            allowed=f"a multiple of {size}",
+        )
     return MoeSpec(
         n_experts=n_experts,
         n_experts_per_token=n_chosen,
         intermediate_size=size,
-        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0) or shared_size // size,
+        n_shared_experts=fields.optional_count("n_shared_experts", minimum=0)
+        or shared_size // size,
         n_dense_layers=_n_dense_layers(fields),
         has_bias=family.expert_bias,
         has_router_bias=family.router_bias,
@@ -227,7 +306,11 @@ def _n_dense_layers(fields: ConfigFields) -> int:
     n_layers = fields.count("num_hidden_layers")
     n_first = min(fields.optional_count("first_k_dense_replace", minimum=0) or 0, n_layers)
     listed = fields.value("mlp_only_layers")
-    dense = {index for index in listed if isinstance(index, int) and index < n_layers} if isinstance(listed, list) else set[int]()
+    dense = (
+        {index for index in listed if isinstance(index, int) and index < n_layers}
+        if isinstance(listed, list)
+        else set[int]()
+    )
     every = fields.count("decoder_sparse_step", 1)
     dense |= {index for index in range(n_layers) if (index + 1) % every}
     return max(n_first, len(dense))
@@ -256,6 +339,3 @@ def _checkpoint_dtype(fields: ConfigFields) -> DType | None:
         return None
     name = fields.value("dtype") or fields.value("torch_dtype")
     return _DTYPES.get(name) if isinstance(name, str) else None
-
-
-__all__ = ["model_from_config", "read_model_config"]

@@ -1,6 +1,7 @@
 """Which objectives have others promised, by name: the latency limits of MLPerf Inference's datacenter rules?
 
-A result under such an objective is no MLPerf result: those are submitted, reviewed, and hold to a data set and an accuracy too.
+A result under such an objective is no MLPerf result: those are submitted, reviewed, and hold to a
+data set and an accuracy too.
 """
 
 from typing import Final, NamedTuple
@@ -21,13 +22,21 @@ class PresetObjective(NamedTuple):
 
 _RULES: Final = Source(
     kind="repository",
-    where="mlcommons/inference_policies@ac93e89c (2026-07-23), inference_rules.adoc: datacenter benchmarks; tail latency percentile 99 %",
+    where=(
+        "mlcommons/inference_policies@ac93e89c (2026-07-23), inference_rules.adoc: datacenter"
+        " benchmarks; tail latency percentile 99 %"
+    ),
     checked_utc="2026-11-21",
 )
 
 
 def _mlperf(name: str, ttft_ms: int, tpot_ms: int, what: str) -> PresetObjective:
-    return PresetObjective(name=f"mlperf:{name}", text=f"ttft:p99<{ttft_ms}ms, tpot:p99<{tpot_ms}ms", what=what, source=_RULES)
+    return PresetObjective(
+        name=f"mlperf:{name}",
+        text=f"ttft:p99<{ttft_ms}ms, tpot:p99<{tpot_ms}ms",
+        what=what,
+        source=_RULES,
+    )
 
 
 _PRESETS: Final = (
@@ -36,7 +45,9 @@ _PRESETS: Final = (
     _mlperf("llama2-70b-server", 2000, 200, "OpenOrca, conversational"),
     _mlperf("llama2-70b-interactive", 450, 40, "OpenOrca, interactive"),
     _mlperf("llama3.1-405b-server", 6000, 175, "LongBench, LongDataCollections, Ruler, GovReport"),
-    _mlperf("llama3.1-405b-interactive", 4500, 80, "LongBench, LongDataCollections, Ruler, GovReport"),
+    _mlperf(
+        "llama3.1-405b-interactive", 4500, 80, "LongBench, LongDataCollections, Ruler, GovReport"
+    ),
     _mlperf("mixtral-8x7b-server", 2000, 200, "OpenOrca, GSM8K, MBXP"),
     _mlperf("deepseek-r1-server", 2000, 80, "mlperf_deepseek_r1"),
     _mlperf("deepseek-r1-interactive", 1500, 15, "mlperf_deepseek_r1"),
@@ -58,8 +69,10 @@ def find_presets(name: str | None = None) -> tuple[PresetObjective, ...]:
         return _PRESETS
     if name.lower() not in PRESET_OBJECTIVES:
         allowed = ", ".join(PRESET_OBJECTIVES)
-        raise SpecError(f"no objective is called {name!r}", where="its name", allowed=allowed, try_="inferometer catalog slos")
+        raise SpecError(
+            f"no objective is called {name!r}",
+            where="its name",
+            allowed=allowed,
+            try_="inferometer catalog slos",
+        )
     return (PRESET_OBJECTIVES[name.lower()],)
-
-
-__all__ = ["PRESET_OBJECTIVES", "PresetObjective", "find_presets"]

@@ -1,7 +1,8 @@
 """What is promised to users: which latency, at which percentile, below which limit?
 
-Text such as ``ttft:p95<500ms, tpot:p95<50ms``, or the name of a preset, becomes an ``ObjectiveSpec``. Each threshold says two things:
-its percentile is to lie below its limit (a verdict on the run), and a request is good when it keeps every limit (goodput).
+Text such as ``ttft:p95<500ms, tpot:p95<50ms``, or the name of a preset, becomes an
+``ObjectiveSpec``. Each threshold says two things: its percentile is to lie below its limit (a
+verdict on the run), and a request is good when it keeps every limit (goodput).
 """
 
 import re
@@ -22,9 +23,15 @@ METRIC_MEANINGS: Final[dict[Metric, str]] = {
 }
 
 _SYNONYMS: Final[dict[str, Metric]] = {"e2el": "e2e", "ttlt": "e2e"}
-_ALLOWED: Final = "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC p50, p95, p99.9, …"
+_ALLOWED: Final = (
+    "METRIC:STATISTIC<LIMIT with commas between; METRIC one of ttft, tpot, e2e, queue; STATISTIC"
+    " p50, p95, p99.9, …"
+)
 _EXAMPLE: Final = "ttft:p95<500ms, tpot:p95<50ms"
-_THRESHOLD: Final = re.compile(r"(?P<metric>[A-Za-z0-9_]+)\s*[: ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)")
+_THRESHOLD: Final = re.compile(
+    r"(?P<metric>[A-Za-z0-9_]+)\s*[:"
+    r" ]\s*(?P<statistic>[A-Za-z0-9.]+)\s*(?P<sign><=?|>=?|=)\s*(?P<limit>.+)"
+)
 _PERCENTILE: Final = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _FEW_SECONDS: Final = 10
 _GOODPUT: Final = re.compile(r"([A-Za-z0-9_]+):([0-9.eE+-]+)([A-Za-zµ]*)")
@@ -43,14 +50,24 @@ class Threshold:
 
     def __post_init__(self) -> None:
         if not self.limit_s > 0:
-            raise SpecError(f"limit {self.limit_s} s of {self.metric}", allowed="above 0", try_=_EXAMPLE)
+            raise SpecError(
+                f"limit {self.limit_s} s of {self.metric}", allowed="above 0", try_=_EXAMPLE
+            )
         if self.percentile_fraction is not None and not 0 < self.percentile_fraction < 1:
-            raise SpecError(f"percentile {self.percentile_fraction} of {self.metric}", allowed="between p0 and p100", try_=_EXAMPLE)
+            raise SpecError(
+                f"percentile {self.percentile_fraction} of {self.metric}",
+                allowed="between p0 and p100",
+                try_=_EXAMPLE,
+            )
 
     @property
     def text(self) -> str:
         """As it is written: ``ttft:p95<500ms``."""
-        statistic = "" if self.percentile_fraction is None else f":{percentile_name(self.percentile_fraction)}"
+        statistic = (
+            ""
+            if self.percentile_fraction is None
+            else f":{percentile_name(self.percentile_fraction)}"
+        )
         limit = f"{self.limit_s * 1e3:.12g}ms" if self.limit_s < 10 else f"{self.limit_s:.12g}s"
         return f"{self.metric}{statistic}<{limit}"
 
@@ -73,7 +90,11 @@ class ObjectiveSpec:
     @property
     def percentile_fractions(self) -> tuple[float, ...]:
         """Of the thresholds that promise a percentile."""
-        return tuple(one.percentile_fraction for one in self.thresholds if one.percentile_fraction is not None)
+        return tuple(
+            one.percentile_fraction
+            for one in self.thresholds
+            if one.percentile_fraction is not None
+        )
 
 
 def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
@@ -82,7 +103,8 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     Raises
     ------
     SpecError
-        A threshold or preset that is not known, or the same threshold twice; the message names it and what is allowed.
+        A threshold or preset that is not known, or the same threshold twice; the message names it
+        and what is allowed.
 
     Example
     -------
@@ -96,12 +118,19 @@ def parse_objective(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     seen = [(threshold.metric, threshold.percentile_fraction) for threshold in thresholds]
     for (metric, fraction), threshold in zip(seen, thresholds, strict=True):
         if seen.count((metric, fraction)) > 1:
-            raise SpecError(f"{threshold.text.partition('<')[0]} has two limits", where=where, allowed="one limit for each", try_=_EXAMPLE)
+            raise SpecError(
+                f"{threshold.text.partition('<')[0]} has two limits",
+                where=where,
+                allowed="one limit for each",
+                try_=_EXAMPLE,
+            )
     return ObjectiveSpec(thresholds=tuple(thresholds))
 
 
 def parse_goodput(text: str, *, where: str = "--slo") -> ObjectiveSpec:
-    """Limits in the words of other tools, ``ttft:500 tpot:50``: milliseconds that each good request keeps, without a percentile.
+    """Limits in the words of other tools, ``ttft:500 tpot:50``.
+
+    Milliseconds that each good request keeps, without a percentile.
 
     Raises
     ------
@@ -118,11 +147,19 @@ def parse_goodput(text: str, *, where: str = "--slo") -> ObjectiveSpec:
     for part in text.replace(",", " ").split():
         match = _GOODPUT.fullmatch(part)
         if match is None:
-            raise SpecError(f"{part!r} is no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50")
+            raise SpecError(
+                f"{part!r} is no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50"
+            )
         limit_s = parse_duration_s(match[2] + (match[3] or "ms"), where=where)
-        thresholds.append(Threshold(metric=_metric(match[1], part, where), percentile_fraction=None, limit_s=limit_s))
+        thresholds.append(
+            Threshold(
+                metric=_metric(match[1], part, where), percentile_fraction=None, limit_s=limit_s
+            )
+        )
     if not thresholds:
-        raise SpecError(f"{text!r} has no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50")
+        raise SpecError(
+            f"{text!r} has no limit", where=where, allowed=allowed, try_="ttft:500 tpot:50"
+        )
     return ObjectiveSpec(thresholds=tuple(thresholds))
 
 
@@ -150,22 +187,45 @@ def _threshold(part: str, where: str) -> Threshold:
     percentile = _PERCENTILE.fullmatch(match["statistic"])
     if percentile is None or not 0 < float(percentile[1]) < 100:
         raise SpecError(
-            f"{match['statistic']!r} of {part!r} is no percentile", where=where, allowed="p50, p90, p95, p99, p99.9, …", try_=_EXAMPLE
+            f"{match['statistic']!r} of {part!r} is no percentile",
+            where=where,
+            allowed="p50, p90, p95, p99, p99.9, …",
+            try_=_EXAMPLE,
         )
     if match["sign"] not in {"<", "<="}:
-        raise SpecError(f"{match['sign']!r} of {part!r}: a latency has an upper limit", where=where, allowed="<", try_=_EXAMPLE)
+        raise SpecError(
+            f"{match['sign']!r} of {part!r}: a latency has an upper limit",
+            where=where,
+            allowed="<",
+            try_=_EXAMPLE,
+        )
     if match["limit"].strip().replace(".", "", 1).isdigit():
         limit = f"{match['limit'].strip()}{_likely_unit(metric, float(match['limit']))}"
         try_ = f"{match['metric']}:{match['statistic']}{match['sign']}{limit}"
-        raise SpecError(f"{match['limit'].strip()!r} of {part!r} has no unit", where=where, allowed="ms, s, us, …", try_=try_)
+        raise SpecError(
+            f"{match['limit'].strip()!r} of {part!r} has no unit",
+            where=where,
+            allowed="ms, s, us, …",
+            try_=try_,
+        )
     limit_s = round(parse_duration_s(match["limit"], where=where), 12)
     if limit_s <= 0:
-        raise SpecError(f"limit {match['limit'].strip()!r} of {part!r} is not above 0", where=where, allowed="a duration", try_=_EXAMPLE)
-    return Threshold(metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s)
+        raise SpecError(
+            f"limit {match['limit'].strip()!r} of {part!r} is not above 0",
+            where=where,
+            allowed="a duration",
+            try_=_EXAMPLE,
+        )
+    return Threshold(
+        metric=metric, percentile_fraction=round(float(percentile[1]) / 100, 9), limit_s=limit_s
+    )
 
 
 def _likely_unit(metric: Metric, number: float) -> str:
-    """The unit of a bare number: milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer."""
+    """The unit of a bare number.
+
+    Milliseconds, which other tools mean, but for the few seconds of a TTFT or of a whole answer.
+    """
     return "s" if metric in {"ttft", "e2e"} and number < _FEW_SECONDS else "ms"
 
 
@@ -173,8 +233,10 @@ def _metric(name: str, part: str, where: str) -> Metric:
     known: dict[str, Metric] = {**{metric: metric for metric in METRIC_MEANINGS}, **_SYNONYMS}
     if name.lower() not in known:
         allowed = "; ".join(f"{metric}: {meaning}" for metric, meaning in METRIC_MEANINGS.items())
-        raise SpecError(f"{name!r} of {part!r} is no latency that is known", where=where, allowed=allowed, try_=_EXAMPLE)
+        raise SpecError(
+            f"{name!r} of {part!r} is no latency that is known",
+            where=where,
+            allowed=allowed,
+            try_=_EXAMPLE,
+        )
     return known[name.lower()]
-
-
-__all__ = ["METRIC_MEANINGS", "Metric", "ObjectiveSpec", "Threshold", "parse_goodput", "parse_objective", "percentile_name"]

@@ -1,4 +1,6 @@
-"""What does a device cost for an hour, rented or owned, and what do others ask for tokens: from a user's file, or the catalogue?
+"""What does a device cost for an hour, rented or owned, and what do others ask for tokens.
+
+From a user's file, or the catalogue?
 
 ::
 
@@ -32,7 +34,8 @@ from inferometer.spec.types import HardwareSpec, PriceSpec, Source
 
 _EXAMPLE: Final = "source: our contract\ndate_utc: 2026-11\nusd_per_hour: {h100_sxm: 2.49}"
 _ALLOWED: Final = (
-    "keys source, date_utc, and usd_per_hour (device of the catalogue -> $ per hour of one) or owned; power, used_fraction, api"
+    "keys source, date_utc, and usd_per_hour (device of the catalogue -> $ per hour of one) or"
+    " owned; power, used_fraction, api"
 )
 _DOOR: Final = Door(noun="price list", allowed=_ALLOWED, try_=_EXAMPLE)
 _HOURS_A_YEAR: Final = 8766.0
@@ -88,7 +91,9 @@ class OwnedPrice:
     def break_even_fraction(self, rented_usd_per_hour: float) -> float | None:
         """From which share of its hours in use on is it cheaper than renting for those hours; None: it never is."""
         saved_usd_per_hour = rented_usd_per_hour - self.power_usd_per_hour
-        share = math.inf if saved_usd_per_hour <= 0 else self.capital_usd_per_hour / saved_usd_per_hour
+        share = (
+            math.inf if saved_usd_per_hour <= 0 else self.capital_usd_per_hour / saved_usd_per_hour
+        )
         return share if share <= 1 else None
 
 
@@ -118,62 +123,102 @@ def read_prices(path: Path) -> PriceTable:
     Raises
     ------
     SpecError
-        The file cannot be read, a key is missing or unknown, a price is not above 0, a device is not in the catalogue, or bought
-        devices are to be reckoned with and nobody says what power costs.
+        The file cannot be read, a key is missing or unknown, a price is not above 0, a device is
+        not in the catalogue, or bought devices are to be reckoned with and nobody says what power
+        costs.
     """
     read = _read(path)
     for device, price in read.usd_per_hour.items():
         if not 0 < price < math.inf:
-            raise SpecError(f"a price of {price:g} $ per hour for {device}", where=str(path), allowed="above 0", try_=_EXAMPLE)
-    source, date_utc = Source(kind="config", where=f"{path.name}: {read.source}"), str(read.date_utc)
+            raise SpecError(
+                f"a price of {price:g} $ per hour for {device}",
+                where=str(path),
+                allowed="above 0",
+                try_=_EXAMPLE,
+            )
+    source, date_utc = (
+        Source(kind="config", where=f"{path.name}: {read.source}"),
+        str(read.date_utc),
+    )
     rented = {
-        catalog.find_hardware(device).hardware_id: PriceSpec(usd_per_hour=price, basis=read.source, source=source, date_utc=date_utc)
+        catalog.find_hardware(device).hardware_id: PriceSpec(
+            usd_per_hour=price, basis=read.source, source=source, date_utc=date_utc
+        )
         for device, price in read.usd_per_hour.items()
     }
-    owned = {catalog.find_hardware(device).hardware_id: _owned(device, one, read, source) for device, one in read.owned.items()}
-    apis = tuple(ApiPrice(name=name, source=source, date_utc=date_utc, **msgspec.structs.asdict(one)) for name, one in read.api.items())
+    owned = {
+        catalog.find_hardware(device).hardware_id: _owned(device, one, read, source)
+        for device, one in read.owned.items()
+    }
+    apis = tuple(
+        ApiPrice(name=name, source=source, date_utc=date_utc, **msgspec.structs.asdict(one))
+        for name, one in read.api.items()
+    )
     return PriceTable(rented=rented, owned=owned, apis=apis)
 
 
 def rents_of(devices: Sequence[HardwareSpec], prices: PriceTable | None) -> list[PriceSpec | None]:
-    """Their rents: those of the file where there is one, else the catalogue's, of one kind where it has one for all that have any.
+    """Their rents.
+
+    Those of the file where there is one, else the catalogue's, of one kind where it has one for all
+    that have any.
 
     Without a common kind each one's first; None where nobody says.
     """
     if prices is not None:
         return [prices.rented.get(device.hardware_id) for device in devices]
-    known = [{price.basis: price for price in reversed(device.prices)} for device in devices if device.prices]
+    known = [
+        {price.basis: price for price in reversed(device.prices)}
+        for device in devices
+        if device.prices
+    ]
     first = [price.basis for device in devices for price in device.prices]
     common = next((basis for basis in first if all(basis in bases for bases in known)), None)
-    return [next((price for price in device.prices if common in {None, price.basis}), None) for device in devices]
+    return [
+        next((price for price in device.prices if common in {None, price.basis}), None)
+        for device in devices
+    ]
 
 
 def _read(path: Path) -> _PriceFile:
     raw: Any = yaml_value(_DOOR.text_of(path), _DOOR, where=str(path))
-    if isinstance(raw, dict) and isinstance(raw.get("date_utc"), dt.date | int):  # YAML makes days and numbers of what looks like one
+    if isinstance(raw, dict) and isinstance(
+        raw.get("date_utc"), dt.date | int
+    ):  # YAML makes days and numbers of what looks like one
         raw["date_utc"] = str(raw["date_utc"])
     read = file_tables.table_from(raw, _PriceFile, where=str(path))
     if not read.usd_per_hour and not read.owned and not read.api:
-        raise SpecError("a price list without a price", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE)
+        raise SpecError(
+            "a price list without a price", where=str(path), allowed=_ALLOWED, try_=_EXAMPLE
+        )
     return read
 
 
 def _owned(device: str, bought: _Owned, read: _PriceFile, source: Source) -> OwnedPrice:
     hardware = catalog.find_hardware(device)
     if read.power is None:
-        raise SpecError("nobody says what power costs", where=source.where, allowed="power with owned", try_="power: {usd_per_kwh: 0.11}")
+        raise SpecError(
+            "nobody says what power costs",
+            where=source.where,
+            allowed="power with owned",
+            try_="power: {usd_per_kwh: 0.11}",
+        )
     if hardware.power_watt is None:
-        raise SpecError(f"the catalogue does not know the power of {device}", where=source.where, allowed="devices whose power it knows")
+        raise SpecError(
+            f"the catalogue does not know the power of {device}",
+            where=source.where,
+            allowed="devices whose power it knows",
+        )
     watt = hardware.power_watt.value
     return OwnedPrice(
         capital_usd_per_hour=bought.price_usd / (bought.n_years * _HOURS_A_YEAR),
         power_usd_per_hour=watt / _WATT_A_KILOWATT * read.power.pue_ratio * read.power.usd_per_kwh,
         used_fraction=read.used_fraction,
         source=source,
-        basis=f"owned: {bought.price_usd:,.0f} $ over {bought.n_years} years, used {read.used_fraction:.0%} of the time, "
-        f"{watt:g} W at {read.power.usd_per_kwh:g} $/kWh and PUE {read.power.pue_ratio:g}",
+        basis=(
+            f"owned: {bought.price_usd:,.0f} $ over {bought.n_years} years, used"
+            f" {read.used_fraction:.0%} of the time, {watt:g} W at {read.power.usd_per_kwh:g} $/kWh"
+            f" and PUE {read.power.pue_ratio:g}"
+        ),
         date_utc=str(read.date_utc),
     )
-
-
-__all__ = ["ApiPrice", "OwnedPrice", "PriceTable", "read_prices", "rents_of"]

@@ -1,6 +1,7 @@
 """What does the user mean by MODEL: a folder, a file, a catalogue id, a Hugging Face id?
 
-Nothing is downloaded and no network is asked: an id is looked up in the local hub cache and in the catalogue.
+Nothing is downloaded and no network is asked: an id is looked up in the local hub cache and in the
+catalogue.
 """
 
 import os
@@ -23,7 +24,10 @@ ResolvedKind: TypeAlias = Literal["folder", "gguf", "catalog", "hub_cache"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """What MODEL turned out to be. ``path`` is the folder or file; None where only the catalogue knows the model."""
+    """What MODEL turned out to be.
+
+    ``path`` is the folder or file; None where only the catalogue knows the model.
+    """
 
     kind: ResolvedKind
     path: Path | None
@@ -31,7 +35,9 @@ class ResolvedModel:
     weights_available: bool
 
     def quantization(self, asked: AskedFormat | None = None) -> DType | None:
-        """In which format do an engine's weights lie, where it is not that of its activations: as asked, else as they were published?
+        """In which format do an engine's weights lie, where it is not that of its activations.
+
+        As asked, else as they were published?
 
         A GGUF file's are widened by the engines that are measured here.
 
@@ -43,7 +49,11 @@ class ResolvedModel:
         if asked is not None:
             return None if asked == "none" else asked
         stored = self.spec.checkpoint_dtype
-        return stored if stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS and self.kind != "gguf" else None
+        return (
+            stored
+            if stored is not None and DTYPE_BITS[stored] < _PLAIN_BITS and self.kind != "gguf"
+            else None
+        )
 
 
 def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
@@ -52,7 +62,8 @@ def resolve_model(text: str, *, load_format: LoadFormat) -> ResolvedModel:
     Raises
     ------
     SpecError
-        Nothing of that name is known, its files cannot be read, or weights are wanted that are not here.
+        Nothing of that name is known, its files cannot be read, or weights are wanted that are not
+        here.
 
     Example
     -------
@@ -76,7 +87,9 @@ def hub_cache_folder() -> Path:
     """
     if chosen := os.environ.get("HF_HUB_CACHE"):
         return Path(chosen).expanduser()
-    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")  # noqa: PTH118 - "~"
+    home = os.environ.get("HF_HOME") or os.path.join(  # noqa: PTH118 -- "~"
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
     return Path(home).expanduser() / "hub"
 
 
@@ -85,32 +98,64 @@ def _local(text: str) -> ResolvedModel | None:
     if path.is_dir():
         return _folder(path, "folder")
     if path.is_file() and path.suffix.lower() == ".gguf":
-        return ResolvedModel(kind="gguf", path=path, spec=read_gguf_model(path), weights_available=True)
+        return ResolvedModel(
+            kind="gguf", path=path, spec=read_gguf_model(path), weights_available=True
+        )
     if path.is_file() and path.suffix.lower() == ".json":
-        return ResolvedModel(kind="folder", path=path.parent, spec=read_model_config(path), weights_available=_has_weights(path.parent))
+        return ResolvedModel(
+            kind="folder",
+            path=path.parent,
+            spec=read_model_config(path),
+            weights_available=_has_weights(path.parent),
+        )
     if path.is_file():
         raise SpecError(
-            f"{path.name} is neither a GGUF file nor a configuration", where="MODEL", allowed="FOLDER, FILE.gguf or config.json"
+            f"{path.name} is neither a GGUF file nor a configuration",
+            where="MODEL",
+            allowed="FOLDER, FILE.gguf or config.json",
         )
     looks_like_path = text.startswith((".", "/", "~")) or path.suffix.lower() in {".gguf", ".json"}
     if looks_like_path:
-        raise SpecError(f"{text!r} does not exist", where="MODEL", allowed="a folder, a GGUF file, a config.json or an id")
+        raise SpecError(
+            f"{text!r} does not exist",
+            where="MODEL",
+            allowed="a folder, a GGUF file, a config.json or an id",
+        )
     return None
 
 
 def _folder(folder: Path, kind: ResolvedKind) -> ResolvedModel:
     if (folder / "config.json").is_file():
-        return ResolvedModel(kind=kind, path=folder, spec=read_model_config(folder), weights_available=_has_weights(folder))
+        return ResolvedModel(
+            kind=kind,
+            path=folder,
+            spec=read_model_config(folder),
+            weights_available=_has_weights(folder),
+        )
     files = sorted(folder.glob("*.gguf"))
     if len(files) == 1:
-        return ResolvedModel(kind="gguf", path=files[0], spec=read_gguf_model(files[0]), weights_available=True)
+        return ResolvedModel(
+            kind="gguf", path=files[0], spec=read_gguf_model(files[0]), weights_available=True
+        )
     if files:
-        raise SpecError(f"the folder has {len(files)} GGUF files", where=str(folder), allowed="one model", try_=f"MODEL = {files[0]}")
-    raise SpecError("the folder has no config.json and no GGUF file", where=str(folder), allowed="a Hugging Face folder or a GGUF file")
+        raise SpecError(
+            f"the folder has {len(files)} GGUF files",
+            where=str(folder),
+            allowed="one model",
+            try_=f"MODEL = {files[0]}",
+        )
+    raise SpecError(
+        "the folder has no config.json and no GGUF file",
+        where=str(folder),
+        allowed="a Hugging Face folder or a GGUF file",
+    )
 
 
 def _has_weights(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) is not None for pattern in ("*.safetensors", "pytorch_model*.bin"))
+    return any(
+        next(folder.glob(pattern), None) is not None
+        for pattern in ("*.safetensors", "pytorch_model*.bin")
+    )
 
 
 def _cached(text: str) -> ResolvedModel | None:
@@ -119,7 +164,9 @@ def _cached(text: str) -> ResolvedModel | None:
         return None
     repository = hub_cache_folder() / ("models--" + text.replace("/", "--"))
     named = repository / "refs" / "main"
-    folders = [repository / "snapshots" / _REVISION.text_of(named).strip()] if named.is_file() else []
+    folders = (
+        [repository / "snapshots" / _REVISION.text_of(named).strip()] if named.is_file() else []
+    )
     folders += sorted((repository / "snapshots").glob("*"))
     usable = [folder for folder in folders if (folder / "config.json").is_file()]
     if not usable:
@@ -132,7 +179,9 @@ def _catalogued(text: str) -> ResolvedModel | None:
     model = known_model(text)
     if model is None:
         return None
-    named = replace(model, hf_id=text) if "/" in text else model  # what is served is what was asked for, not the variant known here
+    named = (
+        replace(model, hf_id=text) if "/" in text else model
+    )  # what is served is what was asked for, not the variant known here
     return ResolvedModel(kind="catalog", path=None, spec=named, weights_available=False)
 
 
@@ -141,22 +190,32 @@ def _unknown(text: str) -> SpecError:
     return SpecError(
         f"no model {text!r} is known on this machine",
         where="MODEL",
-        allowed="a Hugging Face folder, a GGUF file, a config.json, an id in the local hub cache, or a catalogue id",
-        try_=f"did you mean {', '.join(close)}? (catalogue: --load-format dummy)" if close else "inferometer catalog models",
+        allowed=(
+            "a Hugging Face folder, a GGUF file, a config.json, an id in the local hub cache, or a"
+            " catalogue id"
+        ),
+        try_=(
+            f"did you mean {', '.join(close)}? (catalogue: --load-format dummy)"
+            if close
+            else "inferometer catalog models"
+        ),
     )
 
 
 def _without_weights(text: str, found: ResolvedModel) -> SpecError:
     if found.kind == "catalog":
-        what = f"{text!r} is known to the catalogue ({found.spec.model_id}), but its weights are not on this machine"
+        what = (
+            f"{text!r} is known to the catalogue ({found.spec.model_id}), but its weights are not"
+            " on this machine"
+        )
     else:
         what = f"{text!r} has a configuration but no weights"
     return SpecError(
         what,
         where="MODEL",
         allowed="a folder with *.safetensors, or a GGUF file",
-        try_="--load-format dummy (true architecture, random weights: speed does not depend on their values)",
+        try_=(
+            "--load-format dummy (true architecture, random weights: speed does not depend on their"
+            " values)"
+        ),
     )
-
-
-__all__ = ["ResolvedKind", "ResolvedModel", "hub_cache_folder", "resolve_model"]

@@ -31,7 +31,10 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
             count = int(item.strip().replace("_", ""))
         except ValueError:
             raise SpecError(
-                f"{item.strip()!r} is no whole number", where=where, allowed="numbers with commas between", try_="1,2,4"
+                f"{item.strip()!r} is no whole number",
+                where=where,
+                allowed="numbers with commas between",
+                try_="1,2,4",
             ) from None
         if count < 1:
             raise SpecError(f"{count} is too small", where=where, allowed="1 or more", try_="1,2,4")
@@ -40,9 +43,16 @@ def parse_counts(text: str, *, where: str) -> tuple[int, ...]:
 
 
 def sweep_points(
-    *, prompts: Sequence[int], batches: Sequence[int], gen_tokens: int, axes: Axes, batch_prompt_tokens: int | None = None
+    *,
+    prompts: Sequence[int],
+    batches: Sequence[int],
+    gen_tokens: int,
+    axes: Axes,
+    batch_prompt_tokens: int | None = None,
 ) -> tuple[SweepPoint, ...]:
-    """The points of the full grid, or of two separate axes: all prompts at the smallest batch, all batches at one prompt length.
+    """The points of the full grid, or of two separate axes.
+
+    All prompts at the smallest batch, all batches at one prompt length.
 
     That length is ``batch_prompt_tokens``, by default the smallest of ``prompts``.
 
@@ -54,12 +64,20 @@ def sweep_points(
     pairs = {(prompt, batch) for prompt in prompts for batch in batches}
     if axes == "separate":
         batch_axis_prompt = min(prompts) if batch_prompt_tokens is None else batch_prompt_tokens
-        pairs = {(prompt, min(batches)) for prompt in prompts} | {(batch_axis_prompt, batch) for batch in batches}
-    return tuple(SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens) for prompt, batch in sorted(pairs))
+        pairs = {(prompt, min(batches)) for prompt in prompts} | {
+            (batch_axis_prompt, batch) for batch in batches
+        }
+    return tuple(
+        SweepPoint(prompt_tokens=prompt, batch_size=batch, gen_tokens=gen_tokens)
+        for prompt, batch in sorted(pairs)
+    )
 
 
 def shuffled(plan: SweepPlan) -> SweepPlan:
-    """The same sweep with its points in an order that ``seed`` decides: the same question gives the same order, so it can be resumed."""
+    """The same sweep with its points in an order that ``seed`` decides.
+
+    The same question gives the same order, so it can be resumed.
+    """
     order = np.random.default_rng(plan.seed).permutation(len(plan.points))
     return replace(plan, points=tuple(plan.points[index] for index in order))
 
@@ -67,8 +85,8 @@ def shuffled(plan: SweepPlan) -> SweepPlan:
 def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
     """Each point's turns, in the order in which they come.
 
-    Every other round runs backwards, so that a steady drift of the machine weighs on all points alike. Points that were seen
-    before need no more than one warm-up.
+    Every other round runs backwards, so that a steady drift of the machine weighs on all points
+    alike. Points that were seen before need no more than one warm-up.
     """
     shares = [len(part) for part in np.array_split(np.arange(plan.n_reps), plan.n_rounds)]
     visits, n_before = list[SweepVisit](), 0
@@ -87,6 +105,3 @@ def visits_of(plan: SweepPlan) -> tuple[SweepVisit, ...]:
         ]
         n_before += n_warmup + n_reps
     return tuple(visits)
-
-
-__all__ = ["Axes", "parse_counts", "shuffled", "sweep_points", "visits_of"]

@@ -83,9 +83,15 @@ def number_format(text: str, *, allowed: Sequence[str], where: str) -> str:
     found = known_format(text)
     if found is not None and found in allowed:
         return found
-    close = get_close_matches(text.lower(), [word for word, name in _FORMAT_OF.items() if name in allowed], n=1)
+    close = get_close_matches(
+        text.lower(), [word for word, name in _FORMAT_OF.items() if name in allowed], n=1
+    )
     raise SpecError(
-        f"{text!r} is not a number format" if found is None else f"the format {text!r} is not possible here",
+        (
+            f"{text!r} is not a number format"
+            if found is None
+            else f"the format {text!r} is not possible here"
+        ),
         where=where,
         allowed=", ".join(allowed) + " (fp16, bf16, fp8, awq and the like are understood)",
         try_=f"{where} {_FORMAT_OF[close[0]]}" if close else None,
@@ -114,11 +120,15 @@ def device_words(name: str) -> frozenset[str]:
     plain = re.sub(r"\((?:r|tm)\)|\d+-core processor", " ", name.lower())
     plain = re.sub(r"\b(rtx|pro)(?=\d)", r"\1 ", plain)
     words = [_DEVICE_WORDS.get(word, word) for word in re.split(r"[^a-z0-9.+]+", plain)]
-    return frozenset(part for word in words for part in word.split("_") if part and part not in _NO_NEWS)
+    return frozenset(
+        part for word in words for part in word.split("_") if part and part not in _NO_NEWS
+    )
 
 
 def model_form(name: str) -> str:
-    """The form in which two spellings of one model's name are equal: no owner, dashes, case, nor which variant was tuned.
+    """The form in which two spellings of one model's name are equal.
+
+    No owner, dashes, case, nor which variant was tuned.
 
     Example
     -------
@@ -128,6 +138,3 @@ def model_form(name: str) -> str:
     plain = _VARIANT.sub("", name.strip().lower().rpartition("/")[2])
     form = re.sub(r"[-_: ]", "", plain).removeprefix("meta")
     return _MODELS.get(form, form)
-
-
-__all__ = ["USUAL_DEVICES", "device_words", "known_format", "model_form", "number_format"]

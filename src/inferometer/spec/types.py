@@ -1,4 +1,7 @@
-"""What can be asked about: models, hardware, engines, sweeps. Every constant knows where it came from."""
+"""What can be asked about: models, hardware, engines, sweeps.
+
+Every constant knows where it came from.
+"""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +25,9 @@ DTYPE_BITS: Final[dict[DType, int]] = {
     "float4": 4,
 }
 
-SourceKind: TypeAlias = Literal["datasheet", "repository", "page", "config", "measured", "derived", "unsourced"]
+SourceKind: TypeAlias = Literal[
+    "datasheet", "repository", "page", "config", "measured", "derived", "unsourced"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +50,15 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
-    """How does the model attend? Multi-head, grouped-query and multi-query differ only by ``n_kv_heads``.
+    """How does the model attend?
 
-    ``sliding_window_tokens`` is None where every layer attends to the whole context. ``full_attention_every`` = N says
-    that every N-th layer is full and the others slide; None with a window says that every layer slides.
-    ``n_full_attention_layers`` overrides it where the pattern is irregular. ``has_full_width_qk_norm``: the norms of queries
-    and keys span all heads (OLMo 2), not one head.
+    Multi-head, grouped-query and multi-query differ only by ``n_kv_heads``.
+
+    ``sliding_window_tokens`` is None where every layer attends to the whole context.
+    ``full_attention_every`` = N says that every N-th layer is full and the others slide; None with
+    a window says that every layer slides. ``n_full_attention_layers`` overrides it where the
+    pattern is irregular. ``has_full_width_qk_norm``: the norms of queries and keys span all heads
+    (OLMo 2), not one head.
     """
 
     n_heads: int
@@ -90,8 +98,9 @@ class MlpSpec:
 class MoeSpec:
     """The mixture of experts of the layers that are not among the first ``n_dense_layers``.
 
-    ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has (DeepSeek-V3's score correction).
-    ``has_only_experts_quantised``: a quantised checkpoint stores attention in 16 bit (gpt-oss).
+    ``has_bias``: router and experts have biases; ``has_router_bias``: only the router has
+    (DeepSeek-V3's score correction). ``has_only_experts_quantised``: a quantised checkpoint stores
+    attention in 16 bit (gpt-oss).
     """
 
     n_experts: int
@@ -109,9 +118,9 @@ class MoeSpec:
 class ModelSpec:
     """What is a decoder-only language model, as far as its speed and memory go?
 
-    ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size. ``architecture`` is
-    the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype`` is the format of the published linear weights,
-    where known.
+    ``vocab_size`` is the number of rows of the embedding matrix (padded), not the tokenizer's size.
+    ``architecture`` is the ``model_type`` of the Hugging Face configuration. ``checkpoint_dtype``
+    is the format of the published linear weights, where known.
     """
 
     model_id: str
@@ -151,10 +160,15 @@ class ModelSpec:
         }
         for name, count in counts.items():
             if count < 1:
-                raise SpecError(f"{name} = {count} of model {self.model_id!r}", where=self.source.where, allowed="1 or more")
+                raise SpecError(
+                    f"{name} = {count} of model {self.model_id!r}",
+                    where=self.source.where,
+                    allowed="1 or more",
+                )
         if self.attention.n_heads % self.attention.n_kv_heads:
             raise SpecError(
-                f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple of n_kv_heads = {self.attention.n_kv_heads}",
+                f"n_heads = {self.attention.n_heads} of model {self.model_id!r} is no multiple of"
+                f" n_kv_heads = {self.attention.n_kv_heads}",
                 where=self.source.where,
                 allowed="as many query heads for each KV head",
             )
@@ -180,7 +194,8 @@ class PeakSpec:
 
 
 WeightFormat: TypeAlias = Literal["bfloat16", "float8", "nvfp4", "mxfp4"]
-"""In which format are weights stored that a kernel multiplies? mxfp4 meets activations of 8 or 16 bit, nvfp4 those of 4 bit."""
+"""In which format are weights stored that a kernel multiplies? mxfp4 meets activations of 8 or
+16 bit, nvfp4 those of 4 bit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +224,8 @@ class KernelRates:
 class HardwareSpec:
     """What is one device, as far as serving goes? Absent facts are None, never 0.
 
-    ``link_bytes_per_s`` is one direction, all scale-up links of one device together; peaks are dense.
+    ``link_bytes_per_s`` is one direction, all scale-up links of one device together; peaks are
+    dense.
     """
 
     hardware_id: str
@@ -241,8 +257,8 @@ EngineMode: TypeAlias = Literal["eager", "static", "compiled"]
 class EngineSpec:
     """Which engine is to run the model, and how? Knobs carry vLLM's names where it has them.
 
-    ``mode``: *eager* = dynamic KV cache, one kernel launch after another; *static* = preallocated KV cache;
-    *compiled* = static cache through torch.compile, CUDA graphs on a GPU.
+    ``mode``: *eager* = dynamic KV cache, one kernel launch after another; *static* = preallocated
+    KV cache; *compiled* = static cache through torch.compile, CUDA graphs on a GPU.
     """
 
     engine: EngineName = "transformers"
@@ -257,17 +273,29 @@ class EngineSpec:
 
     def __post_init__(self) -> None:
         if self.tensor_parallel_size < 1:
-            raise SpecError(f"tensor_parallel_size = {self.tensor_parallel_size}", where="--tp", allowed="1 or more")
+            raise SpecError(
+                f"tensor_parallel_size = {self.tensor_parallel_size}",
+                where="--tp",
+                allowed="1 or more",
+            )
 
     @property
     def formats(self) -> str:
         """``bfloat16``, or ``float8 weights, else bfloat16``."""
-        return self.dtype if self.quantization is None else f"{self.quantization} weights, else {self.dtype}"
+        return (
+            self.dtype
+            if self.quantization is None
+            else f"{self.quantization} weights, else {self.dtype}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class SweepPoint:
-    """One static batch: ``batch_size`` prompts of ``prompt_tokens`` each, then ``gen_tokens`` tokens for every one of them."""
+    """One static batch.
+
+    ``batch_size`` prompts of ``prompt_tokens`` each, then ``gen_tokens`` tokens for every one of
+    them.
+    """
 
     prompt_tokens: int
     batch_size: int
@@ -276,7 +304,11 @@ class SweepPoint:
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "batch_size", "gen_tokens"):
             if getattr(self, name) < 1:
-                raise SpecError(f"{name} = {getattr(self, name)}", where="the sweep's points", allowed="1 or more")
+                raise SpecError(
+                    f"{name} = {getattr(self, name)}",
+                    where="the sweep's points",
+                    allowed="1 or more",
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,10 +326,12 @@ class SweepVisit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What a sweep measures, in the order in which it does: points shuffled by ``seed``, so drift is not taken for an effect.
+    """What a sweep measures, in the order in which it does.
 
-    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id. The repetitions of each point
-    are spread over ``n_rounds`` visits.
+    Points shuffled by ``seed``, so drift is not taken for an effect.
+
+    ``model`` is what the user named: a Hugging Face id or folder, a GGUF file or a catalogue id.
+    The repetitions of each point are spread over ``n_rounds`` visits.
     """
 
     model: str
@@ -312,39 +346,26 @@ class SweepPlan:
     def __post_init__(self) -> None:
         if not self.points:
             raise SpecError(
-                "the sweep has no points", allowed="at least one prompt length and one batch size", try_="--seq 128,256 --batch-sizes 1,2,4"
+                "the sweep has no points",
+                allowed="at least one prompt length and one batch size",
+                try_="--seq 128,256 --batch-sizes 1,2,4",
             )
         if self.n_reps < 1 or self.n_warmup < 0:
-            raise SpecError(f"reps = {self.n_reps}, warmup = {self.n_warmup}", where="--reps, --warmup", allowed="reps >= 1, warmup >= 0")
+            raise SpecError(
+                f"reps = {self.n_reps}, warmup = {self.n_warmup}",
+                where="--reps, --warmup",
+                allowed="reps >= 1, warmup >= 0",
+            )
         if not 1 <= self.n_rounds <= self.n_reps:
-            raise SpecError(f"{self.n_rounds} rounds of {self.n_reps} repetitions", where="--rounds", allowed=f"1 to {self.n_reps}")
+            raise SpecError(
+                f"{self.n_rounds} rounds of {self.n_reps} repetitions",
+                where="--rounds",
+                allowed=f"1 to {self.n_reps}",
+            )
         if not 1 < self.collapse_factor_ratio < math.inf:
-            raise SpecError(f"collapse factor {self.collapse_factor_ratio}", where="--collapse-factor", allowed="more than 1", try_="2")
-
-
-__all__ = [
-    "DTYPE_BITS",
-    "AskedFormat",
-    "AttentionSpec",
-    "Constant",
-    "DType",
-    "EngineMode",
-    "EngineName",
-    "EngineSpec",
-    "HardwareSpec",
-    "KernelRate",
-    "KernelRates",
-    "LoadFormat",
-    "MlaSpec",
-    "MlpSpec",
-    "ModelSpec",
-    "MoeSpec",
-    "PeakSpec",
-    "PriceSpec",
-    "Source",
-    "SourceKind",
-    "SweepPlan",
-    "SweepPoint",
-    "SweepVisit",
-    "WeightFormat",
-]
+            raise SpecError(
+                f"collapse factor {self.collapse_factor_ratio}",
+                where="--collapse-factor",
+                allowed="more than 1",
+                try_="2",
+            )

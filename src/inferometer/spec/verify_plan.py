@@ -1,8 +1,9 @@
 """What is to be proved: which server is believed, what will be asked of it, and what is promised?
 
-These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one. A plan has either ``[traffic]``, loads
-that are replayed against a server, or ``[points]``, prefills and decodes of a sweep. Its server is told in the words of
-``inferometer simulate``. ``inferometer size --out`` writes one of what it picked.
+These are the tables of a plan of ``inferometer verify``, key for key, and ``read_plan`` reads one.
+A plan has either ``[traffic]``, loads that are replayed against a server, or ``[points]``, prefills
+and decodes of a sweep. Its server is told in the words of ``inferometer simulate``. ``inferometer
+size --out`` writes one of what it picked.
 """
 
 from pathlib import Path
@@ -26,10 +27,12 @@ Positive: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 
 
 class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The server that is believed: the flags of ``inferometer simulate``, and what they mean there where a key is left out.
+    """The server that is believed.
 
-    Step times come from ``fit``, a file of ``inferometer fit``, else from the datasheet of ``hardware``. ``own`` are the engine's other
-    knobs under its own names, as with ``--set``.
+    The flags of ``inferometer simulate``, and what they mean there where a key is left out.
+
+    Step times come from ``fit``, a file of ``inferometer fit``, else from the datasheet of
+    ``hardware``. ``own`` are the engine's other knobs under its own names, as with ``--set``.
     """
 
     model: str
@@ -46,18 +49,22 @@ class BelievedServer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     block_size: Natural | None = None
     num_blocks: Natural | None = None
     gpu_memory_utilization: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.92
-    own: dict[str, str | bool | int | float] = msgspec.field(default_factory=dict[str, str | bool | int | float])
+    own: dict[str, str | bool | int | float] = msgspec.field(
+        default_factory=dict[str, str | bool | int | float]
+    )
     replicas: Natural = 1
     router: str = "least-loaded"
     transfer: bool | msgspec.UnsetType = msgspec.UNSET
-    """Carry the fit's step times over to another device; a plan that does not say so has the same sum as before there was this key."""
+    """Carry the fit's step times over to another device; a plan that does not say so has the
+    same sum as before there was this key."""
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Loads: a workload at some rates or numbers of users, the same requests for the simulator and for the server.
 
-    ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the last request within ``duration_s`` (open
-    loops alone: how many a closed one sends in a time depends on the server). A trace comes at its own instants where nothing is asked.
+    ``workload`` is a preset, a workload file or a trace. It ends after ``n_requests``, or with the
+    last request within ``duration_s`` (open loops alone: how many a closed one sends in a time
+    depends on the server). A trace comes at its own instants where nothing is asked.
     """
 
     workload: str = "chat"
@@ -70,7 +77,9 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         if self.concurrencies and self.n_requests is None:
-            raise ValueError("a closed loop needs n_requests: how many come in a time depends on the server")
+            raise ValueError(
+                "a closed loop needs n_requests: how many come in a time depends on the server"
+            )
         if self.concurrencies and self.duration_s is not None:
             raise ValueError("a closed loop ends after n_requests, not after a duration_s")
         for name in ("rates_per_s", "concurrencies"):
@@ -80,7 +89,10 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How requests are sent: the flags of ``inferometer load``. ``served_model`` is the model's id where nobody says."""
+    """How requests are sent: the flags of ``inferometer load``.
+
+    ``served_model`` is the model's id where nobody says.
+    """
 
     served_model: str | None = None
     endpoint: Endpoint = "completions"
@@ -100,7 +112,10 @@ class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan: either ``traffic`` or ``points`` of the ``server`` that is believed. ``name`` is the experiment's in the ledger."""
+    """A plan: either ``traffic`` or ``points`` of the ``server`` that is believed.
+
+    ``name`` is the experiment's in the ledger.
+    """
 
     name: str
     server: BelievedServer
@@ -121,14 +136,18 @@ class VerifyPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_plan(path: Path) -> VerifyPlan:
-    """The plan of a TOML file, such as the ``verify.toml`` of ``inferometer size --out``; the paths in it are relative to its folder.
+    """The plan of a TOML file, such as the ``verify.toml`` of ``inferometer size --out``.
 
-    The ``plan.json`` of ``inferometer size --out`` names a fleet: its plan is the ``verify.toml`` that was written beside it.
+    The paths in it are relative to its folder.
+
+    The ``plan.json`` of ``inferometer size --out`` names a fleet: its plan is the ``verify.toml``
+    that was written beside it.
 
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
+        The file cannot be read, or a key or value of it cannot be: the message names file, key,
+        value and what is allowed.
     """
     if path.suffix.lower() == ".json":
         path = _beside(path)
@@ -140,9 +159,13 @@ def _beside(path: Path) -> Path:
     plan = path.with_name(SIZED_PLAN)
     if not plan.is_file():
         raise SpecError(
-            f"{path.name} has no {SIZED_PLAN} beside it, in which inferometer size writes what to verify",
+            f"{path.name} has no {SIZED_PLAN} beside it, in which inferometer size writes what to"
+            " verify",
             where=str(path),
-            allowed=f"a TOML plan (docs/verify.md), or a plan.json of inferometer size with its {SIZED_PLAN}; sizings by a fit have none",
+            allowed=(
+                "a TOML plan (docs/verify.md), or a plan.json of inferometer size with its"
+                f" {SIZED_PLAN}; sizings by a fit have none"
+            ),
             try_=suggestions.command("deploy", path, "--out", path.with_name(f"{path.stem}-files")),
         )
     return plan
@@ -175,20 +198,9 @@ def _rooted(plan: VerifyPlan, folder: Path) -> VerifyPlan:
         server = replace(server, model=str(folder / server.model))
     if client.tokenizer is not None:
         client = replace(client, tokenizer=str(folder / client.tokenizer))
-    if traffic is not None and path_named(str(folder / traffic.workload), where="traffic.workload").is_file():
+    if (
+        traffic is not None
+        and path_named(str(folder / traffic.workload), where="traffic.workload").is_file()
+    ):
         traffic = replace(traffic, workload=str(folder / traffic.workload))
     return replace(plan, server=server, client=client, traffic=traffic)
-
-
-__all__ = [
-    "SIZED_PLAN",
-    "BelievedServer",
-    "Client",
-    "PlanKind",
-    "Points",
-    "Positive",
-    "Traffic",
-    "VerifyPlan",
-    "plan_from_text",
-    "read_plan",
-]

@@ -1,13 +1,16 @@
 """How sure is a number of one run, whose samples follow one another and are alike when they are near?
 
-Requests that meet the same queue are late together, so n of them say less than n independent ones. How much less is measured:
-the share of samples below the quantile is taken in consecutive batches, and its variance between batches against what independent
-samples would give (*inflation*) tells how many independent samples the run is worth. Those carry the binomial interval of
-``quantiles``. Batches of three lengths are tried and the largest inflation is believed, since batches that are too short to forget
-one another hide it. A run worth too few samples has no interval, however many requests it has.
+Requests that meet the same queue are late together, so n of them say less than n independent ones.
+How much less is measured: the share of samples below the quantile is taken in consecutive batches,
+and its variance between batches against what independent samples would give (*inflation*) tells how
+many independent samples the run is worth. Those carry the binomial interval of ``quantiles``.
+Batches of three lengths are tried and the largest inflation is believed, since batches that are too
+short to forget one another hide it. A run worth too few samples has no interval, however many
+requests it has.
 
-Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2 and 9.5.3; of the indicator for
-quantiles, Heidelberger and Lewis, Quantile Estimation in Dependent Sequences, Operations Research 32 (1984).
+Source: batch means, Law and Kelton, Simulation Modeling and Analysis (3rd ed.), sections 9.5.2 and
+9.5.3; of the indicator for quantiles, Heidelberger and Lewis, Quantile Estimation in Dependent
+Sequences, Operations Research 32 (1984).
 """
 
 import math
@@ -22,7 +25,8 @@ from inferometer.stats.estimate import Estimate
 from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, interval_ranks, min_samples
 
 N_BATCHES: Final = (40, 20, 10)
-"""Batches of these many are tried; with fewer than ten the variance between them is itself a guess."""
+"""Batches of these many are tried; with fewer than ten the variance between them is itself a
+guess."""
 MIN_SAMPLES: Final = 40
 """With fewer nobody can see how far they depend on one another."""
 MIN_INDEPENDENT_SAMPLES: Final = 10
@@ -33,7 +37,10 @@ _Floats = NDArray[np.float64]
 
 
 class IntervalPlan(NamedTuple):
-    """Which of the sorted samples, from 0, bound a quantile, and how that was found? None and None where n is too small."""
+    """Which of the sorted samples, from 0, bound a quantile, and how that was found?
+
+    None and None where n is too small.
+    """
 
     low_rank: int | None
     high_rank: int | None
@@ -48,10 +55,13 @@ def run_quantile_estimate(
     upper: ArrayLike | None = None,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
-    """What is this quantile of what the run draws its samples from? In the order in which they were taken; None without samples.
+    """What is this quantile of what the run draws its samples from?
 
-    ``upper`` says how large each sample may be at most where ``samples`` are lower bounds (infinite for one that was never seen to
-    end): the value is that of the lower bounds, the interval's upper end that of the upper ones.
+    In the order in which they were taken; None without samples.
+
+    ``upper`` says how large each sample may be at most where ``samples`` are lower bounds (infinite
+    for one that was never seen to end): the value is that of the lower bounds, the interval's upper
+    end that of the upper ones.
 
     Example
     -------
@@ -64,12 +74,24 @@ def run_quantile_estimate(
         return None
     value = _order_statistic(lower, quantile_rank(lower.size, quantile_fraction))
     worth = independent_samples(lower <= value)
-    plan = interval_plan(lower.size, worth, quantile_fraction, confidence_fraction=confidence_fraction)
+    plan = interval_plan(
+        lower.size, worth, quantile_fraction, confidence_fraction=confidence_fraction
+    )
     low = high = None
     if plan.low_rank is not None and plan.high_rank is not None:
         above = lower if upper is None else np.asarray(upper, dtype=np.float64)
-        low, high = min(_order_statistic(lower, plan.low_rank), value), max(_order_statistic(above, plan.high_rank), value)
-    return Estimate(value=value, low=low, high=high, confidence_fraction=confidence_fraction, n_samples=lower.size, method=plan.method)
+        low, high = (
+            min(_order_statistic(lower, plan.low_rank), value),
+            max(_order_statistic(above, plan.high_rank), value),
+        )
+    return Estimate(
+        value=value,
+        low=low,
+        high=high,
+        confidence_fraction=confidence_fraction,
+        n_samples=lower.size,
+        method=plan.method,
+    )
 
 
 def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
@@ -84,26 +106,51 @@ def quantile_rank(n_samples: int, quantile_fraction: float) -> int:
 
 
 def interval_plan(
-    n_samples: int, worth: int, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+    n_samples: int,
+    worth: int,
+    quantile_fraction: float,
+    *,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> IntervalPlan:
     """Which of ``n_samples`` sorted samples bound a quantile, when they are worth so many independent ones?"""
-    needed = max(MIN_INDEPENDENT_SAMPLES, min_samples(quantile_fraction, confidence_fraction=confidence_fraction))
+    needed = max(
+        MIN_INDEPENDENT_SAMPLES,
+        min_samples(quantile_fraction, confidence_fraction=confidence_fraction),
+    )
     ranks = interval_ranks(worth, quantile_fraction, confidence_fraction=confidence_fraction)
-    n_text = f"n = {n_samples}" if worth == n_samples else f"n = {n_samples} is worth {worth} independent samples"
+    n_text = (
+        f"n = {n_samples}"
+        if worth == n_samples
+        else f"n = {n_samples} is worth {worth} independent samples"
+    )
     name = f"quantile {quantile_fraction:g}; {n_text}"
     if ranks is None or worth < needed or n_samples < MIN_SAMPLES:
         needed = max(needed, MIN_SAMPLES) if worth == n_samples else needed
-        method = f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs {needed}"
+        method = (
+            f"{name}; too small for a {confidence_fraction * 100:g} % interval, which needs"
+            f" {needed}"
+        )
         return IntervalPlan(None, None, method, confidence_fraction)
     low_rank = math.floor((ranks.low - 1) / worth * n_samples)
     high_rank = min(math.ceil(ranks.high / worth * n_samples) - 1, n_samples - 1)
-    return IntervalPlan(low_rank, high_rank, f"{name}, order statistics {ranks.low} and {ranks.high} of those", confidence_fraction)
+    return IntervalPlan(
+        low_rank,
+        high_rank,
+        f"{name}, order statistics {ranks.low} and {ranks.high} of those",
+        confidence_fraction,
+    )
 
 
 def run_mean_estimate(
-    batch_means: ArrayLike, value: float, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+    batch_means: ArrayLike,
+    value: float,
+    *,
+    name: str,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate:
-    """How sure is the mean of a run, given the means of its consecutive batches? ``value`` is the mean of the whole run.
+    """How sure is the mean of a run, given the means of its consecutive batches?
+
+    ``value`` is the mean of the whole run.
 
     Example
     -------
@@ -114,10 +161,17 @@ def run_mean_estimate(
     if means.size < max(N_BATCHES):
         method = f"{name}; {means.size} batches are too few for an interval"
         return Estimate(
-            value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=max(means.size, 1), method=method
+            value=value,
+            low=None,
+            high=None,
+            confidence_fraction=confidence_fraction,
+            n_samples=max(means.size, 1),
+            method=method,
         )
     merged = [_batch_means(means, n_batches) for n_batches in N_BATCHES]
-    return mean_of_batches(merged, value, n_samples=means.size, name=name, confidence_fraction=confidence_fraction)
+    return mean_of_batches(
+        merged, value, n_samples=means.size, name=name, confidence_fraction=confidence_fraction
+    )
 
 
 def mean_of_batches(
@@ -146,8 +200,13 @@ def mean_of_batches(
     )
 
 
-def run_share_estimate(is_good: ArrayLike, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Estimate | None:
-    """What share of the run's samples is good? Wilson's interval of as many samples as the run is worth; None without samples."""
+def run_share_estimate(
+    is_good: ArrayLike, *, name: str, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Estimate | None:
+    """What share of the run's samples is good?
+
+    Wilson's interval of as many samples as the run is worth; None without samples.
+    """
     good = np.asarray(is_good, dtype=np.bool_)
     if good.size == 0:
         return None
@@ -155,10 +214,21 @@ def run_share_estimate(is_good: ArrayLike, *, name: str, confidence_fraction: fl
     worth = independent_samples(good)
     if good.size < MIN_SAMPLES or worth < MIN_INDEPENDENT_SAMPLES:
         method = f"{name}; n = {good.size} is too small for an interval"
-        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=good.size, method=method)
+        return Estimate(
+            value=value,
+            low=None,
+            high=None,
+            confidence_fraction=confidence_fraction,
+            n_samples=good.size,
+            method=method,
+        )
     z = float(stdtrit(math.inf, 0.5 + confidence_fraction / 2))
     centre = (value + z * z / (2 * worth)) / (1 + z * z / worth)
-    half = z / (1 + z * z / worth) * math.sqrt(value * (1 - value) / worth + z * z / (4 * worth * worth))
+    half = (
+        z
+        / (1 + z * z / worth)
+        * math.sqrt(value * (1 - value) / worth + z * z / (4 * worth * worth))
+    )
     method = f"{name}; Wilson's interval of {worth} independent samples, of n = {good.size}"
     return Estimate(
         value=value,
@@ -171,7 +241,9 @@ def run_share_estimate(is_good: ArrayLike, *, name: str, confidence_fraction: fl
 
 
 def independent_samples(is_below: NDArray[np.bool_]) -> int:
-    """How many independent samples say as much about a share as this sequence does? At least 1, at most all of them.
+    """How many independent samples say as much about a share as this sequence does?
+
+    At least 1, at most all of them.
 
     Example
     -------
@@ -181,7 +253,11 @@ def independent_samples(is_below: NDArray[np.bool_]) -> int:
     if is_below.size < MIN_SAMPLES:
         return is_below.size
     below = is_below.astype(np.float64)
-    means = [_batch_means(below, n_batches) for n_batches in N_BATCHES if is_below.size // n_batches >= MIN_SAMPLES_OF_A_BATCH]
+    means = [
+        _batch_means(below, n_batches)
+        for n_batches in N_BATCHES
+        if is_below.size // n_batches >= MIN_SAMPLES_OF_A_BATCH
+    ]
     return worth_of_batches(is_below.size, float(is_below.mean()), means)
 
 
@@ -194,34 +270,25 @@ def worth_of_batches(n_samples: int, share_fraction: float, means: Sequence[Arra
         array = np.asarray(batch_means, dtype=np.float64)
         doubt = (float(stdtrit(array.size - 1, 0.975)) / float(stdtrit(math.inf, 0.975))) ** 2
         n_each = n_samples // array.size
-        inflation = max(inflation, doubt * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)))
+        inflation = max(
+            inflation,
+            doubt * float(array.var(ddof=1)) * n_each / (share_fraction * (1 - share_fraction)),
+        )
     return max(1, math.floor(n_samples / inflation))
 
 
 def _batch_means(samples: _Floats, n_batches: int) -> _Floats:
-    """Means of consecutive batches of one length; what does not fill a batch is left out at the start, where a run warms up."""
+    """Means of consecutive batches of one length.
+
+    What does not fill a batch is left out at the start, where a run warms up.
+    """
     n_each = samples.size // n_batches
-    means: _Floats = samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
+    means: _Floats = (
+        samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1)
+    )
     return means
 
 
 def _order_statistic(samples: _Floats, rank: int) -> float:
     """The sample of this rank, from 0."""
     return float(np.partition(samples, rank)[rank])
-
-
-__all__ = [
-    "MIN_INDEPENDENT_SAMPLES",
-    "MIN_SAMPLES",
-    "MIN_SAMPLES_OF_A_BATCH",
-    "N_BATCHES",
-    "IntervalPlan",
-    "independent_samples",
-    "interval_plan",
-    "mean_of_batches",
-    "quantile_rank",
-    "run_mean_estimate",
-    "run_quantile_estimate",
-    "run_share_estimate",
-    "worth_of_batches",
-]

@@ -1,8 +1,9 @@
 """Is one set of repeats faster than another, the same, or can nobody tell?
 
-The ratio of two sets is the Hodges-Lehmann shift of their logarithms: the median of all pairwise ratios. Its interval
-inverts the Mann-Whitney test, so it assumes nothing of the distribution's shape, only that both have the same.
-Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods (3rd ed.), sections 4.2 and 4.3.
+The ratio of two sets is the Hodges-Lehmann shift of their logarithms: the median of all pairwise
+ratios. Its interval inverts the Mann-Whitney test, so it assumes nothing of the distribution's
+shape, only that both have the same. Source: Hollander, Wolfe and Chicken, Nonparametric Statistical
+Methods (3rd ed.), sections 4.2 and 4.3.
 """
 
 import math
@@ -15,12 +16,17 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, median_estimate, present_samples
+from inferometer.stats.quantiles import (
+    DEFAULT_CONFIDENCE_FRACTION,
+    median_estimate,
+    present_samples,
+)
 
 ComparisonVerdict: TypeAlias = Literal["lower", "higher", "equivalent", "undecided"]
 
 _MAX_EXACT_PAIRS = 2500
-"""Above this many pairs the normal approximation of the Mann-Whitney distribution is used: exact within 0.1 % there."""
+"""Above this many pairs the normal approximation of the Mann-Whitney distribution is used: exact
+within 0.1 % there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +38,20 @@ class Comparison:
     margin_ratio: float
     """Differences up to this share do not matter to who asked."""
     verdict: ComparisonVerdict
-    """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it lies off 1, and not within the margin."""
+    """*equivalent*: the whole interval lies within the margin. *lower*, *higher*: it lies off 1,
+    and not within the margin."""
 
 
 def compare(
-    new: ArrayLike, old: ArrayLike, *, margin_ratio: float = 0.02, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+    new: ArrayLike,
+    old: ArrayLike,
+    *,
+    margin_ratio: float = 0.02,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
-    """Are the new repeats lower, higher or equivalent, or is that undecided? All samples positive; None where a side has none.
+    """Are the new repeats lower, higher or equivalent, or is that undecided?
+
+    All samples positive; None where a side has none.
 
     Example
     -------
@@ -52,12 +65,17 @@ def compare(
 
 
 def compare_pairs(
-    new: ArrayLike, old: ArrayLike, *, margin_ratio: float = 0.02, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+    new: ArrayLike,
+    old: ArrayLike,
+    *,
+    margin_ratio: float = 0.02,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Comparison | None:
     """The same where the i-th new repeat was made next to the i-th old one: what both of a pair share cancels.
 
-    The ratio is the median of the pairs' ratios with the interval of the sign test, which assumes nothing of their distribution: no
-    interval below 6 pairs at 95 %. A pair of which one is absent (NaN) is none.
+    The ratio is the median of the pairs' ratios with the interval of the sign test, which assumes
+    nothing of their distribution: no interval below 6 pairs at 95 %. A pair of which one is absent
+    (NaN) is none.
 
     Example
     -------
@@ -77,21 +95,38 @@ def compare_pairs(
     return Comparison(ratio=ratio, margin_ratio=margin_ratio, verdict=_verdict(ratio, margin_ratio))
 
 
-def ratio_estimate(new: ArrayLike, old: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Estimate | None:
-    """By which factor do the new repeats differ from the old? No interval where there are too few (below 4 and 4 at 95 %)."""
+def ratio_estimate(
+    new: ArrayLike, old: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Estimate | None:
+    """By which factor do the new repeats differ from the old?
+
+    No interval where there are too few (below 4 and 4 at 95 %).
+    """
     new_present, old_present = present_samples(new), present_samples(old)
     if new_present.size == 0 or old_present.size == 0:
         return None
     if new_present.min() <= 0 or old_present.min() <= 0:
         raise ValueError("a ratio needs positive samples")
-    ratios = np.sort((np.log(new_present)[:, np.newaxis] - np.log(old_present)[np.newaxis, :]).ravel())
+    ratios = np.sort(
+        (np.log(new_present)[:, np.newaxis] - np.log(old_present)[np.newaxis, :]).ravel()
+    )
     rank = _low_rank(new_present.size, old_present.size, confidence_fraction=confidence_fraction)
     name = "median of pairwise ratios (Hodges-Lehmann)"
     n = min(new_present.size, old_present.size)
     value = float(np.exp(np.median(ratios)))
     if rank is None:
-        method = f"{name}; {new_present.size} against {old_present.size} repeats are too few for a {confidence_fraction * 100:g} % interval"
-        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=n, method=method)
+        method = (
+            f"{name}; {new_present.size} against {old_present.size} repeats are too few for a"
+            f" {confidence_fraction * 100:g} % interval"
+        )
+        return Estimate(
+            value=value,
+            low=None,
+            high=None,
+            confidence_fraction=confidence_fraction,
+            n_samples=n,
+            method=method,
+        )
     return Estimate(
         value=value,
         low=min(value, float(np.exp(ratios[rank - 1]))),
@@ -113,7 +148,10 @@ def _verdict(ratio: Estimate, margin_ratio: float) -> ComparisonVerdict:
 
 
 def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | None:
-    """Which of the sorted pairwise differences bounds the shift from below: the largest rank r with P(U <= r - 1) <= tail."""
+    """Which of the sorted pairwise differences bounds the shift from below.
+
+    The largest rank r with P(U <= r - 1) <= tail.
+    """
     tail = (1 - confidence_fraction) / 2
     n_pairs = n_new * n_old
     if n_pairs > _MAX_EXACT_PAIRS:
@@ -126,7 +164,10 @@ def _low_rank(n_new: int, n_old: int, *, confidence_fraction: float) -> int | No
 
 @cache
 def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
-    """In how many of the orders of n_few + n_many samples is U = 0, 1, …? Coefficients of the Gaussian binomial."""
+    """In how many of the orders of n_few + n_many samples is U = 0, 1, …?
+
+    Coefficients of the Gaussian binomial.
+    """
     n_pairs = n_few * n_many
     counts = [1] + [0] * n_pairs
     for i in range(1, n_few + 1):
@@ -136,6 +177,3 @@ def _mann_whitney_counts(n_few: int, n_many: int) -> tuple[int, ...]:
         for u in range(below, n_pairs + 1):
             counts[u] += counts[u - below]
     return tuple(counts)
-
-
-__all__ = ["Comparison", "ComparisonVerdict", "compare", "compare_pairs", "ratio_estimate"]

@@ -1,4 +1,7 @@
-"""Did the thing being measured change while it was measured? The last third of the samples against the first."""
+"""Did the thing being measured change while it was measured?
+
+The last third of the samples against the first.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +23,8 @@ class Drift:
     ratio: Estimate
     """Last third / first third."""
     verdict: ComparisonVerdict
-    """*equivalent*: any drift is within the margin. *undecided*: too few or too noisy samples to tell."""
+    """*equivalent*: any drift is within the margin. *undecided*: too few or too noisy samples to
+    tell."""
 
 
 def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
@@ -40,13 +44,13 @@ def drift(samples: ArrayLike, *, margin_ratio: float = 0.02) -> Drift | None:
 
 
 def lag_1_correlation_ratio(samples: ArrayLike) -> float | None:
-    """How much does a sample tell of the next (-1 to 1)? Intervals assume 0. None below 8 samples or where nothing varies."""
+    """How much does a sample tell of the next (-1 to 1)? Intervals assume 0.
+
+    None below 8 samples or where nothing varies.
+    """
     present = present_samples(samples)
     centred = present - present.mean() if present.size else present
     scale = float((centred**2).sum())
     if present.size < 8 or scale == 0:
         return None
     return float(np.dot(centred[1:], centred[:-1])) / scale
-
-
-__all__ = ["Drift", "drift", "lag_1_correlation_ratio"]

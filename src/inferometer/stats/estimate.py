@@ -14,8 +14,9 @@ Z_90: Final = 1.645
 class Estimate:
     """A number with its doubt. The unit is in the name of whatever holds it.
 
-    ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where ``n_samples`` cannot carry
-    an interval, and ``method`` then says why. Never built from zero samples: no data is None, not an Estimate.
+    ``low`` and ``high`` bound an interval of ``confidence_fraction``; both are None where
+    ``n_samples`` cannot carry an interval, and ``method`` then says why. Never built from zero
+    samples: no data is None, not an Estimate.
     """
 
     value: float
@@ -30,7 +31,11 @@ class Estimate:
             raise ValueError("an Estimate needs at least one sample; absent data is None")
         if (self.low is None) != (self.high is None):
             raise ValueError("an interval has two ends or none")
-        if self.low is not None and self.high is not None and not self.low <= self.value <= self.high:
+        if (
+            self.low is not None
+            and self.high is not None
+            and not self.low <= self.value <= self.high
+        ):
             raise ValueError(f"value {self.value} outside its interval [{self.low}, {self.high}]")
 
     def scaled(self, factor_ratio: float) -> "Estimate":
@@ -61,7 +66,9 @@ class Estimate:
 
 
 def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = True) -> Verdict:
-    """Is the estimated number on the good side of the limit? No data and a straddling interval are *undecided*.
+    """Is the estimated number on the good side of the limit?
+
+    No data and a straddling interval are *undecided*.
 
     Example
     -------
@@ -78,7 +85,9 @@ def judge(estimate: Estimate | None, limit: float, *, smaller_is_better: bool = 
 
 
 def envelope(estimates: Sequence[Estimate], *, method: str) -> Estimate:
-    """One estimate for several ways of looking at the same data: the first one's value, the widest interval, or none if one has none.
+    """One estimate for several ways of looking at the same data.
+
+    The first one's value, the widest interval, or none if one has none.
 
     Example
     -------
@@ -112,6 +121,3 @@ def _negated(estimate: Estimate) -> Estimate:
         n_samples=estimate.n_samples,
         method=estimate.method,
     )
-
-
-__all__ = ["Estimate", "Verdict", "envelope", "judge"]

@@ -1,9 +1,10 @@
 """From which batch (or rate) on does another doubling buy less than 1.5x the throughput?
 
-The time per round, x / throughput(x), is fitted by two straight segments that meet: flat and then rising where a
-roofline bends, one straight line where costs add up; both shapes are exact. (Two segments through throughput itself, in
-logarithms, put the knee of additive costs 50-70 % too high, because that curve has no straight part.) The gain of a
-doubling, throughput(2x) / throughput(x) = 2 · time(x) / time(2x), is read off the fit; the interval is a bootstrap over repeats.
+The time per round, x / throughput(x), is fitted by two straight segments that meet: flat and then
+rising where a roofline bends, one straight line where costs add up; both shapes are exact. (Two
+segments through throughput itself, in logarithms, put the knee of additive costs 50-70 % too high,
+because that curve has no straight part.) The gain of a doubling, throughput(2x) / throughput(x) = 2
+· time(x) / time(2x), is read off the fit; the interval is a bootstrap over repeats.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,10 @@ _N_STEPS: Final = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Where is the knee? *before*: already the first doubling buys less; *beyond*: the last measured one still buys more."""
+    """Where is the knee?
+
+    *before*: already the first doubling buys less; *beyond*: the last measured one still buys more.
+    """
 
     status: KneeStatus
     at: Estimate | None
@@ -50,20 +54,37 @@ def find_knee(
     gain_ratio: float = KNEE_GAIN_RATIO,
     confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Knee:
-    """Where is the knee of throughput over x (P values), given the repeats at each x? Undecided wherever the data do not carry it."""
+    """Where is the knee of throughput over x (P values), given the repeats at each x?
+
+    Undecided wherever the data do not carry it.
+    """
     groups = [_positive(samples) for samples in throughputs]
-    seen = sorted((float(place), i) for i, place in enumerate(np.asarray(x, dtype=np.float64)) if groups[i].size)
+    seen = sorted(
+        (float(place), i)
+        for i, place in enumerate(np.asarray(x, dtype=np.float64))
+        if groups[i].size
+    )
     positions = np.array([place for place, _ in seen])
     times = [place / groups[i] for place, i in seen]
     if positions.size < _MIN_POINTS or positions[-1] < 2 * positions[0]:
-        return Knee(status="undecided", at=None, why=f"{positions.size} points; a knee needs {_MIN_POINTS} over more than one doubling")
+        return Knee(
+            status="undecided",
+            at=None,
+            why=f"{positions.size} points; a knee needs {_MIN_POINTS} over more than one doubling",
+        )
     medians = np.array([np.median(group) for group in times])
-    value, misfit = (float(array[0]) for array in _knees(positions, medians[np.newaxis], medians, gain_ratio))
+    value, misfit = (
+        float(array[0]) for array in _knees(positions, medians[np.newaxis], medians, gain_ratio)
+    )
     n_repeats = min(group.size for group in times)
     if n_repeats < _MIN_REPEATS or misfit > _MAX_MISFIT_RATIO:
         why = f"{n_repeats} repeats; an interval needs {_MIN_REPEATS}"
         why = f"the fit misses a point by {misfit:.0%}" if misfit > _MAX_MISFIT_RATIO else why
-        at = None if not np.isfinite(value) else _estimate(value, None, confidence_fraction, n_repeats, why)
+        at = (
+            None
+            if not np.isfinite(value)
+            else _estimate(value, None, confidence_fraction, n_repeats, why)
+        )
         return Knee(status="undecided", at=at, why=why)
     resampled, _ = _knees(positions, resampled_medians(times, seed=seed), medians, gain_ratio)
     return _judge(value, resampled, positions, n_repeats, confidence_fraction)
@@ -74,24 +95,57 @@ def _positive(samples: ArrayLike) -> _Floats:
     return present[present > 0]
 
 
-def _judge(value: float, resampled: _Floats, positions: _Floats, n_repeats: int, confidence_fraction: float) -> Knee:
-    """What do the resampled knees say? -inf is before the first point, +inf beyond the last doubling."""
+def _judge(
+    value: float, resampled: _Floats, positions: _Floats, n_repeats: int, confidence_fraction: float
+) -> Knee:
+    """What do the resampled knees say?
+
+    -inf is before the first point, +inf beyond the last doubling.
+    """
     tail = (1 - confidence_fraction) / 2
-    low, high = (float(np.quantile(resampled, fraction, method="inverted_cdf")) for fraction in (tail, 1 - tail))
-    how = f"{'two segments' if positions.size >= _MIN_POINTS_OF_TWO_SEGMENTS else 'one line'} through the time per round; "
+    low, high = (
+        float(np.quantile(resampled, fraction, method="inverted_cdf"))
+        for fraction in (tail, 1 - tail)
+    )
+    how = (
+        f"{'two segments' if positions.size >= _MIN_POINTS_OF_TWO_SEGMENTS else 'one line'} through"
+        " the time per round; "
+    )
     how += f"{N_RESAMPLES} resamples of {n_repeats} repeats"
     first, last = positions[0], positions[-1]
     if high == -np.inf:
-        return Knee(status="before", at=None, why=f"already the doubling from {first:g} buys less; {how}")
+        return Knee(
+            status="before", at=None, why=f"already the doubling from {first:g} buys less; {how}"
+        )
     if low == np.inf:
-        return Knee(status="beyond", at=None, why=f"the doubling to {last:g} still buys more; {how}")
+        return Knee(
+            status="beyond", at=None, why=f"the doubling to {last:g} still buys more; {how}"
+        )
     if np.isinf(low) or np.isinf(high):
-        at = _estimate(value, None, confidence_fraction, n_repeats, how) if np.isfinite(value) else None
-        return Knee(status="undecided", at=at, why=f"the interval reaches past what was measured ({first:g} to {last:g}); {how}")
-    return Knee(status="found", at=_estimate(value, (low, high), confidence_fraction, n_repeats, how), why=how)
+        at = (
+            _estimate(value, None, confidence_fraction, n_repeats, how)
+            if np.isfinite(value)
+            else None
+        )
+        return Knee(
+            status="undecided",
+            at=at,
+            why=f"the interval reaches past what was measured ({first:g} to {last:g}); {how}",
+        )
+    return Knee(
+        status="found",
+        at=_estimate(value, (low, high), confidence_fraction, n_repeats, how),
+        why=how,
+    )
 
 
-def _estimate(value: float, interval: tuple[float, float] | None, confidence_fraction: float, n_repeats: int, method: str) -> Estimate:
+def _estimate(
+    value: float,
+    interval: tuple[float, float] | None,
+    confidence_fraction: float,
+    n_repeats: int,
+    method: str,
+) -> Estimate:
     return Estimate(
         value=value,
         low=None if interval is None else min(interval[0], value),
@@ -102,13 +156,19 @@ def _estimate(value: float, interval: tuple[float, float] | None, confidence_fra
     )
 
 
-def _knees(positions: _Floats, times: _Floats, scale: _Floats, gain_ratio: float) -> tuple[_Floats, _Floats]:
+def _knees(
+    positions: _Floats, times: _Floats, scale: _Floats, gain_ratio: float
+) -> tuple[_Floats, _Floats]:
     """Knee and worst relative misfit of each row of ``times`` (B, P)."""
     coefficients, hinges, misfits = _fit(positions, times, scale)
     grid = np.geomspace(positions[0], positions[-1] / 2, _N_STEPS)
 
     def time_at(x: _Floats) -> _Floats:
-        return coefficients[:, :1] + coefficients[:, 1:2] * x + coefficients[:, 2:3] * np.maximum(x - hinges[:, np.newaxis], 0)
+        return (
+            coefficients[:, :1]
+            + coefficients[:, 1:2] * x
+            + coefficients[:, 2:3] * np.maximum(x - hinges[:, np.newaxis], 0)
+        )
 
     gains = 2 * time_at(grid) / time_at(2 * grid)
     is_past = gains < gain_ratio
@@ -125,11 +185,18 @@ def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _
     """Coefficients (B, 3), hinge (B) and worst relative misfit (B) of the best two segments, errors taken relative to ``scale``."""
     n_rows = len(times)
     best = np.full(n_rows, np.inf)
-    coefficients, hinges, misfits = np.zeros((n_rows, 3)), np.full(n_rows, positions[-1]), np.zeros(n_rows)
-    # The hinge lies between the second and the last but one point, so that each segment is held by two.
+    coefficients, hinges, misfits = (
+        np.zeros((n_rows, 3)),
+        np.full(n_rows, positions[-1]),
+        np.zeros(n_rows),
+    )
+    # The hinge lies between the second and the last but one point, so that each segment is held by
+    # two.
     candidates = positions[-1:]
     if positions.size >= _MIN_POINTS_OF_TWO_SEGMENTS:
-        candidates = np.concatenate((positions[1:-1], np.geomspace(positions[1], positions[-2], _N_HINGES)))
+        candidates = np.concatenate(
+            (positions[1:-1], np.geomspace(positions[1], positions[-2], _N_HINGES))
+        )
     for hinge in candidates:
         columns = [np.ones_like(positions), positions, np.maximum(positions - hinge, 0)]
         design = np.stack(columns, axis=1) / scale[:, np.newaxis]
@@ -141,6 +208,3 @@ def _fit(positions: _Floats, times: _Floats, scale: _Floats) -> tuple[_Floats, _
         coefficients[is_better], hinges[is_better] = solved[is_better], hinge
         misfits[is_better] = np.abs(residuals[is_better]).max(axis=1)
     return coefficients, hinges, misfits
-
-
-__all__ = ["KNEE_GAIN_RATIO", "Knee", "KneeStatus", "find_knee"]

@@ -1,7 +1,10 @@
-"""Between which numbers does a quantile lie, whatever the distribution? From order statistics, which assume nothing but independence.
+"""Between which numbers does a quantile lie, whatever the distribution?
 
-Source: David and Nagaraja, Order Statistics (3rd ed.), section 7.1: the number of samples below the q-quantile is
-binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u - 1), for continuous x exactly.
+From order statistics, which assume nothing but independence.
+
+Source: David and Nagaraja, Order Statistics (3rd ed.), section 7.1: the number of samples below the
+q-quantile is binomial(n, q), so X(l) <= x_q <= X(u) holds with probability >= P(l <= B <= u - 1),
+for continuous x exactly.
 """
 
 import math
@@ -17,7 +20,8 @@ from inferometer.stats.estimate import Estimate
 DEFAULT_CONFIDENCE_FRACTION = 0.95
 
 _MAD_TO_SIGMA_RATIO = 1.4826
-"""1 / Phi^-1(3/4): makes the median absolute deviation of a normal sample estimate its standard deviation."""
+"""1 / Phi^-1(3/4): makes the median absolute deviation of a normal sample estimate its standard
+deviation."""
 
 
 class Ranks(NamedTuple):
@@ -27,8 +31,12 @@ class Ranks(NamedTuple):
     high: int
 
 
-def median_estimate(samples: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Estimate | None:
-    """What is the median over repeats, and how sure is it? None without samples; no interval below 6 samples at 95 %.
+def median_estimate(
+    samples: ArrayLike, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> Estimate | None:
+    """What is the median over repeats, and how sure is it?
+
+    None without samples; no interval below 6 samples at 95 %.
 
     Example
     -------
@@ -40,11 +48,17 @@ def median_estimate(samples: ArrayLike, *, confidence_fraction: float = DEFAULT_
 
 
 def quantile_estimate(
-    samples: ArrayLike, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+    samples: ArrayLike,
+    quantile_fraction: float,
+    *,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
 ) -> Estimate | None:
-    """What is this quantile of what the samples were drawn from? NaN is no sample; None without samples.
+    """What is this quantile of what the samples were drawn from?
 
-    Where the samples are too few to bound the quantile on both sides the estimate has no interval, and says so.
+    NaN is no sample; None without samples.
+
+    Where the samples are too few to bound the quantile on both sides the estimate has no interval,
+    and says so.
     """
     present = present_samples(samples)
     if present.size == 0:
@@ -54,8 +68,18 @@ def quantile_estimate(
     percent = f"{confidence_fraction * 100:g} %"
     if ranks is None:
         needed = min_samples(quantile_fraction, confidence_fraction=confidence_fraction)
-        method = f"quantile {quantile_fraction:g}; n = {present.size} is too small for a {percent} interval, which needs {needed}"
-        return Estimate(value=value, low=None, high=None, confidence_fraction=confidence_fraction, n_samples=present.size, method=method)
+        method = (
+            f"quantile {quantile_fraction:g}; n = {present.size} is too small for a {percent}"
+            f" interval, which needs {needed}"
+        )
+        return Estimate(
+            value=value,
+            low=None,
+            high=None,
+            confidence_fraction=confidence_fraction,
+            n_samples=present.size,
+            method=method,
+        )
     ordered = np.sort(present)
     low, high = float(ordered[ranks.low - 1]), float(ordered[ranks.high - 1])
     return Estimate(
@@ -64,12 +88,22 @@ def quantile_estimate(
         high=high,
         confidence_fraction=confidence_fraction,
         n_samples=present.size,
-        method=f"quantile {quantile_fraction:g}; order statistics {ranks.low} and {ranks.high} of {present.size}",
+        method=(
+            f"quantile {quantile_fraction:g}; order statistics {ranks.low} and {ranks.high} of"
+            f" {present.size}"
+        ),
     )
 
 
-def interval_ranks(n_samples: int, quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> Ranks | None:
-    """Which order statistics bound the quantile, at most (1 - confidence) / 2 beyond each? None where the samples are too few.
+def interval_ranks(
+    n_samples: int,
+    quantile_fraction: float,
+    *,
+    confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION,
+) -> Ranks | None:
+    """Which order statistics bound the quantile, at most (1 - confidence) / 2 beyond each?
+
+    None where the samples are too few.
 
     Example
     -------
@@ -80,12 +114,20 @@ def interval_ranks(n_samples: int, quantile_fraction: float, *, confidence_fract
     _check_fraction("confidence_fraction", confidence_fraction)
     tail = (1 - confidence_fraction) / 2
     # Both are monotone in the rank, and a million samples have a million ranks.
-    n_low = bisect_right(range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction)))
-    n_high = bisect_right(range(n_samples), tail, key=lambda rank: float(bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)))
+    n_low = bisect_right(
+        range(n_samples), tail, key=lambda rank: float(bdtr(rank, n_samples, quantile_fraction))
+    )
+    n_high = bisect_right(
+        range(n_samples),
+        tail,
+        key=lambda rank: float(bdtrc(n_samples - 1 - rank, n_samples, quantile_fraction)),
+    )
     return Ranks(n_low, n_samples + 1 - n_high) if n_low and n_high else None
 
 
-def min_samples(quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION) -> int:
+def min_samples(
+    quantile_fraction: float, *, confidence_fraction: float = DEFAULT_CONFIDENCE_FRACTION
+) -> int:
     """How many samples does a two-sided interval of this quantile need?
 
     Example
@@ -99,7 +141,10 @@ def min_samples(quantile_fraction: float, *, confidence_fraction: float = DEFAUL
 
 
 def relative_spread_ratio(samples: ArrayLike) -> float | None:
-    """How far do the samples scatter around their median, as a share of it? Robust: 1.4826 · MAD / median. None below 3 samples."""
+    """How far do the samples scatter around their median, as a share of it?
+
+    Robust: 1.4826 · MAD / median. None below 3 samples.
+    """
     present = present_samples(samples)
     middle = float(np.median(present)) if present.size else 0.0
     if present.size < 3 or middle == 0:
@@ -116,15 +161,3 @@ def present_samples(samples: ArrayLike) -> NDArray[np.float64]:
 def _check_fraction(name: str, fraction: float) -> None:
     if not 0 < fraction < 1:
         raise ValueError(f"{name} = {fraction} is not between 0 and 1")
-
-
-__all__ = [
-    "DEFAULT_CONFIDENCE_FRACTION",
-    "Ranks",
-    "interval_ranks",
-    "median_estimate",
-    "min_samples",
-    "present_samples",
-    "quantile_estimate",
-    "relative_spread_ratio",
-]

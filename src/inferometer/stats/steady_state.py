@@ -1,13 +1,17 @@
 """Where does a run's warm-up end, and does what follows stay the same?
 
-Warm-up: the truncation that makes the standard error of what is left least (MSER-5), believed only where what it cuts off differs from
-the rest by more than chance and by a share that matters. Logarithms are compared, so that one slow request is no warm-up.
-Trend: Kendall's test on means of consecutive batches, which are made longer until they have forgotten one another; what they still
-remember widens what chance can do. Samples without a change look like one in ``FALSE_ALARM_FRACTION`` of runs, all looks together.
+Warm-up: the truncation that makes the standard error of what is left least (MSER-5), believed only
+where what it cuts off differs from the rest by more than chance and by a share that matters.
+Logarithms are compared, so that one slow request is no warm-up. Trend: Kendall's test on means of
+consecutive batches, which are made longer until they have forgotten one another; what they still
+remember widens what chance can do. Samples without a change look like one in
+``FALSE_ALARM_FRACTION`` of runs, all looks together.
 
-Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output, Simulation 69 (1997); MSER-5 after White,
-Cobb and Spratt, A Comparison of Five Steady-State Truncation Heuristics for Simulation, Winter Simulation Conference (2000). Trend of
-samples that remember: Hamed and Rao, A Modified Mann-Kendall Trend Test for Autocorrelated Data, Journal of Hydrology 204 (1998).
+Source: White, An Effective Truncation Heuristic for Bias Reduction in Simulation Output, Simulation
+69 (1997); MSER-5 after White, Cobb and Spratt, A Comparison of Five Steady-State Truncation
+Heuristics for Simulation, Winter Simulation Conference (2000). Trend of samples that remember:
+Hamed and Rao, A Modified Mann-Kendall Trend Test for Autocorrelated Data, Journal of Hydrology 204
+(1998).
 """
 
 import math
@@ -28,9 +32,11 @@ MIN_SAMPLES: Final = 40
 _MOST_CUT_FRACTION: Final = 0.5
 """A least error beyond the middle says that no steady state was reached (White 1997)."""
 FALSE_ALARM_FRACTION: Final = 0.03
-"""In so many runs in which nothing changes, one of all the looks at it may say that something does (Bonferroni)."""
+"""In so many runs in which nothing changes, one of all the looks at it may say that something
+does (Bonferroni)."""
 _TREND_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3
-"""A third for the trend of TTFT and a third for that of TPOT, whose few batches have little power ..."""
+"""A third for the trend of TTFT and a third for that of TPOT, whose few batches have little
+power ..."""
 _CUT_CHANCE_FRACTION: Final = FALSE_ALARM_FRACTION / 3 / 4
 """... and a third for warm-up and drain in both."""
 MATTERS_RATIO: Final = 1.1
@@ -54,7 +60,9 @@ class Trend:
 
 
 def warm_up(samples: ArrayLike) -> int:
-    """How many positive samples at the start are unlike the rest? 0 where none are, or where there are too few to tell.
+    """How many positive samples at the start are unlike the rest?
+
+    0 where none are, or where there are too few to tell.
 
     Example
     -------
@@ -66,7 +74,11 @@ def warm_up(samples: ArrayLike) -> int:
     if logs.size < MIN_SAMPLES:
         return 0
     n_cut = mser(logs)
-    return n_cut if n_cut and _differ(logs[:n_cut], logs[n_cut:], n_tried=_n_tried(logs.size // MSER_BATCH)) else 0
+    return (
+        n_cut
+        if n_cut and _differ(logs[:n_cut], logs[n_cut:], n_tried=_n_tried(logs.size // MSER_BATCH))
+        else 0
+    )
 
 
 def mser(samples: ArrayLike) -> int:
@@ -89,7 +101,9 @@ def _n_tried(n_batches: int) -> int:
 
 
 def trend(samples: ArrayLike) -> Trend | None:
-    """Did positive samples drift? None where there are too few to tell, or where they remember one another for too long.
+    """Did positive samples drift?
+
+    None where there are too few to tell, or where they remember one another for too long.
 
     Example
     -------
@@ -104,7 +118,9 @@ def trend(samples: ArrayLike) -> Trend | None:
     ratio = math.exp(float(logs[-n_third:].mean() - logs[:n_third].mean()))
     chance = _chance_of_trend(batches)
     matters = max(ratio, 1 / ratio) > MATTERS_RATIO
-    return Trend(ratio=ratio, chance_fraction=chance, is_drifting=matters and chance < _TREND_CHANCE_FRACTION)
+    return Trend(
+        ratio=ratio, chance_fraction=chance, is_drifting=matters and chance < _TREND_CHANCE_FRACTION
+    )
 
 
 class _Batches(NamedTuple):
@@ -113,11 +129,15 @@ class _Batches(NamedTuple):
     means: _Floats
     n_each: int
     correlation_ratio: float
-    """Of neighbours, but for what a straight line explains; 0 where they are the fewest, whose memory cannot be told from a drift."""
+    """Of neighbours, but for what a straight line explains; 0 where they are the fewest, whose
+    memory cannot be told from a drift."""
 
 
 def _independent_batches(logs: _Floats) -> _Batches:
-    """Of samples that never forget, the fewest batches: they drift, or the run is too short to tell a drift from a long memory."""
+    """Of samples that never forget, the fewest batches.
+
+    They drift, or the run is too short to tell a drift from a long memory.
+    """
     n_batches = min(_N_TREND_BATCHES, logs.size // MSER_BATCH)
     while n_batches - 4 >= _MIN_TREND_BATCHES:
         means = _means(logs, n_batches)
@@ -137,7 +157,10 @@ def _correlation_ratio(means: _Floats) -> float:
 
 
 def _chance_of_trend(batches: _Batches) -> float:
-    """How often do as many samples without a trend rise or fall together as these do? Kendall (1938), by the normal law, good from 8 on."""
+    """How often do as many samples without a trend rise or fall together as these do?
+
+    Kendall (1938), by the normal law, good from 8 on.
+    """
     means, n = batches.means, batches.means.size
     concordant = float(np.sign(means[None, :] - means[:, None])[np.triu_indices(n, 1)].sum())
     memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
@@ -146,10 +169,13 @@ def _chance_of_trend(batches: _Batches) -> float:
 
 
 def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
-    """Do the means of two stretches differ by more than chance, and by as much as matters? The rest tells how far samples go together.
+    """Do the means of two stretches differ by more than chance, and by as much as matters?
 
-    The cut between them is the best of ``n_tried``, and each was a try of chance (Bonferroni): neighbouring cuts say almost the same, but
-    the best of them leaves the calmest rest, which makes chance look small.
+    The rest tells how far samples go together.
+
+    The cut between them is the best of ``n_tried``, and each was a try of chance (Bonferroni):
+    neighbouring cuts say almost the same, but the best of them leaves the calmest rest, which makes
+    chance look small.
     """
     gap = abs(float(first.mean() - rest.mean()))
     is_long = independent_samples(rest <= float(np.median(rest))) >= MIN_INDEPENDENT_SAMPLES
@@ -158,7 +184,9 @@ def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
     batches = _independent_batches(rest)
     memory_ratio = (1 + batches.correlation_ratio) / (1 - batches.correlation_ratio)
     variance_of_one = float(batches.means.var(ddof=1)) * batches.n_each * memory_ratio
-    error = math.sqrt(max(variance_of_one, float(rest.var(ddof=1))) * (1 / first.size + 1 / rest.size))
+    error = math.sqrt(
+        max(variance_of_one, float(rest.var(ddof=1))) * (1 / first.size + 1 / rest.size)
+    )
     if error == 0:
         return True
     return 2 * float(stdtr(batches.means.size - 1, -gap / error)) * n_tried < _CUT_CHANCE_FRACTION
@@ -166,12 +194,12 @@ def _differ(first: _Floats, rest: _Floats, *, n_tried: int) -> bool:
 
 def _means(samples: _Floats, n_batches: int) -> _Floats:
     n_each = samples.size // n_batches
-    return np.asarray(samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1), dtype=np.float64)
+    return np.asarray(
+        samples[samples.size - n_each * n_batches :].reshape(n_batches, n_each).mean(axis=1),
+        dtype=np.float64,
+    )
 
 
 def _logs(samples: ArrayLike) -> _Floats:
     array = np.asarray(samples, dtype=np.float64)
     return np.asarray(np.log(np.maximum(array, np.finfo(np.float64).tiny)), dtype=np.float64)
-
-
-__all__ = ["FALSE_ALARM_FRACTION", "MATTERS_RATIO", "MIN_SAMPLES", "MSER_BATCH", "Trend", "mser", "trend", "warm_up"]

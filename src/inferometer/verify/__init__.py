@@ -1,1 +1,4 @@
-"""Were we right? Predictions sealed before the measurement, checked after it, and kept in a ledger."""
+"""Were we right?
+
+Predictions sealed before the measurement, checked after it, and kept in a ledger.
+"""

@@ -1,8 +1,9 @@
 """Was it so? Each claim beside what was measured, both with their intervals.
 
-A claim *held* where the measured value lies inside its interval, and the measurement has one too. It was *wrong* where the measured
-interval does not even touch it. In between, or where too little was measured for an interval, it is *undecided*. What an INVALID
-measurement says proves nothing: its question stays open.
+A claim *held* where the measured value lies inside its interval, and the measurement has one too.
+It was *wrong* where the measured interval does not even touch it. In between, or where too little
+was measured for an interval, it is *undecided*. What an INVALID measurement says proves nothing:
+its question stays open.
 """
 
 import math
@@ -97,8 +98,12 @@ class Check:
     promises: tuple[PromiseOutcome, ...]
 
 
-def checked(seal: Seal, seal_sha256: str, sealed_utc: str, measurements: Sequence[Measurement]) -> Check:
-    """Compare what was sealed with what was measured. ``sealed_utc`` is when the ledger took the seal in.
+def checked(
+    seal: Seal, seal_sha256: str, sealed_utc: str, measurements: Sequence[Measurement]
+) -> Check:
+    """Compare what was sealed with what was measured.
+
+    ``sealed_utc`` is when the ledger took the seal in.
 
     Raises
     ------
@@ -114,10 +119,14 @@ def checked(seal: Seal, seal_sha256: str, sealed_utc: str, measurements: Sequenc
         outcomes=tuple(
             outcome_of(claim, valid[claim.at].values[claim.metric])
             for claim in seal.claims
-            if claim.at in valid and claim.metric in valid[claim.at].values and valid[claim.at].values[claim.metric].value > 0
+            if claim.at in valid
+            and claim.metric in valid[claim.at].values
+            and valid[claim.at].values[claim.metric].value > 0
         ),
         promises=tuple(
-            _promise_outcome(claim, seen) for claim in seal.promises if claim.at in valid and (seen := valid[claim.at].promise) is not None
+            _promise_outcome(claim, seen)
+            for claim in seal.promises
+            if claim.at in valid and (seen := valid[claim.at].promise) is not None
         ),
     )
 
@@ -175,12 +184,19 @@ def _storable(estimate: Estimate) -> Estimate:
     """JSON has no infinity: where the slowest were not done there is no upper end, and so no interval."""
     if estimate.high is None or math.isfinite(estimate.high):
         return estimate
-    return replace(estimate, low=None, high=None, method=f"{estimate.method}; no upper end: the slowest were not done")
+    return replace(
+        estimate,
+        low=None,
+        high=None,
+        method=f"{estimate.method}; no upper end: the slowest were not done",
+    )
 
 
 def _refuse_early(measured: Measured, sealed_utc: str) -> None:
     try:
-        is_early = datetime.fromisoformat(measured.measured_utc) < datetime.fromisoformat(sealed_utc)
+        is_early = datetime.fromisoformat(measured.measured_utc) < datetime.fromisoformat(
+            sealed_utc
+        )
     except (ValueError, TypeError) as error:
         raise RecordError(
             f"nobody can tell when {measured.at} was measured: {measured.measured_utc!r}",
@@ -189,24 +205,9 @@ def _refuse_early(measured: Measured, sealed_utc: str) -> None:
         ) from error
     if is_early:
         raise RecordError(
-            f"{measured.at} was measured at {measured.measured_utc}, before its prediction was sealed at {sealed_utc}",
+            f"{measured.at} was measured at {measured.measured_utc}, before its prediction was"
+            f" sealed at {sealed_utc}",
             where=f"run {measured.run_id}",
             allowed="measurements that began after the seal",
             try_="measure again; this run can train a model, not prove one",
         )
-
-
-__all__ = [
-    "REPLAYED",
-    "Attempt",
-    "Check",
-    "CheckVerdict",
-    "ClaimVerdict",
-    "Measured",
-    "Measurement",
-    "Outcome",
-    "PromiseOutcome",
-    "checked",
-    "outcome_of",
-    "verdict_of",
-]

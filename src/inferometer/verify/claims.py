@@ -1,8 +1,9 @@
 """Which numbers does a simulation, or a step-time model, commit itself to, and how far may they be off?
 
-Latencies and rates of a load are those of its simulated run; their interval reaches over the runs of the same requests at the fast and the
-slow end of what step times may be, or on all servers that were drawn of those that may be the one. A step's interval is the fit's own, or
-reaches over the shares of its peaks that a device may reach.
+Latencies and rates of a load are those of its simulated run; their interval reaches over the runs
+of the same requests at the fast and the slow end of what step times may be, or on all servers that
+were drawn of those that may be the one. A step's interval is the fit's own, or reaches over the
+shares of its peaks that a device may reach.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ from inferometer.verify.seals import Belief, Claim, Metric, PromiseClaim
 CONFIDENCE_FRACTION: Final = 0.9
 _N_ENDS: Final = 2
 LEAST_DOUBT_FRACTION: Final = 0.01
-"""No claim is narrower to either side: replayed on an emulated server of exactly these step times, numbers come out as far off."""
+"""No claim is narrower to either side: replayed on an emulated server of exactly these step
+times, numbers come out as far off."""
 
 
 class Commitment(NamedTuple):
@@ -67,14 +69,23 @@ def values_of_point(summary: PointSummary) -> dict[Metric, Estimate]:
     return said
 
 
-def load_claims(at: str, likely: RequestSummary, ends: Sequence[RequestSummary]) -> tuple[Claim, ...]:
-    """What is claimed of a load: the likely run's numbers, and as far as the same requests go on all others that may be."""
+def load_claims(
+    at: str, likely: RequestSummary, ends: Sequence[RequestSummary]
+) -> tuple[Claim, ...]:
+    """What is claimed of a load.
+
+    The likely run's numbers, and as far as the same requests go on all others that may be.
+    """
     others = [values_of_requests(summary) for summary in ends]
     return tuple(
         Claim(
             at=at,
             metric=metric,
-            predicted=spanned(said.value, [other[metric].value for other in others if metric in other], n_samples=said.n_samples),
+            predicted=spanned(
+                said.value,
+                [other[metric].value for other in others if metric in other],
+                n_samples=said.n_samples,
+            ),
         )
         for metric, said in values_of_requests(likely).items()
         if said.value > 0
@@ -96,16 +107,7 @@ def spanned(value: float, ends: Sequence[float], *, n_samples: int = 1) -> Estim
         high=max(*ends, value * (1 + LEAST_DOUBT_FRACTION)),
         confidence_fraction=CONFIDENCE_FRACTION,
         n_samples=n_samples,
-        method=f"over {len(ends)} draws" if len(ends) > _N_ENDS else "over fast and slow step times",
+        method=(
+            f"over {len(ends)} draws" if len(ends) > _N_ENDS else "over fast and slow step times"
+        ),
     )
-
-
-__all__ = [
-    "CONFIDENCE_FRACTION",
-    "LEAST_DOUBT_FRACTION",
-    "Commitment",
-    "load_claims",
-    "spanned",
-    "values_of_point",
-    "values_of_requests",
-]

@@ -36,9 +36,14 @@ def evidence_of(path: Path) -> tuple[FileSum, ...]:
     if path.is_file() and path.name != MANIFEST_NAME:
         return (FileSum(name=path.name, sha256=durability.sum_of(path)),)
     folder = path.parent if path.is_file() else path
-    fixed = [folder / name for name in (MANIFEST_NAME, durability.SUMS_NAME) if (folder / name).is_file()]
+    fixed = [
+        folder / name for name in (MANIFEST_NAME, durability.SUMS_NAME) if (folder / name).is_file()
+    ]
     files = [*fixed, *raw_log.raw_logs(folder)]
-    return tuple(FileSum(name=file.relative_to(folder).as_posix(), sha256=durability.sum_of(file)) for file in files)
+    return tuple(
+        FileSum(name=file.relative_to(folder).as_posix(), sha256=durability.sum_of(file))
+        for file in files
+    )
 
 
 def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> None:
@@ -54,7 +59,8 @@ def refuse_changed(path: Path, stored: Sequence[FileSum], *, run_id: str) -> Non
     if changed:
         more = f" and {len(changed) - _MOST_SHOWN} more" if len(changed) > _MOST_SHOWN else ""
         raise RecordError(
-            f"{', '.join(changed[:_MOST_SHOWN])}{more} of run {run_id} changed since the ledger took the measurement in",
+            f"{', '.join(changed[:_MOST_SHOWN])}{more} of run {run_id} changed since the ledger"
+            " took the measurement in",
             where=str(path),
             allowed="the files as they were measured",
             try_="the folder as it was, from a copy",
@@ -65,6 +71,3 @@ def shared_raw_log(evidence: Iterable[FileSum], known: Iterable[FileSum]) -> boo
     """Does one of these raw logs stand in the other list?"""
     sums = {one.sha256 for one in known if one.is_raw_log}
     return any(one.is_raw_log and one.sha256 in sums for one in evidence)
-
-
-__all__ = ["FileSum", "evidence_of", "refuse_changed", "shared_raw_log"]

@@ -1,8 +1,12 @@
-"""What was ever sealed, and what became of it: a file to which lines are only added, each of which holds to the one before?
+"""What was ever sealed, and what became of it.
 
-A line is one entry in canonical JSON. It carries the SHA-256 of the line before it and of itself: a line that is changed, taken out or put
-in breaks the chain where it stands. An entry is put in whole or not at all, by one writer at a time. Whoever owns the file can write the
-whole chain anew, or cut its end: an *anchor*, the number and sum of the last line, kept where the owner cannot change it, shows that.
+A file to which lines are only added, each of which holds to the one before?
+
+A line is one entry in canonical JSON. It carries the SHA-256 of the line before it and of itself: a
+line that is changed, taken out or put in breaks the chain where it stands. An entry is put in whole
+or not at all, by one writer at a time. Whoever owns the file can write the whole chain anew, or cut
+its end: an *anchor*, the number and sum of the last line, kept where the owner cannot change it,
+shows that.
 """
 
 import fcntl
@@ -22,7 +26,12 @@ from inferometer.verify.checking import Attempt, Check
 from inferometer.verify.seals import Seal, canonical, sha256_of
 
 Content: TypeAlias = Seal | Attempt | Check
-_DOOR: Final = Door(noun="ledger", allowed="lines as they were written", refusal=RecordError, try_="another --ledger")
+_DOOR: Final = Door(
+    noun="ledger",
+    allowed="lines as they were written",
+    refusal=RecordError,
+    try_="another --ledger",
+)
 _CLOCKS_DIFFER_S: Final = 300.0
 _SHA256: Final = re.compile("[0-9a-f]{64}")
 FIRST: Final = "0" * 64
@@ -68,19 +77,28 @@ def read_ledger(path: Path) -> tuple[Entry, ...]:
     for number, line in enumerate(lines):
         entry = _entry(line, path, number)
         if entry.previous_sha256 != previous or entry.number != number:
-            _refuse(path, number, "it does not follow the line before it: lines were taken out, put in or moved")
+            _refuse(
+                path,
+                number,
+                "it does not follow the line before it: lines were taken out, put in or moved",
+            )
         entries.append(entry)
         previous = entry.sha256
     return tuple(entries)
 
 
-def append(path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]) -> Entry | None:
-    """Add what ``add`` makes of the entries that are there, unless that is None. Nobody else can add meanwhile.
+def append(
+    path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content | None]
+) -> Entry | None:
+    """Add what ``add`` makes of the entries that are there, unless that is None.
+
+    Nobody else can add meanwhile.
 
     Raises
     ------
     RecordError
-        The ledger cannot be read or written, was tampered with, or something is dated after ``at_utc``, which is now.
+        The ledger cannot be read or written, was tampered with, or something is dated after
+        ``at_utc``, which is now.
     """
     durability.make_folder(path.parent)
     with _alone(path.parent):
@@ -106,17 +124,28 @@ def append(path: Path, *, at_utc: str, add: Callable[[Sequence[Entry]], Content 
 
 def sealed_entry(entries: Sequence[Entry], seal_sha256: str) -> Entry | None:
     """The entry with which these predictions were sealed."""
-    return next((entry for entry in entries if entry.seal is not None and entry.seal_sha256 == seal_sha256), None)
+    return next(
+        (entry for entry in entries if entry.seal is not None and entry.seal_sha256 == seal_sha256),
+        None,
+    )
 
 
 def checks_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Check, ...]:
     """What became of them, in order."""
-    return tuple(entry.check for entry in entries if entry.check is not None and entry.check.seal_sha256 == seal_sha256)
+    return tuple(
+        entry.check
+        for entry in entries
+        if entry.check is not None and entry.check.seal_sha256 == seal_sha256
+    )
 
 
 def attempts_of(entries: Sequence[Entry], seal_sha256: str) -> tuple[Attempt, ...]:
     """Every measurement of them that was begun, in order."""
-    return tuple(entry.attempt for entry in entries if entry.attempt is not None and entry.attempt.seal_sha256 == seal_sha256)
+    return tuple(
+        entry.attempt
+        for entry in entries
+        if entry.attempt is not None and entry.attempt.seal_sha256 == seal_sha256
+    )
 
 
 def anchor_of(entries: Sequence[Entry]) -> str:
@@ -135,9 +164,17 @@ def refuse_future(entries: Sequence[Entry], *, now_utc: str, where: str) -> None
     before_utc = ""
     for entry in entries:
         if _is_after(entry.at_utc, now_utc):
-            _refuse_date(f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, which is in the future", where)
+            _refuse_date(
+                f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, which is in the"
+                " future",
+                where,
+            )
         if before_utc and _is_after(before_utc, entry.at_utc):
-            _refuse_date(f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, before the line above it: {before_utc}", where)
+            _refuse_date(
+                f"line {entry.number + 1} of the ledger is dated {entry.at_utc}, before the line"
+                f" above it: {before_utc}",
+                where,
+            )
         before_utc = entry.at_utc
 
 
@@ -151,15 +188,31 @@ def refuse_without(entries: Sequence[Entry], anchor: str, *, where: str) -> None
     """
     number, _, sha256 = anchor.strip().partition(":")
     if not number.isdecimal() or not _SHA256.fullmatch(sha256):
-        raise SpecError(f"{anchor!r} is no anchor", where="--expect", allowed="LINES:SHA256, as --anchor prints it", try_="--anchor")
+        raise SpecError(
+            f"{anchor!r} is no anchor",
+            where="--expect",
+            allowed="LINES:SHA256, as --anchor prints it",
+            try_="--anchor",
+        )
     n_lines = int(number)
     if n_lines > len(entries):
-        what = f"the ledger has {len(entries)} lines and had {n_lines} when it was anchored: its end was cut off"
+        what = (
+            f"the ledger has {len(entries)} lines and had {n_lines} when it was anchored: its end"
+            " was cut off"
+        )
     elif (entries[n_lines - 1].sha256 if n_lines else FIRST) != sha256:
-        what = f"line {n_lines} of the ledger is not the one that was anchored: the chain was written anew"
+        what = (
+            f"line {n_lines} of the ledger is not the one that was anchored: the chain was written"
+            " anew"
+        )
     else:
         return
-    raise RecordError(what, where=where, allowed=f"a chain with {anchor}", try_="the file as it was, from version control or a copy")
+    raise RecordError(
+        what,
+        where=where,
+        allowed=f"a chain with {anchor}",
+        try_="the file as it was, from version control or a copy",
+    )
 
 
 @contextmanager
@@ -190,19 +243,31 @@ def _entry(line: bytes, path: Path, number: int) -> Entry:
 
 def _refuse_future_content(content: Content, now_utc: str) -> None:
     if isinstance(content, Seal) and _is_after(content.sealed_utc, now_utc):
-        _refuse_date(f"the predictions are dated {content.sealed_utc}, which is in the future", "the seal")
+        _refuse_date(
+            f"the predictions are dated {content.sealed_utc}, which is in the future", "the seal"
+        )
     for one in content.measured if isinstance(content, Check) else ():
         if _is_after(one.measured_utc, now_utc):
-            _refuse_date(f"{one.at} was measured at {one.measured_utc}, which is in the future", f"run {one.run_id}")
+            _refuse_date(
+                f"{one.at} was measured at {one.measured_utc}, which is in the future",
+                f"run {one.run_id}",
+            )
 
 
 def _is_after(one_utc: str, other_utc: str) -> bool:
     """Later by more than two clocks that are well kept differ."""
-    return (datetime.fromisoformat(one_utc) - datetime.fromisoformat(other_utc)).total_seconds() > _CLOCKS_DIFFER_S
+    return (
+        datetime.fromisoformat(one_utc) - datetime.fromisoformat(other_utc)
+    ).total_seconds() > _CLOCKS_DIFFER_S
 
 
 def _refuse_date(what: str, where: str) -> NoReturn:
-    raise RecordError(what, where=where, allowed="dates up to now, in order", try_="the true date, or this machine's clock set right")
+    raise RecordError(
+        what,
+        where=where,
+        allowed="dates up to now, in order",
+        try_="the true date, or this machine's clock set right",
+    )
 
 
 def _refuse(path: Path, number: int, why: str) -> NoReturn:
@@ -212,18 +277,3 @@ def _refuse(path: Path, number: int, why: str) -> NoReturn:
         allowed="lines as they were written",
         try_="the file as it was, from version control or a copy",
     )
-
-
-__all__ = [
-    "FIRST",
-    "Content",
-    "Entry",
-    "anchor_of",
-    "append",
-    "attempts_of",
-    "checks_of",
-    "read_ledger",
-    "refuse_future",
-    "refuse_without",
-    "sealed_entry",
-]

@@ -13,7 +13,9 @@ from inferometer.verify.evidence import FileSum
 from inferometer.verify.seals import Seal
 
 
-def load_measurement(seal: Seal, at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]) -> Measurement:
+def load_measurement(
+    seal: Seal, at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]
+) -> Measurement:
     """What a run of requests says of the load ``at``.
 
     Raises
@@ -22,11 +24,21 @@ def load_measurement(seal: Seal, at: str, run: Run, asked_as: str, evidence: tup
         The run has no requests.
     """
     objective = next((promise.objective for promise in seal.promises if promise.at == at), None)
-    promise = None if objective is None else judge_objective(run, parse_objective(objective, where="the seal")).verdict
-    return Measurement(measured=_measured(at, run, asked_as, evidence), values=values_of_requests(summarise_requests(run)), promise=promise)
+    promise = (
+        None
+        if objective is None
+        else judge_objective(run, parse_objective(objective, where="the seal")).verdict
+    )
+    return Measurement(
+        measured=_measured(at, run, asked_as, evidence),
+        values=values_of_requests(summarise_requests(run)),
+        promise=promise,
+    )
 
 
-def point_measurements(run: Run, asked: dict[str, SweepPoint], evidence: tuple[FileSum, ...]) -> tuple[Measurement, ...]:
+def point_measurements(
+    run: Run, asked: dict[str, SweepPoint], evidence: tuple[FileSum, ...]
+) -> tuple[Measurement, ...]:
     """What a sweep says of those of its points that were asked about, by name.
 
     Raises
@@ -36,7 +48,11 @@ def point_measurements(run: Run, asked: dict[str, SweepPoint], evidence: tuple[F
     """
     found = {summary.point: summary for summary in summarise_points(run) if summary.status == "ok"}
     measurements = tuple(
-        Measurement(measured=_measured(at, run, "the same point", evidence), values=values_of_point(found[point]), promise=None)
+        Measurement(
+            measured=_measured(at, run, "the same point", evidence),
+            values=values_of_point(found[point]),
+            promise=None,
+        )
         for at, point in asked.items()
         if point in found
     )
@@ -52,7 +68,11 @@ def point_measurements(run: Run, asked: dict[str, SweepPoint], evidence: tuple[F
 
 def _measured(at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]) -> Measured:
     validity = run.manifest.validity
-    reasons = [] if validity is None else [reason.text for reason in validity.reasons if reason.verdict != "VALID"]
+    reasons = (
+        []
+        if validity is None
+        else [reason.text for reason in validity.reasons if reason.verdict != "VALID"]
+    )
     return Measured(
         at=at,
         run_id=run.manifest.run_id,
@@ -62,6 +82,3 @@ def _measured(at: str, run: Run, asked_as: str, evidence: tuple[FileSum, ...]) -
         why="; ".join(reasons) or None,
         evidence=evidence,
     )
-
-
-__all__ = ["load_measurement", "point_measurements"]

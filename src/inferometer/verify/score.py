@@ -1,6 +1,7 @@
 """How often were we right? Of every prediction in a ledger: held, wrong, undecided, or still open.
 
-A claim counts once, by the first valid measurement of it. Open claims are shown and are in no share.
+A claim counts once, by the first valid measurement of it. Open claims are shown and are in no
+share.
 """
 
 from collections import Counter
@@ -66,14 +67,19 @@ class Experiment:
     def verdict(self) -> CheckVerdict:
         """Of all its claims together."""
         invalid = {one.at for one in self.measured if one.validity == "INVALID"}
-        undone: list[CheckVerdict] = ["INVALID" if at in invalid else "open" for at in self.open_questions]
+        undone: list[CheckVerdict] = [
+            "INVALID" if at in invalid else "open" for at in self.open_questions
+        ]
         return verdict_of([*undone, *self.verdicts])
 
     @property
     def verdicts(self) -> tuple[ClaimVerdict, ...]:
         """Of everything that was claimed and measured, promises too."""
         found = list[ClaimVerdict]()
-        for outcome in (*(one.outcome for one in self.claims), *(one.outcome for one in self.promises)):
+        for outcome in (
+            *(one.outcome for one in self.claims),
+            *(one.outcome for one in self.promises),
+        ):
             if outcome is not None:
                 found.append(outcome.verdict)
         return tuple(found)
@@ -82,7 +88,10 @@ class Experiment:
     def n_broken_off(self) -> int:
         """Replays that were begun and have no run in the ledger."""
         n_runs = Counter(one.at for one in self.measured if one.asked_as == REPLAYED)
-        return sum(max(n_begun - n_runs[at], 0) for at, n_begun in Counter(one.at for one in self.attempts).items())
+        return sum(
+            max(n_begun - n_runs[at], 0)
+            for at, n_begun in Counter(one.at for one in self.attempts).items()
+        )
 
     def runs_of(self, at: str) -> tuple[Measured, ...]:
         """The runs that asked this question."""
@@ -122,19 +131,34 @@ class Score:
 
 def score_of(entries: Sequence[Entry]) -> Score:
     """Where does every prediction stand?"""
-    experiments = tuple(experiment_of(entries, entry) for entry in entries if entry.seal is not None)
+    experiments = tuple(
+        experiment_of(entries, entry) for entry in entries if entry.seal is not None
+    )
     outcomes: dict[tuple[Basis, Metric], list[Outcome]] = {}
     for experiment in experiments:
         for state in experiment.claims:
             if state.outcome is not None:
-                outcomes.setdefault((experiment.seal.belief.basis, state.claim.metric), []).append(state.outcome)
-    bases: list[Basis] = [basis for basis in get_args(Basis) if any(key[0] == basis for key in outcomes)]
+                outcomes.setdefault((experiment.seal.belief.basis, state.claim.metric), []).append(
+                    state.outcome
+                )
+    bases: list[Basis] = [
+        basis for basis in get_args(Basis) if any(key[0] == basis for key in outcomes)
+    ]
     return Score(
         experiments=experiments,
-        totals=tuple(_score(None, basis, [one for key, found in outcomes.items() if key[0] == basis for one in found]) for basis in bases),
+        totals=tuple(
+            _score(
+                None,
+                basis,
+                [one for key, found in outcomes.items() if key[0] == basis for one in found],
+            )
+            for basis in bases
+        ),
         metrics=tuple(_score(metric, basis, found) for (basis, metric), found in outcomes.items()),
         n_claims=sum(len(experiment.claims) for experiment in experiments),
-        n_open=sum(state.outcome is None for experiment in experiments for state in experiment.claims),
+        n_open=sum(
+            state.outcome is None for experiment in experiments for state in experiment.claims
+        ),
     )
 
 
@@ -155,25 +179,36 @@ def experiment_of(entries: Sequence[Entry], sealed: Entry) -> Experiment:
         seal=seal,
         seal_sha256=sealed.seal_sha256,
         sealed_utc=sealed.at_utc,
-        claims=tuple(ClaimState(claim=claim, outcome=outcomes.get((claim.at, claim.metric))) for claim in seal.claims),
-        promises=tuple(PromiseState(claim=claim, outcome=promises.get(claim.at)) for claim in seal.promises),
+        claims=tuple(
+            ClaimState(claim=claim, outcome=outcomes.get((claim.at, claim.metric)))
+            for claim in seal.claims
+        ),
+        promises=tuple(
+            PromiseState(claim=claim, outcome=promises.get(claim.at)) for claim in seal.promises
+        ),
         measured=measured,
         open_questions=tuple(one.at for one in seal.questions if one.at not in decided),
         attempts=attempts_of(entries, sealed.seal_sha256),
     )
 
 
-def check_of(entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[Measurement]) -> Check | None:
+def check_of(
+    entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[Measurement]
+) -> Check | None:
     """What is new in these measurements; None where the ledger has all of them.
 
     Raises
     ------
     RecordError
-        The ledger does not know the seal; something was measured before it; or a question was answered before, by another run.
+        The ledger does not know the seal; something was measured before it; or a question was
+        answered before, by another run.
     """
     sealed = sealed_entry(entries, seal_sha256)
     if sealed is None or sealed.seal is None:
-        raise RecordError("the ledger does not know these predictions", try_="the ledger that they were sealed in, with --ledger")
+        raise RecordError(
+            "the ledger does not know these predictions",
+            try_="the ledger that they were sealed in, with --ledger",
+        )
     experiment = experiment_of(entries, sealed)
     for one in measurements:
         _refuse_second(experiment, one.measured)
@@ -184,7 +219,9 @@ def check_of(entries: Sequence[Entry], seal_sha256: str, measurements: Sequence[
 
 
 def _refuse_second(experiment: Experiment, measured: Measured) -> None:
-    first = next((one for one in experiment.runs_of(measured.at) if one.validity != "INVALID"), None)
+    first = next(
+        (one for one in experiment.runs_of(measured.at) if one.validity != "INVALID"), None
+    )
     if first is not None and first.run_id != measured.run_id:
         raise RecordError(
             f"{measured.at} was answered before, by run {first.run_id} of {first.measured_utc}",
@@ -196,7 +233,13 @@ def _refuse_second(experiment: Experiment, measured: Measured) -> None:
 
 def _refuse_copy(entries: Sequence[Entry], measured: Measured) -> None:
     """The same raw log under another run's name is no other measurement."""
-    known = (one for entry in entries if entry.check is not None for one in entry.check.measured if one.run_id != measured.run_id)
+    known = (
+        one
+        for entry in entries
+        if entry.check is not None
+        for one in entry.check.measured
+        if one.run_id != measured.run_id
+    )
     first = next((one for one in known if shared_raw_log(measured.evidence, one.evidence)), None)
     if first is not None:
         raise RecordError(
@@ -223,6 +266,3 @@ def _score(metric: Metric | None, basis: Basis, outcomes: Sequence[Outcome]) -> 
         median_error_fraction=float(np.median(errors)),
         p90_error_fraction=float(np.quantile(errors, 0.9)),
     )
-
-
-__all__ = ["ClaimState", "Experiment", "MetricScore", "PromiseState", "Score", "check_of", "experiment_of", "score_of"]

@@ -12,7 +12,10 @@ from inferometer.spec.foreign_bytes import Door
 from inferometer.verify.seals import Seal, sha256_of
 
 _DOOR: Final = Door(
-    noun="seal", allowed="the file as it was written", refusal=RecordError, try_="a copy of it, or another folder with --out"
+    noun="seal",
+    allowed="the file as it was written",
+    refusal=RecordError,
+    try_="a copy of it, or another folder with --out",
 )
 
 SEAL_NAME: Final = "seal.json"
@@ -36,7 +39,9 @@ def write_seal(folder: Path, seal: Seal) -> None:
     """
     durability.make_folder(folder)
     stored = SealedFile(sha256=sha256_of(seal), seal=seal)
-    durability.replace_file(folder / SEAL_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n")
+    durability.replace_file(
+        folder / SEAL_NAME, msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"
+    )
 
 
 def read_seal(folder: Path) -> Seal | None:
@@ -59,6 +64,3 @@ def read_seal(folder: Path) -> Seal | None:
             try_="the file as it was; its content is in the ledger too",
         )
     return stored.seal
-
-
-__all__ = ["SEAL_NAME", "SealedFile", "read_seal", "write_seal"]

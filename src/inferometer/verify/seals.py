@@ -1,6 +1,7 @@
 """What was predicted, of which questions, by what, and when: a prediction that nobody can change unnoticed?
 
-A seal is put into canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is its name. All times are UTC.
+A seal is put into canonical JSON (keys sorted, no blanks, shortest numbers), whose SHA-256 is its
+name. All times are UTC.
 """
 
 import hashlib
@@ -46,7 +47,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One number that is predicted. ``predicted`` has a 90 % interval; its unit is that of the metric."""
+    """One number that is predicted.
+
+    ``predicted`` has a 90 % interval; its unit is that of the metric.
+    """
 
     at: str
     metric: Metric
@@ -81,7 +85,8 @@ class Belief:
     rests_on: str
     """Where its step times, KV cache and rules are from, in words."""
     sha256: str
-    """Of the fit's file; where step times are those of a datasheet, of the model and the device as the catalogue had them."""
+    """Of the fit's file; where step times are those of a datasheet, of the model and the device
+    as the catalogue had them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +122,19 @@ def sha256_of(value: object) -> str:
 
 
 def plan_sha256(plan: VerifyPlan) -> str:
-    """Of a plan as it was understood: comments and the order of its keys do not matter, nor in which folder its files lie.
+    """Of a plan as it was understood.
+
+    Comments and the order of its keys do not matter, nor in which folder its files lie.
 
     What is in the fit's file and in the workload's has sums of its own.
     """
     replace = msgspec.structs.replace
     server = replace(plan.server, fit=_name_of(plan.server.fit), model=Path(plan.server.model).name)
-    traffic = None if plan.traffic is None else replace(plan.traffic, workload=Path(plan.traffic.workload).name)
+    traffic = (
+        None
+        if plan.traffic is None
+        else replace(plan.traffic, workload=Path(plan.traffic.workload).name)
+    )
     client = replace(plan.client, tokenizer=_name_of(plan.client.tokenizer))
     return sha256_of(replace(plan, server=server, traffic=traffic, client=client))
 
@@ -140,20 +151,3 @@ def requests_sha256(requests: RequestPlan) -> str:
 
 def _name_of(path: str | None) -> str | None:
     return None if path is None else Path(path).name
-
-
-__all__ = [
-    "SEAL_VERSION",
-    "Basis",
-    "Belief",
-    "Claim",
-    "CodeVersion",
-    "Metric",
-    "PromiseClaim",
-    "Question",
-    "Seal",
-    "canonical",
-    "plan_sha256",
-    "requests_sha256",
-    "sha256_of",
-]

@@ -4,7 +4,14 @@ import msgspec
 import pytest
 
 from inferometer.measure.engines.channel import Channel, ChannelClosed
-from inferometer.measure.engines.protocol import Command, Failed, Load, Measure, ModelReference, Reply
+from inferometer.measure.engines.protocol import (
+    Command,
+    Failed,
+    Load,
+    Measure,
+    ModelReference,
+    Reply,
+)
 from inferometer.spec.types import EngineSpec, SweepPoint
 
 
@@ -20,7 +27,10 @@ def ends():
 
 def test_messages_arrive_whole_and_in_order(ends):
     parent, worker = ends
-    load = Load(spec=EngineSpec(n_threads=3), model=ModelReference(kind="folder", location="somewhere\nelse", spec=None))
+    load = Load(
+        spec=EngineSpec(n_threads=3),
+        model=ModelReference(kind="folder", location="somewhere\nelse", spec=None),
+    )
     point = SweepPoint(prompt_tokens=1, batch_size=2, gen_tokens=3)
     measure = Measure(point=point, n_warmup=0, n_reps=1, seed=7, vocab_size=10, probes=None)
     parent.send(load)

@@ -5,8 +5,15 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines.protocol import Measure, ModelReference, OutOfMemory, ProbeSettings, Repeated
-from inferometer.measure.engines.remote import RemoteEngine, WorkerSettings
+from inferometer.measure.engines.protocol import (
+    Measure,
+    ModelReference,
+    OutOfMemory,
+    ProbeSettings,
+    Repeated,
+)
+from inferometer.measure.engines.remote import RemoteEngine
+from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.environments import ENGINES_DIR, find_environment
 from inferometer.records.types import ProbeKind
 from inferometer.spec.types import AttentionSpec, EngineSpec, MlpSpec, ModelSpec, Source, SweepPoint
@@ -61,12 +68,18 @@ def settings_of():
 
 
 def repetitions(engine, point, vocab_size=SMOLLM2.vocab_size, n_warmup=1, n_reps=2):
-    task = Measure(point=point, n_warmup=n_warmup, n_reps=n_reps, seed=7, vocab_size=vocab_size, probes=None)
+    task = Measure(
+        point=point, n_warmup=n_warmup, n_reps=n_reps, seed=7, vocab_size=vocab_size, probes=None
+    )
     return [message.repetition for message in engine.measure(task) if isinstance(message, Repeated)]
 
 
 def read_bytes_per_s(engine, footprint_bytes):
-    ceilings = engine.probe(ProbeSettings(kinds=(ProbeKind.READ,), footprint_bytes=footprint_bytes, matmul_dtype="float32"))
+    ceilings = engine.probe(
+        ProbeSettings(
+            kinds=(ProbeKind.READ,), footprint_bytes=footprint_bytes, matmul_dtype="float32"
+        )
+    )
     return ceilings[0].value_per_s
 
 
@@ -77,7 +90,10 @@ def check_plausible(engine, measured, point):
     for repetition in measured:
         assert [len(ids) for ids in repetition.output_ids] == [point.gen_tokens] * point.batch_size
         assert len(repetition.decode_step_ns) == point.gen_tokens - 1
-        assert all(step_ns / 1e9 > floor_s for step_ns in (repetition.prefill_ns, *repetition.decode_step_ns))
+        assert all(
+            step_ns / 1e9 > floor_s
+            for step_ns in (repetition.prefill_ns, *repetition.decode_step_ns)
+        )
         total_ns = repetition.prefill_ns + sum(repetition.decode_step_ns)
         assert total_ns <= repetition.ended_ns - repetition.started_ns
         assert repetition.reserved_bytes > facts.weight_bytes
@@ -100,11 +116,17 @@ def check_vllm_further(engine):
     check_plausible(engine, repetitions(engine, BATCH), BATCH)
     check_plausible(engine, repetitions(engine, ONE_TOKEN), ONE_TOKEN)
     facts = engine.facts()
-    assert (facts.version, facts.attention_implementation, facts.compute_dtype) == ("0.32.0", "CPU_ATTN", "float32")
+    assert (facts.version, facts.attention_implementation, facts.compute_dtype) == (
+        "0.32.0",
+        "CPU_ATTN",
+        "float32",
+    )
     assert (facts.n_parameters, facts.weight_bytes) == (134_515_008, 4 * 134_515_008)
     assert facts.weights_sha256 is not None
     n_blocks = facts.n_kv_blocks
-    grown = SweepPoint(prompt_tokens=16, batch_size=n_blocks, gen_tokens=2)  # a block for each, and one is vLLM's own
+    grown = SweepPoint(
+        prompt_tokens=16, batch_size=n_blocks, gen_tokens=2
+    )  # a block for each, and one is vLLM's own
     assert len(repetitions(engine, grown, n_warmup=0, n_reps=1)[0].output_ids) == n_blocks
     assert engine.facts().n_kv_blocks > n_blocks
     with pytest.raises(SpecError, match="a batch of 500"):
@@ -118,12 +140,16 @@ def check_vllm_further(engine):
 
 def test_vllm_splits_a_model_over_two_processes(settings_of):
     spec = EngineSpec(engine="vllm", n_threads=2, tensor_parallel_size=2, load_format="dummy")
-    with RemoteEngine(spec, ModelReference(kind="spec", location=None, spec=TWO_LAYERS), settings_of("vllm")) as engine:
+    with RemoteEngine(
+        spec, ModelReference(kind="spec", location=None, spec=TWO_LAYERS), settings_of("vllm")
+    ) as engine:
         facts = engine.facts()
         assert facts.weights_origin == "random"
         assert facts.weights_sha256 is None
         check_lengths = repetitions(engine, BATCH, vocab_size=TWO_LAYERS.vocab_size)
-        assert all([len(ids) for ids in repetition.output_ids] == [4] * 5 for repetition in check_lengths)
+        assert all(
+            [len(ids) for ids in repetition.output_ids] == [4] * 5 for repetition in check_lengths
+        )
         assert all(len(repetition.decode_step_ns) == 3 for repetition in check_lengths)
 
 
@@ -137,7 +163,9 @@ def skip_where_the_processor_cannot(engine: RemoteEngine) -> None:
         pytest.skip(str(refused))
 
 
-@pytest.mark.parametrize(("dtype", "kv_cache_dtype"), [("float32", None), ("float32", "int8"), ("bfloat16", "int8")])
+@pytest.mark.parametrize(
+    ("dtype", "kv_cache_dtype"), [("float32", None), ("float32", "int8"), ("bfloat16", "int8")]
+)
 def test_openvino_computes_and_caches_as_it_is_told(model, settings_of, dtype, kv_cache_dtype):
     spec = EngineSpec(engine="openvino", n_threads=2, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     with RemoteEngine(spec, model, settings_of("openvino")) as engine:
@@ -147,7 +175,9 @@ def test_openvino_computes_and_caches_as_it_is_told(model, settings_of, dtype, k
         facts = engine.facts()
         assert (facts.compute_dtype, facts.kv_cache_dtype) == (dtype, kv_cache_dtype or dtype)
         assert facts.n_parameters == 134_515_008
-        assert facts.weight_bytes == pytest.approx(92_485_340, rel=1e-4)  # the graph's own file of constants
+        assert facts.weight_bytes == pytest.approx(
+            92_485_340, rel=1e-4
+        )  # the graph's own file of constants
         with pytest.raises(OutOfMemory):
             repetitions(engine, SweepPoint(prompt_tokens=8000, batch_size=256, gen_tokens=2))
         check_plausible(engine, repetitions(engine, SHORT), SHORT)

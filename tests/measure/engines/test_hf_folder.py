@@ -31,14 +31,21 @@ def test_a_catalogue_entry_has_no_weights(tiny):
 
 
 def test_a_folder_is_taken_as_it_is(tiny):
-    assert weights_folder(ModelReference(kind="folder", location="somewhere", spec=None), read_config(tiny)) == "somewhere"
+    assert (
+        weights_folder(
+            ModelReference(kind="folder", location="somewhere", spec=None), read_config(tiny)
+        )
+        == "somewhere"
+    )
 
 
 def test_a_broken_file_leaves_nothing_behind(tiny, cache, tmp_path):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(40))
     with pytest.raises(EngineError, match="could not be unpacked"):
-        weights_folder(ModelReference(kind="gguf", location=str(broken), spec=None), read_config(tiny))
+        weights_folder(
+            ModelReference(kind="gguf", location=str(broken), spec=None), read_config(tiny)
+        )
     assert list(cache.iterdir()) == []
 
 

@@ -37,11 +37,17 @@ def test_random_weights_are_refused(tiny):
 def test_a_folder_without_a_graph_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(SpecError, match="not in a form that OpenVINO reads") as caught:
-        open_engine(EngineSpec(engine="openvino"), ModelReference(kind="folder", location=str(tmp_path), spec=None))
+        open_engine(
+            EngineSpec(engine="openvino"),
+            ModelReference(kind="folder", location=str(tmp_path), spec=None),
+        )
     assert "openvino_model.xml" in (caught.value.allowed or "")
     assert "GGUF" in (caught.value.try_ or "")
 
 
 def test_a_missing_file_is_refused():
     with pytest.raises(SpecError, match="not in a form"):
-        open_engine(EngineSpec(engine="openvino"), ModelReference(kind="gguf", location=str(Path("gone.gguf")), spec=None))
+        open_engine(
+            EngineSpec(engine="openvino"),
+            ModelReference(kind="gguf", location=str(Path("gone.gguf")), spec=None),
+        )

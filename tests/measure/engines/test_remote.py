@@ -18,7 +18,14 @@ from inferometer.records.types import ProbeKind
 from inferometer.spec.types import EngineSpec, SweepPoint
 
 SPEC = EngineSpec(load_format="dummy", n_threads=1)
-TASK = Measure(point=SweepPoint(prompt_tokens=4, batch_size=2, gen_tokens=3), n_warmup=1, n_reps=2, seed=0, vocab_size=1000, probes=None)
+TASK = Measure(
+    point=SweepPoint(prompt_tokens=4, batch_size=2, gen_tokens=3),
+    n_warmup=1,
+    n_reps=2,
+    seed=0,
+    vocab_size=1000,
+    probes=None,
+)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,9 @@ def test_a_point_comes_through(engine):
 
 
 def test_ceilings_come_through(engine):
-    settings = ProbeSettings(kinds=(ProbeKind.READ,), footprint_bytes=2**24, matmul_dtype="float32", n_threads=1)
+    settings = ProbeSettings(
+        kinds=(ProbeKind.READ,), footprint_bytes=2**24, matmul_dtype="float32", n_threads=1
+    )
     (ceiling,) = engine.probe(settings)
     assert ceiling.value_per_s > 1e8
 
@@ -46,7 +55,11 @@ def test_a_point_that_does_not_fit_leaves_the_worker_alive(engine):
     pid = engine.pid
     point = SweepPoint(prompt_tokens=500, batch_size=100_000, gen_tokens=3)
     with pytest.raises(OutOfMemory, match="KV cache"):
-        list(engine.measure(Measure(point=point, n_warmup=0, n_reps=1, seed=0, vocab_size=1000, probes=None)))
+        list(
+            engine.measure(
+                Measure(point=point, n_warmup=0, n_reps=1, seed=0, vocab_size=1000, probes=None)
+            )
+        )
     assert engine.pid == pid
     assert len(repetitions(engine)) == 3
 
@@ -63,7 +76,8 @@ def test_a_killed_worker_is_an_error_and_the_next_point_gets_a_new_one(engine):
 
 
 def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(engine, monkeypatch):
-    # The kernel's killer cannot be had on demand without endangering the machine: its counter is made to move.
+    # The kernel's killer cannot be had on demand without endangering the machine: its counter is
+    # made to move.
     engine.facts()
     assert engine.pid is not None
     monkeypatch.setattr(process, "_n_killed_for_memory", lambda: 10**9)
@@ -73,7 +87,10 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(engine, monkeypatch):
 
 
 def test_a_bad_question_comes_back_as_one(tiny):
-    with RemoteEngine(EngineSpec(load_format="dummy", dtype="int4"), tiny) as engine, pytest.raises(SpecError, match="int4") as error:
+    with (
+        RemoteEngine(EngineSpec(load_format="dummy", dtype="int4"), tiny) as engine,
+        pytest.raises(SpecError, match="int4") as error,
+    ):
         engine.facts()
     assert error.value.allowed
 
@@ -91,18 +108,18 @@ def test_leaving_ends_all_processes(tiny):
 def test_a_dead_parent_leaves_nobody_behind(tiny, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
-        "import sys, time, msgspec\n"
-        "from inferometer.measure.engines.protocol import ModelReference\n"
-        "from inferometer.measure.engines.remote import RemoteEngine\n"
-        "from inferometer.spec.types import EngineSpec\n"
-        "engine = RemoteEngine(EngineSpec(load_format='dummy', n_threads=1), msgspec.json.decode(sys.argv[1], type=ModelReference))\n"
-        "engine.facts()\n"
-        "print(engine.pid, flush=True)\n"
-        "time.sleep(600)\n"
+        "import sys, time, msgspec\nfrom inferometer.measure.engines.protocol import"
+        " ModelReference\nfrom inferometer.measure.engines.remote import RemoteEngine\nfrom"
+        " inferometer.spec.types import EngineSpec\nengine ="
+        " RemoteEngine(EngineSpec(load_format='dummy', n_threads=1),"
+        " msgspec.json.decode(sys.argv[1], type=ModelReference))\nengine.facts()\nprint(engine.pid,"
+        " flush=True)\ntime.sleep(600)\n"
     )
     import msgspec
 
-    with subprocess.Popen([sys.executable, str(script), msgspec.json.encode(tiny).decode()], stdout=subprocess.PIPE) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(script), msgspec.json.encode(tiny).decode()], stdout=subprocess.PIPE
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         assert psutil.pid_exists(pid)
@@ -121,7 +138,9 @@ def test_a_worker_without_its_library_says_so(tiny, tmp_path):
 
     venv.create(tmp_path / "bare", with_pip=False)
     with (
-        RemoteEngine(SPEC, tiny, WorkerSettings(python=str(tmp_path / "bare" / "bin" / "python"))) as engine,
+        RemoteEngine(
+            SPEC, tiny, WorkerSettings(python=str(tmp_path / "bare" / "bin" / "python"))
+        ) as engine,
         pytest.raises(EngineError) as error,
     ):
         engine.facts()
@@ -129,7 +148,10 @@ def test_a_worker_without_its_library_says_so(tiny, tmp_path):
 
 
 def test_silence_is_an_error(tiny):
-    with RemoteEngine(SPEC, tiny, WorkerSettings(load_timeout_s=0.05)) as engine, pytest.raises(EngineError, match="said nothing"):
+    with (
+        RemoteEngine(SPEC, tiny, WorkerSettings(load_timeout_s=0.05)) as engine,
+        pytest.raises(EngineError, match="said nothing"),
+    ):
         engine.facts()
 
 
@@ -150,5 +172,9 @@ def test_an_address_space_limit_is_out_of_memory(tiny):
     with RemoteEngine(SPEC, tiny, WorkerSettings(memory_limit_bytes=6 * 2**30)) as engine:
         point = SweepPoint(prompt_tokens=256, batch_size=40_000, gen_tokens=2)
         with pytest.raises(OutOfMemory):
-            list(engine.measure(Measure(point=point, n_warmup=0, n_reps=1, seed=0, vocab_size=1000, probes=None)))
+            list(
+                engine.measure(
+                    Measure(point=point, n_warmup=0, n_reps=1, seed=0, vocab_size=1000, probes=None)
+                )
+            )
         assert len(repetitions(engine)) == 3

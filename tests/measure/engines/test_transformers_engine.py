@@ -36,7 +36,10 @@ def eager(folder):
 
 def test_facts_tell_what_is_loaded(eager, tiny):
     facts = eager.facts()
-    assert facts.n_parameters == 1000 * 64 + 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64) + 64
+    assert (
+        facts.n_parameters
+        == 1000 * 64 + 2 * (64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 128 + 2 * 64) + 64
+    )
     assert facts.weight_bytes == 4 * facts.n_parameters
     assert facts.weights_origin == "file"
     assert facts.weights_sha256 is not None
@@ -60,7 +63,13 @@ def test_tokens_are_those_of_generate(eager, folder):
     model = AutoModelForCausalLM.from_pretrained(folder.location, dtype=torch.float32).eval()
     ids = torch.from_numpy(prompts())
     expected = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, min_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=6,
+        min_new_tokens=6,
+        do_sample=False,
+        pad_token_id=0,
+        eos_token_id=None,
     )[:, 9:]
     assert eager.run(prompts(), 6).output_ids == tuple(tuple(row) for row in expected.tolist())
 
@@ -68,7 +77,10 @@ def test_tokens_are_those_of_generate(eager, folder):
 def test_static_cache_gives_the_same_tokens_again_and_again(eager, folder):
     static = open_engine(EngineSpec(mode="static"), folder)
     for repetition in (0, 1, 0):
-        assert static.run(prompts(repetition), 6).output_ids == eager.run(prompts(repetition), 6).output_ids
+        assert (
+            static.run(prompts(repetition), 6).output_ids
+            == eager.run(prompts(repetition), 6).output_ids
+        )
 
 
 def test_random_weights_are_built_in_their_dtype(tiny):
@@ -78,7 +90,9 @@ def test_random_weights_are_built_in_their_dtype(tiny):
     assert facts.weights_origin == "random"
     first, again = (engine.run(prompts(), 6).output_ids for _ in range(2))
     assert first == again
-    assert len({token for ids in first for token in ids}) > 1, "all the same token: the weights are not random"
+    assert len({token for ids in first for token in ids}) > 1, (
+        "all the same token: the weights are not random"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +115,9 @@ def test_what_it_cannot_do_is_a_bad_question(tiny, changes, word):
 
 def test_an_unknown_model_is_a_bad_question():
     with pytest.raises(SpecError, match="no-such-model"):
-        open_engine(EngineSpec(), ModelReference(kind="hub", location="nobody/no-such-model", spec=None))
+        open_engine(
+            EngineSpec(), ModelReference(kind="hub", location="nobody/no-such-model", spec=None)
+        )
 
 
 def test_an_encoder_decoder_is_a_bad_question(tmp_path):
@@ -130,7 +146,12 @@ def test_weights_larger_than_memory_are_refused(tiny, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", ["DefaultCPUAllocator: can't allocate memory: you tried", "CUDA out of memory. Tried to", "std::bad_alloc"]
+    "words",
+    [
+        "DefaultCPUAllocator: can't allocate memory: you tried",
+        "CUDA out of memory. Tried to",
+        "std::bad_alloc",
+    ],
 )
 def test_want_of_memory_is_recognised(words):
     assert transformers_memory.is_want_of_memory(RuntimeError(words))

@@ -33,7 +33,13 @@ def test_greedy_tokens_are_those_of_generate(eager, smollm2):
     ).eval()
     ids = torch.from_numpy(random_prompts(POINT, vocab_size=49_152, seed=11, repetition=0))
     with torch.inference_mode():
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, min_new_tokens=8, do_sample=False)
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=8,
+            min_new_tokens=8,
+            do_sample=False,
+        )
     assert repetition.output_ids == tuple(tuple(row) for row in expected[:, 24:].tolist())
     assert len(repetition.decode_step_ns) == 7
 

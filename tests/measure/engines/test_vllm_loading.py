@@ -24,7 +24,9 @@ def test_what_vllm_cannot_do_is_a_bad_question(asked, complaint):
 
 
 def test_what_vllm_can_do_passes():
-    check_spec(EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", kv_cache_dtype="bfloat16"))
+    check_spec(
+        EngineSpec(engine="vllm", mode="compiled", dtype="bfloat16", kv_cache_dtype="bfloat16")
+    )
 
 
 def test_heads_that_do_not_divide_are_a_bad_question(smollm2):
@@ -33,6 +35,9 @@ def test_heads_that_do_not_divide_are_a_bad_question(smollm2):
 
 
 def test_pydantic_s_frame_is_taken_off():
-    framed = "1 validation error for VllmConfig\n  Value error, heads (9) must divide. [type=value_error, input_value=...]\n    For more"
+    framed = (
+        "1 validation error for VllmConfig\n  Value error, heads (9) must divide."
+        " [type=value_error, input_value=...]\n    For more"
+    )
     assert last_line(ValueError(framed)) == "heads (9) must divide."
     assert last_line(RuntimeError("above\n  below ")) == "below"

@@ -1,4 +1,7 @@
-"""Run in the Python that has Ray, as ``python on_two_nodes.py ADDRESS FOLDER``: says as JSON what ``test_on_ray.py`` looks at."""
+"""Run in the Python that has Ray, as ``python on_two_nodes.py ADDRESS FOLDER``.
+
+Says as JSON what ``test_on_ray.py`` looks at.
+"""
 
 import json
 import sys
@@ -23,7 +26,9 @@ def main():
             "hosts": [host.address for host in cluster.hosts],
             "is_same": answers == Inline().map(parts_to_do.spectrum, range(8)),
             "told": told,
-            "killed": there.map(parts_to_do.killed_once, [(seed, str(folder), seed == 1) for seed in range(4)]),
+            "killed": there.map(
+                parts_to_do.killed_once, [(seed, str(folder), seed == 1) for seed in range(4)]
+            ),
             "refused": why(lambda: there.map(parts_to_do.refused, range(6))),
             "always_killed": why(lambda: there.map(parts_to_do.always_killed, range(3))),
             "nodes": sorted(set(there.map(parts_to_do.node_address, range(8)))),

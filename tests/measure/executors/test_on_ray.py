@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from ray_nodes import environment, two_nodes
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one process starts the nodes for all
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("ray"),
+]  # one process starts the nodes for all
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +24,21 @@ def nodes():
 @pytest.fixture(scope="module")
 def said(nodes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
-    words = [str(nodes.python), str(Path(__file__).parent / "on_two_nodes.py"), nodes.address, str(folder)]
-    outcome = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+    words = [
+        str(nodes.python),
+        str(Path(__file__).parent / "on_two_nodes.py"),
+        nodes.address,
+        str(folder),
+    ]
+    outcome = subprocess.run(
+        words, env=environment(), capture_output=True, text=True, check=False, timeout=300
+    )
     assert outcome.returncode == 0, outcome.stderr
-    return json.loads(next(line for line in outcome.stdout.splitlines() if line.startswith("SAID ")).removeprefix("SAID "))
+    return json.loads(
+        next(line for line in outcome.stdout.splitlines() if line.startswith("SAID ")).removeprefix(
+            "SAID "
+        )
+    )
 
 
 def test_there_are_two_hosts_and_both_work(said):
@@ -51,8 +65,21 @@ def test_a_part_that_always_kills_its_worker_is_an_error(said):
 
 
 def test_a_cluster_that_is_not_there(nodes, tmp_path):
-    words = ("size", "llama-3.1-8b", "--rate", 1, "--slo", "ttft:p95<2s", "--gpus", "l40s", "--tp", 1)
-    outcome = nodes.run(*words, "--executor", "ray", "--ray-address", "127.0.0.2:9", folder=tmp_path)
+    words = (
+        "size",
+        "llama-3.1-8b",
+        "--rate",
+        1,
+        "--slo",
+        "ttft:p95<2s",
+        "--gpus",
+        "l40s",
+        "--tp",
+        1,
+    )
+    outcome = nodes.run(
+        *words, "--executor", "ray", "--ray-address", "127.0.0.2:9", folder=tmp_path
+    )
     assert outcome.returncode == 3, outcome.stderr
     assert "the Ray cluster cannot be joined" in outcome.stderr
     assert "Traceback" not in outcome.stderr
@@ -76,13 +103,26 @@ SIZE = (
     100,
 )
 SIMULATE = ("simulate", "llama-3.1-8b", "--hardware", "h100_sxm", "--rate", 3, "--requests", 200)
-CAPACITY = ("capacity", "llama-3.1-8b", "--hardware", "h100_sxm", "--slo", "ttft:p95<1s", "--probe-requests", 100, "--resolution", 0.3)
+CAPACITY = (
+    "capacity",
+    "llama-3.1-8b",
+    "--hardware",
+    "h100_sxm",
+    "--slo",
+    "ttft:p95<1s",
+    "--probe-requests",
+    100,
+    "--resolution",
+    0.3,
+)
 
 
 @pytest.mark.parametrize("question", [SIZE, SIMULATE, CAPACITY], ids=lambda question: question[0])
 def test_answers_of_the_command_line_are_those_of_one_process(question, nodes, tmp_path):
     here = nodes.run(*question, "--executor", "inline", "--json", folder=tmp_path)
-    there = nodes.run(*question, "--executor", "ray", "--ray-address", nodes.address, "--json", folder=tmp_path)
+    there = nodes.run(
+        *question, "--executor", "ray", "--ray-address", nodes.address, "--json", folder=tmp_path
+    )
     assert here.returncode in {0, 11}, here.stderr
     assert (there.returncode, there.stdout) == (here.returncode, here.stdout), there.stderr
     assert "2/2 " in there.stderr or "3/3 " in there.stderr, "progress is shown"
@@ -109,5 +149,7 @@ def test_ctrl_c_ends_the_command_and_leaves_the_cluster(nodes, tmp_path):
     _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130, stderr
     assert "Traceback" not in stderr
-    again = nodes.run(*SIMULATE, "--executor", "ray", "--ray-address", nodes.address, folder=tmp_path)
+    again = nodes.run(
+        *SIMULATE, "--executor", "ray", "--ray-address", nodes.address, folder=tmp_path
+    )
     assert again.returncode == 0, again.stderr

@@ -16,16 +16,30 @@ ARRIVALS = {
     "poisson": {"process": "poisson"},
     "gamma": {"process": "gamma", "burstiness_ratio": 0.25},
 }
-GAPS = {"poisson": stats.expon(scale=1 / RATE_PER_S), "gamma": stats.gamma(0.25, scale=4 / RATE_PER_S)}
+GAPS = {
+    "poisson": stats.expon(scale=1 / RATE_PER_S),
+    "gamma": stats.gamma(0.25, scale=4 / RATE_PER_S),
+}
 DISPERSION = {"poisson": 1.0, "gamma": 4.0}
 """Variance over mean of counts in long windows: the squared variation of gaps (renewal theory)."""
 
 
 def plan_of(process):
     """Small requests at these arrivals."""
-    asked = {"arrivals": {"kind": "open", "rate_per_s": RATE_PER_S, **ARRIVALS[process]}, "n_requests": N_REQUESTS, "duration_s": None}
-    instants = draw_workload(with_changes(resolve_workload("chat"), asked, where="the test")).plan.arrival_ns
-    return request_plan("the test", arrival_ns=instants, prompt_tokens=np.full(N_REQUESTS, 8), output_tokens=np.full(N_REQUESTS, 4))
+    asked = {
+        "arrivals": {"kind": "open", "rate_per_s": RATE_PER_S, **ARRIVALS[process]},
+        "n_requests": N_REQUESTS,
+        "duration_s": None,
+    }
+    instants = draw_workload(
+        with_changes(resolve_workload("chat"), asked, where="the test")
+    ).plan.arrival_ns
+    return request_plan(
+        "the test",
+        arrival_ns=instants,
+        prompt_tokens=np.full(N_REQUESTS, 8),
+        output_tokens=np.full(N_REQUESTS, 4),
+    )
 
 
 def check_dispersion(process, instants_ns):

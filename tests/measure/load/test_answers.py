@@ -27,13 +27,30 @@ def responses(draw):
     """A valid response, and its body."""
     pieces = draw(st.lists(st.binary(min_size=1, max_size=60), max_size=8))
     body = b"".join(pieces)
-    names = draw(st.lists(st.sampled_from([b"Server: x", b"x-long: " + b"y" * 300, b"Date: today"]), max_size=3))
+    names = draw(
+        st.lists(
+            st.sampled_from([b"Server: x", b"x-long: " + b"y" * 300, b"Date: today"]), max_size=3
+        )
+    )
     if draw(st.booleans()):
         framing, wire = b"Content-Length: %d" % len(body), body
     else:
-        framing, wire = b"Transfer-Encoding: chunked", b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    lead = draw(st.sampled_from([b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"]))
-    head = b"\r\n".join([b"HTTP/1.1 200 OK", b"content-type: Text/Event-Stream; charset=utf-8", *names, framing])
+        framing, wire = (
+            b"Transfer-Encoding: chunked",
+            b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n",
+        )
+    lead = draw(
+        st.sampled_from(
+            [
+                b"",
+                b"HTTP/1.1 100 Continue\r\n\r\n",
+                b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+            ]
+        )
+    )
+    head = b"\r\n".join(
+        [b"HTTP/1.1 200 OK", b"content-type: Text/Event-Stream; charset=utf-8", *names, framing]
+    )
     return lead + head + b"\r\n\r\n" + wire, body
 
 
@@ -62,7 +79,12 @@ def test_a_response_that_was_cut_off_says_so(response, cuts, n_kept):
     assert body.startswith(b"".join(answer.parts))
 
 
-@given(response=responses(), cuts=CUTS, at=st.integers(0, 3000), noise=st.binary(min_size=1, max_size=20))
+@given(
+    response=responses(),
+    cuts=CUTS,
+    at=st.integers(0, 3000),
+    noise=st.binary(min_size=1, max_size=20),
+)
 def test_a_broken_response_ends_in_one_known_code(response, cuts, at, noise):
     data, _ = response
     answer = fed(data[:at] + noise + data[at:], cuts, then="")
@@ -71,7 +93,9 @@ def test_a_broken_response_ends_in_one_known_code(response, cuts, at, noise):
     assert sum(answer.read_bytes) == len(b"".join(answer.parts)) <= answer.received_bytes
 
 
-@given(data=st.binary(max_size=3000), cuts=CUTS, end=st.sampled_from(["", "Connection reset by peer"]))
+@given(
+    data=st.binary(max_size=3000), cuts=CUTS, end=st.sampled_from(["", "Connection reset by peer"])
+)
 def test_no_bytes_at_all_break_it(data, cuts, end):
     answer = fed(data, cuts, then=end)
     assert answer.is_over
@@ -94,7 +118,10 @@ def test_what_comes_behind_an_answer_is_noticed_and_not_taken(response, more):
 @pytest.mark.parametrize(("n_bytes", "error"), [(5000, ""), (5001, "body_too_long")])
 def test_the_cap_is_exact(n_bytes, error):
     answer = fed(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % n_bytes + b"a" * n_bytes, range(0, 6000, 7)
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+        % n_bytes
+        + b"a" * n_bytes,
+        range(0, 6000, 7),
     )
     assert answer.error == error
     assert len(b"".join(answer.parts)) == sum(answer.read_bytes) <= 5000

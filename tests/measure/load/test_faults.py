@@ -90,12 +90,26 @@ FAULTS = {
     "head_timeout": (silent, "0.3 s"),
     "read_timeout": (silent_inside, "0.3 s"),
     "total_timeout": (dribbling, "0.8 s"),
-    "redirected": (answer_with(plain(b"307 Temporary Redirect", b"Location: /again\r\n")), "/again"),
+    "redirected": (
+        answer_with(plain(b"307 Temporary Redirect", b"Location: /again\r\n")),
+        "/again",
+    ),
     "rate_limited": (answer_with(plain(b"429 Too Many Requests", b"Retry-After: 7\r\n")), ""),
     "overloaded": (answer_with(plain(b"503 Service Unavailable")), ""),
-    "http_error": (answer_with(plain(b"500 Internal Server Error", body=b'{"error":"out of luck"}')), ""),
-    "compressed": (answer_with(plain(b"200 OK", STREAM_TYPE + b"Content-Encoding: gzip\r\n", gzip.compress(EVENT))), "gzip"),
-    "wrong_content_type": (answer_with(plain(b"200 OK", b"Content-Type: text/html\r\n", b"<html>")), "text/html"),
+    "http_error": (
+        answer_with(plain(b"500 Internal Server Error", body=b'{"error":"out of luck"}')),
+        "",
+    ),
+    "compressed": (
+        answer_with(
+            plain(b"200 OK", STREAM_TYPE + b"Content-Encoding: gzip\r\n", gzip.compress(EVENT))
+        ),
+        "gzip",
+    ),
+    "wrong_content_type": (
+        answer_with(plain(b"200 OK", b"Content-Type: text/html\r\n", b"<html>")),
+        "text/html",
+    ),
 }
 
 
@@ -154,13 +168,19 @@ def test_a_kept_connection_that_the_server_closed_is_no_failure(server, tmp_path
         writer.close()
 
     server.answer = stream_then_hang_up
-    chain = {"arrival_ns": [0] + [-1] * 9, "follows": list(range(-1, 9)), "think_ns": [-1] + [0] * 9}
+    chain = {
+        "arrival_ns": [0] + [-1] * 9,
+        "follows": list(range(-1, 9)),
+        "think_ns": [-1] + [0] * 9,
+    }
     loaded = load(server.url, a_plan(10, **chain), tmp_path)
     assert [frame.error for frame in loaded.requests] == [""] * 10
 
 
 def test_an_answer_without_length_ends_with_the_connection(server, tmp_path):
-    server.answer = then_close(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENT)
+    server.answer = then_close(
+        b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENT
+    )
     frame = load(server.url, a_plan(1), tmp_path).of(0)
     assert (frame.error, frame.body) == ("", EVENT)
 
@@ -243,7 +263,9 @@ def test_bodies_in_flight_have_a_common_cap(server, tmp_path):
         await asyncio.sleep(30)
 
     server.answer = half_a_megabyte
-    loaded = load(server.url, a_plan(8), tmp_path, limits=ClientLimits(kept_bytes=2_000_000), timeout_s=1.0)
+    loaded = load(
+        server.url, a_plan(8), tmp_path, limits=ClientLimits(kept_bytes=2_000_000), timeout_s=1.0
+    )
     assert sum(frame.error == "body_too_long" for frame in loaded.requests) == 4
     assert sum(frame.error == "total_timeout" for frame in loaded.requests) == 4
 
@@ -327,7 +349,11 @@ class Proxy(TinyServer):
             return
         self.heads = [*getattr(self, "heads", []), head]
         if self.refuses or not head.startswith("CONNECT "):
-            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n" if self.refuses else HEAD + END)
+            writer.write(
+                b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+                if self.refuses
+                else HEAD + END
+            )
             await writer.drain()
             writer.close()
             return
@@ -342,8 +368,12 @@ def test_tls_goes_through_a_proxys_tunnel(certificate, tmp_path):
 
     tiny, proxy = tls_server(certificate), Proxy()
     proxy.start()
-    secrets = Secrets(headers=(("Authorization", "Bearer secret"),), proxy_authorization="Basic abc")
-    loaded = load(tiny.url, a_plan(2), tmp_path / "a", proxy=proxy.url, verifies_tls=False, secrets=secrets)
+    secrets = Secrets(
+        headers=(("Authorization", "Bearer secret"),), proxy_authorization="Basic abc"
+    )
+    loaded = load(
+        tiny.url, a_plan(2), tmp_path / "a", proxy=proxy.url, verifies_tls=False, secrets=secrets
+    )
     assert [frame.error for frame in loaded.requests] == ["", ""]
     assert proxy.heads[0].startswith(f"CONNECT 127.0.0.1:{tiny.port} HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic abc" in proxy.heads[0]
@@ -361,5 +391,8 @@ def test_plain_http_is_asked_of_a_proxy_by_its_whole_url(server, tmp_path):
     proxy.start()
     loaded = load("http://example.invalid:8000/prefix", a_plan(1), tmp_path, proxy=proxy.url)
     assert loaded.of(0).error == ""
-    assert proxy.heads[0].startswith("POST http://example.invalid:8000/prefix/v1/completions HTTP/1.1\r\nHost: example.invalid:8000\r\n")
+    assert proxy.heads[0].startswith(
+        "POST http://example.invalid:8000/prefix/v1/completions HTTP/1.1\r\nHost:"
+        " example.invalid:8000\r\n"
+    )
     proxy.stop()

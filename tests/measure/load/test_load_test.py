@@ -22,7 +22,14 @@ def test_every_request_is_sent_and_kept(server, tmp_path):
         assert frame.asked_output_tokens == frame.request_index + 1
         assert frame.intended_ns == 4_000_000 * frame.request_index
         reads = int64s(frame.read_ns)
-        assert frame.intended_ns <= frame.sent_ns <= frame.head_ns <= reads[0] <= reads[-1] <= frame.finished_ns
+        assert (
+            frame.intended_ns
+            <= frame.sent_ns
+            <= frame.head_ns
+            <= reads[0]
+            <= reads[-1]
+            <= frame.finished_ns
+        )
         assert int32s(frame.read_bytes).sum() == len(frame.body) == frame.received_bytes
     assert [end.is_interrupted for end in loaded.ends] == [False]
     assert loaded.ends[0].n_unsent == 0
@@ -30,7 +37,11 @@ def test_every_request_is_sent_and_kept(server, tmp_path):
 
 def test_connections_are_used_again(server, tmp_path):
     n_requests = 20
-    one_after_the_other = {"arrival_ns": [0] + [-1] * 19, "follows": list(range(-1, 19)), "think_ns": [-1] + [0] * 19}
+    one_after_the_other = {
+        "arrival_ns": [0] + [-1] * 19,
+        "follows": list(range(-1, 19)),
+        "think_ns": [-1] + [0] * 19,
+    }
     loaded = load(server.url, a_plan(n_requests, **one_after_the_other), tmp_path)
     assert server.n_connections == 1 + ASKING
     assert [frame.is_reused for frame in loaded.requests] == [False] + [True] * 19
@@ -43,7 +54,9 @@ def test_prompts_hold_the_plans_tokens(server, tmp_path):
     prompts = {len(seen.body["prompt"]): seen.body["prompt"] for seen in server.seen}
     assert set(prompts) == {6, 12, 9}
     assert prompts[12][:6] == prompts[6], "the second goes on from the first"
-    assert prompts[9][:3] == prompts[12][:3], "the third begins as the second, which begins as the first"
+    assert prompts[9][:3] == prompts[12][:3], (
+        "the third begins as the second, which begins as the first"
+    )
     assert prompts[9][3:9] != prompts[12][3:9]
     flat = list(itertools.chain(*prompts.values()))
     assert min(flat) >= contents.FIRST_TOKEN_ID
@@ -51,7 +64,12 @@ def test_prompts_hold_the_plans_tokens(server, tmp_path):
 
 
 def test_followers_come_after_their_leaders_end_and_thought(server, tmp_path):
-    plan = a_plan(4, arrival_ns=[0, -1, -1, 1_000_000], follows=[-1, 0, 1, -1], think_ns=[-1, 30_000_000, 0, -1])
+    plan = a_plan(
+        4,
+        arrival_ns=[0, -1, -1, 1_000_000],
+        follows=[-1, 0, 1, -1],
+        think_ns=[-1, 30_000_000, 0, -1],
+    )
     loaded = load(server.url, plan, tmp_path)
     assert loaded.of(1).intended_ns == loaded.of(0).finished_ns + 30_000_000
     assert loaded.of(2).intended_ns == loaded.of(1).finished_ns
@@ -61,15 +79,25 @@ def test_followers_come_after_their_leaders_end_and_thought(server, tmp_path):
 def test_processes_share_one_schedule(server, tmp_path):
     plan = a_plan(60, gap_ns=5_000_000)
     loaded = load(server.url, plan, tmp_path, n_processes=3)
-    assert sorted(frame.intended_ns for frame in loaded.requests) == [5_000_000 * i for i in range(60)]
+    assert sorted(frame.intended_ns for frame in loaded.requests) == [
+        5_000_000 * i for i in range(60)
+    ]
     assert len({frame.origin_monotonic_ns for frame in loaded.sessions}) == 1
-    by_process = {process: {f.request_index for f in loaded.requests if f.process_index == process} for process in range(3)}
+    by_process = {
+        process: {f.request_index for f in loaded.requests if f.process_index == process}
+        for process in range(3)
+    }
     assert [len(rows) for rows in by_process.values()] == [20, 20, 20]
     assert len(loaded.ends) == 3
 
 
 def test_followers_go_to_the_process_of_their_leader(server, tmp_path):
-    plan = a_plan(6, arrival_ns=[0, 0, 0, -1, -1, -1], follows=[-1, -1, -1, 0, 1, 2], think_ns=[-1] * 3 + [0] * 3)
+    plan = a_plan(
+        6,
+        arrival_ns=[0, 0, 0, -1, -1, -1],
+        follows=[-1, -1, -1, 0, 1, 2],
+        think_ns=[-1] * 3 + [0] * 3,
+    )
     loaded = load(server.url, plan, tmp_path, n_processes=2)
     assert len(loaded.requests) == 6
     for row in range(3):

@@ -12,7 +12,9 @@ from inferometer.records.answers import answer_of
 def path(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     vocabulary = {word: i for i, word in enumerate(("[UNK]", "one", "two", "three"))}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token=next(iter(vocabulary))))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(vocabulary, unk_token=next(iter(vocabulary)))
+    )
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     return str(tmp_path)
@@ -23,7 +25,10 @@ def test_where_tokens_end(path):
 
 
 def test_answers_are_counted_by_it(path):
-    answer = answer_of(request_frame(sse(delta("one two"), delta(" thr"), delta("ee", "stop"), b"[DONE]")), token_ends_of(path))
+    answer = answer_of(
+        request_frame(sse(delta("one two"), delta(" thr"), delta("ee", "stop"), b"[DONE]")),
+        token_ends_of(path),
+    )
     assert [chunk.n_tokens for chunk in answer.chunks] == [2, 0, 1]
     assert (answer.output_tokens, answer.token_source) == (3, "tokenizer")
 

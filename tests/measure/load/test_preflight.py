@@ -1,4 +1,7 @@
-"""One request before the run: what would fail for the whole run ends it there, in the server's words; what may pass does not."""
+"""One request before the run.
+
+What would fail for the whole run ends it there, in the server's words; what may pass does not.
+"""
 
 import json
 import shlex
@@ -28,7 +31,9 @@ def answers(to_post, to_get=b""):
 
 
 def check(server, secrets=None, **changes):
-    load = LoadPlan(url=server.url, served_model="tiny", endpoint="completions", workload=WORKLOAD, **changes)
+    load = LoadPlan(
+        url=server.url, served_model="tiny", endpoint="completions", workload=WORKLOAD, **changes
+    )
     return preflight.check_server(load, secrets or Secrets(), ClientLimits(), ("127.0.0.1",))
 
 
@@ -49,17 +54,45 @@ def test_a_server_that_answers_is_asked_once_for_one_token(server):
     assert isinstance(server.seen[-1].body["prompt"][0], int)
 
 
-WRONG_MODEL = plain(b"404 Not Found", {"error": {"message": "The model `tiny` does not exist.", "code": 404}})
-MODELS = plain(b"200 OK", {"object": "list", "data": [{"id": "small", "object": "model"}, {"id": "large"}]})
+WRONG_MODEL = plain(
+    b"404 Not Found", {"error": {"message": "The model `tiny` does not exist.", "code": 404}}
+)
+MODELS = plain(
+    b"200 OK", {"object": "list", "data": [{"id": "small", "object": "model"}, {"id": "large"}]}
+)
 OURS = plain(b"200 OK", {"data": [{"id": "tiny"}]})
 REFUSALS = {
-    "model": (WRONG_MODEL, MODELS, ("The model `tiny` does not exist.", "small, large", "--model small")),
-    "path": (plain(b"404 Not Found", {"detail": "Not Found"}), WRONG_MODEL, ("404, Not Found", "--endpoint chat")),
-    "key": (plain(b"401 Unauthorized", {"error": "Unauthorized"}), MODELS, ("401, Unauthorized", "INFEROMETER_API_KEY")),
+    "model": (
+        WRONG_MODEL,
+        MODELS,
+        ("The model `tiny` does not exist.", "small, large", "--model small"),
+    ),
+    "path": (
+        plain(b"404 Not Found", {"detail": "Not Found"}),
+        WRONG_MODEL,
+        ("404, Not Found", "--endpoint chat"),
+    ),
+    "key": (
+        plain(b"401 Unauthorized", {"error": "Unauthorized"}),
+        MODELS,
+        ("401, Unauthorized", "INFEROMETER_API_KEY"),
+    ),
     "no stream": (plain(b"200 OK", {"choices": []}), MODELS, ("application/json", "--no-stream")),
-    "keys": (plain(b"400 Bad Request", {"message": "ignore_eos: extra"}), OURS, ("ignore_eos: extra", "--respect-eos")),
-    "no JSON": (plain(b"403 Forbidden", "no", b"Content-Type: text/html\r\n"), MODELS, ('403, "no"',)),
-    "redirect": (plain(b"308 Permanent Redirect", {}, b"Location: /there\r\n"), MODELS, ("/there", "final URL")),
+    "keys": (
+        plain(b"400 Bad Request", {"message": "ignore_eos: extra"}),
+        OURS,
+        ("ignore_eos: extra", "--respect-eos"),
+    ),
+    "no JSON": (
+        plain(b"403 Forbidden", "no", b"Content-Type: text/html\r\n"),
+        MODELS,
+        ('403, "no"',),
+    ),
+    "redirect": (
+        plain(b"308 Permanent Redirect", {}, b"Location: /there\r\n"),
+        MODELS,
+        ("/there", "final URL"),
+    ),
     "not HTTP": (b"220 smtp.example ESMTP\r\n", b"220 smtp.example ESMTP\r\n", ("no HTTP/1.1",)),
 }
 
@@ -81,7 +114,9 @@ def test_a_servers_model_name_is_quoted_in_the_suggestion(server):
     assert shlex.split(caught.value.try_) == ["--model", "a; reboot"]
 
 
-@pytest.mark.parametrize("status", [b"429 Too Many Requests", b"500 Internal Server Error", b"503 Service Unavailable"])
+@pytest.mark.parametrize(
+    "status", [b"429 Too Many Requests", b"500 Internal Server Error", b"503 Service Unavailable"]
+)
 def test_what_may_pass_does_not_end_the_run(status, server):
     server.answer = answers(plain(status, {"error": {"message": "not now"}}))
     assert "ended with" in check(server)

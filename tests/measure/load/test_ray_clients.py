@@ -1,4 +1,7 @@
-"""Client processes on two real Ray nodes, the second by another clock: one schedule, whole records, a death that costs little."""
+"""Client processes on two real Ray nodes, the second by another clock.
+
+One schedule, whole records, a death that costs little.
+"""
 
 import json
 import subprocess
@@ -55,14 +58,30 @@ def url():
 
 def asked(url, nodes, folder, *, n=200, rate=40.0, process="poisson"):
     (folder / "short.toml").write_text(WORKLOAD.format(n=n, rate=rate, process=process))
-    words = ("load", url, "--model", "m", "--workload", "short.toml", "--out", "run", "--processes", 4)
+    words = (
+        "load",
+        url,
+        "--model",
+        "m",
+        "--workload",
+        "short.toml",
+        "--out",
+        "run",
+        "--processes",
+        4,
+    )
     return (*words, "--executor", "ray", "--ray-address", nodes.address)
 
 
 @pytest.mark.parametrize("process", ["constant", "poisson"])
 def test_the_merged_process_is_the_asked_one(process, url, nodes, tmp_path):
-    outcome = nodes.run(*asked(url, nodes, tmp_path, n=1200, rate=60.0, process=process), "--json", folder=tmp_path)
-    assert outcome.returncode in {0, 3}, outcome.stderr  # a busy machine makes an INVALID run, and says so
+    outcome = nodes.run(
+        *asked(url, nodes, tmp_path, n=1200, rate=60.0, process=process), "--json", folder=tmp_path
+    )
+    assert outcome.returncode in {
+        0,
+        3,
+    }, outcome.stderr  # a busy machine makes an INVALID run, and says so
     stored = read_run(tmp_path / "run")
     instants = draw_workload(resolve_workload(str(tmp_path / "short.toml"))).plan.arrival_ns
     assert stored.requests.request_index.tolist() == list(range(1200))
@@ -76,7 +95,9 @@ def test_the_merged_process_is_the_asked_one(process, url, nodes, tmp_path):
     if process == "constant":
         assert abs(counts.mean() - 60) < 1
     else:
-        assert RARE < stats.chi2.cdf(freedom * counts.var(ddof=1) / counts.mean(), freedom) < 1 - RARE
+        assert (
+            RARE < stats.chi2.cdf(freedom * counts.var(ddof=1) / counts.mean(), freedom) < 1 - RARE
+        )
     check_clocks(stored, json.loads(outcome.stdout))
 
 
@@ -106,12 +127,19 @@ def test_finished_requests_reach_the_driver_within_two_seconds(url, nodes, tmp_p
     assert all(n >= 40 * (at_s - 2) * 0.7 for at_s, n in on_the_way), on_the_way
 
 
-def test_an_actor_that_dies_costs_the_others_nothing_and_the_same_command_goes_on(url, nodes, tmp_path):
+def test_an_actor_that_dies_costs_the_others_nothing_and_the_same_command_goes_on(
+    url, nodes, tmp_path
+):
     words = asked(url, nodes, tmp_path, n=320)
     child = begun(nodes, words, tmp_path)
     wait_for_log(tmp_path)
     time.sleep(2)
-    victim = next(actor for raylet in nodes.raylets for actor in raylet.children() if "HostedClient" in " ".join(actor.cmdline()))
+    victim = next(
+        actor
+        for raylet in nodes.raylets
+        for actor in raylet.children()
+        if "HostedClient" in " ".join(actor.cmdline())
+    )
     victim.kill()
     _, stderr = child.communicate(timeout=120)
     assert child.returncode == 3, stderr
@@ -129,7 +157,14 @@ def test_an_actor_that_dies_costs_the_others_nothing_and_the_same_command_goes_o
 
 
 def begun(nodes, words, folder):
-    return subprocess.Popen(nodes.line(*words), cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        nodes.line(*words),
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_for_log(folder):
@@ -150,7 +185,11 @@ def n_of(path):
 
 def test_nothing_is_left_on_the_hosts(nodes):
     clients = [one for raylet in nodes.raylets for one in raylet.children(recursive=True)]
-    assert not [one for one in clients if one.is_running() and "inferometer.measure.load.worker" in cmdline(one)]
+    assert not [
+        one
+        for one in clients
+        if one.is_running() and "inferometer.measure.load.worker" in cmdline(one)
+    ]
 
 
 def cmdline(process):

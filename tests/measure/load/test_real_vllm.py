@@ -1,4 +1,7 @@
-"""The whole way against the real thing: vLLM's server with random weights of a tiny llama. Every request served, every length honoured."""
+"""The whole way against the real thing: vLLM's server with random weights of a tiny llama.
+
+Every request served, every length honoured.
+"""
 
 import subprocess
 import sys
@@ -39,9 +42,30 @@ def url(tmp_path_factory):
 
 def load(url, folder, *flags):
     (folder / "talk.toml").write_text(WORKLOAD)
-    words = ["load", url, "--model", "tiny", "--workload", "talk.toml", "--requests", 60, "--out", "run", "--body", "temperature=0", *flags]
+    words = [
+        "load",
+        url,
+        "--model",
+        "tiny",
+        "--workload",
+        "talk.toml",
+        "--requests",
+        60,
+        "--out",
+        "run",
+        "--body",
+        "temperature=0",
+        *flags,
+    ]
     line = [Path(sys.executable).parent / "inferometer", *words]
-    return subprocess.run([str(word) for word in line], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [str(word) for word in line],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +80,9 @@ def load(url, folder, *flags):
 )
 def test_every_request_is_served_with_its_length(flags, url, tmp_path):
     outcome = load(url, tmp_path, *flags)
-    assert outcome.returncode in {0, 3}, outcome.stderr  # beside busy neighbours the client may be late, and says so
+    assert outcome.returncode in {0, 3}, (
+        outcome.stderr
+    )  # beside busy neighbours the client may be late, and says so
     run = read_run(tmp_path / "run")
     requests, exchanges = run.requests, run.exchanges
     assert sorted(requests.request_index.tolist()) == list(range(60))
@@ -65,13 +91,19 @@ def test_every_request_is_served_with_its_length(flags, url, tmp_path):
     assert (requests.output_tokens == exchanges.asked_output_tokens).all()
     assert (exchanges.usage_output_tokens == exchanges.asked_output_tokens).all()
     if "token-ids" in flags or "chat" in flags:
-        assert (requests.prompt_tokens == exchanges.usage_prompt_tokens).all(), "each word or id is one token, as planned"
+        assert (requests.prompt_tokens == exchanges.usage_prompt_tokens).all(), (
+            "each word or id is one token, as planned"
+        )
     assert exchanges.is_reused.sum() > 30
-    assert (run.server.name == "vllm:request_success_total").any() or np.char.startswith(run.server.name, "vllm").any()
+    assert (run.server.name == "vllm:request_success_total").any() or np.char.startswith(
+        run.server.name, "vllm"
+    ).any()
     if "--no-stream" not in flags:
         several = requests.output_tokens > 1
         assert (requests.first_token_ns[several] <= requests.finished_ns[several]).all()
-        assert np.median((requests.finished_ns - requests.first_token_ns)[several]) > 0, "streams, though not each token alone"
+        assert np.median((requests.finished_ns - requests.first_token_ns)[several]) > 0, (
+            "streams, though not each token alone"
+        )
         assert (requests.first_token_ns != ABSENT).all()
 
 

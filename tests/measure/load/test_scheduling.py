@@ -7,7 +7,9 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="schedulers of other systems are left alone")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="schedulers of other systems are left alone"
+)
 ASK = "from inferometer.measure.load.scheduling import wake_at_once; wake_at_once()"
 REFUSED = "import os\ndef refuse(*_): raise PermissionError\nos.sched_setscheduler = refuse\n"
 SAY = "\nimport os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
@@ -23,13 +25,17 @@ print(sorted(lags)[190])
 
 
 def said(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
 
 
 def may_have_priority():
     return (
         subprocess.run(
-            [sys.executable, "-c", "import os; os.sched_setscheduler(0, 2, os.sched_param(1))"], check=False, stderr=-3
+            [sys.executable, "-c", "import os; os.sched_setscheduler(0, 2, os.sched_param(1))"],
+            check=False,
+            stderr=-3,
         ).returncode
         == 0
     )
@@ -50,7 +56,9 @@ def test_neighbours_do_not_make_it_late():
         pytest.skip("this user may not have real-time priority")
     core = min(os.sched_getaffinity(0))
     pinned = f"import os; os.sched_setaffinity(0, {{{core}}})\n"
-    neighbours = [subprocess.Popen([sys.executable, "-c", pinned + "while True: pass"]) for _ in range(4)]
+    neighbours = [
+        subprocess.Popen([sys.executable, "-c", pinned + "while True: pass"]) for _ in range(4)
+    ]
     try:
         time.sleep(0.5)
         ordinary_ns = int(said(pinned + WAKE)[0])

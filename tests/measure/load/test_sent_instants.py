@@ -18,20 +18,31 @@ PRIORITY = "import os; os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))"
 RESOLUTION_S = 0.5e-3
 """Shorter gaps are not told apart: writing one request takes some 0.06 ms."""
 LATE_NS = 1e6
-"""Where a hundredth of the requests leaves later than this, although the client goes first, the machine stands still now and then."""
+"""Where a hundredth of the requests leaves later than this, although the client goes first, the
+machine stands still now and then."""
 
 
 @pytest.fixture
 def url():
-    with subprocess.Popen([sys.executable, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [sys.executable, SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         yield f"http://127.0.0.1:{int(server.stdout.readline())}"
         server.stdin.close()
 
 
 @pytest.fixture(scope="module")
 def is_prompt():
-    """May the client interrupt its neighbours? Where it may not, it is as late as they let it be."""
-    return subprocess.run([sys.executable, "-c", PRIORITY], capture_output=True, check=False).returncode == 0
+    """May the client interrupt its neighbours?
+
+    Where it may not, it is as late as they let it be.
+    """
+    return (
+        subprocess.run(
+            [sys.executable, "-c", PRIORITY], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize("n_processes", [1, 4])
@@ -40,7 +51,12 @@ def test_the_merged_process_is_the_asked_one(process, n_processes, url, is_promp
     plan = plan_of(process)
     instants = plan.arrival_ns
     loaded = load(url, plan, tmp_path, n_processes=n_processes)
-    intended_ns = np.array([loaded_frame.intended_ns for loaded_frame in sorted(loaded.requests, key=lambda one: one.request_index)])
+    intended_ns = np.array(
+        [
+            loaded_frame.intended_ns
+            for loaded_frame in sorted(loaded.requests, key=lambda one: one.request_index)
+        ]
+    )
     sent_ns = np.sort([frame.sent_ns for frame in loaded.requests])
     assert len(sent_ns) == N_REQUESTS
     assert (intended_ns == instants).all()
@@ -48,19 +64,27 @@ def test_the_merged_process_is_the_asked_one(process, n_processes, url, is_promp
     assert {frame.error for frame in loaded.requests} == {""}
     check_dispersion(process, sent_ns)
     assert abs(stats.linregress(instants, sent_ns).slope - 1) < 1e-3, "the rate does not drift"
-    if is_prompt and np.percentile(sent_ns - np.sort(instants), 99) < LATE_NS:  # else gaps are what the machine makes of them
+    if (
+        is_prompt and np.percentile(sent_ns - np.sort(instants), 99) < LATE_NS
+    ):  # else gaps are what the machine makes of them
         check_gaps(process, sent_ns, RESOLUTION_S)
 
 
 def test_a_trace_is_replayed_in_its_order_and_spacing(url, is_prompt, tmp_path):
     """Bursts and pauses as recorded loads have them: 2,000 requests in some 10 s, of which many come together."""
     rng = np.random.default_rng(11)
-    instants_ns = np.cumsum(rng.lognormal(np.log(1e6), 1.5, 2000)).astype(np.int64) // 1_000_000 * 1_000_000
+    instants_ns = (
+        np.cumsum(rng.lognormal(np.log(1e6), 1.5, 2000)).astype(np.int64) // 1_000_000 * 1_000_000
+    )
     given = [np.full(len(instants_ns), length) for length in (5, 1)]
-    plan = request_plan("a trace", arrival_ns=instants_ns, prompt_tokens=given[0], output_tokens=given[1])
+    plan = request_plan(
+        "a trace", arrival_ns=instants_ns, prompt_tokens=given[0], output_tokens=given[1]
+    )
     loaded = load(url, plan, tmp_path)
     frames = sorted(loaded.requests, key=lambda frame: (frame.sent_ns, frame.request_index))
-    sent_ns, intended_ns = (np.array([getattr(frame, name) for frame in frames]) for name in ("sent_ns", "intended_ns"))
+    sent_ns, intended_ns = (
+        np.array([getattr(frame, name) for frame in frames]) for name in ("sent_ns", "intended_ns")
+    )
     assert (np.diff(intended_ns) >= 0).all(), "nobody overtakes"
     assert sorted(intended_ns.tolist()) == instants_ns.tolist()
     if is_prompt:

@@ -35,7 +35,11 @@ def test_a_follower_whose_leader_ended_before_comes_after_its_thought():
     plan = a_plan(3, arrival_ns=[0, -1, -1], follows=[-1, 0, 1], think_ns=[-1, 700, 800])
     past = Past(n_sessions=1, done=frozenset({0}), ended_ns=5_000)
     share = session_after(past, plan, for_s=None, n_processes=1).shares[0]
-    assert (share.rows.tolist(), share.due_ns.tolist(), share.follower_of) == ([1], [5_700], {0: 1, 1: 2})
+    assert (share.rows.tolist(), share.due_ns.tolist(), share.follower_of) == (
+        [1],
+        [5_700],
+        {0: 1, 1: 2},
+    )
 
 
 def test_what_would_come_after_the_end_is_not_sent():
@@ -71,7 +75,12 @@ def test_processes_share_out_every_missing_request_once(data, n_requests, n_proc
     for row, leader in enumerate(follows):
         if (leader == NONE or leader in done) and data.draw(st.booleans()):
             done.add(row)
-    session = session_after(Past(n_sessions=1, done=frozenset(done), ended_ns=10**6), plan, for_s=None, n_processes=n_processes)
+    session = session_after(
+        Past(n_sessions=1, done=frozenset(done), ended_ns=10**6),
+        plan,
+        for_s=None,
+        n_processes=n_processes,
+    )
     sent = rows_of(session)
     reached = set(sent)
     for share in session.shares:
@@ -122,12 +131,21 @@ CHILD = """
 
 
 def test_kill_9_of_everything_loses_a_second_at_most(server, tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(CHILD), server.url, str(tmp_path), str(Path(__file__).parent)]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(CHILD),
+        server.url,
+        str(tmp_path),
+        str(Path(__file__).parent),
+    ]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 60
     while len(server.seen) < 300 and time.monotonic() < deadline_s:
         time.sleep(0.02)
-    workers = [int(one) for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()]
+    workers = [
+        int(one) for one in Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    ]
     n_seen = len(server.seen)
     for pid in (*workers, child.pid):
         os.kill(pid, signal.SIGKILL)
@@ -139,7 +157,14 @@ def test_kill_9_of_everything_loses_a_second_at_most(server, tmp_path):
 
 
 def test_clients_stop_when_their_command_is_killed(server, tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(CHILD), server.url, str(tmp_path), str(Path(__file__).parent)]
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(CHILD),
+        server.url,
+        str(tmp_path),
+        str(Path(__file__).parent),
+    ]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline_s = time.monotonic() + 60
     while len(server.seen) < 50 and time.monotonic() < deadline_s:
@@ -161,7 +186,13 @@ def test_what_was_cut_short_is_asked_again_what_failed_is_not(error, server, tmp
             signal.raise_signal(signal.SIGINT)
 
     stopped = []
-    loaded = load(server.url, a_plan(1), tmp_path, timeout_s=1.0 if error == "total_timeout" else 60.0, on_progress=interrupt_once)
+    loaded = load(
+        server.url,
+        a_plan(1),
+        tmp_path,
+        timeout_s=1.0 if error == "total_timeout" else 60.0,
+        on_progress=interrupt_once,
+    )
     assert loaded.of(0).error == error
     assert past_of(tmp_path).done == (frozenset() if error == "interrupted" else frozenset({0}))
     assert int64s(loaded.of(0).read_ns).size == 1

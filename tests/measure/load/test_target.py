@@ -6,7 +6,14 @@ import pytest
 from tiny_server import a_plan, load, question_of
 
 from inferometer.errors import SpecError
-from inferometer.measure.load.target import Secrets, bearer_token, custom_header, proxy_for, request_head, target_of
+from inferometer.measure.load.target import (
+    Secrets,
+    bearer_token,
+    custom_header,
+    proxy_for,
+    request_head,
+    target_of,
+)
 from inferometer.records.raw_log import raw_logs
 
 
@@ -30,7 +37,15 @@ def test_urls(url, endpoint, authority, path):
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000", "ftp://host", "http://", "http://host:many", "http://me:secret@host", "http://host/?a=b"]
+    "url",
+    [
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://host:many",
+        "http://me:secret@host",
+        "http://host/?a=b",
+    ],
 )
 def test_urls_that_are_none(url):
     with pytest.raises(SpecError) as raised:
@@ -38,11 +53,17 @@ def test_urls_that_are_none(url):
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/prefix/v1/completions/", "/completions"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/prefix/v1/completions/", "/completions"]
+)
 def test_urls_of_an_endpoint_are_told_apart_from_those_of_a_server(path):
-    with pytest.raises(SpecError, match="--endpoint " + ("chat" if "chat" in path else "completions")) as raised:
+    with pytest.raises(
+        SpecError, match="--endpoint " + ("chat" if "chat" in path else "completions")
+    ) as raised:
         target_of(plan_of("http://host" + path))
-    assert "http://host/prefix --endpoint" in str(raised.value) or "http://host --endpoint" in str(raised.value)
+    assert "http://host/prefix --endpoint" in str(raised.value) or "http://host --endpoint" in str(
+        raised.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +85,10 @@ def test_proxies(url, asked, variables, proxy):
 
 
 def test_a_proxys_credentials_are_kept_apart():
-    assert proxy_for("http://host", "http://me:p%40ss@q:2", {}) == ("http://q:2", "Basic bWU6cEBzcw==")
+    assert proxy_for("http://host", "http://me:p%40ss@q:2", {}) == (
+        "http://q:2",
+        "Basic bWU6cEBzcw==",
+    )
 
 
 def test_tokens_and_headers_come_from_the_environment():
@@ -83,14 +107,19 @@ def test_a_token_that_cannot_be_sent_is_not_repeated(token):
     assert "h" + token[1:4] not in str(raised.value)
 
 
-@pytest.mark.parametrize("text", ["X-Team", ": v", "X Team: v", "Host: other", "X-Team: $NONE", "X: a\r\nHost: b"])
+@pytest.mark.parametrize(
+    "text", ["X-Team", ": v", "X Team: v", "Host: other", "X-Team: $NONE", "X: a\r\nHost: b"]
+)
 def test_headers_that_cannot_be_sent(text):
     with pytest.raises(SpecError):
         custom_header(text, {})
 
 
 def test_secrets_are_shown_by_nothing_and_kept_nowhere(server, tmp_path):
-    secrets = Secrets(headers=(("Authorization", "Bearer hush"), ("X-Team", "hush")), proxy_authorization="Basic hush")
+    secrets = Secrets(
+        headers=(("Authorization", "Bearer hush"), ("X-Team", "hush")),
+        proxy_authorization="Basic hush",
+    )
     assert "hush" not in repr(secrets)
     load(server.url, a_plan(1), tmp_path, secrets=secrets)
     assert "Authorization: Bearer hush" in server.seen[0].head
@@ -98,8 +127,12 @@ def test_secrets_are_shown_by_nothing_and_kept_nowhere(server, tmp_path):
 
 
 def test_what_a_request_says_of_itself():
-    before_id, before_length = request_head(target_of(plan_of("http://host:1")), Secrets(), is_streaming=True)
-    assert before_id.startswith(b"POST /v1/completions HTTP/1.1\r\nHost: host:1\r\nUser-Agent: inferometer/")
+    before_id, before_length = request_head(
+        target_of(plan_of("http://host:1")), Secrets(), is_streaming=True
+    )
+    assert before_id.startswith(
+        b"POST /v1/completions HTTP/1.1\r\nHost: host:1\r\nUser-Agent: inferometer/"
+    )
     assert b"\r\nAccept-Encoding: identity\r\n" in before_id
     assert before_id.endswith(b"\r\nX-Request-Id: ")
     assert before_length == b"\r\nContent-Length: "

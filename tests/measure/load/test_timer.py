@@ -64,7 +64,9 @@ def test_what_is_added_while_something_is_called_gets_its_turn():
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
-    assert {later - earlier for earlier, later in itertools.pairwise(called)} == {100_000}, "late ones are made up for"
+    assert {later - earlier for earlier, later in itertools.pairwise(called)} == {100_000}, (
+        "late ones are made up for"
+    )
 
 
 def test_the_loop_gets_its_turn_between_many_that_are_late():
@@ -75,7 +77,12 @@ def test_the_loop_gets_its_turn_between_many_that_are_late():
         agenda = timer.Agenda(loop)
         over = loop.create_future()
         for _ in range(1000):
-            agenda.add(1, lambda due_ns: order.append(due_ns) or (len(order) == 1001 and over.set_result(None)))
+            agenda.add(
+                1,
+                lambda due_ns: (
+                    order.append(due_ns) or (len(order) == 1001 and over.set_result(None))
+                ),
+            )
         loop.call_later(0.0005, order.append, "another")
         await asyncio.wait_for(over, 30)
         agenda.close()

@@ -10,7 +10,14 @@ from inferometer.measure.load.load_test import LoadQuestion, run_session
 from inferometer.measure.load.messages import ClientLimits
 from inferometer.measure.load.sessions import Past
 from inferometer.measure.load.target import Secrets
-from inferometer.records.raw_log import EndFrame, LagFrame, RawLogReader, RequestFrame, SessionFrame, raw_logs
+from inferometer.records.raw_log import (
+    EndFrame,
+    LagFrame,
+    RawLogReader,
+    RequestFrame,
+    SessionFrame,
+    raw_logs,
+)
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.workload.plan import request_plan
 from inferometer.spec.workload.reading import resolve_workload
@@ -76,7 +83,9 @@ class TinyServer:
 
     def _run(self, is_up):
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, self.host, 0, ssl=self.ssl, backlog=1024))
+        server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, self.host, 0, ssl=self.ssl, backlog=1024)
+        )
         self.port = server.sockets[0].getsockname()[1]
         is_up.set()
         self._loop.run_forever()
@@ -91,7 +100,13 @@ class TinyServer:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 text = head.decode()
-                length = int(next(line.split(":")[1] for line in text.split("\r\n") if line.lower().startswith("content-length")))
+                length = int(
+                    next(
+                        line.split(":")[1]
+                        for line in text.split("\r\n")
+                        if line.lower().startswith("content-length")
+                    )
+                )
                 body = json.loads(await reader.readexactly(length) or b"null")
                 self.seen.append(Seen(time.monotonic_ns(), connection, text, body))
                 await self.answer(writer, body)
@@ -118,11 +133,18 @@ class Loaded:
 
 def frames_of(folder):
     frames = [frame for path in raw_logs(folder) for frame in RawLogReader(path)]
-    return [[frame for frame in frames if isinstance(frame, kind)] for kind in (SessionFrame, RequestFrame, LagFrame, EndFrame)]
+    return [
+        [frame for frame in frames if isinstance(frame, kind)]
+        for kind in (SessionFrame, RequestFrame, LagFrame, EndFrame)
+    ]
 
 
 def a_plan(n_requests, gap_ns=0, **columns):
-    given = {"arrival_ns": [i * gap_ns for i in range(n_requests)], "prompt_tokens": [5] * n_requests, "output_tokens": [3] * n_requests}
+    given = {
+        "arrival_ns": [i * gap_ns for i in range(n_requests)],
+        "prompt_tokens": [5] * n_requests,
+        "output_tokens": [3] * n_requests,
+    }
     return request_plan("the test", **(given | columns))
 
 

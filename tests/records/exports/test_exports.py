@@ -38,7 +38,10 @@ def run():
 @pytest.fixture
 def broken(run):
     """The same, the first failed and the last three never done."""
-    columns = {name: getattr(run.requests, name).copy() for name in ("status", "first_token_ns", "finished_ns")}
+    columns = {
+        name: getattr(run.requests, name).copy()
+        for name in ("status", "first_token_ns", "finished_ns")
+    }
     columns["status"][0], columns["status"][-3:] = RequestStatus.FAILED, RequestStatus.UNFINISHED
     for rows in (slice(0, 1), slice(-3, None)):
         columns["first_token_ns"][rows] = columns["finished_ns"][rows] = ABSENT
@@ -49,7 +52,12 @@ def test_vllm_bench_comes_back_as_it_was(run):
     """Read and written again, a file of vLLM's own has its numbers; only its duration ends with the last token."""
     theirs = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
     ours = json.loads(json.dumps(vllm_bench_json(run)))
-    of_the_duration = {"duration", "request_throughput", "output_throughput", "total_token_throughput"}
+    of_the_duration = {
+        "duration",
+        "request_throughput",
+        "output_throughput",
+        "total_token_throughput",
+    }
     compared = 0
     for name, value in ours.items():
         if name in of_the_duration:
@@ -59,8 +67,14 @@ def test_vllm_bench_comes_back_as_it_was(run):
             compared += 1
     assert compared > 25
     for name in ("input_lens", "output_lens", "ttfts", "latencies", "queue_times", "errors"):
-        assert ours[name] == pytest.approx(theirs[name], rel=1e-5) if name != "errors" else ours[name] == theirs[name]
-    np.testing.assert_allclose(np.concatenate(ours["itls"]), np.concatenate(theirs["itls"]), atol=2e-9)
+        assert (
+            ours[name] == pytest.approx(theirs[name], rel=1e-5)
+            if name != "errors"
+            else ours[name] == theirs[name]
+        )
+    np.testing.assert_allclose(
+        np.concatenate(ours["itls"]), np.concatenate(theirs["itls"]), atol=2e-9
+    )
     assert np.diff(ours["start_times"]) == pytest.approx(np.diff(theirs["start_times"]), abs=1e-6)
 
 
@@ -69,7 +83,10 @@ def test_vllm_bench_is_read_again(run, tmp_path):
     path.write_text(json.dumps(vllm_bench_json(run, judgement=judge_objective(run, OBJECTIVE))))
     imported = read_results(path)
     for name in ("intended_send_ns", "sent_ns", "first_token_ns", "finished_ns"):
-        assert np.abs(getattr(imported.runs[0].requests, name) - getattr(run.requests, name)).max() <= 2
+        assert (
+            np.abs(getattr(imported.runs[0].requests, name) - getattr(run.requests, name)).max()
+            <= 2
+        )
     good = judge_objective(run, OBJECTIVE).good_requests_per_s
     assert imported.summaries[0].good_requests_per_s == pytest.approx(good)
 
@@ -81,7 +98,9 @@ def test_vllm_bench_counts_what_failed(broken):
     assert "itls" not in written
     assert "mean_itl_ms" not in written
     done = select(broken.requests, broken.requests.status == RequestStatus.LENGTH)
-    assert written["mean_ttft_ms"] == pytest.approx((done.first_token_ns - done.sent_ns).mean() / 1e6)
+    assert written["mean_ttft_ms"] == pytest.approx(
+        (done.first_token_ns - done.sent_ns).mean() / 1e6
+    )
 
 
 def test_the_table_has_a_line_each(broken):
@@ -90,10 +109,23 @@ def test_the_table_has_a_line_each(broken):
     assert len(rows) == 24
     assert (rows[0]["status"], rows[0]["first_token_s"], rows[0]["ttft_s"]) == ("failed", "", "")
     second = {
-        name: float(rows[1][name]) for name in ("intended_send_s", "sent_s", "first_token_s", "finished_s", "ttft_s", "tpot_s", "e2e_s")
+        name: float(rows[1][name])
+        for name in (
+            "intended_send_s",
+            "sent_s",
+            "first_token_s",
+            "finished_s",
+            "ttft_s",
+            "tpot_s",
+            "e2e_s",
+        )
     }
-    assert second["ttft_s"] == pytest.approx(second["first_token_s"] - second["intended_send_s"], abs=2e-9)
-    assert second["tpot_s"] == pytest.approx((second["finished_s"] - second["first_token_s"]) / 15, abs=2e-9)
+    assert second["ttft_s"] == pytest.approx(
+        second["first_token_s"] - second["intended_send_s"], abs=2e-9
+    )
+    assert second["tpot_s"] == pytest.approx(
+        (second["finished_s"] - second["first_token_s"]) / 15, abs=2e-9
+    )
 
 
 def test_a_sweep_has_no_requests(run):
@@ -106,7 +138,11 @@ def test_a_sweep_has_no_requests(run):
 def test_llmd_statistics_count_from_the_send(run):
     latency = llmd_report(run)["results"]["request_performance"]["aggregate"]["latency"]
     theirs = json.loads((RESULTS / "vllm-bench-detailed.json").read_text())
-    for ours, name in (("time_to_first_token", "ttft"), ("time_per_output_token", "tpot"), ("request_latency", "e2el")):
+    for ours, name in (
+        ("time_to_first_token", "ttft"),
+        ("time_per_output_token", "tpot"),
+        ("request_latency", "e2el"),
+    ):
         assert latency[ours]["mean"] * 1e3 == pytest.approx(theirs[f"mean_{name}_ms"], rel=1e-6)
         assert latency[ours]["stddev"] * 1e3 == pytest.approx(theirs[f"std_{name}_ms"], rel=1e-6)
     assert latency["time_to_first_token"]["units"] == "s"
@@ -115,21 +151,34 @@ def test_llmd_statistics_count_from_the_send(run):
 
 def test_llmd_leaves_out_what_is_only_a_lower_bound(run, broken):
     aggregate = llmd_report(broken)["results"]["request_performance"]["aggregate"]
-    assert (aggregate["requests"]["total"], aggregate["requests"]["failures"], aggregate["requests"]["incomplete"]) == (24, 1, 3)
-    assert {"p95", "max"} <= set(llmd_report(run)["results"]["request_performance"]["aggregate"]["latency"]["request_latency"])
+    assert (
+        aggregate["requests"]["total"],
+        aggregate["requests"]["failures"],
+        aggregate["requests"]["incomplete"],
+    ) == (24, 1, 3)
+    assert {"p95", "max"} <= set(
+        llmd_report(run)["results"]["request_performance"]["aggregate"]["latency"][
+            "request_latency"
+        ]
+    )
     assert not {"p95", "p99", "max"} & set(aggregate["latency"]["request_latency"])
 
 
 def test_llmd_carries_what_it_has_no_place_for(run):
     judgement = judge_objective(run, OBJECTIVE)
     reason = ValidityReason(check="client lag", verdict="SUSPECT", text="late", remedy="more cores")
-    judged = replace(run, manifest=replace(run.manifest, validity=Validity(verdict="SUSPECT", reasons=(reason,))))
+    judged = replace(
+        run, manifest=replace(run.manifest, validity=Validity(verdict="SUSPECT", reasons=(reason,)))
+    )
     report = json.loads(msgspec.json.encode(llmd_report(judged, judgement=judgement)))
     ours = report["results"]["profiling"]["inferometer"]
     assert ours["validity"]["verdict"] == "SUSPECT"
     assert ours["objective"]["n_good"] == judgement.n_good < 24
     ttft = next(one for one in ours["summary"]["latencies"] if one["latency"] == "ttft")
-    assert ttft["percentiles"][0]["seconds"]["value"] == summarise_requests(run).latency("ttft").percentile(0.5).seconds.value
+    assert (
+        ttft["percentiles"][0]["seconds"]["value"]
+        == summarise_requests(run).latency("ttft").percentile(0.5).seconds.value
+    )
 
 
 def test_llmd_is_read_again(run, tmp_path):
@@ -137,7 +186,12 @@ def test_llmd_is_read_again(run, tmp_path):
     path.write_bytes(msgspec.json.encode(llmd_report(run)))
     (summary,) = read_results(path).summaries
     whole = summarise_requests(run)
-    assert (summary.tool, summary.n_completed, summary.n_failed, summary.label) == ("llm-d", 24, 0, run.manifest.run_id)
+    assert (summary.tool, summary.n_completed, summary.n_failed, summary.label) == (
+        "llm-d",
+        24,
+        0,
+        run.manifest.run_id,
+    )
     assert summary.output_tokens_per_s == whole.output_tokens_per_s.value
     assert summary.mean_prompt_tokens == pytest.approx(1565 / 24)
     from_send = whole.latency("ttft_uncorrected").percentile(0.9).seconds.value
@@ -145,15 +199,22 @@ def test_llmd_is_read_again(run, tmp_path):
 
 
 def test_llmd_carries_the_servers_own_numbers(run):
-    pages = [(at_ns, page(f"vllm-0.32-{name}").encode()) for at_ns, name in ((0, "before"), (10**9, "after"))]
+    pages = [
+        (at_ns, page(f"vllm-0.32-{name}").encode())
+        for at_ns, name in ((0, "before"), (10**9, "after"))
+    ]
     report = llmd_report(replace(run, server=sample_table(pages)))
-    server = json.loads(msgspec.json.encode(report))["results"]["profiling"]["inferometer"]["server"]
+    server = json.loads(msgspec.json.encode(report))["results"]["profiling"]["inferometer"][
+        "server"
+    ]
     assert (server["kind"], server["n_finished"], server["running"]["highest"]) == ("vllm", 9, 0.0)
     assert server["prefix_hit_fraction"] == pytest.approx(896 / 1214)
     ttft = next(one for one in server["times"] if one["name"] == "ttft")
     assert ttft["percentiles"][0].keys() == {"percentile_fraction", "low_s", "high_s"}
     once = llmd_report(replace(run, server=sample_table(pages[:1])))
-    assert "server" not in once["results"]["profiling"]["inferometer"], "one scrape says nothing about a run"
+    assert "server" not in once["results"]["profiling"]["inferometer"], (
+        "one scrape says nothing about a run"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +224,9 @@ def llmd_python(tmp_path_factory):
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     installed = subprocess.run(
-        [python, "-m", "pip", "install", "-q", "llmd-benchmark-report>=0.2.1,<0.3"], check=False, capture_output=True
+        [python, "-m", "pip", "install", "-q", "llmd-benchmark-report>=0.2.1,<0.3"],
+        check=False,
+        capture_output=True,
     )
     if installed.returncode:
         pytest.skip("the package llmd-benchmark-report cannot be installed here")
@@ -171,7 +234,9 @@ def llmd_python(tmp_path_factory):
 
 
 def run_python(python, program, *arguments):
-    ran = subprocess.run([python, "-c", program, *arguments], check=False, capture_output=True, text=True)
+    ran = subprocess.run(
+        [python, "-c", program, *arguments], check=False, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
 
 
@@ -187,14 +252,19 @@ for path in sys.argv[1:]:
         told = {key: value for key, value in read[name].items() if value is not None}
         assert told == statistics, (name, told, statistics)
 """
-AS_JSON = "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), open(sys.argv[2], 'w'), default=str)"
+AS_JSON = (
+    "import json, sys, yaml; json.dump(yaml.safe_load(open(sys.argv[1])), open(sys.argv[2], 'w'),"
+    " default=str)"
+)
 
 
 @pytest.mark.slow
 def test_llmd_s_own_validator_takes_it(run, broken, llmd_python, tmp_path):
     paths = [tmp_path / "run.json", tmp_path / "broken.json"]
     for path, one in zip(paths, (run, broken), strict=True):
-        path.write_bytes(msgspec.json.encode(llmd_report(one, judgement=judge_objective(one, OBJECTIVE))))
+        path.write_bytes(
+            msgspec.json.encode(llmd_report(one, judgement=judge_objective(one, OBJECTIVE)))
+        )
     run_python(llmd_python, VALIDATE, *paths)
 
 
@@ -203,27 +273,56 @@ def test_llmd_s_own_example_is_read(llmd_python, tmp_path):
     (example,) = llmd_python.parents[1].rglob("br_v0_2_example.yaml")
     run_python(llmd_python, AS_JSON, example, tmp_path / "example.json")
     (summary,) = read_results(tmp_path / "example.json").summaries
-    assert (summary.model, summary.engine, summary.hardware) == ("Qwen/Qwen3-0.6B", "llm-d", "NVIDIA-H100-80GB-HBM3")
-    assert (summary.offered_requests_per_s, summary.concurrency, summary.n_completed) == (10.0, None, 500)
+    assert (summary.model, summary.engine, summary.hardware) == (
+        "Qwen/Qwen3-0.6B",
+        "llm-d",
+        "NVIDIA-H100-80GB-HBM3",
+    )
+    assert (summary.offered_requests_per_s, summary.concurrency, summary.n_completed) == (
+        10.0,
+        None,
+        500,
+    )
     assert summary.latency("ttft").percentile_s(0.999) == 0.057014757215045425
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "name"),
-    [("vllm-benchmark", "vllm-bench-detailed.json"), ("aiperf", "aiperf-summary.json"), ("inference-perf", "inference-perf-stage.json")],
+    [
+        ("vllm-benchmark", "vllm-bench-detailed.json"),
+        ("aiperf", "aiperf-summary.json"),
+        ("inference-perf", "inference-perf-stage.json"),
+    ],
 )
 def test_the_way_over_llmd_s_own_converters_gives_the_same(llmd_python, tmp_path, tool, name):
-    """Their reading of a tool's file and ours agree in every digit; only AIPerf's ITL, one value a request, has the name of gaps there."""
+    """Their reading of a tool's file and ours agree in every digit.
+
+    Only AIPerf's ITL, one value a request, has the name of gaps there.
+    """
     report = tmp_path / "report.yaml"
     converter = llmd_python.parent / "benchmark-report"
-    subprocess.run([converter, "-w", tool, "-b", "0.2", RESULTS / name, report], check=True, capture_output=True)
+    subprocess.run(
+        [converter, "-w", tool, "-b", "0.2", RESULTS / name, report],
+        check=True,
+        capture_output=True,
+    )
     run_python(llmd_python, AS_JSON, report, tmp_path / "report.json")
-    (theirs,), (ours,) = read_results(tmp_path / "report.json").summaries, read_results(RESULTS / name).summaries
-    for field in ("n_completed", "output_tokens_per_s", "total_tokens_per_s", "completed_requests_per_s"):
+    (theirs,), (ours,) = (
+        read_results(tmp_path / "report.json").summaries,
+        read_results(RESULTS / name).summaries,
+    )
+    for field in (
+        "n_completed",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "completed_requests_per_s",
+    ):
         assert getattr(theirs, field) == pytest.approx(getattr(ours, field), rel=1e-12), field
     assert len(theirs.latencies) >= 3
     for latency in theirs.latencies:
         named = "tpot" if (tool, latency.name) == ("aiperf", "chunk_gap") else latency.name
         assert latency.mean_s == pytest.approx(ours.latency(named).mean_s, rel=1e-12)
-        assert latency.percentile_s(0.9) == pytest.approx(ours.latency(named).percentile_s(0.9), rel=1e-12)
+        assert latency.percentile_s(0.9) == pytest.approx(
+            ours.latency(named).percentile_s(0.9), rel=1e-12
+        )

@@ -41,7 +41,10 @@ def test_by_content_and_not_by_name(path, tmp_path):
         (b'{"duration": 1' + b"0" * 400 + b"}", "no format that is known"),
         (b'{"version": "0.1", "run": {}, "results": {}}', "version '0.1' of the Benchmark Report"),
         (
-            b'{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token": {"value": 1, "unit": "h"}}}',
+            (
+                b'{"metadata": {"request_start_ns": 1}, "metrics": {"time_to_first_token":'
+                b' {"value": 1, "unit": "h"}}}'
+            ),
             "metrics.time_to_first_token.unit",
         ),
         (b'{"metadata": {}, "metrics": {}}', "metadata.request_start_ns is missing"),
@@ -83,9 +86,10 @@ def test_a_folder_of_llmservingsim_is_a_run(tmp_path):
         "bench-0,20,3,0.0,0.001,0.002,0.1,0.3\nbench-1,30,5,0.5,0.501,0.502,0.6,1.0\n"
     )
     (tmp_path / "meta.json").write_text(
-        '{"started_at": "2026-01-01T00:00:00", "engine_kwargs": {"model": "meta-llama/Llama-3.1-8B", "tensor_parallel_size": 1,'
-        ' "data_parallel_size": 1, "enable_expert_parallel": false, "max_num_seqs": 128,'
-        ' "max_num_batched_tokens": 2048, "dtype": "bfloat16"}}'
+        '{"started_at": "2026-01-01T00:00:00", "engine_kwargs": {"model":'
+        ' "meta-llama/Llama-3.1-8B", "tensor_parallel_size": 1, "data_parallel_size": 1,'
+        ' "enable_expert_parallel": false, "max_num_seqs": 128, "max_num_batched_tokens": 2048,'
+        ' "dtype": "bfloat16"}}'
     )
     (tmp_path / "llmservingsim_prediction_summary.txt").write_text("")
     for path in (tmp_path, tmp_path / "requests.csv"):
@@ -105,7 +109,10 @@ def test_whatever_the_bytes(content):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_whatever_is_wrong_with_one_field(path, tmp_path):
-    """Each of many fields in turn is dropped, or replaced by something of another kind: it is read, or refused with a RecordError."""
+    """Each of many fields in turn is dropped, or replaced by something of another kind.
+
+    It is read, or refused with a RecordError.
+    """
     rng = np.random.default_rng(11)
     is_lines = path.suffix == ".jsonl"
     whole = path.read_text().partition("\n")[0] if is_lines else path.read_text()

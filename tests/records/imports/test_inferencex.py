@@ -23,8 +23,13 @@ def folder(name):
 
 @pytest.fixture(scope="module")
 def official():
-    tables = [read_inferencex(path) for path in sorted(folder("inferencemax-official-2025-11").glob("agg_*.json"))]
-    return PublishedPointTable._make(np.concatenate(columns) for columns in zip(*tables, strict=True))
+    tables = [
+        read_inferencex(path)
+        for path in sorted(folder("inferencemax-official-2025-11").glob("agg_*.json"))
+    ]
+    return PublishedPointTable._make(
+        np.concatenate(columns) for columns in zip(*tables, strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +45,34 @@ def test_every_row_of_the_official_files(official):
     assert Counter(official.precision.tolist()) == {"fp4": 492, "fp8": 125}
     assert int(official.is_disaggregated.sum()) == 54
     assert int(official.uses_speculation.sum()) == 19
-    lengths = Counter(zip(official.prompt_tokens.tolist(), official.output_tokens.tolist(), strict=True))
+    lengths = Counter(
+        zip(official.prompt_tokens.tolist(), official.output_tokens.tolist(), strict=True)
+    )
     assert lengths == {(1024, 1024): 219, (8192, 1024): 212, (1024, 8192): 186}
-    assert {official.source_file[0], official.source_file[-1]} == {"agg_dsr1_1k1k.json", "agg_gptoss_8k1k.json"}
+    assert {official.source_file[0], official.source_file[-1]} == {
+        "agg_dsr1_1k1k.json",
+        "agg_gptoss_8k1k.json",
+    }
 
 
 def test_the_first_row_is_what_the_file_says(official):
     found = {name: getattr(official, name)[0].item() for name in PublishedPointTable._fields}
-    assert (found["hardware"], found["framework"], found["model"]) == ("b200-trt", "trt", "deepseek-ai/DeepSeek-R1-0528")
-    assert (found["tensor_parallel"], found["expert_parallel"], found["data_parallel"], found["n_devices"]) == (8, 8, 1, 8)
-    assert (found["concurrency"], found["ttft_median_s"], found["tpot_p99_s"]) == (8, 0.13440519105643034, 0.0160982707959743)
+    assert (found["hardware"], found["framework"], found["model"]) == (
+        "b200-trt",
+        "trt",
+        "deepseek-ai/DeepSeek-R1-0528",
+    )
+    assert (
+        found["tensor_parallel"],
+        found["expert_parallel"],
+        found["data_parallel"],
+        found["n_devices"],
+    ) == (8, 8, 1, 8)
+    assert (found["concurrency"], found["ttft_median_s"], found["tpot_p99_s"]) == (
+        8,
+        0.13440519105643034,
+        0.0160982707959743,
+    )
     assert np.isnan(found["ttft_unnamed_s"])
 
 
@@ -61,10 +84,15 @@ def test_rates_are_per_device_and_total_is_input_and_output(official):
 
 
 def test_the_aggregated_rows_obey_littles_law(official):
-    """Output rate · time in the system / mean output = requests in it: 0.95 to 1 of the nominal concurrency, see SOURCE.md there."""
+    """Output rate · time in the system / mean output = requests in it.
+
+    0.95 to 1 of the nominal concurrency, see SOURCE.md there.
+    """
     rows = ~official.is_disaggregated
     mean_output = (official.e2e_mean_s - official.ttft_mean_s) / official.tpot_mean_s + 1
-    in_system = official.device_output_tokens_per_s * official.n_devices * official.e2e_mean_s / mean_output
+    in_system = (
+        official.device_output_tokens_per_s * official.n_devices * official.e2e_mean_s / mean_output
+    )
     share = (in_system / official.concurrency)[rows]
     assert len(share) == 563
     assert (share > 0.94).all()
@@ -75,7 +103,13 @@ def test_the_aggregated_rows_obey_littles_law(official):
 def test_every_row_of_the_silicon_table(silicon):
     assert len(silicon.row) == 5089
     assert Counter(silicon.framework.tolist()) == {"trtllm": 2317, "sglang": 1487, "vllm": 1285}
-    assert Counter(silicon.precision.tolist()) == {"fp8": 2575, "fp4": 1978, "": 366, "int4": 90, "bf16": 80}
+    assert Counter(silicon.precision.tolist()) == {
+        "fp8": 2575,
+        "fp4": 1978,
+        "": 366,
+        "int4": 90,
+        "bf16": 80,
+    }
     assert (int(silicon.is_disaggregated.sum()), int(silicon.is_provisional.sum())) == (1602, 234)
     assert Counter(silicon.hardware_id.tolist())[""] == 277, "gb300 is not in the catalogue"
     assert np.isnan(silicon.device_total_tokens_per_s).all(), "it has no throughput"
@@ -99,11 +133,17 @@ def test_columns_are_of_their_types(official, silicon):
 def test_one_point_alone_with_its_workload_in_it(tmp_path):
     path = tmp_path / "result.json"
     path.write_text(
-        '{"hw": "mi300x", "tp": 8, "ep": 1, "dp_attention": true, "conc": 4, "model": "m", "framework": "vllm", "precision": "fp8",'
-        ' "isl": 1024, "osl": 512, "tput_per_gpu": 3,'
-        ' "output_tput_per_gpu": 1, "input_tput_per_gpu": 2, "median_tpot": 0.01, "spec_decoding": "mtp"}'
+        '{"hw": "mi300x", "tp": 8, "ep": 1, "dp_attention": true, "conc": 4, "model": "m",'
+        ' "framework": "vllm", "precision": "fp8", "isl": 1024, "osl": 512, "tput_per_gpu": 3,'
+        ' "output_tput_per_gpu": 1, "input_tput_per_gpu": 2, "median_tpot": 0.01, "spec_decoding":'
+        ' "mtp"}'
     )
     table = read_inferencex(path)
-    assert (table.prompt_tokens[0], table.output_tokens[0], table.data_parallel[0], table.n_devices[0]) == (1024, 512, 8, 8)
+    assert (
+        table.prompt_tokens[0],
+        table.output_tokens[0],
+        table.data_parallel[0],
+        table.n_devices[0],
+    ) == (1024, 512, 8, 8)
     assert table.uses_speculation[0]
     assert np.isnan(table.ttft_mean_s[0])

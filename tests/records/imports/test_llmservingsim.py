@@ -9,13 +9,18 @@ from inferometer.errors import RecordError
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.records.types import RequestStatus
 
-HEADER = "request_id,input_toks,output_toks,arrival_s,queued_s,scheduled_s,first_token_s,last_token_s"
+HEADER = (
+    "request_id,input_toks,output_toks,arrival_s,queued_s,scheduled_s,first_token_s,last_token_s"
+)
 LINES = ["bench-0,40,3,0.0,0.001,0.0015,0.25,0.75", "bench-1,33,1,0.125,0.25,0.2505,0.5,0.5"]
 WORKLOAD = [
     {"request_id": "bench-0", "input_toks": 40, "output_toks": 3, "hash_runs": [[0, 2]]},
     {"request_id": "bench-1", "input_toks": 33, "output_toks": 1, "hash_runs": [[0, 1], [7, 2]]},
 ]
-SUMMARY = "Metric   vLLM   Sim   Diff%\n-----\nTTFT Mean    1086.0   938.6   -13.6%\nLatency P99   43901.1   43089.4   -1.8%\n"
+SUMMARY = (
+    "Metric   vLLM   Sim   Diff%\n-----\nTTFT Mean    1086.0   938.6   -13.6%\nLatency P99  "
+    " 43901.1   43089.4   -1.8%\n"
+)
 ARGUMENTS = {
     "model": "Qwen/Qwen3-30B-A3B-Instruct-2507",
     "tensor_parallel_size": 1,
@@ -31,7 +36,9 @@ ARGUMENTS = {
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "requests.csv").write_text("\n".join([HEADER, *LINES]) + "\n")
-    (tmp_path / "meta.json").write_text(json.dumps({"engine_kwargs": ARGUMENTS, "started_at": "2026-04-25T19:21:30Z"}))
+    (tmp_path / "meta.json").write_text(
+        json.dumps({"engine_kwargs": ARGUMENTS, "started_at": "2026-04-25T19:21:30Z"})
+    )
     (tmp_path / "llmservingsim_prediction_summary.txt").write_text(SUMMARY)
     (tmp_path / "workload.jsonl").write_text("\n".join(json.dumps(row) for row in WORKLOAD))
     return tmp_path
@@ -63,7 +70,10 @@ def test_only_full_blocks_of_the_prompt_are_shared(folder):
 
 @pytest.mark.parametrize(
     ("line", "said"),
-    [("bench-1,33,1,0.125,,0.2505,0.5,0.5", "queued_s = ''"), ("bench-1,33,1,-1,0,0,0,0", "line 3 arrives before")],
+    [
+        ("bench-1,33,1,0.125,,0.2505,0.5,0.5", "queued_s = ''"),
+        ("bench-1,33,1,-1,0,0,0,0", "line 3 arrives before"),
+    ],
 )
 def test_broken_lines(folder, line, said):
     (folder / "requests.csv").write_text("\n".join([HEADER, LINES[0], line]))

@@ -15,13 +15,18 @@ RESULTS = Path(__file__).parent / "results"
 
 def only(name):
     imported = read_results(RESULTS / name)
-    return imported.summaries[0] if imported.summaries else None, imported.runs[0] if imported.runs else None
+    return imported.summaries[0] if imported.summaries else None, (
+        imported.runs[0] if imported.runs else None
+    )
 
 
 def times_s(run):
     """From the send: TTFT, E2E, and TPOT."""
     requests = run.requests
-    ttft_s, e2e_s = ((column - requests.sent_ns) / 1e9 for column in (requests.first_token_ns, requests.finished_ns))
+    ttft_s, e2e_s = (
+        (column - requests.sent_ns) / 1e9
+        for column in (requests.first_token_ns, requests.finished_ns)
+    )
     return ttft_s, e2e_s, (e2e_s - ttft_s) / (requests.output_tokens - 1)
 
 
@@ -29,15 +34,30 @@ def test_vllm_bench():
     summary, run = only("vllm-bench-detailed.json")
     ttft_s, e2e_s, tpot_s = times_s(run)
     gaps_s = np.concatenate(
-        [np.diff(run.chunks.arrived_ns[run.chunks.request_index == index]) / 1e9 for index in run.requests.request_index.tolist()]
+        [
+            np.diff(run.chunks.arrived_ns[run.chunks.request_index == index]) / 1e9
+            for index in run.requests.request_index.tolist()
+        ]
     )
-    for name, values_s in (("ttft", ttft_s), ("tpot", tpot_s), ("chunk_gap", gaps_s), ("e2e", e2e_s)):
+    for name, values_s in (
+        ("ttft", ttft_s),
+        ("tpot", tpot_s),
+        ("chunk_gap", gaps_s),
+        ("e2e", e2e_s),
+    ):
         theirs = summary.latency(name)
         assert values_s.mean() == pytest.approx(theirs.mean_s, rel=1e-6)
         assert values_s.std() == pytest.approx(theirs.std_s, rel=1e-6)
         for fraction in (0.5, 0.9, 0.95, 0.99):
-            assert np.quantile(values_s, fraction) == pytest.approx(theirs.percentile_s(fraction), rel=1e-6)
-    assert (summary.n_completed, summary.n_failed, summary.concurrency, summary.offered_requests_per_s) == (24, 0, 6, 20.0)
+            assert np.quantile(values_s, fraction) == pytest.approx(
+                theirs.percentile_s(fraction), rel=1e-6
+            )
+    assert (
+        summary.n_completed,
+        summary.n_failed,
+        summary.concurrency,
+        summary.offered_requests_per_s,
+    ) == (24, 0, 6, 20.0)
     assert (run.requests.prompt_tokens.sum(), run.requests.output_tokens.sum()) == (1565, 384)
     assert summary.mean_prompt_tokens == pytest.approx(1565 / 24)
     assert summary.input_tokens_per_s == pytest.approx(1565 / summary.duration_s)
@@ -58,7 +78,11 @@ def test_vllm_bench_without_details():
 
 
 def test_vllm_bench_writes_0_for_nothing(tmp_path):
-    text = (RESULTS / "vllm-bench-summary.json").read_text().replace('"completed": 10', '"completed": 0')
+    text = (
+        (RESULTS / "vllm-bench-summary.json")
+        .read_text()
+        .replace('"completed": 10', '"completed": 0')
+    )
     for name in ("mean_ttft_ms", "mean_tpot_ms", "mean_itl_ms"):
         before, _, after = text.partition(f'"{name}": ')
         text = f'{before}"{name}": 0.0,{after.partition(",")[2]}'
@@ -77,47 +101,87 @@ def test_aiperf():
         assert values_s.mean() == pytest.approx(theirs.mean_s, rel=1e-6)
         assert np.quantile(values_s, 0.9) == pytest.approx(theirs.percentile_s(0.9), rel=1e-6)
     gaps_s = np.concatenate(
-        [np.diff(run.chunks.arrived_ns[run.chunks.request_index == index]) / 1e9 for index in run.requests.request_index.tolist()]
+        [
+            np.diff(run.chunks.arrived_ns[run.chunks.request_index == index]) / 1e9
+            for index in run.requests.request_index.tolist()
+        ]
     )
     assert gaps_s.mean() == pytest.approx(summary.latency("chunk_gap").mean_s, rel=1e-6)
-    assert (run.chunks.n_tokens == ABSENT).any(), "where a chunk carries several tokens nobody can tell how many"
-    assert (summary.tool_version, summary.model, summary.n_completed, summary.concurrency) == ("0.13.0", "tiny", 18, 3)
+    assert (run.chunks.n_tokens == ABSENT).any(), (
+        "where a chunk carries several tokens nobody can tell how many"
+    )
+    assert (summary.tool_version, summary.model, summary.n_completed, summary.concurrency) == (
+        "0.13.0",
+        "tiny",
+        18,
+        3,
+    )
     assert summary.output_tokens_per_s == pytest.approx(12 * summary.completed_requests_per_s)
     lag_s = (run.requests.sent_ns - run.requests.intended_send_ns) / 1e9
-    assert lag_s.mean() == pytest.approx(5.1235128888888894e-3), "AIPerf's own credit_to_start_latency"
+    assert lag_s.mean() == pytest.approx(5.1235128888888894e-3), (
+        "AIPerf's own credit_to_start_latency"
+    )
 
 
 def test_guidellm():
     summary, run = only("guidellm.json")
     ttft_s, e2e_s, tpot_s = times_s(run)
     assert ttft_s.mean() == pytest.approx(summary.latency("ttft").mean_s, rel=1e-5)
-    assert summary.latency("tpot").mean_s == pytest.approx(np.average(tpot_s, weights=run.requests.output_tokens - 1), rel=1e-4)
-    assert summary.latency("e2e").mean_s > e2e_s.mean(), "its latency ends after the stream, ours with the last token"
+    assert summary.latency("tpot").mean_s == pytest.approx(
+        np.average(tpot_s, weights=run.requests.output_tokens - 1), rel=1e-4
+    )
+    assert summary.latency("e2e").mean_s > e2e_s.mean(), (
+        "its latency ends after the stream, ours with the last token"
+    )
     assert summary.latency("normalized_tpot").mean_s == pytest.approx(
         np.average(e2e_s / run.requests.output_tokens, weights=run.requests.output_tokens), rel=0.05
     )
-    assert summary.latency("ttft").percentile_s(0.5) == pytest.approx(np.quantile(ttft_s, 0.5, method="higher"), rel=1e-5)
-    assert [one.percentile_fraction for one in summary.latency("ttft").percentiles][:3] == [0.001, 0.01, 0.05]
-    assert (summary.tool_version, summary.model, summary.label, summary.concurrency) == ("0.8.1", "tiny", "concurrent", 3)
+    assert summary.latency("ttft").percentile_s(0.5) == pytest.approx(
+        np.quantile(ttft_s, 0.5, method="higher"), rel=1e-5
+    )
+    assert [one.percentile_fraction for one in summary.latency("ttft").percentiles][:3] == [
+        0.001,
+        0.01,
+        0.05,
+    ]
+    assert (summary.tool_version, summary.model, summary.label, summary.concurrency) == (
+        "0.8.1",
+        "tiny",
+        "concurrent",
+        3,
+    )
     assert (summary.n_completed, summary.n_failed, summary.good_requests_per_s) == (12, 0, None)
     assert run.manifest.created_utc.startswith("2026-11-21T16:51")
 
 
 def test_inference_perf():
-    """Its TPOT divides by what its tokenizer makes of the text: half of the truth here, as its stages.csv has it at KubeCon."""
+    """Its TPOT divides by what its tokenizer makes of the text.
+
+    Half of the truth here, as its stages.csv has it at KubeCon.
+    """
     summary, _ = only("inference-perf-stage.json")
     _, run = only("inference-perf-requests.json")
     ttft_s, _, tpot_s = times_s(run)
     assert ttft_s.mean() == pytest.approx(summary.latency("ttft").mean_s, rel=1e-3)
     assert run.requests.output_tokens.mean() == pytest.approx(summary.mean_output_tokens) == 12.4
     assert 1.5 < tpot_s.mean() / summary.latency("tpot").mean_s < 3
-    assert summary.latency("chunk_gap").percentile_s(0.5) == 0.0, "half of its gaps are between tokens of one chunk"
+    assert summary.latency("chunk_gap").percentile_s(0.5) == 0.0, (
+        "half of its gaps are between tokens of one chunk"
+    )
     assert (summary.n_completed, summary.n_failed, summary.offered_requests_per_s) == (15, 0, 8.0)
     assert summary.settings == (("token_count_mismatches", "15"),)
     assert run.chunks is None
 
 
-@pytest.mark.parametrize("name", ["vllm-bench-detailed.json", "aiperf-requests.jsonl", "guidellm.json", "inference-perf-requests.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vllm-bench-detailed.json",
+        "aiperf-requests.jsonl",
+        "guidellm.json",
+        "inference-perf-requests.json",
+    ],
+)
 def test_every_run_can_be_summarised(name):
     _, run = only(name)
     summary = summarise_requests(run)
@@ -130,7 +194,11 @@ def test_every_run_can_be_summarised(name):
 
 
 def test_inference_perf_stages():
-    """KubeCon's table: reported ITL is half of the TPOT that E2E tells, and E2E = TTFT + (out - 1) · TPOT on every line."""
+    """KubeCon's table.
+
+    Reported ITL is half of the TPOT that E2E tells, and E2E = TTFT + (out - 1) · TPOT on every
+    line.
+    """
     path = Path(__file__).parents[4] / "shared" / "data" / "inference-perf-kubecon25" / "stages.csv"
     if not path.exists():
         pytest.skip("the published data is not here")
@@ -138,7 +206,12 @@ def test_inference_perf_stages():
     assert len(summaries) == 14
     assert {summary.label.split(",")[0] for summary in summaries} == {"vllm", "vllm+v0_engine"}
     first = summaries[0]
-    assert (first.offered_requests_per_s, first.n_completed, first.n_failed, first.latency("ttft").mean_s) == (1.0, 60, 0, 0.0311273)
+    assert (
+        first.offered_requests_per_s,
+        first.n_completed,
+        first.n_failed,
+        first.latency("ttft").mean_s,
+    ) == (1.0, 60, 0, 0.0311273)
     for summary in summaries:
         tpot_s = summary.latency("tpot").mean_s
         from_parts_s = summary.latency("ttft").mean_s + (summary.mean_output_tokens - 1) * tpot_s

@@ -62,7 +62,11 @@ def test_a_chart_of_the_same_view_is_the_same(example_view, charts):
 
 def test_ttft_finding_and_units(one_run_view):
     chart = ttft_chart(one_run_view)
-    assert chart.finding == "Time to first token: 34.8 ms at 128 prompt tokens, 1757 ms at 4096 prompt tokens (50.5 times as long)."
+    assert (
+        chart.finding
+        == "Time to first token: 34.8 ms at 128 prompt tokens, 1757 ms at 4096 prompt tokens (50.5"
+        " times as long)."
+    )
     assert [row[0] for row in chart.rows] == ["128", "512", "2048", "4096"]
     assert "COLLAPSE_PREFILL(x3.4)" in chart.rows[-1][1]
 
@@ -96,11 +100,15 @@ def test_a_lone_point_is_still_drawn(one_run_view):
 
 
 def test_roofline_against_the_measured_roof(example_view):
-    assert roofline_chart(example_view).finding.startswith("Under the measured roof (580 GB/s, 88 TFLOP/s) decode reaches at most ")
+    assert roofline_chart(example_view).finding.startswith(
+        "Under the measured roof (580 GB/s, 88 TFLOP/s) decode reaches at most "
+    )
 
 
 def test_roofline_without_roofs(example_view):
-    chart = roofline_chart(replace(example_view, roofline=replace(example_view.roofline, ceilings=())))
+    chart = roofline_chart(
+        replace(example_view, roofline=replace(example_view.roofline, ceilings=()))
+    )
     assert "FLOP/s" in chart.finding
 
 
@@ -128,12 +136,20 @@ def test_time_parts_stack_to_what_was_measured(example_view):
 def test_predicted_counts_held_out_points_only(example_view):
     chart = predicted_chart(example_view)
     assert chart.finding.startswith("14 of 14 held-out points lie within ±10 %")
-    in_sample = predicted_chart(replace(example_view, predictions=tuple(p for p in example_view.predictions if not p.is_held_out)))
+    in_sample = predicted_chart(
+        replace(
+            example_view,
+            predictions=tuple(p for p in example_view.predictions if not p.is_held_out),
+        )
+    )
     assert "in-sample" in in_sample.finding
 
 
 def test_a_long_watch_is_thinned(example_view):
-    moments = tuple(CeilingMoment(run_label="a", elapsed_s=float(i), kind="read", value_per_s=1e9 + i) for i in range(2000))
+    moments = tuple(
+        CeilingMoment(run_label="a", elapsed_s=float(i), kind="read", value_per_s=1e9 + i)
+        for i in range(2000)
+    )
     chart = ceilings_chart(replace(example_view, ceilings=moments))
     assert len({row["x"] for row in datasets(chart) if "series" in row}) <= MAX_DRAWN
     assert chart.rows[0][1] == "2000"
@@ -151,7 +167,9 @@ def test_series_colours_differ():
 def swept(one_run_view, pairs):
     """The view with these (prompt, batch) points alone, each a copy of the first."""
     first = one_run_view.points[0]
-    points = tuple(replace(first, prompt_tokens=prompt, batch_size=batch) for prompt, batch in pairs)
+    points = tuple(
+        replace(first, prompt_tokens=prompt, batch_size=batch) for prompt, batch in pairs
+    )
     return replace(one_run_view, points=points, curves=())
 
 
@@ -173,14 +191,18 @@ def test_what_was_swept_is_the_x_axis(one_run_view, build):
 
 @pytest.mark.parametrize("build", [ttft_chart, step_chart, throughput_chart])
 def test_lines_beyond_the_palette_are_in_the_table_and_named(one_run_view, build):
-    view = swept(one_run_view, [(prompt, batch) for prompt in range(100, 900, 100) for batch in (1, 2)])
+    view = swept(
+        one_run_view, [(prompt, batch) for prompt in range(100, 900, 100) for batch in (1, 2)]
+    )
     chart = build(view, axis="batch_size")
     note = "6 of 8 lines are drawn, the table has all"
     assert note in chart.finding
     assert note in json.dumps(chart.spec)
     assert len(chart.header) == 1 + 8
     assert len({row["series"] for row in datasets(chart) if "series" in row}) == 6
-    few = swept(one_run_view, [(prompt, batch) for prompt in range(100, 700, 100) for batch in (1, 2)])
+    few = swept(
+        one_run_view, [(prompt, batch) for prompt in range(100, 700, 100) for batch in (1, 2)]
+    )
     assert "lines are drawn" not in json.dumps(build(few, axis="batch_size").spec)
 
 

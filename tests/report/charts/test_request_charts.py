@@ -43,7 +43,15 @@ def test_all_are_drawn_with_a_sentence_and_a_table(charts):
 
 
 def test_without_data_nothing_is_drawn(request_example):
-    bare = replace(request_example, tails=(), history=None, load=None, timeline=None, gaps=None, ttft_parts=None)
+    bare = replace(
+        request_example,
+        tails=(),
+        history=None,
+        load=None,
+        timeline=None,
+        gaps=None,
+        ttft_parts=None,
+    )
     assert request_charts_of(bare) == ()
 
 
@@ -64,7 +72,12 @@ def test_where_the_first_token_waits(request_example):
 
 
 def test_a_part_that_nobody_told_is_no_bar(request_example):
-    view = replace(request_example, ttft_parts=replace(request_example.ttft_parts, queue_s=None, prefill_s=None, network_s=-1e-6))
+    view = replace(
+        request_example,
+        ttft_parts=replace(
+            request_example.ttft_parts, queue_s=None, prefill_s=None, network_s=-1e-6
+        ),
+    )
     chart = ttft_parts_chart(view)
     assert "–" in chart.rows[0] or "queue, ms" not in chart.header
     assert all(row["share"] > 0 for row in datasets(chart) if "part" in row)
@@ -74,7 +87,9 @@ def test_stalls_of_a_simulated_run_are_mapped(request_example):
     chart = gap_chart(request_example)
     cells = [row for row in chart.spec["data"]["values"] if "value" in row]
     tokens = deliveries(recorded_run())
-    assert sum(cell["n"] for cell in cells) == len(tokens.n_tokens) - len(np.unique(tokens.request_index))
+    assert sum(cell["n"] for cell in cells) == len(tokens.n_tokens) - len(
+        np.unique(tokens.request_index)
+    )
     assert "cividis" in json.dumps(chart.spec)
 
 
@@ -96,13 +111,24 @@ def test_history_says_what_was_not_done(request_example):
 
 
 def test_load(request_example):
-    assert queue_chart(request_example).finding.startswith("At most 8 requests ran and 16 waited at once")
-    assert kv_chart(request_example).finding == "At most 139 KV blocks of 139 (100 %) were in use at once."
-    assert kv_chart(replace(request_example, n_kv_blocks=None)).finding == "At most 139 KV blocks were in use at once."
+    assert queue_chart(request_example).finding.startswith(
+        "At most 8 requests ran and 16 waited at once"
+    )
+    assert (
+        kv_chart(request_example).finding
+        == "At most 139 KV blocks of 139 (100 %) were in use at once."
+    )
+    assert (
+        kv_chart(replace(request_example, n_kv_blocks=None)).finding
+        == "At most 139 KV blocks were in use at once."
+    )
     assert preemption_chart(request_example).finding == "19 preemptions, the first after 13.4 s."
     load = request_example.load
-    assert preemption_chart(replace(request_example, load=load._replace(n_preempted=load.n_preempted * 0))).finding == (
-        "No request was preempted."
+    assert (
+        preemption_chart(
+            replace(request_example, load=load._replace(n_preempted=load.n_preempted * 0))
+        ).finding
+        == "No request was preempted."
     )
     unknown = load._replace(kv_blocks_max=load.kv_blocks_max * np.nan)
     assert kv_chart(replace(request_example, load=unknown)) is None
@@ -114,7 +140,10 @@ def test_slots(request_example):
     slices = slices_of(request_example.timeline)
     rows = [row for row in datasets(chart) if "state" in row]
     drawn = {(row["seat"], row["x"], row["to"], row["request"]) for row in rows}
-    assert drawn == {(f"seat {s.seat}", s.first_step, s.first_step + s.n_steps, str(s.request_index)) for s in slices}
+    assert drawn == {
+        (f"seat {s.seat}", s.first_step, s.first_step + s.n_steps, str(s.request_index))
+        for s in slices
+    }
     assert {row["state"][0] for row in rows} == {"C", "g", "E"}
     assert any(row["label"] == "E" for row in rows)
     assert any(row["label"].startswith("g 2") for row in rows)
@@ -129,7 +158,9 @@ def test_a_large_batch_stays_light():
         start_ns=np.arange(120) * 10,
         duration_ns=np.full(120, 10),
         states=states,
-        requests=np.where(states == CellState.IDLE, -1, rng.integers(0, 999, states.shape)).astype(np.int32),
+        requests=np.where(states == CellState.IDLE, -1, rng.integers(0, 999, states.shape)).astype(
+            np.int32
+        ),
         tokens=np.ones(states.shape, np.int32),
     )
     view = type("View", (), {"timeline": timeline})()
@@ -140,14 +171,39 @@ def test_a_large_batch_stays_light():
     assert "of them are drawn" in chart.finding
 
 
-# What a reader without one kind of cone sees (Machado, Oliveira and Fernandes 2009, severity 1.0), in linear RGB.
+# What a reader without one kind of cone sees (Machado, Oliveira and Fernandes 2009, severity 1.0),
+# in linear RGB.
 VISION = {
     "all cones": np.eye(3),
-    "protan": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
-    "deutan": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
-    "tritan": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+    "protan": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "deutan": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "tritan": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
 }
-TO_XYZ = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
 
 
 def lab(colour, matrix):
@@ -159,7 +215,10 @@ def lab(colour, matrix):
 
 
 def smallest_difference(colours, matrix):
-    return min(float(np.linalg.norm(lab(a, matrix) - lab(b, matrix))) for a, b in itertools.combinations(colours, 2))
+    return min(
+        float(np.linalg.norm(lab(a, matrix) - lab(b, matrix)))
+        for a, b in itertools.combinations(colours, 2)
+    )
 
 
 @pytest.mark.parametrize("vision", VISION)

@@ -20,7 +20,9 @@ def plans(draw):
             follows[row] = draw(st.sampled_from(free))
         if draw(st.booleans()):
             owner[row] = draw(st.integers(0, row - 1))
-            shared[row] = min(int(share[row]), int(prompt[row]), int(prompt[owner[row]] + output[owner[row]]))
+            shared[row] = min(
+                int(share[row]), int(prompt[row]), int(prompt[owner[row]] + output[owner[row]])
+            )
     arrival = np.cumsum(np.array(draw(numbers)) * 10**7)
     is_follower = follows != NONE
     return request_plan(

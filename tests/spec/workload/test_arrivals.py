@@ -23,7 +23,9 @@ def test_poisson_gaps_are_exponential_and_counts_are_poisson(seed):
     at_s = instants_s(seed=seed, rate=5.0)
     assert stats.kstest(np.diff(at_s), "expon", args=(0, 1 / 5)).pvalue > LEVEL
     counts = np.bincount(at_s.astype(int))[:-1]
-    dispersion = counts.var(ddof=1) / counts.mean() * (len(counts) - 1)  # chi-square where counts are Poisson
+    dispersion = (
+        counts.var(ddof=1) / counts.mean() * (len(counts) - 1)
+    )  # chi-square where counts are Poisson
     assert LEVEL < stats.chi2.cdf(dispersion, len(counts) - 1) < 1 - LEVEL
 
 
@@ -42,7 +44,9 @@ def test_a_gamma_draw_does_not_depend_on_how_many_are_drawn():
 @given(st.floats(0.01, 1e4), st.sampled_from(["poisson", "gamma", "constant"]))
 def test_another_rate_stretches_the_same_pattern(rate, process):
     slow = open_arrivals(OpenArrivals(process=process, burstiness_ratio=0.5), 9, 50, rate_per_s=1.0)
-    fast = open_arrivals(OpenArrivals(process=process, burstiness_ratio=0.5), 9, 50, rate_per_s=rate)
+    fast = open_arrivals(
+        OpenArrivals(process=process, burstiness_ratio=0.5), 9, 50, rate_per_s=rate
+    )
     assert np.all(np.abs(fast * rate - slow) <= rate * 0.5 + 1)  # each rounded to a nanosecond
 
 
@@ -81,12 +85,18 @@ def test_silent_phases_are_silent():
 @pytest.mark.parametrize("repeat_s", [None, 60.0])
 def test_a_profile_is_a_change_of_clock(interpolation, repeat_s):
     """The integral of the rate between arrivals of a Poisson process is exponential, whatever the rate does."""
-    profile = Points(at_s=(0, 10, 30), ratios=(1, 4, 0.25), interpolation=interpolation, repeat_s=repeat_s)
+    profile = Points(
+        at_s=(0, 10, 30), ratios=(1, 4, 0.25), interpolation=interpolation, repeat_s=repeat_s
+    )
     at_s = instants_s(3000, rate=3.0, profile=profile)
     grid = np.linspace(0, at_s[-1], 2_000_001)
     phase = grid % repeat_s if repeat_s else grid
     knots, ratios = [0, 10, 30, repeat_s or 1e12], [1, 4, 0.25, 1 if repeat_s else 0.25]
-    rate = np.interp(phase, knots, ratios) if interpolation == "lines" else np.array(ratios)[np.searchsorted(knots, phase, "right") - 1]
+    rate = (
+        np.interp(phase, knots, ratios)
+        if interpolation == "lines"
+        else np.array(ratios)[np.searchsorted(knots, phase, "right") - 1]
+    )
     integral = np.concatenate([[0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(grid))]) * 3.0
     gaps = np.diff(np.interp(at_s, grid, integral))
     assert stats.kstest(gaps, "expon").pvalue > LEVEL

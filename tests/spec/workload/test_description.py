@@ -19,22 +19,36 @@ def plan_at(arrival_ns):
 def test_the_interval_of_burstiness_covers(shape):
     """Of 400 seeds, as many hold the true value as 95 % intervals do (binomial, level 0.001), less 2 points of small-sample bias."""
     arrivals = OpenArrivals(process="gamma", burstiness_ratio=shape)
-    found = [describe(plan_at(open_arrivals(arrivals, seed, 1000, rate_per_s=5.0))) for seed in range(400)]
+    found = [
+        describe(plan_at(open_arrivals(arrivals, seed, 1000, rate_per_s=5.0)))
+        for seed in range(400)
+    ]
     n_inside = sum(one.gap_cv_low_ratio <= shape**-0.5 <= one.gap_cv_high_ratio for one in found)
     assert n_inside >= stats.binom.ppf(1e-3, 400, CONFIDENCE_FRACTION - 0.02)
 
 
 def test_rate_and_lengths():
-    plan = request_plan("here", arrival_ns=[10**9, 2 * 10**9, 4 * 10**9], prompt_tokens=[10, 20, 60], output_tokens=[1, 2, 3])
+    plan = request_plan(
+        "here",
+        arrival_ns=[10**9, 2 * 10**9, 4 * 10**9],
+        prompt_tokens=[10, 20, 60],
+        output_tokens=[1, 2, 3],
+    )
     found = describe(plan)
     assert found.rate_per_s == 0.75
     assert found.span_s == 4
-    assert (found.prompt.mean_tokens, found.prompt.p50_tokens, found.prompt.max_tokens) == (30, 20, 60)
+    assert (found.prompt.mean_tokens, found.prompt.p50_tokens, found.prompt.max_tokens) == (
+        30,
+        20,
+        60,
+    )
     assert found.gap_cv_ratio is None
 
 
 def test_a_metronome_has_no_burstiness():
-    found = describe(plan_at(open_arrivals(OpenArrivals(process="constant"), 0, 100, rate_per_s=3.0)))
+    found = describe(
+        plan_at(open_arrivals(OpenArrivals(process="constant"), 0, 100, rate_per_s=3.0))
+    )
     assert found.gap_cv_ratio == pytest.approx(0, abs=1e-6)
 
 

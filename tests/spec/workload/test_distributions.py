@@ -54,12 +54,17 @@ def test_table_draws_take_weights_and_order_values():
     drawn = quantile(Table(values=(40, 10, 30), weights=(1, 2, 0)), U)
     assert set(drawn) == {10.0, 40.0}
     assert stats.binomtest(int((drawn == 10).sum()), len(U), 2 / 3).pvalue > LEVEL
-    assert stats.binomtest(int((quantile(Table(values=(1, 2)), U) == 1).sum()), len(U), 0.5).pvalue > LEVEL
+    assert (
+        stats.binomtest(int((quantile(Table(values=(1, 2)), U) == 1).sum()), len(U), 0.5).pvalue
+        > LEVEL
+    )
 
 
 def test_quantiles_are_those_of_the_table():
     table = Quantiles(fractions=(0, 0.5, 0.9, 1), values=(10, 100, 100, 400))
-    assert quantile(table, np.array([0.0, 0.25, 0.5, 0.7, 0.95, 1.0])).tolist() == pytest.approx([10, 55, 100, 100, 250, 400])
+    assert quantile(table, np.array([0.0, 0.25, 0.5, 0.7, 0.95, 1.0])).tolist() == pytest.approx(
+        [10, 55, 100, 100, 250, 400]
+    )
 
 
 def test_bounds_hold_and_collect_what_lies_beyond():

@@ -1,4 +1,7 @@
-"""Does a workload's plan hold what was asked, and does a what-if change nothing else? Tests at the level 0.001, seeds fixed."""
+"""Does a workload's plan hold what was asked, and does a what-if change nothing else?
+
+Tests at the level 0.001, seeds fixed.
+"""
 
 import numpy as np
 import pytest
@@ -82,7 +85,9 @@ def test_another_process_changes_nothing_but_instants():
 def test_longer_outputs_do_not_move_arrivals_or_prompts():
     single = [one | {"sessions": None} for one in classes()]
     plan = plan_of(classes=single)
-    longer = plan_of(classes=[single[0] | {"output_tokens": {"kind": "constant", "value": 999}}, single[1]])
+    longer = plan_of(
+        classes=[single[0] | {"output_tokens": {"kind": "constant", "value": 999}}, single[1]]
+    )
     same(plan, longer, but=("output_tokens", "max_tokens"))
     is_chat = plan.class_index == 0
     assert np.all(longer.output_tokens[is_chat] == 999)
@@ -95,18 +100,33 @@ def test_another_think_time_changes_nothing_else():
 
 
 def test_another_priority_or_patience_changes_nothing_else():
-    same(PLAN, plan_of(classes=classes(priority=9, patience_s=None)), but=("priority", "abort_after_ns"))
+    same(
+        PLAN,
+        plan_of(classes=classes(priority=9, patience_s=None)),
+        but=("priority", "abort_after_ns"),
+    )
 
 
 def test_another_seed_changes_everything():
     other = plan_of(seed=1)
-    for name in ("arrival_ns", "prompt_tokens", "output_tokens", "class_index", "tenant_index", "abort_after_ns"):
+    for name in (
+        "arrival_ns",
+        "prompt_tokens",
+        "output_tokens",
+        "class_index",
+        "tenant_index",
+        "abort_after_ns",
+    ):
         assert not np.array_equal(getattr(PLAN, name), getattr(other, name)), name
 
 
 @given(st.integers(1, 3000), st.sampled_from(["open", "closed", "at_once"]))
 def test_fewer_requests_are_the_first_ones(n, kind):
-    arrivals = {"kind": kind} | ({"concurrency": 7, "think_s": {"kind": "exponential", "mean": 2}} if kind == "closed" else {})
+    arrivals = {"kind": kind} | (
+        {"concurrency": 7, "think_s": {"kind": "exponential", "mean": 2}}
+        if kind == "closed"
+        else {}
+    )
     whole, part = (plan_of(arrivals=arrivals, n_requests=count) for count in (3000, n))
     assert part.n_requests == n
     for name in RequestPlan._fields:
@@ -122,7 +142,9 @@ def test_a_duration_keeps_the_first_ones_too():
 
 
 def test_a_duration_alone_ends_a_workload():
-    by_time = draw_workload(with_changes(SPEC, {"n_requests": None, "duration_s": 500}, where="here")).plan
+    by_time = draw_workload(
+        with_changes(SPEC, {"n_requests": None, "duration_s": 500}, where="here")
+    ).plan
     firsts = by_time.follows == NONE
     assert by_time.arrival_ns[firsts].max() <= 500e9
     n_sessions = int(firsts.sum())
@@ -158,7 +180,9 @@ def test_turns_carry_on_what_was_said():
     assert later.size > 500
     assert np.array_equal(before, later - 1)
     assert np.array_equal(PLAN.prefix_request[later], before)
-    assert np.array_equal(PLAN.prefix_tokens[later], PLAN.prompt_tokens[before] + PLAN.output_tokens[before])
+    assert np.array_equal(
+        PLAN.prefix_tokens[later], PLAN.prompt_tokens[before] + PLAN.output_tokens[before]
+    )
     assert np.all(PLAN.prompt_tokens[later] > PLAN.prefix_tokens[later])
     assert np.all(PLAN.prompt_tokens[later] + PLAN.output_tokens[later] <= 2500)
     assert np.array_equal(PLAN.session_index[later], PLAN.session_index[before])
@@ -224,12 +248,19 @@ def test_lengths_correlate_as_asked_and_keep_their_distributions(rho):
     }
     plan = plan_of(classes=[one], n_requests=8000)
     found = np.corrcoef(np.log(plan.prompt_tokens), np.log(plan.output_tokens))[0, 1]
-    assert abs(np.arctanh(found) - np.arctanh(rho)) * np.sqrt(8000 - 3) < stats.norm.ppf(1 - LEVEL / 2)
+    assert abs(np.arctanh(found) - np.arctanh(rho)) * np.sqrt(8000 - 3) < stats.norm.ppf(
+        1 - LEVEL / 2
+    )
     assert stats.kstest(plan.output_tokens, stats.lognorm(0.7, scale=3000).cdf).pvalue > LEVEL
 
 
 def test_a_closed_loop_has_one_request_of_each_user_at_a_time():
-    arrivals = {"kind": "closed", "concurrency": 5, "think_s": {"kind": "exponential", "mean": 2}, "start_over_s": 10}
+    arrivals = {
+        "kind": "closed",
+        "concurrency": 5,
+        "think_s": {"kind": "exponential", "mean": 2},
+        "start_over_s": 10,
+    }
     plan = plan_of(arrivals=arrivals)
     firsts = np.flatnonzero(plan.follows == NONE)
     assert plan.arrival_ns[firsts].tolist() == [0, 2e9, 4e9, 6e9, 8e9]
@@ -253,12 +284,25 @@ def test_a_batch_waits_at_the_start():
     ("changes", "what"),
     [
         ({"n_requests": None}, "no end"),
-        ({"n_requests": None, "duration_s": 5, "arrivals": {"kind": "closed", "concurrency": 2}}, "no end"),
-        ({"duration_s": 5, "arrivals": {"kind": "closed", "concurrency": 2}}, "depends on the server"),
-        ({"n_requests": None, "duration_s": 1e-6}, "no request comes"),
-        ({"n_requests": None, "duration_s": 1e9, "arrivals": {"rate_per_s": 4000}}, r"about 4e\+12 requests"),
         (
-            {"arrivals": {"profile": {"kind": "ramp", "from_ratio": 1, "to_ratio": 0, "over_s": 10}}},
+            {"n_requests": None, "duration_s": 5, "arrivals": {"kind": "closed", "concurrency": 2}},
+            "no end",
+        ),
+        (
+            {"duration_s": 5, "arrivals": {"kind": "closed", "concurrency": 2}},
+            "depends on the server",
+        ),
+        ({"n_requests": None, "duration_s": 1e-6}, "no request comes"),
+        (
+            {"n_requests": None, "duration_s": 1e9, "arrivals": {"rate_per_s": 4000}},
+            r"about 4e\+12 requests",
+        ),
+        (
+            {
+                "arrivals": {
+                    "profile": {"kind": "ramp", "from_ratio": 1, "to_ratio": 0, "over_s": 10}
+                }
+            },
             r"only \d+ of 3000 requests ever come",
         ),
     ],

@@ -34,7 +34,9 @@ def test_normal_quantile_agrees_with_scipy(fraction):
 
 @given(st.floats(-7, 7))
 def test_normal_fraction_agrees_with_scipy(deviations):
-    assert normal_fraction(np.array([deviations]))[0] == pytest.approx(stats.norm.cdf(deviations), rel=1e-8)
+    assert normal_fraction(np.array([deviations]))[0] == pytest.approx(
+        stats.norm.cdf(deviations), rel=1e-8
+    )
 
 
 def test_normal_fraction_stays_within_its_open_interval():
@@ -75,7 +77,13 @@ GOLDEN = "8ab5213651c041620a25e01cf5e45a41b2cfddb29fdcb6c73a4beb1673a18e4e"
 
 
 def digest(**environment):
-    found = subprocess.run([sys.executable, "-c", PRINT_DIGEST], env=os.environ | environment, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", PRINT_DIGEST],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return found.stdout.strip()
 
 

@@ -24,7 +24,10 @@ def test_lengths_are_one_class_of_requests(typed, prompt, output):
     spec = resolve_workload(typed)
     (only,) = spec.classes
     for side, (low, high) in ((only.prompt_tokens, prompt), (only.output_tokens, output)):
-        assert (getattr(side, "low", None) or side.value, getattr(side, "high", None) or side.value) == (low, high)
+        assert (
+            getattr(side, "low", None) or side.value,
+            getattr(side, "high", None) or side.value,
+        ) == (low, high)
     assert spec.name == typed
 
 
@@ -34,7 +37,17 @@ def test_other_text_is_no_lengths(typed):
 
 
 @pytest.mark.parametrize(
-    "typed", ["0x5", "5x0", "prompt=5", "prompt=5,output=", "5..2x7", "9" * 400 + "x1", "99999999999x1", "prompt=nan,output=3"]
+    "typed",
+    [
+        "0x5",
+        "5x0",
+        "prompt=5",
+        "prompt=5,output=",
+        "5..2x7",
+        "9" * 400 + "x1",
+        "99999999999x1",
+        "prompt=nan,output=3",
+    ],
 )
 def test_impossible_lengths_are_refused(typed):
     with pytest.raises(SpecError) as caught:

@@ -38,7 +38,13 @@ def test_what_is_written_is_read_back(tmp_path_factory, suffix, plan):
     found = trace.workload
     for name, column in plan._asdict().items():
         assert np.array_equal(getattr(found.plan, name), column), name
-    assert (found.name, found.class_names, found.class_slos, found.tenant_names, found.cautions) == (
+    assert (
+        found.name,
+        found.class_names,
+        found.class_slos,
+        found.tenant_names,
+        found.cautions,
+    ) == (
         "näme, 'quoted'",
         ("a", "b, c"),
         ("ttft p95 < 1s", None),
@@ -53,7 +59,11 @@ def test_rows_out_of_order_are_sorted_on_request(tmp_path_factory, plan, shift):
     path = tmp_path_factory.mktemp("trace") / "requests.jsonl"
     write_own_trace(workload(plan), path)
     head, *rows = path.read_text().splitlines()
-    if np.any(plan.follows != NONE) or np.any(plan.prefix_request != NONE) or len(np.unique(plan.arrival_ns)) < plan.n_requests:
+    if (
+        np.any(plan.follows != NONE)
+        or np.any(plan.prefix_request != NONE)
+        or len(np.unique(plan.arrival_ns)) < plan.n_requests
+    ):
         return
     path.write_text("\n".join([head, *rows[shift:], *rows[:shift]]))
     found = read_own_trace(path, is_sorted=False).plan
@@ -86,13 +96,28 @@ def test_only_what_is_known_must_be_said(tmp_path):
     [
         (f"{HEAD}\n{ROWS}{{]", "line 4 is broken"),
         (f'{HEAD}\n{ROWS}{{"arrival_ns":3}}', "line 4 is broken: its columns"),
-        (f'{HEAD}\n\n{{"arrival_ns":0,"prompt_tokens":null,"output_tokens":2}}', "line 3 is broken: prompt_tokens is absent"),
+        (
+            f'{HEAD}\n\n{{"arrival_ns":0,"prompt_tokens":null,"output_tokens":2}}',
+            "line 3 is broken: prompt_tokens is absent",
+        ),
         (f'{HEAD}\n{{"arrival_ns":0,"prompt_tokens":1.5,"output_tokens":2}}', "line 2 is broken"),
-        (f'{HEAD}\n{{"arrival_ns":0,"prompt":1,"output_tokens":2}}', r"missing columns: \['prompt_tokens'\], unknown: \['prompt'\]"),
-        (f'{HEAD}\n{ROWS}{{"arrival_ns":3,"prompt_tokens":0,"output_tokens":2}}', "prompt_tokens of the request of line 4 is 0"),
-        (f'{HEAD}\n{{"arrival_ns":0,"prompt_tokens":1,"output_tokens":2,"class_index":1}}', "class_index goes to 1"),
+        (
+            f'{HEAD}\n{{"arrival_ns":0,"prompt":1,"output_tokens":2}}',
+            r"missing columns: \['prompt_tokens'\], unknown: \['prompt'\]",
+        ),
+        (
+            f'{HEAD}\n{ROWS}{{"arrival_ns":3,"prompt_tokens":0,"output_tokens":2}}',
+            "prompt_tokens of the request of line 4 is 0",
+        ),
+        (
+            f'{HEAD}\n{{"arrival_ns":0,"prompt_tokens":1,"output_tokens":2,"class_index":1}}',
+            "class_index goes to 1",
+        ),
         (f"{HEAD.replace(':1,', ':2,', 1)}\n{ROWS}", "version 2"),
-        (f"# {HEAD}\narrival_ns,prompt_tokens,output_tokens\n0,5\n", "line 3 is broken: 2 fields for 3 columns"),
+        (
+            f"# {HEAD}\narrival_ns,prompt_tokens,output_tokens\n0,5\n",
+            "line 3 is broken: 2 fields for 3 columns",
+        ),
         (f"# {HEAD}\narrival_ns,prompt_tokens,output_tokens\n0,5,x\n", "line 3 is broken"),
         (f"{HEAD}\n", "missing columns"),
     ],

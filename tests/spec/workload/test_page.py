@@ -18,7 +18,9 @@ from inferometer.units import format_fraction, format_number
 PAGE = Path(__file__).parents[3] / "docs" / "workloads.md"
 TEXT = PAGE.read_text()
 FILES = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
-TABLE = re.compile(r"(<!-- presets:[^\n]*\n\|[^\n]*\n\|[^\n]*\n)(.*?)(<!-- end of presets -->)", re.DOTALL)
+TABLE = re.compile(
+    r"(<!-- presets:[^\n]*\n\|[^\n]*\n\|[^\n]*\n)(.*?)(<!-- end of presets -->)", re.DOTALL
+)
 
 
 def test_examples_run():
@@ -38,12 +40,15 @@ def preset_row(name):
     spec = with_changes(resolve_workload(name), {"n_requests": 20_000}, where="the page")
     found = describe(draw_workload(spec).plan)
     sizes = [
-        " / ".join(f"{value:,.0f}" for value in (one.p50_tokens, one.mean_tokens, one.p99_tokens)) for one in (found.prompt, found.output)
+        " / ".join(f"{value:,.0f}" for value in (one.p50_tokens, one.mean_tokens, one.p99_tokens))
+        for one in (found.prompt, found.output)
     ]
     is_open = found.rate_per_s is not None
     rate = format_number(spec.arrivals.rate_per_s) if is_open else "all at once"
     variation = format_number(found.gap_cv_ratio) if is_open else "–"
-    shared = format_fraction(found.shared_prefix_fraction) if found.shared_prefix_fraction else "none"
+    shared = (
+        format_fraction(found.shared_prefix_fraction) if found.shared_prefix_fraction else "none"
+    )
     source = spec.classes[0].source.partition(" (")[0]
     return f"| `{name}` | {rate} | {variation} | {sizes[0]} | {sizes[1]} | {shared} | {source} |\n"
 

@@ -6,7 +6,13 @@ from hypothesis import given, strategies as st
 from plan_strategies import plans
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.plan import NONE, block_contents, check_plan, column_types, request_plan
+from inferometer.spec.workload.plan import (
+    NONE,
+    block_contents,
+    check_plan,
+    column_types,
+    request_plan,
+)
 
 GOOD = {
     "arrival_ns": [0, 5, NONE],
@@ -28,12 +34,25 @@ GOOD = {
         ({"output_tokens": [0, 0, 6]}, r"output_tokens of request 0 is 0 \(and 1 rows more\)"),
         ({"max_tokens": [2, 2, 1]}, "max_tokens of request 2 is 1, below"),
         ({"follows": [NONE, NONE, 2]}, "follows of request 2 is 2"),
-        ({"arrival_ns": [0, NONE, NONE], "follows": [NONE, 0, 0], "think_ns": [NONE, 1, 1]}, "request 2 follows request 0, which another"),
+        (
+            {"arrival_ns": [0, NONE, NONE], "follows": [NONE, 0, 0], "think_ns": [NONE, 1, 1]},
+            "request 2 follows request 0, which another",
+        ),
         ({"think_ns": [NONE, 1, 1]}, "think_ns of request 1 is 1"),
         ({"think_ns": [NONE, NONE, NONE]}, "think_ns of request 2 is -1"),
         ({"prefix_request": [NONE, 1, NONE]}, "prefix_request of request 1 is 1"),
-        ({"prefix_request": [NONE, 0, NONE], "prefix_tokens": [0, 6, 0]}, "prefix_tokens of request 1 is 6"),
-        ({"prompt_tokens": [4, 5, 90], "prefix_request": [NONE, NONE, 0], "prefix_tokens": [0, 0, 7]}, "prefix_tokens of request 2 is 7"),
+        (
+            {"prefix_request": [NONE, 0, NONE], "prefix_tokens": [0, 6, 0]},
+            "prefix_tokens of request 1 is 6",
+        ),
+        (
+            {
+                "prompt_tokens": [4, 5, 90],
+                "prefix_request": [NONE, NONE, 0],
+                "prefix_tokens": [0, 0, 7],
+            },
+            "prefix_tokens of request 2 is 7",
+        ),
         ({"prefix_tokens": [0, 1, 0]}, "prefix_tokens of request 1 is 1"),
         ({"session_index": [-2, 0, 0]}, "session_index of request 0 is -2"),
         ({"class_index": [0, -1, 0]}, "class_index of request 1 is -1"),
@@ -82,7 +101,9 @@ def test_columns_have_their_types(plan):
 
 
 def test_too_many_blocks_are_refused():
-    plan = request_plan("here", arrival_ns=[0, 0], prompt_tokens=[2**31 - 1] * 2, output_tokens=[1, 1])
+    plan = request_plan(
+        "here", arrival_ns=[0, 0], prompt_tokens=[2**31 - 1] * 2, output_tokens=[1, 1]
+    )
     with pytest.raises(SpecError, match="blocks of 1 tokens"):
         block_contents(plan, 1)
     assert len(block_contents(plan, 2**20).ids) == 2 * 2**11
@@ -90,4 +111,10 @@ def test_too_many_blocks_are_refused():
 
 def test_rows_are_called_as_their_file_calls_them():
     with pytest.raises(SpecError, match="prompt_tokens of line 11 is 0"):
-        request_plan("here", "line {}1".format, arrival_ns=[0, 0], prompt_tokens=[1, 0], output_tokens=np.array([1, 1]))
+        request_plan(
+            "here",
+            "line {}1".format,
+            arrival_ns=[0, 0],
+            prompt_tokens=[1, 0],
+            output_tokens=np.array([1, 1]),
+        )

@@ -31,7 +31,10 @@ def quantiles_of(values, table):
 
 
 def score_correlation(plan):
-    scores = [stats.norm.ppf((stats.rankdata(column) - 0.5) / len(column)) for column in (plan.prompt_tokens, plan.output_tokens)]
+    scores = [
+        stats.norm.ppf((stats.rankdata(column) - 0.5) / len(column))
+        for column in (plan.prompt_tokens, plan.output_tokens)
+    ]
     return np.corrcoef(*scores)[0, 1]
 
 
@@ -53,7 +56,11 @@ def test_every_part_of_a_preset_names_its_source(name):
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_can_be_drawn_at_another_rate(name):
-    changes = {"n_requests": 500} if name == "batch" else {"n_requests": 500, "arrivals": {"rate_per_s": 50}}
+    changes = (
+        {"n_requests": 500}
+        if name == "batch"
+        else {"n_requests": 500, "arrivals": {"rate_per_s": 50}}
+    )
     drawn = draw_workload(with_changes(resolve_workload(name), changes, where="--rate"))
     assert drawn.plan.n_requests == 500
     assert drawn.cautions == ()
@@ -79,21 +86,38 @@ def test_long_context_is_mooncakes_numbers(published):
     spec = resolve_workload("long-context")
     one = spec.classes[0]
     owner = np.maximum(plan.prefix_request, 0)
-    continues = (plan.prefix_request != NONE) & (plan.prefix_tokens >= plan.prompt_tokens[owner] // 512 * 512) & (plan.prefix_tokens > 512)
+    continues = (
+        (plan.prefix_request != NONE)
+        & (plan.prefix_tokens >= plan.prompt_tokens[owner] // 512 * 512)
+        & (plan.prefix_tokens > 512)
+    )
     turn = np.ones(plan.n_requests, int)
     for row in np.flatnonzero(continues):
         turn[row] = turn[owner[row]] + 1
     reached = np.bincount(turn)[1:9]
     assert list(one.sessions.turns.weights) == [*(reached[:-1] - reached[1:]).tolist(), reached[-1]]
-    assert list(one.prompt_tokens.values) == quantiles_of(np.maximum(plan.prompt_tokens[~continues] - 512, 1), one.prompt_tokens)
+    assert list(one.prompt_tokens.values) == quantiles_of(
+        np.maximum(plan.prompt_tokens[~continues] - 512, 1), one.prompt_tokens
+    )
     assert list(one.output_tokens.values) == quantiles_of(plan.output_tokens, one.output_tokens)
-    assert mean_of(one.prompt_tokens) == pytest.approx(np.maximum(plan.prompt_tokens[~continues] - 512, 1).mean(), rel=MEAN_ERROR)
+    assert mean_of(one.prompt_tokens) == pytest.approx(
+        np.maximum(plan.prompt_tokens[~continues] - 512, 1).mean(), rel=MEAN_ERROR
+    )
     assert mean_of(one.output_tokens) == pytest.approx(plan.output_tokens.mean(), rel=MEAN_ERROR)
     held = (plan.prompt_tokens + plan.output_tokens)[owner[continues]]
     grown = np.maximum(plan.prompt_tokens[continues] - held, 1)
-    assert list(one.sessions.later_prompt_tokens.values) == quantiles_of(grown, one.sessions.later_prompt_tokens)
-    waited_s = np.diff(np.stack([plan.arrival_ns[owner[continues]], plan.arrival_ns[continues]]), axis=0)[0] / 1e9
-    assert list(one.sessions.think_s.values) == [round(value) for value in quantiles_of(waited_s, one.sessions.think_s)]
+    assert list(one.sessions.later_prompt_tokens.values) == quantiles_of(
+        grown, one.sessions.later_prompt_tokens
+    )
+    waited_s = (
+        np.diff(np.stack([plan.arrival_ns[owner[continues]], plan.arrival_ns[continues]]), axis=0)[
+            0
+        ]
+        / 1e9
+    )
+    assert list(one.sessions.think_s.values) == [
+        round(value) for value in quantiles_of(waited_s, one.sessions.think_s)
+    ]
     assert one.correlation_ratio == pytest.approx(score_correlation(plan), abs=5e-4)
     assert spec.arrivals.rate_per_s == pytest.approx(describe(plan).rate_per_s, rel=2e-3)
 
@@ -101,16 +125,24 @@ def test_long_context_is_mooncakes_numbers(published):
 def test_long_context_shares_as_much_as_the_trace_it_is_made_of(published):
     """Not fitted: sessions and system prompt together give the trace's share of prefix hits, within a tenth of it."""
     real = describe(read_trace(TraceSource(path=published(MOONCAKE))).workload.plan)
-    drawn = describe(draw_workload(with_changes(resolve_workload("long-context"), {"n_requests": 20_000}, where="here")).plan)
+    drawn = describe(
+        draw_workload(
+            with_changes(resolve_workload("long-context"), {"n_requests": 20_000}, where="here")
+        ).plan
+    )
     assert drawn.shared_prefix_fraction == pytest.approx(real.shared_prefix_fraction, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "stem"), [("reasoning", "reason_deepseek-r1"), ("batch", "language_m-mid")])
+@pytest.mark.parametrize(
+    ("name", "stem"), [("reasoning", "reason_deepseek-r1"), ("batch", "language_m-mid")]
+)
 def test_servegen_presets_are_servegens_numbers(published, name, stem):
     weight, pools = Counter(), (Counter(), Counter())
     with Path(published(f"servegen-alibaba/{stem}_client_rates_3days.csv")).open() as file:
         for row in csv.DictReader(file):
-            weight[int(row["client"]), int(float(row["window_start_s"])) // 21600 * 21600] += float(row["rate_req_s"])
+            weight[int(row["client"]), int(float(row["window_start_s"])) // 21600 * 21600] += float(
+                row["rate_req_s"]
+            )
     with gzip.open(published(f"servegen-alibaba/{stem}_length_pdfs.jsonl.gz")) as file:
         for line in file:
             one = json.loads(line)
@@ -122,7 +154,12 @@ def test_servegen_presets_are_servegens_numbers(published, name, stem):
     for pool, table in zip(pools, (preset.prompt_tokens, preset.output_tokens), strict=True):
         values = np.array(sorted(pool))
         below = np.cumsum([pool[value] for value in values.tolist()])
-        expected = values[np.minimum(np.searchsorted(below / below[-1], np.array(table.fractions) - 1e-12), len(values) - 1)]
+        expected = values[
+            np.minimum(
+                np.searchsorted(below / below[-1], np.array(table.fractions) - 1e-12),
+                len(values) - 1,
+            )
+        ]
         expected[-1] = values[-1]
         assert list(table.values) == np.maximum(expected, 1).tolist()
         mean = sum(value * share for value, share in pool.items()) / below[-1]
@@ -133,11 +170,16 @@ def test_servegen_presets_are_servegens_numbers(published, name, stem):
 def test_reasoning_arrives_as_its_clients_do(published):
     arrivals = resolve_workload("reasoning").arrivals
     assert isinstance(arrivals, OpenArrivals)
-    source = {name: published(f"servegen-alibaba/reason_deepseek-r1_{file}") for name, file in FILES.items()}
+    source = {
+        name: published(f"servegen-alibaba/reason_deepseek-r1_{file}")
+        for name, file in FILES.items()
+    }
     ratios = []
     for hour in range(24):
         replay = ServeGenSource(**source, start_s=hour * 3600, without_lengths="pool")
-        ratios.append(describe(draw_workload(WorkloadSpec(duration_s=600, replay=replay)).plan).gap_cv_ratio)
+        ratios.append(
+            describe(draw_workload(WorkloadSpec(duration_s=600, replay=replay)).plan).gap_cv_ratio
+        )
     assert arrivals.burstiness_ratio == pytest.approx(1 / np.median(ratios) ** 2, abs=0.005)
     with Path(source["rates_path"]).open() as file:
         n_requests = sum(float(row["rate_req_s"]) * 600 for row in csv.DictReader(file))

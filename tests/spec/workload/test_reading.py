@@ -6,12 +6,19 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.spec.workload.presets import preset_names
-from inferometer.spec.workload.reading import checked_workload, read_workload, resolve_workload, with_changes, workload_from_text
+from inferometer.spec.workload.reading import (
+    checked_workload,
+    read_workload,
+    resolve_workload,
+    with_changes,
+    workload_from_text,
+)
 from inferometer.spec.workload.replay import draw_workload
 from inferometer.spec.workload.types import ClosedArrivals, OpenArrivals, TraceSource, WorkloadSpec
 
 CLASS = (
-    '[[classes]]\nname = "a"\nprompt_tokens = { kind = "uniform", low = 3, high = 4 }\noutput_tokens = { kind = "constant", value = 2 }\n'
+    '[[classes]]\nname = "a"\nprompt_tokens = { kind = "uniform", low = 3, high = 4'
+    ' }\noutput_tokens = { kind = "constant", value = 2 }\n'
 )
 
 
@@ -24,17 +31,63 @@ CLASS = (
         ("seed = 1.5\n" + CLASS, "seed", "seed: 1.5", "a whole number"),
         ("n_requests = 0\n" + CLASS, "n_requests", "n_requests: 0", "from 1"),
         ("duration_s = 0\n" + CLASS, "duration_s", "duration_s: 0", "a number above 0"),
-        ('arrivals = { kind = "open", rate_per_s = 0 }\n' + CLASS, "arrivals.rate_per_s", "0", "a number from 1e-09 to 1e+12"),
-        ('arrivals = { kind = "open", rate_per_s = nan }\n' + CLASS, "arrivals.rate_per_s", "nan", "a number from 1e-09 to 1e+12"),
-        ('arrivals = { kind = "open", rate_per_s = inf }\n' + CLASS, "arrivals.rate_per_s", "inf", "a number from 1e-09 to 1e+12"),
-        ('arrivals = { kind = "open", rats = 3 }\n' + CLASS, "arrivals", "unknown field `rats`", "keys kind, rate_per_s, process"),
-        ('arrivals = { kind = "open", process = "fractal" }\n' + CLASS, "arrivals.process", "fractal", "constant or gamma or poisson"),
-        ('arrivals = { kind = "opened" }\n' + CLASS, "arrivals.kind", "opened", "kind = open, closed, trace, at_once"),
-        ("arrivals = { rate_per_s = 3 }\n" + CLASS, "arrivals", "missing required field `kind`", "kind = open, closed"),
-        ('arrivals = { kind = "closed" }\n' + CLASS, "arrivals", "missing required field `concurrency`", "keys kind, concurrency, think_s"),
-        ('arrivals = { kind = "closed", concurrency = 0 }\n' + CLASS, "arrivals.concurrency", "0", "from 1"),
         (
-            'arrivals = { kind = "open", profile = { kind = "ramp", from_ratio = "a", over_s = 1 } }\n' + CLASS,
+            'arrivals = { kind = "open", rate_per_s = 0 }\n' + CLASS,
+            "arrivals.rate_per_s",
+            "0",
+            "a number from 1e-09 to 1e+12",
+        ),
+        (
+            'arrivals = { kind = "open", rate_per_s = nan }\n' + CLASS,
+            "arrivals.rate_per_s",
+            "nan",
+            "a number from 1e-09 to 1e+12",
+        ),
+        (
+            'arrivals = { kind = "open", rate_per_s = inf }\n' + CLASS,
+            "arrivals.rate_per_s",
+            "inf",
+            "a number from 1e-09 to 1e+12",
+        ),
+        (
+            'arrivals = { kind = "open", rats = 3 }\n' + CLASS,
+            "arrivals",
+            "unknown field `rats`",
+            "keys kind, rate_per_s, process",
+        ),
+        (
+            'arrivals = { kind = "open", process = "fractal" }\n' + CLASS,
+            "arrivals.process",
+            "fractal",
+            "constant or gamma or poisson",
+        ),
+        (
+            'arrivals = { kind = "opened" }\n' + CLASS,
+            "arrivals.kind",
+            "opened",
+            "kind = open, closed, trace, at_once",
+        ),
+        (
+            "arrivals = { rate_per_s = 3 }\n" + CLASS,
+            "arrivals",
+            "missing required field `kind`",
+            "kind = open, closed",
+        ),
+        (
+            'arrivals = { kind = "closed" }\n' + CLASS,
+            "arrivals",
+            "missing required field `concurrency`",
+            "keys kind, concurrency, think_s",
+        ),
+        (
+            'arrivals = { kind = "closed", concurrency = 0 }\n' + CLASS,
+            "arrivals.concurrency",
+            "0",
+            "from 1",
+        ),
+        (
+            'arrivals = { kind = "open", profile = { kind = "ramp", from_ratio = "a", over_s = 1'
+            " } }\n" + CLASS,
             "arrivals.profile.from_ratio",
             "'a'",
             "a number from 0",
@@ -42,13 +95,38 @@ CLASS = (
         (CLASS + "weight = 3\n", "classes[0]", "unknown field `weight`", "weight_ratio"),
         (CLASS + "weight_ratio = 0\n", None, "every class has weight 0", None),
         (CLASS + CLASS, None, "two classes have one name", None),
-        (CLASS.replace("low = 3", "low = 5"), "classes[0].prompt_tokens", "low = 5 is above high = 4", "keys kind, low, high"),
-        (CLASS.replace('"uniform"', '"unform"'), "classes[0].prompt_tokens.kind", "unform", "uniform, normal, lognormal"),
-        (CLASS + CLASS.replace('name = "a"', 'name = "b"\ncorrelation_ratio = 2'), "classes[1].correlation_ratio", "2", "from -1 to 1"),
+        (
+            CLASS.replace("low = 3", "low = 5"),
+            "classes[0].prompt_tokens",
+            "low = 5 is above high = 4",
+            "keys kind, low, high",
+        ),
+        (
+            CLASS.replace('"uniform"', '"unform"'),
+            "classes[0].prompt_tokens.kind",
+            "unform",
+            "uniform, normal, lognormal",
+        ),
+        (
+            CLASS + CLASS.replace('name = "a"', 'name = "b"\ncorrelation_ratio = 2'),
+            "classes[1].correlation_ratio",
+            "2",
+            "from -1 to 1",
+        ),
         (CLASS + "sessions = { turns = 3 }\n", "classes[0].sessions.turns", "3", "kind = constant"),
         ("", None, "either classes or a replay", "keys name"),
-        ('replay = { kind = "file", path = "x" }\n' + CLASS, None, "either classes or a replay", "keys name"),
-        ('tenants = { n_tenants = 3 }\nreplay = { kind = "file", path = "x" }', None, "tenants of its trace", "keys name"),
+        (
+            'replay = { kind = "file", path = "x" }\n' + CLASS,
+            None,
+            "either classes or a replay",
+            "keys name",
+        ),
+        (
+            'tenants = { n_tenants = 3 }\nreplay = { kind = "file", path = "x" }',
+            None,
+            "tenants of its trace",
+            "keys name",
+        ),
     ],
 )
 def test_bad_keys_are_named(text, key, said, allowed):
@@ -88,8 +166,12 @@ def test_toml_and_json_say_the_same(tmp_path):
 
 def test_paths_are_relative_to_the_file(tmp_path):
     (tmp_path / "w.toml").write_text('replay = { kind = "file", path = "trace.csv" }')
-    assert read_workload(tmp_path / "w.toml").replay == TraceSource(path=str(tmp_path / "trace.csv"))
-    (tmp_path / "w.toml").write_text('duration_s = 1\nreplay = { kind = "servegen", rates_path = "/a/r", lengths_path = "l" }')
+    assert read_workload(tmp_path / "w.toml").replay == TraceSource(
+        path=str(tmp_path / "trace.csv")
+    )
+    (tmp_path / "w.toml").write_text(
+        'duration_s = 1\nreplay = { kind = "servegen", rates_path = "/a/r", lengths_path = "l" }'
+    )
     replay = read_workload(tmp_path / "w.toml").replay
     assert (replay.rates_path, replay.lengths_path) == ("/a/r", str(tmp_path / "l"))
 
@@ -111,7 +193,9 @@ def test_names_files_and_traces_are_told_apart(tmp_path):
 
 
 def test_changes_go_into_tables_and_replace_other_kinds():
-    spec = with_changes(resolve_workload("chat"), {"arrivals": {"rate_per_s": 9}, "seed": 4}, where="flags")
+    spec = with_changes(
+        resolve_workload("chat"), {"arrivals": {"rate_per_s": 9}, "seed": 4}, where="flags"
+    )
     assert isinstance(spec.arrivals, OpenArrivals)
     assert (spec.arrivals.rate_per_s, spec.arrivals.burstiness_ratio, spec.seed) == (9, 0.835, 4)
     closed = with_changes(spec, {"arrivals": {"kind": "closed", "concurrency": 3}}, where="flags")
@@ -121,7 +205,9 @@ def test_changes_go_into_tables_and_replace_other_kinds():
     assert caught.value.where.startswith("--rate")
     assert (
         with_changes(
-            WorkloadSpec(replay=TraceSource(path="x")), {"arrivals": {"kind": "open", "rate_per_s": 2}}, where=""
+            WorkloadSpec(replay=TraceSource(path="x")),
+            {"arrivals": {"kind": "open", "rate_per_s": 2}},
+            where="",
         ).arrivals.rate_per_s
         == 2
     )

@@ -1,4 +1,7 @@
-"""Do ServeGen's clients ask as often, as burstily and as long as their statistics say? Tests at the level 0.001, seeds fixed."""
+"""Do ServeGen's clients ask as often, as burstily and as long as their statistics say?
+
+Tests at the level 0.001, seeds fixed.
+"""
 
 import json
 
@@ -15,7 +18,12 @@ LEVEL = 1e-3
 HEADER = "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2\n"
 RATES = HEADER + "7,0,2.5,1,Gamma,0.5,1\n7,600,5.0,1,Gamma,0.5,1\n9,600,1.25,1,Weibull,0.6,1\n"
 LENGTHS = [
-    {"client": 7, "window_start_s": 0, "input_tokens": {"10": 0.25, "20": 0.75}, "output_tokens": {"0": 0.1, "5": 0.9}},
+    {
+        "client": 7,
+        "window_start_s": 0,
+        "input_tokens": {"10": 0.25, "20": 0.75},
+        "output_tokens": {"0": 0.1, "5": 0.9},
+    },
     {"client": 7, "window_start_s": 600, "input_tokens": {"30": 1}, "output_tokens": {"6": 1}},
     {"client": 9, "window_start_s": 0, "input_tokens": {"40": 1}, "output_tokens": {"7": 1}},
 ]
@@ -27,7 +35,11 @@ def written(tmp_path):
         (tmp_path / "rates.csv").write_text(rates)
         text = lengths if isinstance(lengths, str) else "\n".join(map(json.dumps, lengths))
         (tmp_path / "lengths.jsonl").write_text(text)
-        source = ServeGenSource(rates_path=str(tmp_path / "rates.csv"), lengths_path=str(tmp_path / "lengths.jsonl"), **settings)
+        source = ServeGenSource(
+            rates_path=str(tmp_path / "rates.csv"),
+            lengths_path=str(tmp_path / "lengths.jsonl"),
+            **settings,
+        )
         return WorkloadSpec(duration_s=1200, replay=source)
 
     return write
@@ -38,7 +50,11 @@ def test_clients_ask_as_often_as_they_say(written):
     plan = drawn.plan
     assert drawn.tenant_names == ("client-7", "client-9")
     window = plan.arrival_ns // (600 * 10**9)
-    counts = {(t, w): int(((plan.tenant_index == t) & (window == w)).sum()) for t in (0, 1) for w in (0, 1)}
+    counts = {
+        (t, w): int(((plan.tenant_index == t) & (window == w)).sum())
+        for t in (0, 1)
+        for w in (0, 1)
+    }
     assert counts == {(0, 0): 1500, (0, 1): 3000, (1, 0): 0, (1, 1): 750}
     assert np.all(np.diff(plan.arrival_ns) >= 0)
 
@@ -51,7 +67,9 @@ def test_fractional_counts_are_right_on_average(written):
 
 
 def test_gaps_have_the_clients_pattern(written):
-    plan = draw_workload(written(rates=HEADER + "7,0,30,1,Gamma,0.5,1\n9,0,30,1,Weibull,0.6,1\n")).plan
+    plan = draw_workload(
+        written(rates=HEADER + "7,0,30,1,Gamma,0.5,1\n9,0,30,1,Weibull,0.6,1\n")
+    ).plan
     for tenant, known in ((0, stats.gamma(0.5)), (1, stats.weibull_min(0.6))):
         gaps = np.diff(plan.arrival_ns[plan.tenant_index == tenant]) / 1e9
         assert stats.kstest(gaps / gaps.mean() * known.mean(), known.cdf).pvalue > LEVEL
@@ -71,10 +89,14 @@ def test_lengths_are_those_of_client_and_time(written):
 
 
 def test_a_span_and_a_rate_can_be_chosen(written):
-    plan = draw_workload(with_changes(written(start_s=300, rate_ratio=2), {"duration_s": 300}, where="x")).plan
+    plan = draw_workload(
+        with_changes(written(start_s=300, rate_ratio=2), {"duration_s": 300}, where="x")
+    ).plan
     assert plan.arrival_ns.min() >= 0
     assert plan.arrival_ns.max() < 300 * 10**9
-    assert plan.n_requests == pytest.approx(1500, abs=4 * np.sqrt(1500 * 2))  # half of a window of bursty gaps
+    assert plan.n_requests == pytest.approx(
+        1500, abs=4 * np.sqrt(1500 * 2)
+    )  # half of a window of bursty gaps
 
 
 def test_clients_without_lengths_are_never_passed_over_in_silence(written):
@@ -101,8 +123,24 @@ def test_clients_without_lengths_are_never_passed_over_in_silence(written):
         ({"rates": HEADER}, "no client asks"),
         ({"lengths": "{"}, "line 1 is broken"),
         ({"lengths": ""}, "no tables of lengths"),
-        ({"lengths": '{"client": 7, "window_start_s": 0, "input_tokens": {}, "output_tokens": {"1": 1}}'}, "line 1 is broken: a table"),
-        ({"lengths": '{"client": 7, "window_start_s": 0, "input_tokens": {"x": 1}, "output_tokens": {"1": 1}}'}, "line 1 is broken"),
+        (
+            {
+                "lengths": (
+                    '{"client": 7, "window_start_s": 0, "input_tokens": {}, "output_tokens":'
+                    ' {"1": 1}}'
+                )
+            },
+            "line 1 is broken: a table",
+        ),
+        (
+            {
+                "lengths": (
+                    '{"client": 7, "window_start_s": 0, "input_tokens": {"x": 1}, "output_tokens":'
+                    ' {"1": 1}}'
+                )
+            },
+            "line 1 is broken",
+        ),
     ],
 )
 def test_broken_lines_are_named(written, changes, what):

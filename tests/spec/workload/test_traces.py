@@ -73,8 +73,14 @@ def test_azure(written):
 
 
 def test_azure_of_the_year_after(written):
-    text = AZURE.replace("9799600", "979960+00:00").replace("0319600", "031960+00:00").replace("18:18:00", "18:18:00+00:00")
-    assert columns(read_trace(written(text)), "arrival_ns") == columns(read_trace(written(AZURE)), "arrival_ns")
+    text = (
+        AZURE.replace("9799600", "979960+00:00")
+        .replace("0319600", "031960+00:00")
+        .replace("18:18:00", "18:18:00+00:00")
+    )
+    assert columns(read_trace(written(text)), "arrival_ns") == columns(
+        read_trace(written(AZURE)), "arrival_ns"
+    )
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.gz"])
@@ -82,29 +88,52 @@ def test_mooncake(written, name):
     trace = read_trace(written(MOONCAKE, name))
     assert trace.format == "mooncake"
     assert columns(trace, "arrival_ns")[0] == [0, 0, 27_500_000, 30_000_000]
-    assert columns(trace, "prefix_request", "prefix_tokens") == [[NONE, 0, 0, NONE], [0, 1024, 1100, 0]]
+    assert columns(trace, "prefix_request", "prefix_tokens") == [
+        [NONE, 0, 0, NONE],
+        [0, 1024, 1100, 0],
+    ]
     ids = block_contents(trace.workload.plan, 512)
-    assert [ids.ids[a:b].tolist() for a, b in zip(ids.start, ids.start[1:], strict=False)] == [[0, 1], [0, 1], [0, 1], []]
+    assert [ids.ids[a:b].tolist() for a, b in zip(ids.start, ids.start[1:], strict=False)] == [
+        [0, 1],
+        [0, 1],
+        [0, 1],
+        [],
+    ]
 
 
 def test_mooncake_blocks_of_another_size(written):
     text = '{"timestamp": 0, "input_length": 40, "output_length": 5, "hash_ids": [0, 1, 2]}\n' * 2
     assert columns(read_trace(written(text, hash_block_tokens=16)), "prefix_tokens") == [[0, 40]]
-    with pytest.raises(SpecError, match=r"line 1 is broken: 3 block ids for 40 tokens.*hash_block_tokens = 14 would fit"):
+    with pytest.raises(
+        SpecError,
+        match=r"line 1 is broken: 3 block ids for 40 tokens.*hash_block_tokens = 14 would fit",
+    ):
         read_trace(written(text))
 
 
 def test_llmservingsim(written):
     trace = read_trace(written(LLMSERVINGSIM))
     assert trace.format == "llmservingsim"
-    assert columns(trace, "arrival_ns", "prefix_request", "prefix_tokens") == [[5, 9], [NONE, 0], [0, 16]]
+    assert columns(trace, "arrival_ns", "prefix_request", "prefix_tokens") == [
+        [5, 9],
+        [NONE, 0],
+        [0, 16],
+    ]
 
 
 def test_sharegpt_conversations_are_sessions(written):
     trace = read_trace(written(SHAREGPT))
     assert (trace.format, trace.has_instants) == ("sharegpt", False)
-    assert columns(trace, "prompt_tokens", "output_tokens", "follows") == [[2, 5, 2], [2, 3, 1], [NONE, 0, NONE]]
-    assert columns(trace, "prefix_request", "prefix_tokens", "session_index") == [[NONE, 0, NONE], [0, 4, 0], [0, 0, 1]]
+    assert columns(trace, "prompt_tokens", "output_tokens", "follows") == [
+        [2, 5, 2],
+        [2, 3, 1],
+        [NONE, 0, NONE],
+    ]
+    assert columns(trace, "prefix_request", "prefix_tokens", "session_index") == [
+        [NONE, 0, NONE],
+        [0, 4, 0],
+        [0, 0, 1],
+    ]
     assert [one.code for one in trace.workload.cautions] == ["token_counts_estimated"]
     first = read_trace(written(SHAREGPT, turns="first"))
     assert columns(first, "prompt_tokens") == [[2, 2]]
@@ -117,20 +146,38 @@ def test_sharegpt_needs_instants_from_elsewhere(written):
     spec = with_changes(WorkloadSpec(replay=source), {}, where="here")
     with pytest.raises(SpecError, match="no instants"):
         draw_workload(spec)
-    plan = draw_workload(with_changes(spec, {"arrivals": {"kind": "open", "process": "constant", "rate_per_s": 3}}, where="here")).plan
-    assert plan.arrival_ns.tolist() == [500_000_000, NONE, 1_000_000_000]  # 2 sessions of 1.5 requests each
+    plan = draw_workload(
+        with_changes(
+            spec,
+            {"arrivals": {"kind": "open", "process": "constant", "rate_per_s": 3}},
+            where="here",
+        )
+    ).plan
+    assert plan.arrival_ns.tolist() == [
+        500_000_000,
+        NONE,
+        1_000_000_000,
+    ]  # 2 sessions of 1.5 requests each
     assert plan.think_ns.tolist() == [NONE, 3 * 10**9, NONE]
-    closed = draw_workload(with_changes(spec, {"arrivals": {"kind": "closed", "concurrency": 1}}, where="here")).plan
+    closed = draw_workload(
+        with_changes(spec, {"arrivals": {"kind": "closed", "concurrency": 1}}, where="here")
+    ).plan
     assert closed.follows.tolist() == [NONE, 0, 1]
 
 
 def test_lists_of_prompts(written):
-    """An answer is as long as its text; one that is not there takes what was asked for, and turns that follow it are left out."""
+    """An answer is as long as its text.
+
+    One that is not there takes what was asked for, and turns that follow it are left out.
+    """
     source = written(PROMPTS, output_tokens=40)
     trace = read_trace(source)
     assert (trace.format, trace.has_instants) == ("prompts", False)
     assert columns(trace, "prompt_tokens", "output_tokens") == [[2, 1, 1, 1], [2, 3, 40, 77]]
-    assert [one.code for one in trace.workload.cautions] == ["token_counts_estimated", "later_turns_left_out"]
+    assert [one.code for one in trace.workload.cautions] == [
+        "token_counts_estimated",
+        "later_turns_left_out",
+    ]
     assert [said[0].content for said in read_texts(source)] == ["12345678", "1234", "123", "1"]
     with pytest.raises(SpecError, match="line 3 is broken: no answer"):
         read_trace(written(PROMPTS))
@@ -145,7 +192,10 @@ def test_what_a_batch_does_not_say_can_be_asked_for(written):
     assert columns(read_trace(source), "output_tokens", "max_tokens") == [[30, 7, 9], [30, 7, 9]]
 
 
-@pytest.mark.parametrize(("name", "n_requests"), [("HumanEval.jsonl.gz", 164), ("gsm8k_test.jsonl", 1319), ("mt_bench_question.jsonl", 80)])
+@pytest.mark.parametrize(
+    ("name", "n_requests"),
+    [("HumanEval.jsonl.gz", 164), ("gsm8k_test.jsonl", 1319), ("mt_bench_question.jsonl", 80)],
+)
 def test_published_prompts(published, name, n_requests):
     """As many as the source note of the data says."""
     source = TraceSource(path=published(f"text-prompts/{name}"), output_tokens=256)
@@ -155,7 +205,11 @@ def test_published_prompts(published, name, n_requests):
 def test_openai_batches(written):
     trace = read_trace(written(BATCH))
     assert trace.format == "openai-batch"
-    assert columns(trace, "arrival_ns", "prompt_tokens", "output_tokens") == [[0, 0, 0], [2, 1, 3], [30, 7, 8]]
+    assert columns(trace, "arrival_ns", "prompt_tokens", "output_tokens") == [
+        [0, 0, 0],
+        [2, 1, 3],
+        [30, 7, 8],
+    ]
     cautions = {one.code: one.text for one in trace.workload.cautions}
     assert set(cautions) == {"token_counts_estimated", "outputs_run_to_max_tokens"}
     assert cautions["token_counts_estimated"].startswith("2 of 3")
@@ -172,16 +226,35 @@ def test_openai_batches(written):
         (AZURE + "2023-11-16 25:19:00,5,3\n", "line 5 is broken"),
         (AZURE + "6023-11-16 18:19:00,5,3\n", "arrival_ns does not fit int64"),
         (AZURE + "2026-13-01 18:19:00,5,3\n", "line 5 is broken: month must be in"),
-        (AZURE + "2023-11-16 18:16:00,5,3\n", "the request of line 5 arrives at .* before its predecessor"),
+        (
+            AZURE + "2023-11-16 18:16:00,5,3\n",
+            "the request of line 5 arrives at .* before its predecessor",
+        ),
         (AZURE + "2023-11-16 18:19:00,0,3\n", "prompt_tokens of the request of line 5 is 0"),
         (MOONCAKE + "{", "line 5 is broken"),
-        (MOONCAKE + '\n{"timestamp": 31, "input_length": 5, "output_length": 0}', "output_tokens of the request of line 6 is 0"),
-        (MOONCAKE + '{"timestamp": -1, "input_length": 5, "output_length": 1}', "the request of line 5 is -1000000"),
-        (MOONCAKE + '{"timestamp": 1e300, "input_length": 5, "output_length": 1}', "line 5 is broken: 1e.300 is no instant"),
-        (MOONCAKE + '{"timestamp": 31, "input_length": "5", "output_length": 1}', "line 5 is broken.*input_length"),
-        (MOONCAKE + '{"timestamp": 31, "input_length": -5, "output_length": 1}', "line 5 is broken.*input_length"),
         (
-            LLMSERVINGSIM + '{"arrival_time_ns": 9, "input_toks": 40, "output_toks": 5, "hash_runs": [[0, 5]]}',
+            MOONCAKE + '\n{"timestamp": 31, "input_length": 5, "output_length": 0}',
+            "output_tokens of the request of line 6 is 0",
+        ),
+        (
+            MOONCAKE + '{"timestamp": -1, "input_length": 5, "output_length": 1}',
+            "the request of line 5 is -1000000",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 1e300, "input_length": 5, "output_length": 1}',
+            "line 5 is broken: 1e.300 is no instant",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 31, "input_length": "5", "output_length": 1}',
+            "line 5 is broken.*input_length",
+        ),
+        (
+            MOONCAKE + '{"timestamp": 31, "input_length": -5, "output_length": 1}',
+            "line 5 is broken.*input_length",
+        ),
+        (
+            LLMSERVINGSIM
+            + '{"arrival_time_ns": 9, "input_toks": 40, "output_toks": 5, "hash_runs": [[0, 5]]}',
             "line 3 is broken: 5 block ids",
         ),
         (SHAREGPT.replace('"from": "gpt", "value": "1234"', '"from": "gpt"'), "line 4 is broken"),
@@ -189,7 +262,10 @@ def test_openai_batches(written):
         (SHAREGPT[:-2], "the trace is damaged"),
         (BATCH.replace(', "max_tokens": 8', ""), "line 3 is broken: no max_tokens"),
         (BATCH + '{"custom_id": "4"}', "line 4 is broken: neither"),
-        (BATCH + '{"custom_id": "4", "response": {"status_code": 500, "body": {"error": 1}}}', "line 4 is broken"),
+        (
+            BATCH + '{"custom_id": "4", "response": {"status_code": 500, "body": {"error": 1}}}',
+            "line 4 is broken",
+        ),
         ("", "the trace is empty"),
         ("a,b,c\n1,2,3\n", "format is not known"),
         ('{"promptly": 3}\n', "format is not known"),
@@ -230,15 +306,22 @@ def test_a_turn_without_answer_ends_its_session(written):
 
 
 def test_jitter_spreads_rounded_instants_and_keeps_their_order(written):
-    text = "".join(f'{{"timestamp": {3000 * (i // 50)}, "input_length": {i + 1}, "output_length": 1}}\n' for i in range(200))
+    text = "".join(
+        f'{{"timestamp": {3000 * (i // 50)}, "input_length": {i + 1}, "output_length": 1}}\n'
+        for i in range(200)
+    )
     source = written(text)
     coarse = read_trace(source)
-    assert [(one.code, one.remedy) for one in coarse.workload.cautions] == [("instants_are_coarse", "jitter_s = 3 spreads them")]
+    assert [(one.code, one.remedy) for one in coarse.workload.cautions] == [
+        ("instants_are_coarse", "jitter_s = 3 spreads them")
+    ]
     drawn = draw_workload(WorkloadSpec(replay=written(text, jitter_s=3, speed_up_ratio=2)))
     assert drawn.cautions == ()
     assert drawn.plan.prompt_tokens.tolist() == list(range(1, 201))
     assert len(np.unique(drawn.plan.arrival_ns)) == 200
-    assert np.array_equal(drawn.plan.arrival_ns * 2 // (3 * 10**9), coarse.workload.plan.arrival_ns // (3 * 10**9))
+    assert np.array_equal(
+        drawn.plan.arrival_ns * 2 // (3 * 10**9), coarse.workload.plan.arrival_ns // (3 * 10**9)
+    )
 
 
 def test_a_trace_lends_its_lengths_or_its_instants(written):
@@ -246,10 +329,16 @@ def test_a_trace_lends_its_lengths_or_its_instants(written):
     lengths = {"kind": "trace", "path": path, "column": "prompt_tokens"}
     one = {"name": "a", "prompt_tokens": lengths, "output_tokens": {"kind": "constant", "value": 5}}
     spec = with_changes(
-        WorkloadSpec(classes=(), replay=TraceSource(path=path)), {"replay": None, "classes": [one], "n_requests": 50}, where="x"
+        WorkloadSpec(classes=(), replay=TraceSource(path=path)),
+        {"replay": None, "classes": [one], "n_requests": 50},
+        where="x",
     )
     assert set(draw_workload(spec).plan.prompt_tokens.tolist()) == {4808, 3180, 110}
-    timed = with_changes(spec, {"n_requests": None, "arrivals": {"kind": "trace", "path": path, "speed_up_ratio": 2}}, where="x")
+    timed = with_changes(
+        spec,
+        {"n_requests": None, "arrivals": {"kind": "trace", "path": path, "speed_up_ratio": 2}},
+        where="x",
+    )
     assert draw_workload(timed).plan.arrival_ns.tolist() == [0, 26_000_000, 28_010_020_000]
     with pytest.raises(SpecError, match="only 3 of 50"):
         draw_workload(with_changes(timed, {"n_requests": 50}, where="x"))
@@ -268,7 +357,10 @@ def test_the_prefix_tree_finds_the_longest_and_its_first_holder(prompts):
     tree = PrefixTree()
     for row, prompt in enumerate(prompts):
         owner, n_shared = tree.longest(row, prompt)
-        lengths = [next((k for k in range(len(prompt), 0, -1) if earlier[:k] == prompt[:k]), 0) for earlier in prompts[:row]]
+        lengths = [
+            next((k for k in range(len(prompt), 0, -1) if earlier[:k] == prompt[:k]), 0)
+            for earlier in prompts[:row]
+        ]
         assert n_shared == max(lengths, default=0)
         assert owner == (lengths.index(n_shared) if n_shared else NONE)
 
@@ -294,7 +386,9 @@ def test_published_traces(published, name, n_requests, means):
 @pytest.mark.parametrize(("name", "hits"), [("conversation", 0.374), ("synthetic", 0.651)])
 def test_published_prefix_hits(published, name, hits):
     """An endless cache hits as many tokens as were counted for the data's source note, to its last digit."""
-    plan = read_trace(TraceSource(path=published(f"mooncake-fast25/{name}_trace.jsonl"))).workload.plan
+    plan = read_trace(
+        TraceSource(path=published(f"mooncake-fast25/{name}_trace.jsonl"))
+    ).workload.plan
     assert plan.prefix_tokens.sum() / plan.prompt_tokens.sum() == pytest.approx(hits, abs=5e-4)
 
 
@@ -307,7 +401,10 @@ def test_published_block_ids_are_those_of_the_trace(published):
         rows = [json.loads(line) for line in file]
     theirs = np.concatenate([row["hash_ids"][: row["input_length"] // 512] for row in rows])
     ours = np.concatenate(
-        [contents.ids[start : start + row["input_length"] // 512] for start, row in zip(contents.start, rows, strict=False)]
+        [
+            contents.ids[start : start + row["input_length"] // 512]
+            for start, row in zip(contents.start, rows, strict=False)
+        ]
     )
     pairs = np.unique(np.stack([theirs, ours]), axis=1)
     assert len(np.unique(theirs)) == len(np.unique(ours)) == pairs.shape[1]

@@ -15,12 +15,31 @@ _LEAST_S: Final = 120
 
 def check_script(fleet: Fleet, packaging: Packaging) -> str:
     """A shell script: the same traffic against the real thing, judged by the same promise."""
-    words = ["inferometer", "load", '"$url"', "--model", shlex.quote(packaging.served_name), "--workload", f'"$here/{WORKLOAD_FILE}"']
-    words += ["--rate", f"{fleet.rate_per_s:g}", "--for", f"{duration_s(fleet)}s", "--slo", shlex.quote(fleet.objective.text), '"$@"']
+    words = [
+        "inferometer",
+        "load",
+        '"$url"',
+        "--model",
+        shlex.quote(packaging.served_name),
+        "--workload",
+        f'"$here/{WORKLOAD_FILE}"',
+    ]
+    words += [
+        "--rate",
+        f"{fleet.rate_per_s:g}",
+        "--for",
+        f"{duration_s(fleet)}s",
+        "--slo",
+        shlex.quote(fleet.objective.text),
+        '"$@"',
+    ]
     return "\n".join(
         [
             "#!/bin/sh",
-            "# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0 kept, 10 broken, 11 undecided.",
+            (
+                "# Is the promise kept? check-promise.sh URL [flags of inferometer load]; exit 0"
+                " kept, 10 broken, 11 undecided."
+            ),
             "set -eu",
             'here=$(cd "$(dirname "$0")" && pwd)',
             'url=${1:?"the address of the router, such as http://127.0.0.1:8080"}',
@@ -34,6 +53,3 @@ def check_script(fleet: Fleet, packaging: Packaging) -> str:
 def duration_s(fleet: Fleet) -> int:
     """So long a test takes, in whole seconds."""
     return max(_LEAST_S, math.ceil(_N_REQUESTS / fleet.rate_per_s))
-
-
-__all__ = ["WORKLOAD_FILE", "check_script", "duration_s"]

@@ -1,12 +1,16 @@
-"""What does a person look at while the fleet runs? A Grafana dashboard that shows measured beside predicted."""
+"""What does a person look at while the fleet runs?
+
+A Grafana dashboard that shows measured beside predicted.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from inferometer.decide.artefacts import promql
 from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_target
+from inferometer.decide.artefacts.kubernetes import in_flight_target
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.pods import Manifest
 from inferometer.spec.objectives import METRIC_MEANINGS, Metric
 
 _SCHEMA_VERSION: Final = 39
@@ -67,21 +71,40 @@ def dashboard(fleet: Fleet, packaging: Packaging) -> Manifest:
         "editable": True,
         "refresh": "30s",
         "time": {"from": "now-3h", "to": "now"},
-        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}]},
+        "templating": {
+            "list": [
+                {
+                    "name": "datasource",
+                    "type": "datasource",
+                    "query": "prometheus",
+                    "label": "Prometheus",
+                }
+            ]
+        },
         "panels": _laid_out(summary_of(fleet, packaging), sections_of(fleet, packaging)),
     }
 
 
 def panels_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
     """Every panel, the summary first."""
-    return [*summary_of(fleet, packaging), *(panel for section in sections_of(fleet, packaging) for panel in section.panels)]
+    return [
+        *summary_of(fleet, packaging),
+        *(panel for section in sections_of(fleet, packaging) for panel in section.panels),
+    ]
 
 
 def summary_of(fleet: Fleet, packaging: Packaging) -> list[Panel]:
-    """Is the SLO met, how fast, how much, how full, and is every replica there? One number each, red beyond its limit."""
+    """Is the SLO met, how fast, how much, how full, and is every replica there?
+
+    One number each, red beyond its limit.
+    """
     of = f"{{{promql.selector(packaging)}}}"
     latencies: tuple[Metric, ...] = ("ttft", "tpot")
-    return [_within(fleet, of), *(_latency_now(fleet, metric, of) for metric in latencies), *_load_now(fleet, of)]
+    return [
+        _within(fleet, of),
+        *(_latency_now(fleet, metric, of) for metric in latencies),
+        *_load_now(fleet, of),
+    ]
 
 
 def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
@@ -97,24 +120,56 @@ def sections_of(fleet: Fleet, packaging: Packaging) -> list[Section]:
 
 
 def _within(fleet: Fleet, of: str) -> Panel:
-    shares = [one.percentile_fraction for one in promql.promised(fleet) if one.percentile_fraction is not None]
-    says = "The least share of requests within a limit of the SLO, counted up to the next edge of the histogram: red, it is surely missed."
+    shares = [
+        one.percentile_fraction
+        for one in promql.promised(fleet)
+        if one.percentile_fraction is not None
+    ]
+    says = (
+        "The least share of requests within a limit of the SLO, counted up to the next edge of the"
+        " histogram: red, it is surely missed."
+    )
     query = Query(f"min({promql.AT_MOST_WITHIN}{of})", "within")
-    return Panel("Within the SLO", "percentunit", says, (query,), (max(shares),) if shares else (), is_bad_above=False)
+    return Panel(
+        "Within the SLO",
+        "percentunit",
+        says,
+        (query,),
+        (max(shares),) if shares else (),
+        is_bad_above=False,
+    )
 
 
 def _latency_now(fleet: Fleet, metric: Metric, of: str) -> Panel:
     """The highest percentile that the SLO names, else the median."""
     name, fraction = max(promql.percentile_names(fleet, metric), key=lambda one: one[1])
-    limits = [one.limit_s for one in promql.promised(fleet) if one.metric == metric and one.percentile_fraction == fraction]
+    limits = [
+        one.limit_s
+        for one in promql.promised(fleet)
+        if one.metric == metric and one.percentile_fraction == fraction
+    ]
     query = Query(promql.quantile(metric, fraction, of, _WINDOW), name)
-    return Panel(f"{metric.upper()} {name}", "s", f"{METRIC_MEANINGS[metric]}; red above the SLO.", (query,), tuple(limits[:1]))
+    return Panel(
+        f"{metric.upper()} {name}",
+        "s",
+        f"{METRIC_MEANINGS[metric]}; red above the SLO.",
+        (query,),
+        tuple(limits[:1]),
+    )
 
 
 def _load_now(fleet: Fleet, of: str) -> list[Panel]:
-    kept = () if fleet.kept_requests_per_s is None else (fleet.kept_requests_per_s * fleet.n_replicas,)
+    kept = (
+        () if fleet.kept_requests_per_s is None else (fleet.kept_requests_per_s * fleet.n_replicas,)
+    )
     return [
-        Panel("Requests arrived", "reqps", "Red above what the fleet carries.", (Query(f"{promql.ARRIVED}{of}", "arrived"),), kept),
+        Panel(
+            "Requests arrived",
+            "reqps",
+            "Red above what the fleet carries.",
+            (Query(f"{promql.ARRIVED}{of}", "arrived"),),
+            kept,
+        ),
         Panel(
             "KV cache, fullest replica",
             "percentunit",
@@ -135,37 +190,55 @@ def _load_now(fleet: Fleet, of: str) -> list[Panel]:
 
 def _kept(fleet: Fleet, of: str) -> Panel:
     """Lower and upper share meet where the limit is an edge of the histogram."""
-    shares = [one.percentile_fraction for one in promql.promised(fleet) if one.percentile_fraction is not None]
+    shares = [
+        one.percentile_fraction
+        for one in promql.promised(fleet)
+        if one.percentile_fraction is not None
+    ]
     return Panel(
         "Requests within the promise",
         "percentunit",
-        "Between these two shares; the promise is broken where the upper one is below the line, kept where the lower one is above it.",
-        (Query(f"{promql.SURELY_WITHIN}{of}", "{{promise}}: surely"), Query(f"{promql.AT_MOST_WITHIN}{of}", "{{promise}}: at most")),
+        "Between these two shares; the promise is broken where the upper one is below the line,"
+        " kept where the lower one is above it.",
+        (
+            Query(f"{promql.SURELY_WITHIN}{of}", "{{promise}}: surely"),
+            Query(f"{promql.AT_MOST_WITHIN}{of}", "{{promise}}: at most"),
+        ),
         tuple(sorted(set(shares))),
     )
 
 
 def _latency(fleet: Fleet, metric: Metric, of: str) -> Panel:
-    lines = [Query(promql.quantile(metric, fraction, of, _WINDOW), name) for name, fraction in promql.percentile_names(fleet, metric)]
+    lines = [
+        Query(promql.quantile(metric, fraction, of, _WINDOW), name)
+        for name, fraction in promql.percentile_names(fleet, metric)
+    ]
     limits = [one.limit_s for one in promql.promised(fleet) if one.metric == metric]
-    says = f"{METRIC_MEANINGS[metric]}, as the replicas count it. Percentiles are drawn straight between the edges of the histogram."
+    says = (
+        f"{METRIC_MEANINGS[metric]}, as the replicas count it. Percentiles are drawn straight"
+        " between the edges of the histogram."
+    )
     return Panel(metric.upper(), "s", says, tuple(lines), tuple(sorted(set(limits))))
 
 
 def _load(fleet: Fleet, of: str) -> list[Panel]:
-    kept = () if fleet.kept_requests_per_s is None else (fleet.kept_requests_per_s * fleet.n_replicas,)
+    kept = (
+        () if fleet.kept_requests_per_s is None else (fleet.kept_requests_per_s * fleet.n_replicas,)
+    )
     return [
         Panel(
             "Requests",
             "reqps",
-            f"Planned: {fleet.rate_per_s:g}/s. The line is what {fleet.n_replicas} replicas were shown to carry.",
+            f"Planned: {fleet.rate_per_s:g}/s. The line is what {fleet.n_replicas} replicas were"
+            " shown to carry.",
             (Query(f"{promql.ARRIVED}{of}", "arrived"), Query(f"{promql.ENDED}{of}", "ended")),
             kept,
         ),
         Panel(
             "In flight, for each replica",
             "short",
-            f"Predicted at the planned load: {fleet.likely.in_flight_load:.3g}. Beyond the line the autoscaler starts more replicas.",
+            f"Predicted at the planned load: {fleet.likely.in_flight_load:.3g}. Beyond the line the"
+            " autoscaler starts more replicas.",
             (
                 Query(f"{promql.IN_FLIGHT}{of} / {promql.REPLICAS}{of}", "in flight"),
                 Query(f"{promql.WAITING}{of} / {promql.REPLICAS}{of}", "waiting"),
@@ -173,7 +246,11 @@ def _load(fleet: Fleet, of: str) -> list[Panel]:
             (float(in_flight_target(fleet)),),
         ),
         Panel(
-            "Replicas", "short", "That answer to Prometheus.", (Query(f"{promql.REPLICAS}{of}", "replicas"),), (float(fleet.n_replicas),)
+            "Replicas",
+            "short",
+            "That answer to Prometheus.",
+            (Query(f"{promql.REPLICAS}{of}", "replicas"),),
+            (float(fleet.n_replicas),),
         ),
         Panel(
             "Tokens",
@@ -193,8 +270,9 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
         Panel(
             "KV cache in use",
             "percentunit",
-            f"Predicted: {likely.kv_used_mean_fraction:.0%} in the mean at the planned load; the line is not exceeded for 99 % of the time "
-            "at the highest load that keeps the promise.",
+            f"Predicted: {likely.kv_used_mean_fraction:.0%} in the mean at the planned load; the"
+            " line is not exceeded for 99 % of the time at the highest load that keeps the"
+            " promise.",
             (Query(f"vllm:kv_cache_usage_perc{of}", "{{instance}}"),),
             (fullest.kv_used_high_fraction,),
         ),
@@ -211,7 +289,8 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
             "Of those that were looked up.",
             (
                 Query(
-                    f"sum(rate(vllm:prefix_cache_hits_total{of}{_WINDOW})) / sum(rate(vllm:prefix_cache_queries_total{of}{_WINDOW}))",
+                    f"sum(rate(vllm:prefix_cache_hits_total{of}{_WINDOW})) /"
+                    f" sum(rate(vllm:prefix_cache_queries_total{of}{_WINDOW}))",
                     "found",
                 ),
             ),
@@ -220,13 +299,18 @@ def _fullness(fleet: Fleet, of: str) -> list[Panel]:
 
 
 def _traffic(fleet: Fleet, of: str) -> list[Panel]:
-    ttft_s, tpot_s = ([getattr(point, f"{name}_mean_s") for point in fleet.planned] for name in ("ttft", "tpot"))
+    ttft_s, tpot_s = (
+        [getattr(point, f"{name}_mean_s") for point in fleet.planned] for name in ("ttft", "tpot")
+    )
     return [
         Panel(
             "Tokens per request",
             "short",
             "The lines are the lengths that the fleet was sized for.",
-            (Query(f"{promql.PROMPT_TOKENS}{of}", "prompt"), Query(f"{promql.OUTPUT_TOKENS}{of}", "output")),
+            (
+                Query(f"{promql.PROMPT_TOKENS}{of}", "prompt"),
+                Query(f"{promql.OUTPUT_TOKENS}{of}", "output"),
+            ),
             (fleet.output_mean_tokens, fleet.prompt_mean_tokens),
         ),
         _predicted("ttft", [mean_s for mean_s in ttft_s if mean_s is not None], of),
@@ -238,20 +322,37 @@ def _predicted(metric: Metric, means_s: list[float], of: str) -> Panel:
     says = "The lines are the prediction at the planned load, with fast and with slow step times."
     lines = (min(means_s), max(means_s)) if means_s else ()
     return Panel(
-        f"{metric.upper()} in the mean, and as predicted", "s", says, (Query(f"{promql.mean_name(metric)}{of}", "measured"),), lines
+        f"{metric.upper()} in the mean, and as predicted",
+        "s",
+        says,
+        (Query(f"{promql.mean_name(metric)}{of}", "measured"),),
+        lines,
     )
 
 
 def _laid_out(summary: list[Panel], sections: list[Section]) -> list[Manifest]:
     """All panels with their places; the ids count up."""
-    places = [Place(i * _SUMMARY_WIDTH, 0, _SUMMARY_WIDTH, _SUMMARY_HEIGHT) for i in range(len(summary))]
+    places = [
+        Place(i * _SUMMARY_WIDTH, 0, _SUMMARY_WIDTH, _SUMMARY_HEIGHT) for i in range(len(summary))
+    ]
     drawn = [_number(panel, place) for panel, place in zip(summary, places, strict=True)]
     y, width = _SUMMARY_HEIGHT, _WIDTH // _PER_ROW
     for section in sections:
-        places = [Place(i % _PER_ROW * width, y + 1 + i // _PER_ROW * _HEIGHT, width, _HEIGHT) for i in range(len(section.panels))]
+        places = [
+            Place(i % _PER_ROW * width, y + 1 + i // _PER_ROW * _HEIGHT, width, _HEIGHT)
+            for i in range(len(section.panels))
+        ]
         inside = [_chart(panel, place) for panel, place in zip(section.panels, places, strict=True)]
-        row: Manifest = {"type": "row", "title": section.title, "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1}}
-        drawn += [row | {"collapsed": False, "panels": []}, *inside] if section.is_open else [row | {"collapsed": True, "panels": inside}]
+        row: Manifest = {
+            "type": "row",
+            "title": section.title,
+            "gridPos": {"x": 0, "y": y, "w": _WIDTH, "h": 1},
+        }
+        drawn += (
+            [row | {"collapsed": False, "panels": []}, *inside]
+            if section.is_open
+            else [row | {"collapsed": True, "panels": inside}]
+        )
         y = places[-1].y + _HEIGHT if section.is_open else y + 1
     for index, one in enumerate(every_panel(drawn)):
         one["id"] = index + 1
@@ -266,20 +367,31 @@ def every_panel(drawn: Sequence[Manifest]) -> Iterator[Manifest]:
 
 
 def _number(panel: Panel, place: Place) -> Manifest:
-    options = {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "background", "graphMode": "area", "textMode": "value"}
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"]},
+        "colorMode": "background",
+        "graphMode": "area",
+        "textMode": "value",
+    }
     return _panel("stat", panel, place, {}) | {"options": options}
 
 
 def _chart(panel: Panel, place: Place) -> Manifest:
     custom: Manifest = {"custom": {"thresholdsStyle": {"mode": "line" if panel.limits else "off"}}}
-    options = {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}}
+    options = {
+        "legend": {"displayMode": "list", "placement": "bottom"},
+        "tooltip": {"mode": "multi"},
+    }
     return _panel("timeseries", panel, place, custom) | {"options": options}
 
 
 def _panel(kind: str, panel: Panel, place: Place, custom: Manifest) -> Manifest:
     source = {"type": "prometheus", "uid": "${datasource}"}
     below, above = ("green", "red") if panel.is_bad_above or not panel.limits else ("red", "green")
-    steps: list[Manifest] = [{"color": below, "value": None}, *({"color": above, "value": limit} for limit in sorted(panel.limits))]
+    steps: list[Manifest] = [
+        {"color": below, "value": None},
+        *({"color": above, "value": limit} for limit in sorted(panel.limits)),
+    ]
     return {
         "type": kind,
         "title": panel.title,
@@ -287,14 +399,23 @@ def _panel(kind: str, panel: Panel, place: Place, custom: Manifest) -> Manifest:
         "datasource": source,
         "gridPos": {"x": place.x, "y": place.y, "w": place.width, "h": place.height},
         "targets": [
-            {"refId": chr(ord("A") + i), "datasource": source, "expr": query.expression, "legendFormat": query.legend}
+            {
+                "refId": chr(ord("A") + i),
+                "datasource": source,
+                "expr": query.expression,
+                "legendFormat": query.legend,
+            }
             for i, query in enumerate(panel.queries)
         ],
         "fieldConfig": {
-            "defaults": {"unit": panel.unit, "min": 0, "thresholds": {"mode": "absolute", "steps": steps}} | custom,
+            "defaults": (
+                {
+                    "unit": panel.unit,
+                    "min": 0,
+                    "thresholds": {"mode": "absolute", "steps": steps},
+                }
+                | custom
+            ),
             "overrides": [],
         },
     }
-
-
-__all__ = ["Panel", "Place", "Query", "Section", "dashboard", "every_panel", "panels_of", "sections_of", "summary_of"]

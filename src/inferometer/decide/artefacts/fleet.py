@@ -1,4 +1,7 @@
-"""What is to run, and what was predicted of it? All that the files of a deployment are made of: their plan."""
+"""What is to run, and what was predicted of it?
+
+All that the files of a deployment are made of: their plan.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +25,8 @@ class OperatingPoint:
     step_times: Pace
     requests_per_s: float
     in_flight_load: float
-    """Requests that wait or run, in the mean over time: their time in the system / the time (Little)."""
+    """Requests that wait or run, in the mean over time: their time in the system / the time
+    (Little)."""
     n_waiting_high: int
     """Below it for 99 % of the time."""
     kv_used_mean_fraction: float
@@ -46,7 +50,10 @@ class Promise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What a sizing decided, as far as deploying, watching and checking it goes. The rates of operating points are those of one replica."""
+    """What a sizing decided, as far as deploying, watching and checking it goes.
+
+    The rates of operating points are those of one replica.
+    """
 
     model: ModelSpec
     hardware: HardwareSpec
@@ -78,7 +85,8 @@ class Fleet:
     planned: tuple[OperatingPoint, ...]
     """Under its part of the traffic, at likely, fast and slow step times."""
     fullest: OperatingPoint
-    """At the highest rate that keeps the promise; under its part of the traffic where none is known."""
+    """At the highest rate that keeps the promise; under its part of the traffic where none is
+    known."""
     step_times_basis: Literal["fitted", "datasheet"]
     step_times_from: str
     kv_origin: str
@@ -96,14 +104,19 @@ class Fleet:
     @property
     def n_devices(self) -> int:
         """To a replica."""
-        return ParallelPlan(n_tensor=self.engine.tensor_parallel_size, n_pipeline=self.scheduler.pipeline_parallel_size).n_devices
+        return ParallelPlan(
+            n_tensor=self.engine.tensor_parallel_size,
+            n_pipeline=self.scheduler.pipeline_parallel_size,
+        ).n_devices
 
     @property
     def n_nodes(self) -> int:
-        """To a replica, of machines as they are sold: as few as hold it with an equal part on each, and no tensor-parallel group cut."""
+        """To a replica, of machines as they are sold.
+
+        As few as hold it with an equal part on each, and no tensor-parallel group cut.
+        """
         n_devices, tp = self.n_devices, self.engine.tensor_parallel_size
-        counts = (n for n in range(-(-n_devices // NODE_DEVICES), n_devices + 1) if n_devices % n == 0)
+        counts = (
+            n for n in range(-(-n_devices // NODE_DEVICES), n_devices + 1) if n_devices % n == 0
+        )
         return next(n for n in counts if (each := n_devices // n) % tp == 0 or tp % each == 0)
-
-
-__all__ = ["Fleet", "OperatingPoint", "Promise"]

@@ -6,7 +6,18 @@ from typing import Final
 import msgspec
 import yaml
 
-from inferometer.decide.artefacts import alerts, checking, dashboard, kubernetes, proving, router, scraping, vllm_command, words
+from inferometer.decide.artefacts import (
+    alerts,
+    checking,
+    dashboard,
+    kubernetes,
+    pods,
+    proving,
+    router,
+    scraping,
+    vllm_command,
+    words,
+)
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.spec.foreign_bytes import Door
@@ -42,7 +53,9 @@ def files_of(fleet: Fleet, packaging: Packaging) -> dict[str, str]:
     if packaging.scales:
         files["prometheus-adapter.yaml"] = _yaml(scraping.adapter_config(packaging))
     if packaging.image is not None:
-        files["kubernetes.yaml"] = _yaml(*kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging))
+        files["kubernetes.yaml"] = _yaml(
+            *kubernetes.manifests(fleet, packaging), *router.router_manifests(fleet, packaging)
+        )
     return {README_FILE: words.readme(fleet, packaging, list(files)), **files}
 
 
@@ -62,8 +75,10 @@ def read_plan(text: str, *, where: str) -> Fleet:
     return _PLAN.json(text, Fleet, where=where)
 
 
-def _yaml(*documents: kubernetes.Manifest) -> str:
-    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True)
+def _yaml(*documents: pods.Manifest) -> str:
+    text: str = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH, allow_unicode=True
+    )
     return text
 
 
@@ -80,9 +95,9 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # yaml has no types
 
 
 def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _block_text)
-
-__all__ = ["PLAN_FILE", "README_FILE", "files_of", "plan_text", "read_plan"]

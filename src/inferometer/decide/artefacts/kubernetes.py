@@ -1,9 +1,10 @@
 """Which Kubernetes objects run a fleet: its replicas, how many, what may take them away, and who finds them?
 
-As many replicas run as the traffic was sized for. An autoscaler is there where more may run than that: it scales on requests in flight per
-replica, for a server that cannot keep up lets them grow without bound, while its CPU, its accelerator's load and its memory look the same;
-``replicas`` of the Deployment is what it starts from. A replica of several nodes is a group
-of pods, which Kubernetes has not: ``leader_worker_set`` makes them.
+As many replicas run as the traffic was sized for. An autoscaler is there where more may run than
+that: it scales on requests in flight per replica, for a server that cannot keep up lets them grow
+without bound, while its CPU, its accelerator's load and its memory look the same; ``replicas`` of
+the Deployment is what it starts from. A replica of several nodes is a group of pods, which
+Kubernetes has not: ``leader_worker_set`` makes them.
 """
 
 import math
@@ -12,7 +13,14 @@ from typing import Final
 from inferometer.decide.artefacts import leader_worker_set, weights_claim
 from inferometer.decide.artefacts.fleet import Fleet
 from inferometer.decide.artefacts.packaging import Packaging
-from inferometer.decide.artefacts.pods import START_S, Manifest, Part, labels, metadata, pod_template
+from inferometer.decide.artefacts.pods import (
+    START_S,
+    Manifest,
+    Part,
+    labels,
+    metadata,
+    pod_template,
+)
 
 _REPLICAS: Final = "-replicas"
 """Ends the name of the headless service."""
@@ -22,7 +30,11 @@ def manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The objects, in the order in which they are applied."""
     return [
         *weights_claim.manifests(fleet, packaging),
-        leader_worker_set.groups(fleet, packaging) if fleet.n_nodes > 1 else _deployment(fleet, packaging),
+        (
+            leader_worker_set.groups(fleet, packaging)
+            if fleet.n_nodes > 1
+            else _deployment(fleet, packaging)
+        ),
         _service(fleet, packaging),
         _replica_service(fleet, packaging),
         *([_autoscaler(fleet, packaging)] if packaging.scales else []),
@@ -62,7 +74,10 @@ def _deployment(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 def _service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """Any replica, at random: for a router that is none, and for looking."""
-    spec = {"selector": _answering(fleet, packaging), "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}]}
+    spec = {
+        "selector": _answering(fleet, packaging),
+        "ports": [{"name": "http", "port": packaging.port, "targetPort": "http"}],
+    }
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(packaging), "spec": spec}
 
 
@@ -70,7 +85,12 @@ def _replica_service(fleet: Fleet, packaging: Packaging) -> Manifest:
     """The addresses of all replicas that are ready, for the router."""
     ports = [{"name": "http", "port": packaging.port, "targetPort": "http"}]
     spec = {"clusterIP": "None", "selector": _answering(fleet, packaging), "ports": ports}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata(packaging, _REPLICAS), "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(packaging, _REPLICAS),
+        "spec": spec,
+    }
 
 
 def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
@@ -83,10 +103,21 @@ def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
             "scaleTargetRef": _scaled(fleet, packaging),
             "minReplicas": packaging.n_least,
             "maxReplicas": packaging.n_most,
-            "metrics": [{"type": "External", "external": {"metric": {"name": in_flight_metric(packaging)}, "target": target}}],
+            "metrics": [
+                {
+                    "type": "External",
+                    "external": {"metric": {"name": in_flight_metric(packaging)}, "target": target},
+                }
+            ],
             "behavior": {
-                "scaleUp": {"stabilizationWindowSeconds": 0, "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}]},
-                "scaleDown": {"stabilizationWindowSeconds": 600, "policies": [{"type": "Pods", "value": 1, "periodSeconds": 300}]},
+                "scaleUp": {
+                    "stabilizationWindowSeconds": 0,
+                    "policies": [{"type": "Percent", "value": 100, "periodSeconds": 60}],
+                },
+                "scaleDown": {
+                    "stabilizationWindowSeconds": 600,
+                    "policies": [{"type": "Pods", "value": 1, "periodSeconds": 300}],
+                },
             },
         },
     }
@@ -94,7 +125,11 @@ def _autoscaler(fleet: Fleet, packaging: Packaging) -> Manifest:
 
 def _scaled(fleet: Fleet, packaging: Packaging) -> Manifest:
     if fleet.n_nodes > 1:
-        return {"apiVersion": leader_worker_set.API_VERSION, "kind": leader_worker_set.KIND, "name": leader_worker_set.name_of(packaging)}
+        return {
+            "apiVersion": leader_worker_set.API_VERSION,
+            "kind": leader_worker_set.KIND,
+            "name": leader_worker_set.name_of(packaging),
+        }
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": packaging.name}
 
 
@@ -105,8 +140,13 @@ def _answering(fleet: Fleet, packaging: Packaging) -> dict[str, object]:
 
 def _budget(packaging: Packaging) -> Manifest:
     """Of pods: losing one of a group loses all of it, so that groups go one by one."""
-    spec = {"maxUnavailable": max(1, packaging.n_spare), "selector": {"matchLabels": labels(packaging)}}
-    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata(packaging), "spec": spec}
-
-
-__all__ = ["Manifest", "in_flight_metric", "in_flight_target", "labels", "manifests", "metadata", "replica_host"]
+    spec = {
+        "maxUnavailable": max(1, packaging.n_spare),
+        "selector": {"matchLabels": labels(packaging)},
+    }
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(packaging),
+        "spec": spec,
+    }

@@ -24,8 +24,12 @@ _PLATFORMS: Final = {
     ("intel", "gpu"): _Platform(None, "gpu.intel.com/xe"),
     ("intel", "asic"): _Platform(None, "habana.ai/gaudi"),
     ("google", "tpu"): _Platform(None, "google.com/tpu"),
-    ("intel", "cpu"): _Platform(f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None),
-    ("amd", "cpu"): _Platform(f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None),
+    ("intel", "cpu"): _Platform(
+        f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None
+    ),
+    ("amd", "cpu"): _Platform(
+        f"public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo:v{VLLM_VERSION}", None
+    ),
 }
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 _LONGEST_NAME: Final = 40
@@ -51,7 +55,8 @@ class Wishes:
     n_most: int | None = None
     """As many as the autoscaler may start. [as many as run at least: no autoscaler]"""
     model_claim: str | None = None
-    """A PersistentVolumeClaim that holds the weights. [one of the fleet's own, and a job that fetches into it]"""
+    """A PersistentVolumeClaim that holds the weights. [one of the fleet's own, and a job that
+    fetches into it]"""
     storage_class: str | None = None
     """Of the fleet's own claim. [the cluster's default]"""
     node_labels: tuple[tuple[str, str], ...] = ()
@@ -98,8 +103,8 @@ class Packaging:
     def rollout(self) -> dict[str, object]:
         """How does a new version reach the replicas? One after another.
 
-        Where devices are free it starts beside the old one. On a full fleet such a pod would wait for a device for ever: the old one ends
-        first.
+        Where devices are free it starts beside the old one. On a full fleet such a pod would wait
+        for a device for ever: the old one ends first.
         """
         return {"maxSurge": self.n_surge, "maxUnavailable": 0 if self.n_surge else 1}
 
@@ -116,7 +121,11 @@ def packaging_of(fleet: Fleet, wishes: Wishes | None = None) -> Packaging:
     n_least = fleet.n_replicas + asked.n_spare
     n_most = n_least if asked.n_most is None else asked.n_most
     if n_most < n_least:
-        raise SpecError(f"at most {n_most} replicas", where="--most", allowed=f"{n_least} or more, which run at least")
+        raise SpecError(
+            f"at most {n_most} replicas",
+            where="--most",
+            allowed=f"{n_least} or more, which run at least",
+        )
     platform = _PLATFORMS.get((fleet.hardware.vendor, fleet.hardware.kind), _Platform(None, None))
     source = asked.model_source or fleet.model.hf_id or fleet.model.model_id
     return Packaging(
@@ -147,6 +156,3 @@ def kubernetes_name(text: str) -> str:
     'vllm-meta-llama-llama-3-1-8b'
     """
     return f"vllm-{_NOT_IN_NAMES.sub('-', text.lower()).strip('-')}"[:_LONGEST_NAME].rstrip("-")
-
-
-__all__ = ["VLLM_VERSION", "Packaging", "Wishes", "kubernetes_name", "packaging_of"]

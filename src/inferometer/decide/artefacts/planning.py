@@ -1,4 +1,7 @@
-"""Which fleet did a sizing decide on, and in which range will it work? It is simulated again, to see how full its replicas run."""
+"""Which fleet did a sizing decide on, and in which range will it work?
+
+It is simulated again, to see how full its replicas run.
+"""
 
 from typing import Final
 
@@ -9,9 +12,10 @@ from inferometer.decide.artefacts.fleet import Fleet, OperatingPoint, Promise
 from inferometer.decide.candidates import Offer
 from inferometer.decide.sizing_types import ServedBy, SizedKind, SizingQuestion
 from inferometer.errors import SizingError
+from inferometer.records.columns import F64, I64
 from inferometer.records.latencies import Latency, end_ns, latency_samples
 from inferometer.records.promises import JudgedThreshold
-from inferometer.records.types import F64, I64, Caution, RequestTable, Run, StepTable
+from inferometer.records.types import Caution, RequestTable, Run, StepTable
 from inferometer.simulate import deployment as replicas, scheduler_config
 from inferometer.units import NS_PER_S
 
@@ -19,22 +23,34 @@ _HIGH_FRACTION: Final = 0.99
 
 
 def fleet_of(
-    question: SizingQuestion, kind: SizedKind, *, utilization_fraction: float, cautions: tuple[Caution, ...], tool_version: str
+    question: SizingQuestion,
+    kind: SizedKind,
+    *,
+    utilization_fraction: float,
+    cautions: tuple[Caution, ...],
+    tool_version: str,
 ) -> Fleet:
     """The fleet that a sizing picked; it is simulated again to see how full its replicas run.
 
     Raises
     ------
     SizingError
-        The sizing was of an engine that is not vLLM: what follows is made of vLLM's flags and metrics.
+        The sizing was of an engine that is not vLLM: what follows is made of vLLM's flags and
+        metrics.
     """
     deployment, sized = kind.candidate.deployment, kind.sized_at
     scheduler, served = deployment.config, sized.served
     if not isinstance(scheduler, scheduler_config.SchedulerConfig):
         raise SizingError(
-            f"files that deploy {scheduler.engine} cannot be written", where="--out", allowed="a sizing of vLLM", try_="--json"
+            f"files that deploy {scheduler.engine} cannot be written",
+            where="--out",
+            allowed="a sizing of vLLM",
+            try_="--json",
         )
-    kept, broken = sized.capacity.kept_load or sized.capacity.located_load, sized.capacity.broken_load
+    kept, broken = (
+        sized.capacity.kept_load or sized.capacity.located_load,
+        sized.capacity.broken_load,
+    )
     n_served = max(served.summary.n_requests, 1)
     e2e_high = served.summary.latency("e2e").percentile(_HIGH_FRACTION)
     return Fleet(
@@ -59,7 +75,9 @@ def fleet_of(
         e2e_high_s=None if e2e_high is None else e2e_high.seconds.value,
         kept_requests_per_s=None if kept is None else kept / kind.n_replicas,
         broken_requests_per_s=None if broken is None else broken / kind.n_replicas,
-        planned=tuple(operating_point(question, kind, pace, question.rate_per_s) for pace in replicas.PACES),
+        planned=tuple(
+            operating_point(question, kind, pace, question.rate_per_s) for pace in replicas.PACES
+        ),
         fullest=operating_point(question, kind, kind.asked_pace, kept or question.rate_per_s),
         step_times_basis=deployment.step_times.basis,
         step_times_from=deployment.step_times.origin,
@@ -71,7 +89,9 @@ def fleet_of(
     )
 
 
-def operating_point(question: SizingQuestion, kind: SizedKind, pace: replicas.Pace, load: float) -> OperatingPoint:
+def operating_point(
+    question: SizingQuestion, kind: SizedKind, pace: replicas.Pace, load: float
+) -> OperatingPoint:
     """How full does each replica run when all of them together get this load?"""
     deployment, n_replicas = kind.candidate.deployment, kind.n_replicas
     probe = candidate_probes.probe_of(question, kind.candidate, pace, n_replicas)
@@ -85,7 +105,9 @@ def operating_point(question: SizingQuestion, kind: SizedKind, pace: replicas.Pa
     return OperatingPoint(
         step_times=pace,
         requests_per_s=load / n_replicas,
-        in_flight_load=float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum()) * NS_PER_S / span_ns,
+        in_flight_load=float(latency_samples(requests, "e2e", at_ns=end_ns(run)).lower_s.sum())
+        * NS_PER_S
+        / span_ns,
         n_waiting_high=round(_high(steps.n_waiting_requests.astype(np.float64), steps, span_ns)),
         kv_used_mean_fraction=float((kv_used * steps.duration_ns).sum()) / span_ns,
         kv_used_high_fraction=_high(kv_used, steps, span_ns),
@@ -100,7 +122,9 @@ def _high(values: F64, steps: StepTable, span_ns: int) -> float:
     order = np.argsort(values)
     lasted_ns: I64 = steps.duration_ns[order]
     idle_ns = max(span_ns - int(lasted_ns.sum()), 0)
-    reached = np.searchsorted(idle_ns + np.cumsum(lasted_ns), _HIGH_FRACTION * (idle_ns + int(lasted_ns.sum())))
+    reached = np.searchsorted(
+        idle_ns + np.cumsum(lasted_ns), _HIGH_FRACTION * (idle_ns + int(lasted_ns.sum()))
+    )
     return float(values[order][min(int(reached), len(order) - 1)])
 
 
@@ -132,6 +156,3 @@ def _price_from(offer: Offer) -> str | None:
         return None
     cheaper = min(known, key=lambda one: one.usd_per_hour)
     return f"{cheaper.basis}, {cheaper.date_utc or 'undated'} ({cheaper.source.where})"
-
-
-__all__ = ["fleet_of", "operating_point"]

@@ -1,4 +1,7 @@
-"""Which pod runs a replica, or a node's part of one: its container, what it asks for, when it is ready and when it may go?"""
+"""Which pod runs a replica, or a node's part of one.
+
+Its container, what it asks for, when it is ready and when it may go?
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +20,10 @@ CACHE: Final = "/model-cache"
 """Where the volume with the weights is mounted."""
 CACHE_VARIABLES: Final[tuple[Manifest, ...]] = (
     {"name": "HF_HOME", "value": CACHE},
-    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}}},
+    {
+        "name": "HF_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "token", "optional": True}},
+    },
 )
 _SHARED_MEMORY_GIB: Final = 8
 """For the processes of one replica to talk to one another: PyTorch's and NCCL's buffers."""
@@ -43,13 +49,20 @@ class Part:
 
 def labels(packaging: Packaging, part: str | None = None) -> dict[str, object]:
     """What names the pods: of the replicas, or of one part of each."""
-    named: dict[str, object] = {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": packaging.name}
+    named: dict[str, object] = {
+        "app.kubernetes.io/name": "vllm",
+        "app.kubernetes.io/instance": packaging.name,
+    }
     return named if part is None else named | {_PART: part}
 
 
 def metadata(packaging: Packaging, suffix: str = "") -> Manifest:
     """Name, namespace and labels of an object."""
-    return {"name": packaging.name + suffix, "namespace": packaging.namespace, "labels": labels(packaging)}
+    return {
+        "name": packaging.name + suffix,
+        "namespace": packaging.namespace,
+        "labels": labels(packaging),
+    }
 
 
 def claim_name(packaging: Packaging) -> str:
@@ -65,7 +78,11 @@ def pod_template(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
 
 
 def _scraped(packaging: Packaging) -> dict[str, object]:
-    return {"prometheus.io/scrape": "true", "prometheus.io/port": str(packaging.port), "prometheus.io/path": "/metrics"}
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(packaging.port),
+        "prometheus.io/path": "/metrics",
+    }
 
 
 def _pod(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
@@ -74,7 +91,10 @@ def _pod(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
         "terminationGracePeriodSeconds": grace_s,
         "containers": [_container(serve_arguments(fleet, packaging), packaging, part)],
         "volumes": [
-            {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHARED_MEMORY_GIB}Gi"}},
+            {
+                "name": "shared-memory",
+                "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHARED_MEMORY_GIB}Gi"},
+            },
             {"name": "weights", "persistentVolumeClaim": {"claimName": claim_name(packaging)}},
         ],
         "topologySpreadConstraints": [
@@ -87,7 +107,9 @@ def _pod(fleet: Fleet, packaging: Packaging, part: Part) -> Manifest:
         ],
     }
     if packaging.resource is not None:
-        pod["tolerations"] = [{"key": packaging.resource, "operator": "Exists", "effect": "NoSchedule"}]
+        pod["tolerations"] = [
+            {"key": packaging.resource, "operator": "Exists", "effect": "NoSchedule"}
+        ]
     if packaging.node_labels:
         pod["nodeSelector"] = dict(packaging.node_labels)
     return pod
@@ -101,7 +123,10 @@ def _container(arguments: Sequence[str], packaging: Packaging, part: Part) -> Ma
         "args": [*arguments, *part.flags],
         "env": list(CACHE_VARIABLES),
         **(_answering(packaging) if part.answers else {}),
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": CACHE}],  # noqa: S108
+        "volumeMounts": [
+            {"name": "shared-memory", "mountPath": "/dev/shm"},  # noqa: S108 -- a path in the container
+            {"name": "weights", "mountPath": CACHE},
+        ],
         "securityContext": {"allowPrivilegeEscalation": False},
     }
     if packaging.resource is not None:
@@ -127,6 +152,3 @@ def _probe(n_failures: int) -> Manifest:
         "timeoutSeconds": 5,
         "failureThreshold": n_failures,
     }
-
-
-__all__ = ["CACHE", "CACHE_VARIABLES", "START_S", "Manifest", "Part", "claim_name", "labels", "metadata", "pod_template"]

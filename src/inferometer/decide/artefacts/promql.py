@@ -1,9 +1,12 @@
-"""What do vLLM's metrics say of a fleet, as Prometheus' queries? Recorded series, by model, which alerts and the dashboard read.
+"""What do vLLM's metrics say of a fleet, as Prometheus' queries?
 
-A histogram knows how many values lie below its edges, and no percentile: whether one is below a limit between two edges it can prove,
-refute or leave open. So two series are recorded of each promise: the share that lies surely within it (below the last edge that is not
-above the limit), and the share that lies at most within it (below the first edge that is not below). They are one where the limit is an
-edge.
+Recorded series, by model, which alerts and the dashboard read.
+
+A histogram knows how many values lie below its edges, and no percentile: whether one is below a
+limit between two edges it can prove, refute or leave open. So two series are recorded of each
+promise: the share that lies surely within it (below the last edge that is not above the limit), and
+the share that lies at most within it (below the first edge that is not below). They are one where
+the limit is an edge.
 """
 
 import json
@@ -62,26 +65,42 @@ def recorded(fleet: Fleet, packaging: Packaging) -> list[Recorded]:
     return [
         Recorded(WAITING, _sum(f"vllm:num_requests_waiting{of}")),
         Recorded(IN_FLIGHT, f"{_sum(f'vllm:num_requests_running{of}')} + {WAITING}{of}"),
-        Recorded(REPLICAS, f"count by (model_name) (count by (model_name, instance) (vllm:num_requests_running{of}))"),
+        Recorded(
+            REPLICAS,
+            "count by (model_name) (count by (model_name, instance)"
+            f" (vllm:num_requests_running{of}))",
+        ),
         Recorded(KV_USAGE, f"max by (model_name) (vllm:kv_cache_usage_perc{of})"),
         Recorded(ENDED, _sum(f"rate(vllm:request_success_total{of}{window})")),
         Recorded(ARRIVED, f"clamp_min({ENDED}{of} + deriv({IN_FLIGHT}{of}{window}), 0)"),
-        Recorded(PREEMPTIONS, f"{_sum(f'rate(vllm:num_preemptions_total{of}{window})')} / {ENDED}{of}"),
+        Recorded(
+            PREEMPTIONS, f"{_sum(f'rate(vllm:num_preemptions_total{of}{window})')} / {ENDED}{of}"
+        ),
         Recorded(PROMPT_TOKENS, _mean("vllm:request_prompt_tokens", of, window)),
         Recorded(OUTPUT_TOKENS, _mean("vllm:request_generation_tokens", of, window)),
-        *(Recorded(mean_name(metric), _mean(FAMILIES[metric], of, window)) for metric in ("ttft", "tpot")),
+        *(
+            Recorded(mean_name(metric), _mean(FAMILIES[metric], of, window))
+            for metric in ("ttft", "tpot")
+        ),
         *(one for threshold in promised(fleet) for one in _shares(threshold, packaging, window)),
     ]
 
 
 def promised(fleet: Fleet) -> list[Threshold]:
     """The thresholds of a percentile; others count for goodput alone, which a histogram does not know."""
-    return [threshold for threshold in fleet.objective.thresholds if threshold.percentile_fraction is not None]
+    return [
+        threshold
+        for threshold in fleet.objective.thresholds
+        if threshold.percentile_fraction is not None
+    ]
 
 
 def selector(packaging: Packaging, **labels: str) -> str:
     """Which series are the fleet's: vLLM itself puts the model's name on all of them."""
-    return ",".join(f"{name}={json.dumps(value)}" for name, value in {"model_name": packaging.served_name, **labels}.items())
+    return ",".join(
+        f"{name}={json.dumps(value)}"
+        for name, value in {"model_name": packaging.served_name, **labels}.items()
+    )
 
 
 def edges_of(threshold: Threshold) -> Edges:
@@ -101,8 +120,13 @@ def edges_of(threshold: Threshold) -> Edges:
 
 
 def window_min(fleet: Fleet) -> int:
-    """Over how many minutes are rates taken? As many as bring enough requests for the highest percentile of the promise."""
-    needed_s = max((requests_needed(one) / fleet.rate_per_s for one in promised(fleet)), default=0.0)
+    """Over how many minutes are rates taken?
+
+    As many as bring enough requests for the highest percentile of the promise.
+    """
+    needed_s = max(
+        (requests_needed(one) / fleet.rate_per_s for one in promised(fleet)), default=0.0
+    )
     return min(max(_LEAST_WINDOW_MIN, math.ceil(needed_s / 60)), _MOST_WINDOW_MIN)
 
 
@@ -113,7 +137,10 @@ def requests_needed(threshold: Threshold) -> int:
 
 def quantile(metric: Metric, fraction: float, of: str, window: str) -> str:
     """A percentile, drawn straight between the edges of its bucket: for looking, not for judging."""
-    return f"histogram_quantile({fraction:g}, sum by (model_name, le) (rate({FAMILIES[metric]}_bucket{of}{window})))"
+    return (
+        f"histogram_quantile({fraction:g}, sum by (model_name, le)"
+        f" (rate({FAMILIES[metric]}_bucket{of}{window})))"
+    )
 
 
 def mean_name(metric: Metric) -> str:
@@ -123,7 +150,9 @@ def mean_name(metric: Metric) -> str:
 
 def percentile_names(fleet: Fleet, metric: Metric) -> list[tuple[str, float]]:
     """Which percentiles of a latency are worth a look: the median, and those that are promised."""
-    fractions = {0.5} | {one.percentile_fraction or 0.5 for one in promised(fleet) if one.metric == metric}
+    fractions = {0.5} | {
+        one.percentile_fraction or 0.5 for one in promised(fleet) if one.metric == metric
+    }
     return [(percentile_name(fraction), fraction) for fraction in sorted(fractions)]
 
 
@@ -143,31 +172,6 @@ def _sum(expression: str) -> str:
 
 
 def _mean(family: str, of: str, window: str) -> str:
-    return f"{_sum(f'rate({family}_sum{of}{window})')} / {_sum(f'rate({family}_count{of}{window})')}"
-
-
-__all__ = [
-    "ARRIVED",
-    "AT_MOST_WITHIN",
-    "ENDED",
-    "FAMILIES",
-    "IN_FLIGHT",
-    "KV_USAGE",
-    "OUTPUT_TOKENS",
-    "PREEMPTIONS",
-    "PROMPT_TOKENS",
-    "REPLICAS",
-    "SURELY_WITHIN",
-    "WAITING",
-    "Edges",
-    "Recorded",
-    "edges_of",
-    "mean_name",
-    "percentile_names",
-    "promised",
-    "quantile",
-    "recorded",
-    "requests_needed",
-    "selector",
-    "window_min",
-]
+    return (
+        f"{_sum(f'rate({family}_sum{of}{window})')} / {_sum(f'rate({family}_count{of}{window})')}"
+    )

@@ -13,13 +13,25 @@ from inferometer.decide.artefacts.packaging import Packaging
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.verify_plan import BelievedServer, Client, Traffic, VerifyPlan
 
-_SHARED: Final = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size", "num_blocks")
+_SHARED: Final = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+)
 
 
 def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
-    """The plan as TOML; None where the fleet rests on a fit, whose file is not known here, or on knobs that a plan cannot say."""
+    """The plan as TOML.
+
+    None where the fleet rests on a fit, whose file is not known here, or on knobs that a plan
+    cannot say.
+    """
     knobs = _own(fleet.scheduler)
-    own = {name: value for name, value in knobs.items() if isinstance(value, str | bool | int | float)}
+    own = {
+        name: value for name, value in knobs.items() if isinstance(value, str | bool | int | float)
+    }
     if fleet.step_times_basis == "fitted" or len(own) < len(knobs):
         return None
     server = BelievedServer(
@@ -27,7 +39,8 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
         hardware=fleet.hardware.hardware_id,
         dtype=fleet.engine.dtype,
         kv_dtype=fleet.engine.kv_cache_dtype,
-        quantization=fleet.engine.quantization or (None if fleet.model.checkpoint_dtype is None else "none"),
+        quantization=fleet.engine.quantization
+        or (None if fleet.model.checkpoint_dtype is None else "none"),
         tp=fleet.engine.tensor_parallel_size,
         gpu_memory_utilization=fleet.utilization_fraction,
         own=own,
@@ -36,7 +49,12 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
         **{name: getattr(fleet.scheduler, name) for name in _SHARED},
     )
     n_requests = round(fleet.rate_per_s * duration_s(fleet))
-    traffic = Traffic(workload=WORKLOAD_FILE, rates_per_s=(fleet.rate_per_s,), n_requests=n_requests, slo=fleet.objective.text)
+    traffic = Traffic(
+        workload=WORKLOAD_FILE,
+        rates_per_s=(fleet.rate_per_s,),
+        n_requests=n_requests,
+        slo=fleet.objective.text,
+    )
     client = Client(served_model=packaging.served_name, endpoint="chat")
     plan = VerifyPlan(name=packaging.name, server=server, traffic=traffic, client=client)
     return _toml(msgspec.to_builtins(plan))
@@ -44,16 +62,28 @@ def verify_plan(fleet: Fleet, packaging: Packaging) -> str | None:
 
 def _own(scheduler: SchedulerConfig) -> dict[str, object]:
     """The knobs that are not vLLM's defaults, besides those that all engines share."""
-    said = {field.name: (getattr(scheduler, field.name), field.default) for field in dataclasses.fields(scheduler)}
-    return {name: value for name, (value, default) in said.items() if value != default and name not in _SHARED}
+    said = {
+        field.name: (getattr(scheduler, field.name), field.default)
+        for field in dataclasses.fields(scheduler)
+    }
+    return {
+        name: value
+        for name, (value, default) in said.items()
+        if value != default and name not in _SHARED
+    }
 
 
 def _toml(table: Mapping[str, object], name: str = "") -> str:
     """Keys, then tables; a key, number, text or list of JSON is one of TOML."""
-    keys = [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None and not isinstance(value, Mapping)]
-    tables = [_toml(value, f"{name}.{key}" if name else key) for key, value in table.items() if isinstance(value, Mapping) and value]
+    keys = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in table.items()
+        if value is not None and not isinstance(value, Mapping)
+    ]
+    tables = [
+        _toml(value, f"{name}.{key}" if name else key)
+        for key, value in table.items()
+        if isinstance(value, Mapping) and value
+    ]
     heading = [f"[{name}]"] if name else []
     return "\n".join([*heading, *keys, "", *tables])
-
-
-__all__ = ["verify_plan"]

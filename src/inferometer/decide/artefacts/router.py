@@ -1,15 +1,17 @@
 """Which router stands before the replicas, and how is it set up?
 
-HAProxy, with the rule that was simulated where it has it: ``leastconn`` sends each request to the replica with the fewest in flight. It
-buffers no answer, so that tokens arrive one by one, and asks ``/health``. In Kubernetes it learns the replicas from DNS.
+HAProxy, with the rule that was simulated where it has it: ``leastconn`` sends each request to the
+replica with the fewest in flight. It buffers no answer, so that tokens arrive one by one, and asks
+``/health``. In Kubernetes it learns the replicas from DNS.
 """
 
 import math
 from typing import Final
 
 from inferometer.decide.artefacts.fleet import Fleet
-from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_target, metadata, replica_host
+from inferometer.decide.artefacts.kubernetes import in_flight_target, replica_host
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.pods import Manifest, metadata
 from inferometer.simulate.cluster_config import Router
 
 _BALANCE: Final[dict[Router, str]] = {
@@ -18,7 +20,8 @@ _BALANCE: Final[dict[Router, str]] = {
     "random": "random(1)",
     "power-of-two": "random(2)",
 }
-"""HAProxy's names of the simulator's rules; ``random(N)`` draws N and takes the least loaded of them."""
+"""HAProxy's names of the simulator's rules; ``random(N)`` draws N and takes the least loaded of
+them."""
 _IMAGE: Final = "haproxy:3.2-alpine"
 _PORT: Final = 8080
 _STATUS_PORT: Final = 8404
@@ -34,7 +37,10 @@ def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
     """The configuration: sections, each with its directives."""
     timeout_s = max(_LEAST_TIMEOUT_S, math.ceil(4 * (fleet.e2e_high_s or 0.0)))
     sections: dict[str, list[str]] = {
-        "global": ["log stdout format raw local0", f"maxconn {_most_connections(fleet, packaging)}"],
+        "global": [
+            "log stdout format raw local0",
+            f"maxconn {_most_connections(fleet, packaging)}",
+        ],
         "defaults": [
             "mode http",
             "log global",
@@ -63,29 +69,59 @@ def haproxy_config(fleet: Fleet, packaging: Packaging) -> str:
             "http-request return status 200 if { path /health }",
         ],
     }
-    return "\n\n".join("\n".join([name, *(f"    {line}" for line in lines)]) for name, lines in sections.items()) + "\n"
+    return (
+        "\n\n".join(
+            "\n".join([name, *(f"    {line}" for line in lines)])
+            for name, lines in sections.items()
+        )
+        + "\n"
+    )
 
 
 def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
     """The router in Kubernetes: its configuration, its pods, and the service that clients speak to."""
-    selector: Manifest = {"app.kubernetes.io/name": "haproxy", "app.kubernetes.io/instance": packaging.name}
+    selector: Manifest = {
+        "app.kubernetes.io/name": "haproxy",
+        "app.kubernetes.io/instance": packaging.name,
+    }
     named = metadata(packaging, _SUFFIX) | {"labels": selector}
     pod: Manifest = {
         "containers": [
             {
                 "name": "haproxy",
                 "image": _IMAGE,
-                "ports": [{"name": "http", "containerPort": _PORT}, {"name": "status", "containerPort": _STATUS_PORT}],
+                "ports": [
+                    {"name": "http", "containerPort": _PORT},
+                    {"name": "status", "containerPort": _STATUS_PORT},
+                ],
                 "readinessProbe": {"httpGet": {"path": "/health", "port": "status"}},
-                "volumeMounts": [{"name": "configuration", "mountPath": "/usr/local/etc/haproxy", "readOnly": True}],
-                "resources": {"requests": {"cpu": "250m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
-                "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 99},
+                "volumeMounts": [
+                    {
+                        "name": "configuration",
+                        "mountPath": "/usr/local/etc/haproxy",
+                        "readOnly": True,
+                    }
+                ],
+                "resources": {
+                    "requests": {"cpu": "250m", "memory": "256Mi"},
+                    "limits": {"memory": "512Mi"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "runAsNonRoot": True,
+                    "runAsUser": 99,
+                },
             }
         ],
         "volumes": [{"name": "configuration", "configMap": {"name": packaging.name + _SUFFIX}}],
     }
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "data": {_FILE: haproxy_config(fleet, packaging)}},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": named,
+            "data": {_FILE: haproxy_config(fleet, packaging)},
+        },
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -100,7 +136,10 @@ def router_manifests(fleet: Fleet, packaging: Packaging) -> list[Manifest]:
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": named,
-            "spec": {"selector": selector, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+            "spec": {
+                "selector": selector,
+                "ports": [{"name": "http", "port": 80, "targetPort": "http"}],
+            },
         },
     ]
 
@@ -109,7 +148,10 @@ def balance_note(fleet: Fleet) -> str | None:
     """What HAProxy does not do as it was simulated."""
     if fleet.router in _BALANCE:
         return None
-    return f"{fleet.router} was simulated, which HAProxy cannot do; haproxy.cfg takes the least loaded replica"
+    return (
+        f"{fleet.router} was simulated, which HAProxy cannot do; haproxy.cfg takes the least loaded"
+        " replica"
+    )
 
 
 def _most_connections(fleet: Fleet, packaging: Packaging) -> int:
@@ -121,14 +163,23 @@ def _resolvers(packaging: Packaging) -> dict[str, list[str]]:
     """Kubernetes' DNS, as the pod is told of it."""
     if packaging.backends:
         return {}
-    return {"resolvers kubernetes": ["parse-resolv-conf", "accepted_payload_size 8192", "hold valid 5s", "hold obsolete 10s"]}
+    return {
+        "resolvers kubernetes": [
+            "parse-resolv-conf",
+            "accepted_payload_size 8192",
+            "hold valid 5s",
+            "hold obsolete 10s",
+        ]
+    }
 
 
 def _servers(packaging: Packaging) -> list[str]:
     """Each address, or as many places as there may be replicas, which DNS fills."""
     if packaging.backends:
         return [f"server replica{i} {address}" for i, address in enumerate(packaging.backends)]
-    return [f"server-template replica {packaging.n_places} {replica_host(packaging)}:{packaging.port} resolvers kubernetes init-addr none"]
-
-
-__all__ = ["balance_note", "haproxy_config", "router_manifests"]
+    return [
+        (
+            f"server-template replica {packaging.n_places} {replica_host(packaging)}:{packaging.port}"
+            " resolvers kubernetes init-addr none"
+        )
+    ]

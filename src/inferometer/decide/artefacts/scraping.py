@@ -1,13 +1,15 @@
 """How do the replicas' metrics come to Prometheus, and from there to Kubernetes' autoscaler?
 
-In Kubernetes Prometheus learns the replicas from the DNS of their headless service, as the router does.
+In Kubernetes Prometheus learns the replicas from the DNS of their headless service, as the router
+does.
 """
 
 from typing import Final
 
 from inferometer.decide.artefacts import promql
-from inferometer.decide.artefacts.kubernetes import Manifest, in_flight_metric, replica_host
+from inferometer.decide.artefacts.kubernetes import in_flight_metric, replica_host
 from inferometer.decide.artefacts.packaging import Packaging
+from inferometer.decide.artefacts.pods import Manifest
 
 RULES_FILE: Final = "prometheus-rules.yaml"
 _INTERVAL: Final = "15s"
@@ -37,7 +39,13 @@ def adapter_config(packaging: Packaging) -> Manifest:
 def _replicas(packaging: Packaging) -> Manifest:
     if packaging.backends:
         return {"static_configs": [{"targets": list(packaging.backends)}]}
-    return {"dns_sd_configs": [{"names": [replica_host(packaging)], "type": "A", "port": packaging.port, "refresh_interval": _INTERVAL}]}
-
-
-__all__ = ["RULES_FILE", "adapter_config", "prometheus_config"]
+    return {
+        "dns_sd_configs": [
+            {
+                "names": [replica_host(packaging)],
+                "type": "A",
+                "port": packaging.port,
+                "refresh_interval": _INTERVAL,
+            }
+        ]
+    }

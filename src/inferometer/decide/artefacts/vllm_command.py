@@ -1,6 +1,7 @@
 """With which command line does vLLM run a replica just as it was simulated?
 
-Every flag on which the decision rests is said, also where it is vLLM's default: defaults differ between devices and versions.
+Every flag on which the decision rests is said, also where it is vLLM's default: defaults differ
+between devices and versions.
 """
 
 import json
@@ -22,7 +23,8 @@ _KV_DTYPES: Final[dict[DType, str]] = {
     "float4": "nvfp4",
 }
 _ONLINE: Final[dict[DType, str]] = {"float8": "fp8", "int8": "int8_per_channel_weight_only"}
-"""Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the checkpoint's own."""
+"""Formats to which vLLM turns the weights of a checkpoint when it loads them; others must be the
+checkpoint's own."""
 _SWITCHES: Final = {
     "enable-prefix-caching": "enable_prefix_caching",
     "enable-chunked-prefill": "enable_chunked_prefill",
@@ -53,7 +55,10 @@ def serve_script(fleet: Fleet, packaging: Packaging) -> str:
         else:
             lines[-1] += f" {shlex.quote(word)}"
     called = " \\\n  ".join([f"exec vllm serve {shlex.quote(model)}", *lines, '"$@"'])
-    heading = f"One replica of {packaging.served_name} for vLLM {VLLM_VERSION}: {fleet.n_devices} x {fleet.hardware.name}."
+    heading = (
+        f"One replica of {packaging.served_name} for vLLM {VLLM_VERSION}: {fleet.n_devices} x"
+        f" {fleet.hardware.name}."
+    )
     return f"#!/bin/sh\n# {heading}\nset -eu\n{called}\n"
 
 
@@ -63,7 +68,10 @@ def checkpoint_note(fleet: Fleet) -> str | None:
     if _online(fleet) is not None or wanted == _published(fleet):
         return None
     simulated = wanted or fleet.engine.dtype
-    return f"the weights were simulated as {simulated}: name a checkpoint in that format (--model-source); vLLM does not make it of another"
+    return (
+        f"the weights were simulated as {simulated}: name a checkpoint in that format"
+        " (--model-source); vLLM does not make it of another"
+    )
 
 
 def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
@@ -74,9 +82,15 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
         "port": packaging.port,
         "dtype": engine.dtype,
         "quantization": _online(fleet),
-        "kv-cache-dtype": "auto" if engine.kv_cache_dtype in {None, engine.dtype} else _KV_DTYPES.get(engine.kv_cache_dtype or "float16"),
+        "kv-cache-dtype": (
+            "auto"
+            if engine.kv_cache_dtype in {None, engine.dtype}
+            else _KV_DTYPES.get(engine.kv_cache_dtype or "float16")
+        ),
         "tensor-parallel-size": engine.tensor_parallel_size,
-        "pipeline-parallel-size": scheduler.pipeline_parallel_size if scheduler.pipeline_parallel_size > 1 else None,
+        "pipeline-parallel-size": (
+            scheduler.pipeline_parallel_size if scheduler.pipeline_parallel_size > 1 else None
+        ),
         "max-model-len": scheduler.max_model_len,
         "max-num-seqs": scheduler.max_num_seqs,
         "max-num-batched-tokens": scheduler.max_num_batched_tokens,
@@ -88,13 +102,28 @@ def _flag_words(fleet: Fleet, packaging: Packaging) -> list[str]:
         "watermark": f"{scheduler.watermark_fraction:g}" if scheduler.watermark_fraction else None,
         "speculative-config": _speculation(scheduler),
     }
-    words = [word for name, value in valued.items() if value is not None for word in (f"--{name}", str(value))]
-    words += [f"--{name}" if getattr(scheduler, field) else f"--no-{name}" for name, field in _SWITCHES.items()]
-    return words + ["--long-prefill-token-threshold-adaptive"] * scheduler.long_prefill_token_threshold_adaptive
+    words = [
+        word
+        for name, value in valued.items()
+        if value is not None
+        for word in (f"--{name}", str(value))
+    ]
+    words += [
+        f"--{name}" if getattr(scheduler, field) else f"--no-{name}"
+        for name, field in _SWITCHES.items()
+    ]
+    return (
+        words
+        + ["--long-prefill-token-threshold-adaptive"]
+        * scheduler.long_prefill_token_threshold_adaptive
+    )
 
 
 def _online(fleet: Fleet) -> str | None:
-    """By which method does vLLM make these weights while it loads them? Of a checkpoint in 16 bits or more."""
+    """By which method does vLLM make these weights while it loads them?
+
+    Of a checkpoint in 16 bits or more.
+    """
     wanted = fleet.engine.quantization
     return None if wanted is None or _published(fleet) is not None else _ONLINE.get(wanted)
 
@@ -108,7 +137,12 @@ def _published(fleet: Fleet) -> DType | None:
 def _speculation(scheduler: SchedulerConfig) -> str | None:
     if not scheduler.num_speculative_tokens:
         return None
-    return json.dumps({"method": scheduler.draft_method, "num_speculative_tokens": scheduler.num_speculative_tokens})
+    return json.dumps(
+        {
+            "method": scheduler.draft_method,
+            "num_speculative_tokens": scheduler.num_speculative_tokens,
+        }
+    )
 
 
 def _check_vllm_has(scheduler: SchedulerConfig) -> None:
@@ -118,12 +152,14 @@ def _check_vllm_has(scheduler: SchedulerConfig) -> None:
         "one prefill at a time": scheduler.one_prefill_at_a_time,
         "a contiguous KV cache": scheduler.is_contiguous,
         "swapping": scheduler.preemption_mode == "swap",
-        f"drafts of {scheduler.draft_method}, whose model nobody named": scheduler.num_speculative_tokens > 0
-        and scheduler.draft_method != "ngram",
+        f"drafts of {scheduler.draft_method}, whose model nobody named": (
+            scheduler.num_speculative_tokens > 0 and scheduler.draft_method != "ngram"
+        ),
     }
     found = [name for name, is_so in problems.items() if is_so]
     if found:
-        raise SizingError(f"vLLM {VLLM_VERSION} cannot be told to run {', '.join(found)}", where="the sizing", try_="size without it")
-
-
-__all__ = ["checkpoint_note", "serve_arguments", "serve_script"]
+        raise SizingError(
+            f"vLLM {VLLM_VERSION} cannot be told to run {', '.join(found)}",
+            where="the sizing",
+            try_="size without it",
+        )

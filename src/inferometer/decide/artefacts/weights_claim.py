@@ -1,7 +1,8 @@
 """Where do a fleet's weights lie? On one volume that every replica reads.
 
-In each pod they would fill the node's disk and be fetched again at every restart. A PersistentVolumeClaim that many nodes mount, and a job
-that fills it, is how operators of vLLM do it (``pvcStorage`` of production-stack, ``pvc://`` of llm-d).
+In each pod they would fill the node's disk and be fetched again at every restart. A
+PersistentVolumeClaim that many nodes mount, and a job that fills it, is how operators of vLLM do it
+(``pvcStorage`` of production-stack, ``pvc://`` of llm-d).
 """
 
 import math
@@ -14,7 +15,8 @@ from inferometer.perfmodel.weights import weight_bytes
 from inferometer.spec.types import DTYPE_BITS, EngineSpec
 
 _MARGIN_RATIO: Final = 1.25
-"""For the tokenizer, files of other formats beside the weights, and the file that is being fetched."""
+"""For the tokenizer, files of other formats beside the weights, and the file that is being
+fetched."""
 _GIB: Final = 2**30
 
 
@@ -30,15 +32,25 @@ def storage_gib(fleet: Fleet) -> int:
     """What the volume must hold: the checkpoint as it was published, and a margin."""
     stored = fleet.model.checkpoint_dtype
     is_small = stored is not None and DTYPE_BITS[stored] < DTYPE_BITS["bfloat16"]
-    checkpoint = weight_bytes(fleet.model, EngineSpec(dtype="bfloat16", quantization=stored if is_small else None))
+    checkpoint = weight_bytes(
+        fleet.model, EngineSpec(dtype="bfloat16", quantization=stored if is_small else None)
+    )
     return math.ceil(checkpoint * _MARGIN_RATIO / _GIB)
 
 
 def _claim(fleet: Fleet, packaging: Packaging) -> Manifest:
-    spec: Manifest = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": f"{storage_gib(fleet)}Gi"}}}
+    spec: Manifest = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": f"{storage_gib(fleet)}Gi"}},
+    }
     if packaging.storage_class is not None:
         spec["storageClassName"] = packaging.storage_class
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata(packaging, "-weights"), "spec": spec}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(packaging, "-weights"),
+        "spec": spec,
+    }
 
 
 def _fetching(packaging: Packaging) -> Manifest:
@@ -54,7 +66,9 @@ def _fetching(packaging: Packaging) -> Manifest:
     pod: Manifest = {
         "restartPolicy": "OnFailure",
         "containers": [container],
-        "volumes": [{"name": "weights", "persistentVolumeClaim": {"claimName": claim_name(packaging)}}],
+        "volumes": [
+            {"name": "weights", "persistentVolumeClaim": {"claimName": claim_name(packaging)}}
+        ],
     }
     return {
         "apiVersion": "batch/v1",
@@ -62,6 +76,3 @@ def _fetching(packaging: Packaging) -> Manifest:
         "metadata": metadata(packaging, "-fetch"),
         "spec": {"backoffLimit": 10, "template": {"spec": pod}},
     }
-
-
-__all__ = ["manifests", "storage_gib"]

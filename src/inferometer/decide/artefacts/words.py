@@ -11,17 +11,32 @@ from inferometer.decide.artefacts.weights_claim import storage_gib
 from inferometer.units import format_duration, format_number
 
 FILES = {
-    "plan.json": "all that was decided and predicted; `inferometer deploy plan.json --out DIR` writes this folder anew with other names",
+    "plan.json": (
+        "all that was decided and predicted; `inferometer deploy plan.json --out DIR` writes this"
+        " folder anew with other names"
+    ),
     "workload.json": "the traffic that was simulated",
     "vllm-serve.sh": f"one replica on one machine, for vLLM {VLLM_VERSION}",
-    "kubernetes.yaml": "the volume of the weights, replicas, disruption budget, router and services; an autoscaler with --most",
-    "haproxy.cfg": "the router alone, for machines without Kubernetes (`inferometer deploy plan.json --backend HOST:PORT …`)",
+    "kubernetes.yaml": (
+        "the volume of the weights, replicas, disruption budget, router and services; an autoscaler"
+        " with --most"
+    ),
+    "haproxy.cfg": (
+        "the router alone, for machines without Kubernetes (`inferometer deploy plan.json --backend"
+        " HOST:PORT …`)"
+    ),
     "prometheus.yml": "scrapes the replicas and evaluates the rules",
     "prometheus-rules.yaml": "recorded series, and alerts from the promise and the predicted range",
-    "prometheus-adapter.yaml": "offers requests in flight to the autoscaler (for the prometheus-adapter; in its chart: `rules.external`)",
+    "prometheus-adapter.yaml": (
+        "offers requests in flight to the autoscaler (for the prometheus-adapter; in its chart:"
+        " `rules.external`)"
+    ),
     "grafana-dashboard.json": "measured beside predicted; reads the recorded series",
     "check-promise.sh": "a load test that says whether the promise is kept",
-    "verify.toml": "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures the same requests",
+    "verify.toml": (
+        "the prediction as `inferometer verify verify.toml --url URL` seals it before it measures"
+        " the same requests"
+    ),
 }
 """Each file of the folder, and what it is for."""
 
@@ -49,24 +64,47 @@ def assumptions(fleet: Fleet, packaging: Packaging) -> list[str]:
     """What was taken for granted, one sentence each."""
     engine, scheduler = fleet.engine, fleet.scheduler
     sizes = (
-        f"{scheduler.max_num_seqs} seats, {scheduler.max_num_batched_tokens} tokens a step, contexts up to {scheduler.max_model_len} tokens"
+        f"{scheduler.max_num_seqs} seats, {scheduler.max_num_batched_tokens} tokens a step,"
+        f" contexts up to {scheduler.max_model_len} tokens"
     )
-    switches = f"prefix caching {_on(scheduler.enable_prefix_caching)}, chunked prefill {_on(scheduler.enable_chunked_prefill)}"
+    switches = (
+        f"prefix caching {_on(scheduler.enable_prefix_caching)}, chunked prefill"
+        f" {_on(scheduler.enable_chunked_prefill)}"
+    )
     lengths = (
-        f"prompts of {format_number(fleet.prompt_mean_tokens)} and outputs of {format_number(fleet.output_mean_tokens)} tokens in the mean"
+        f"prompts of {format_number(fleet.prompt_mean_tokens)} and outputs of"
+        f" {format_number(fleet.output_mean_tokens)} tokens in the mean"
     )
     spare = f"{packaging.n_spare} of {packaging.n_least} replicas are spare"
     return [
-        f"Model: {fleet.model.model_id}, {engine.formats}, KV cache in {engine.kv_cache_dtype or engine.dtype}.",
+        (
+            f"Model: {fleet.model.model_id}, {engine.formats}, KV cache in"
+            f" {engine.kv_cache_dtype or engine.dtype}."
+        ),
         f"Engine: {scheduler.engine}, {sizes}; {switches}.",
-        f"KV cache of a replica: {scheduler.n_kv_blocks:,} blocks of {scheduler.block_size} tokens ({fleet.kv_origin}).",
-        f"Traffic: {fleet.rate_per_s:g} requests/s of {fleet.workload.name}, {lengths}; the distributions are in workload.json.",
+        (
+            f"KV cache of a replica: {scheduler.n_kv_blocks:,} blocks of {scheduler.block_size}"
+            f" tokens ({fleet.kv_origin})."
+        ),
+        (
+            f"Traffic: {fleet.rate_per_s:g} requests/s of {fleet.workload.name}, {lengths}; the"
+            " distributions are in workload.json."
+        ),
         f"Step times: {fleet.step_times_from}.",
-        f"Replicas: {fleet.n_replicas}, simulated together behind a router ({fleet.router}), at {fleet.sized_for} step times.",
+        (
+            f"Replicas: {fleet.n_replicas}, simulated together behind a router ({fleet.router}), at"
+            f" {fleet.sized_for} step times."
+        ),
         "Latencies: on the server; network and router are not in them.",
-        f"Redundancy: {spare}; to lose one and keep the promise takes {fleet.n_replicas_if_one_fails}.",
+        (
+            f"Redundancy: {spare}; to lose one and keep the promise takes"
+            f" {fleet.n_replicas_if_one_fails}."
+        ),
         f"Price: {fleet.price_from or 'nobody says'}.",
-        *(f"{caution.text[:1].upper()}{caution.text[1:]} ({caution.remedy})." for caution in fleet.cautions),
+        *(
+            f"{caution.text[:1].upper()}{caution.text[1:]} ({caution.remedy})."
+            for caution in fleet.cautions
+        ),
     ]
 
 
@@ -76,13 +114,26 @@ def _on(is_on: bool) -> str:  # noqa: FBT001 -- a word for a switch
 
 def _decision(fleet: Fleet) -> str:
     cost = "" if fleet.usd_per_hour is None else f" for ${fleet.usd_per_hour:.2f} an hour"
-    verdict = {"met": "keeps", "missed": "breaks", "undecided": "may or may not keep"}[fleet.verdict]
+    verdict = {"met": "keeps", "missed": "breaks", "undecided": "may or may not keep"}[
+        fleet.verdict
+    ]
     paces = "at fast, likely and slow step times together"
     lines = [f"{_fleet_of(fleet)}{cost}. In simulation it {verdict} the promise {paces}."]
     lines += [f"Weakest link: {fleet.weakest}."] if fleet.weakest else []
-    lines += [f"Under more traffic breaks first: {fleet.breaks_first}."] if fleet.breaks_first else []
+    lines += (
+        [f"Under more traffic breaks first: {fleet.breaks_first}."] if fleet.breaks_first else []
+    )
     kept = fleet.kept_requests_per_s
-    lines += [] if kept is None else [f"One replica carries up to {kept:.4g} requests/s, all together {kept * fleet.n_replicas:.4g}."]
+    lines += (
+        []
+        if kept is None
+        else [
+            (
+                f"One replica carries up to {kept:.4g} requests/s, all together"
+                f" {kept * fleet.n_replicas:.4g}."
+            )
+        ]
+    )
     return "\n".join(lines)
 
 
@@ -92,14 +143,21 @@ def _fleet_of(fleet: Fleet) -> str:
 
 
 def _promises(fleet: Fleet) -> str:
-    rows = [f"| promise | simulated, {fleet.sized_for} step times | interval | verdict |", "|---|---|---|---|"]
+    rows = [
+        f"| promise | simulated, {fleet.sized_for} step times | interval | verdict |",
+        "|---|---|---|---|",
+    ]
     return "\n".join([*rows, *(_promise_row(promise) for promise in fleet.promises)])
 
 
 def _promise_row(promise: Promise) -> str:
     seen = "–" if promise.seen_s is None else format_duration(promise.seen_s)
     is_open = promise.low_s is None
-    interval = "too few requests" if is_open else f"{format_duration(promise.low_s or 0.0)} to {_end(promise.high_s)}"
+    interval = (
+        "too few requests"
+        if is_open
+        else f"{format_duration(promise.low_s or 0.0)} to {_end(promise.high_s)}"
+    )
     return f"| {promise.text} | {seen} | {interval} | {promise.verdict} |"
 
 
@@ -126,7 +184,10 @@ def _range(fleet: Fleet) -> str:
 
 
 def _point_row(name: str, point: OperatingPoint) -> str:
-    latencies = ("–" if one is None else format_duration(one) for one in (point.ttft_mean_s, point.tpot_mean_s))
+    latencies = (
+        "–" if one is None else format_duration(one)
+        for one in (point.ttft_mean_s, point.tpot_mean_s)
+    )
     cells = (
         name,
         f"{point.requests_per_s:.4g}",
@@ -142,24 +203,41 @@ def _point_row(name: str, point: OperatingPoint) -> str:
 def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
     note = checkpoint_note(fleet)
     lines = [
-        f"vLLM's log says 'GPU KV cache size': it must be at least {fleet.scheduler.n_kv_blocks * fleet.scheduler.block_size:,} tokens.",
-        f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 kept, 10 broken, 11 undecided.",
+        (
+            "vLLM's log says 'GPU KV cache size': it must be at least"
+            f" {fleet.scheduler.n_kv_blocks * fleet.scheduler.block_size:,} tokens."
+        ),
+        (
+            f"Run `./check-promise.sh URL` ({format_duration(duration_s(fleet))}): exit 0 kept, 10"
+            " broken, 11 undecided."
+        ),
     ]
     if "kubernetes.yaml" in names:
-        known = f"{dict(packaging.node_labels)} does it" if packaging.node_labels else "name their labels with --node-label KEY=VALUE"
+        known = (
+            f"{dict(packaging.node_labels)} does it"
+            if packaging.node_labels
+            else "name their labels with --node-label KEY=VALUE"
+        )
         target = f"more than {in_flight_target(fleet)} requests are in flight in each"
-        lines.append(f"Kubernetes must place the pods on nodes with {fleet.hardware.name}: {known}.")
+        lines.append(
+            f"Kubernetes must place the pods on nodes with {fleet.hardware.name}: {known}."
+        )
         lines += [_scaling(packaging, target), _rollout(packaging), _weights(fleet, packaging)]
     else:
-        lines.append(f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name} (--image NAME).")
+        lines.append(
+            f"There is no kubernetes.yaml: no image of vLLM is known for {fleet.hardware.name}"
+            " (--image NAME)."
+        )
     if fleet.n_nodes > 1:
         lines.append(
-            f"A replica takes {fleet.n_nodes} nodes. kubernetes.yaml makes a group of pods of each, for which LeaderWorkerSet must be in "
-            "the cluster (v0.7 or newer); its pods want the network over which the nodes' devices speak, which is the cluster's to name."
+            f"A replica takes {fleet.n_nodes} nodes. kubernetes.yaml makes a group of pods of each,"
+            " for which LeaderWorkerSet must be in the cluster (v0.7 or newer); its pods want the"
+            " network over which the nodes' devices speak, which is the cluster's to name."
         )
         lines.append(
-            f"Without Kubernetes: on each node `./vllm-serve.sh --nnodes {fleet.n_nodes} --master-addr FIRST_NODE --node-rank N`, "
-            "N from 0 on; on all but the first with `--headless`. Only the first answers."
+            f"Without Kubernetes: on each node `./vllm-serve.sh --nnodes {fleet.n_nodes}"
+            " --master-addr FIRST_NODE --node-rank N`, N from 0 on; on all but the first with"
+            " `--headless`. Only the first answers."
         )
     lines += [f"The router: {router_note}."] if (router_note := balance_note(fleet)) else []
     return [*lines, *([f"The checkpoint: {note}."] if note else [])]
@@ -167,31 +245,46 @@ def _before(fleet: Fleet, packaging: Packaging, names: list[str]) -> list[str]:
 
 def _scaling(packaging: Packaging, target: str) -> str:
     if not packaging.scales:
-        return f"There is no autoscaler: {packaging.n_least} replicas run. Where the cluster can have more devices, --most N writes one."
+        return (
+            f"There is no autoscaler: {packaging.n_least} replicas run. Where the cluster can have"
+            " more devices, --most N writes one."
+        )
     return (
-        f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to {packaging.n_most}, for which the cluster "
-        "must have devices; a new one helps once its model is loaded."
+        f"The autoscaler starts more than {packaging.n_least} replicas where {target}, up to"
+        f" {packaging.n_most}, for which the cluster must have devices; a new one helps once its"
+        " model is loaded."
     )
 
 
 def _rollout(packaging: Packaging) -> str:
     if packaging.n_surge:
-        return f"A rollout starts {packaging.n_surge} new replicas beside the old ones: keep the devices for them free."
+        return (
+            f"A rollout starts {packaging.n_surge} new replicas beside the old ones: keep the"
+            " devices for them free."
+        )
     if packaging.n_least == 1:
-        return "A rollout stops the only replica while the new one loads. --surge 1 starts it beside the old one, on free devices."
+        return (
+            "A rollout stops the only replica while the new one loads. --surge 1 starts it beside"
+            " the old one, on free devices."
+        )
     left = f"{packaging.n_least - 1} of {packaging.n_least} replicas answer"
-    slo = "which is enough for the SLO" if packaging.n_spare else "too few for the SLO at the planned load: roll out at a quiet hour"
+    slo = (
+        "which is enough for the SLO"
+        if packaging.n_spare
+        else "too few for the SLO at the planned load: roll out at a quiet hour"
+    )
     more = "" if packaging.n_spare else ", or give --spare 1, or --surge 1 and free devices"
     return f"During a rollout {left}, {slo}{more}."
 
 
 def _weights(fleet: Fleet, packaging: Packaging) -> str:
     if packaging.model_claim is not None:
-        return f"The weights are on the claim {packaging.model_claim}, mounted at {CACHE}; it must be readable from every node."
+        return (
+            f"The weights are on the claim {packaging.model_claim}, mounted at {CACHE}; it must be"
+            " readable from every node."
+        )
     return (
-        f"The weights lie on one volume of {storage_gib(fleet)} GiB that every node mounts (ReadWriteMany: NFS, CephFS, FSx, Filestore or "
-        "alike; --storage-class NAME), and a job fetches them once. --model-claim NAME takes a claim that has them."
+        f"The weights lie on one volume of {storage_gib(fleet)} GiB that every node mounts"
+        " (ReadWriteMany: NFS, CephFS, FSx, Filestore or alike; --storage-class NAME), and a job"
+        " fetches them once. --model-claim NAME takes a claim that has them."
     )
-
-
-__all__ = ["FILES", "assumptions", "readme"]

@@ -26,6 +26,3 @@ def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-__all__ = ["unpacked_folder", "write_whole"]

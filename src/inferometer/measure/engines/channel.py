@@ -1,4 +1,7 @@
-"""How do messages travel between the worker and us? One line of JSON each, over a socket pair of their own."""
+"""How do messages travel between the worker and us?
+
+One line of JSON each, over a socket pair of their own.
+"""
 
 import os
 import queue
@@ -95,6 +98,3 @@ def _leave() -> None:
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)
-
-
-__all__ = ["Channel", "ChannelClosed", "until_gone"]

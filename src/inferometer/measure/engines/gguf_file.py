@@ -52,7 +52,6 @@ def hash_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise SpecError(f"the file cannot be read: {error.strerror}", where=str(path), allowed="a GGUF file") from error
-
-
-__all__ = ["GgufContent", "hash_file", "read_gguf"]
+        raise SpecError(
+            f"the file cannot be read: {error.strerror}", where=str(path), allowed="a GGUF file"
+        ) from error

@@ -1,7 +1,8 @@
 """As which Hugging Face folder can an engine that reads nothing else load this model?
 
-A GGUF file is unpacked once, to float32, into the user's cache folder, under the SHA-256 of its content. A catalogue
-entry becomes a folder with nothing but a configuration. What the cache holds can be deleted at any time.
+A GGUF file is unpacked once, to float32, into the user's cache folder, under the SHA-256 of its
+content. A catalogue entry becomes a folder with nothing but a configuration. What the cache holds
+can be deleted at any time.
 """
 
 import hashlib
@@ -34,7 +35,12 @@ def weights_folder(model: ModelReference, config: HfConfig) -> str:
         The GGUF file cannot be unpacked, or there is no room for it.
     """
     if model.location is None:
-        raise SpecError("a catalogue entry has no weights", where="--model", allowed="a folder or a GGUF file", try_="--load-format dummy")
+        raise SpecError(
+            "a catalogue entry has no weights",
+            where="--model",
+            allowed="a folder or a GGUF file",
+            try_="--load-format dummy",
+        )
     if model.kind != "gguf":
         return model.location
     folder = unpacked_folder() / f"{hash_file(Path(model.location))[:32]}-{_LAYOUT}"
@@ -43,7 +49,9 @@ def weights_folder(model: ModelReference, config: HfConfig) -> str:
             write_whole(folder, lambda draft: _unpack(Path(str(model.location)), config, draft))
         except (OSError, ValueError, ImportError, KeyError) as error:
             raise EngineError(
-                f"the GGUF file could not be unpacked: {error}", where=str(model.location), try_="a Hugging Face folder"
+                f"the GGUF file could not be unpacked: {error}",
+                where=str(model.location),
+                try_="a Hugging Face folder",
             ) from error
     return str(folder)
 
@@ -59,7 +67,10 @@ def config_folder(config: HfConfig) -> str:
 
 def _unpack(gguf: Path, config: HfConfig, folder: Path) -> None:
     loaded = AutoModelForCausalLM.from_pretrained(
-        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        str(gguf.parent),
+        gguf_file=gguf.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
     )
     tensors = {name: tensor.detach().contiguous() for name, tensor in loaded.state_dict().items()}
     if config.tie_word_embeddings:
@@ -79,6 +90,3 @@ def _config_json(config: HfConfig) -> str:
 
 def _write_config(content: str, folder: Path) -> None:
     (folder / "config.json").write_text(content)
-
-
-__all__ = ["config_folder", "weights_folder"]

@@ -1,8 +1,9 @@
 """How long does a model take in OpenVINO GenAI, prefill and each decode step apart?
 
-Its continuous-batching pipeline is stepped by hand: all sequences are added before the first step, so that one step
-prefills them all and every further step decodes them all. It reads a GGUF file as it is and keeps its 4- and 8-bit
-weights; ``dtype`` is the format of activations and multiplications.
+Its continuous-batching pipeline is stepped by hand: all sequences are added before the first step,
+so that one step prefills them all and every further step decodes them all. It reads a GGUF file as
+it is and keeps its 4- and 8-bit weights; ``dtype`` is the format of activations and
+multiplications.
 """
 
 import time
@@ -17,7 +18,8 @@ from inferometer.errors import EngineError, SpecError
 from inferometer.measure.engines.gguf_file import GgufContent, hash_file, read_gguf
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.resident import available_bytes
-from inferometer.records.types import I64, EngineFacts
+from inferometer.records.columns import I64
+from inferometer.records.types import EngineFacts
 from inferometer.spec.types import DType, EngineSpec, ModelSpec
 
 Pipeline: TypeAlias = Any
@@ -32,11 +34,17 @@ SPARE_BYTES: Final = 256 * 2**20
 KV_BLOCK_TOKENS: Final = 32
 """The CPU plugin's block size."""
 
-_PRECISIONS: Final[dict[DType, str]] = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "u8"}
+_PRECISIONS: Final[dict[DType, str]] = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "u8",
+}
 _COMPUTES_IN: Final[tuple[DType, ...]] = ("float32", "float16", "bfloat16")
 _HELD_BLOCKS: Final = {"Q4_1": (32, 18.5), "Q8_0": (32, 35.0), "F16": (1, 2.0), "F32": (1, 4.0)}
-"""GGUF format -> (weights in a block, bytes that OpenVINO holds for them): the codes, a 16-bit scale and a zero point as wide
-as a code. Source: constants of the graph that openvino-genai 2026.4.1 builds from such files."""
+"""GGUF format -> (weights in a block, bytes that OpenVINO holds for them): the codes, a 16-bit
+scale and a zero point as wide as a code. Source: constants of the graph that openvino-genai
+2026.4.1 builds from such files."""
 _MEMORY_WORDS: Final = ("bad_alloc", "Cannot allocate memory", "out of memory", "not enough memory")
 
 
@@ -76,17 +84,31 @@ def check_spec(spec: EngineSpec) -> None:
         It cannot.
     """
     if spec.device != "cpu":
-        raise SpecError(f"OpenVINO on {spec.device!r}", where="--device", allowed="cpu", try_="--engine transformers")
+        raise SpecError(
+            f"OpenVINO on {spec.device!r}",
+            where="--device",
+            allowed="cpu",
+            try_="--engine transformers",
+        )
     if spec.mode != "eager":
         raise SpecError(
-            f"OpenVINO has no mode {spec.mode!r}: it always runs its compiled graph on a paged cache",
+            f"OpenVINO has no mode {spec.mode!r}: it always runs its compiled graph on a paged"
+            " cache",
             where="--mode",
             allowed="eager, its name here",
         )
     if spec.dtype not in _COMPUTES_IN:
-        raise SpecError(f"dtype {spec.dtype!r} is no format of activations", where="--dtype", allowed=", ".join(_COMPUTES_IN))
+        raise SpecError(
+            f"dtype {spec.dtype!r} is no format of activations",
+            where="--dtype",
+            allowed=", ".join(_COMPUTES_IN),
+        )
     if spec.kv_cache_dtype is not None and spec.kv_cache_dtype not in _PRECISIONS:
-        raise SpecError(f"a KV cache in {spec.kv_cache_dtype!r}", where="--kv-cache-dtype", allowed=", ".join(_PRECISIONS))
+        raise SpecError(
+            f"a KV cache in {spec.kv_cache_dtype!r}",
+            where="--kv-cache-dtype",
+            allowed=", ".join(_PRECISIONS),
+        )
     if spec.quantization is not None:
         raise SpecError(
             f"quantization {spec.quantization!r} is not made here",
@@ -94,13 +116,24 @@ def check_spec(spec: EngineSpec) -> None:
             allowed="none: the GGUF file's own formats are kept",
         )
     if spec.tensor_parallel_size > 1:
-        raise SpecError("OpenVINO does not split a model", where="--tp", allowed="1", try_="--engine transformers or --engine vllm")
+        raise SpecError(
+            "OpenVINO does not split a model",
+            where="--tp",
+            allowed="1",
+            try_="--engine transformers or --engine vllm",
+        )
 
 
 class OpenVinoEngine:
     """One model in OpenVINO's continuous-batching pipeline, stepped by hand."""
 
-    def __init__(self, spec: EngineSpec, model: ModelSpec | None, content: GgufContent | None, pipeline: Pipeline) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        model: ModelSpec | None,
+        content: GgufContent | None,
+        pipeline: Pipeline,
+    ) -> None:
         self._spec = spec
         self._model = model
         self._content = content
@@ -111,7 +144,10 @@ class OpenVinoEngine:
         self.weights_sha256: str | None = None
 
     def facts(self) -> EngineFacts:
-        """What is loaded, in which versions? Parameters and bytes of weights are absent where the file is no GGUF."""
+        """What is loaded, in which versions?
+
+        Parameters and bytes of weights are absent where the file is no GGUF.
+        """
         content = self._content
         names = ("openvino", "openvino-genai", "openvino-tokenizers")
         return EngineFacts(
@@ -137,7 +173,9 @@ class OpenVinoEngine:
         self._run(np.ones((1, 2 * KV_BLOCK_TOKENS), dtype=np.int64), 2)
         metrics = self._pipeline.get_metrics()
         # Usage is in percent; 64 prompt tokens and the first generated one take three blocks.
-        self._n_kv_blocks = round(3 / (metrics.max_cache_usage / 100)) if metrics.max_cache_usage > 0 else None
+        self._n_kv_blocks = (
+            round(3 / (metrics.max_cache_usage / 100)) if metrics.max_cache_usage > 0 else None
+        )
         self._load_s = time.perf_counter() - load_begin_s
 
     def run(self, prompt_ids: I64, gen_tokens: int) -> Repetition:
@@ -155,7 +193,9 @@ class OpenVinoEngine:
         except (MemoryError, RuntimeError) as error:
             if _is_memory(error):
                 raise OutOfMemory(_last_line(error)) from None
-            raise EngineError(f"OpenVINO failed: {_last_line(error)}", where="one of its steps") from error
+            raise EngineError(
+                f"OpenVINO failed: {_last_line(error)}", where="one of its steps"
+            ) from error
 
     def close(self) -> None:
         """Give back the model and its cache."""
@@ -165,13 +205,18 @@ class OpenVinoEngine:
         from openvino import Tensor  # only its own environment has it
         from openvino_genai import GenerationConfig
 
-        wanted = GenerationConfig(max_new_tokens=gen_tokens, min_new_tokens=gen_tokens, ignore_eos=True, do_sample=False)
+        wanted = GenerationConfig(
+            max_new_tokens=gen_tokens, min_new_tokens=gen_tokens, ignore_eos=True, do_sample=False
+        )
         prompts = [Tensor(np.ascontiguousarray(row[np.newaxis, :])) for row in prompt_ids]
         first_id = self._n_requests
         self._n_requests += len(prompts)
         started_ns = time.perf_counter_ns()
         # A request lives as long as its handle does.
-        handles = [self._pipeline.add_request(first_id + index, prompt, wanted) for index, prompt in enumerate(prompts)]
+        handles = [
+            self._pipeline.add_request(first_id + index, prompt, wanted)
+            for index, prompt in enumerate(prompts)
+        ]
         waiting = set(range(len(handles)))
         marks_ns: list[int] = []
         while self._pipeline.has_non_finished_requests():
@@ -192,19 +237,39 @@ class OpenVinoEngine:
     def _check_fits(self, batch_size: int, prompt_tokens: int, gen_tokens: int) -> None:
         """Would OpenVINO run this as one static batch, with nothing waiting and nothing preempted?"""
         if batch_size > MAX_SEQUENCES:
-            raise SpecError(f"a batch of {batch_size}", where="--batch-sizes", allowed=f"at most {MAX_SEQUENCES} on this engine")
+            raise SpecError(
+                f"a batch of {batch_size}",
+                where="--batch-sizes",
+                allowed=f"at most {MAX_SEQUENCES} on this engine",
+            )
         if batch_size * prompt_tokens > MAX_BATCHED_TOKENS:
-            raise OutOfMemory(f"{batch_size * prompt_tokens} prompt tokens at once, of which a step takes {MAX_BATCHED_TOKENS}")
+            raise OutOfMemory(
+                f"{batch_size * prompt_tokens} prompt tokens at once, of which a step takes"
+                f" {MAX_BATCHED_TOKENS}"
+            )
         needed_blocks = batch_size * -(-(prompt_tokens + gen_tokens) // KV_BLOCK_TOKENS)
         if self._n_kv_blocks is not None and needed_blocks > self._n_kv_blocks:
-            raise OutOfMemory(f"{needed_blocks} KV blocks of {KV_BLOCK_TOKENS} tokens needed, {self._n_kv_blocks} there")
+            raise OutOfMemory(
+                f"{needed_blocks} KV blocks of {KV_BLOCK_TOKENS} tokens needed, {self._n_kv_blocks}"
+                " there"
+            )
 
     def _kv_cache_dtype(self) -> str | None:
-        """In which format does the cache hold a number? From its bytes, not from what was asked for."""
+        """In which format does the cache hold a number?
+
+        From its bytes, not from what was asked for.
+        """
         if self._model is None or self._model.mla is not None or not self._n_kv_blocks:
             return None
         attention = self._model.attention
-        n_numbers = 2 * self._model.n_layers * attention.n_kv_heads * attention.head_dim * KV_BLOCK_TOKENS * self._n_kv_blocks
+        n_numbers = (
+            2
+            * self._model.n_layers
+            * attention.n_kv_heads
+            * attention.head_dim
+            * KV_BLOCK_TOKENS
+            * self._n_kv_blocks
+        )
         bytes_per_number = self._pipeline.get_metrics().kv_cache_size_in_bytes / n_numbers
         sixteen_bits = self._spec.kv_cache_dtype or self._spec.dtype
         if 1.0 <= bytes_per_number < 1.5:  # scales and zero points included
@@ -213,14 +278,25 @@ class OpenVinoEngine:
 
 
 def _start(location: Path, properties: dict[str, Any]) -> Pipeline:
-    from openvino_genai import ContinuousBatchingPipeline, SchedulerConfig  # only its own environment has it
+    from openvino_genai import (
+        ContinuousBatchingPipeline,
+        SchedulerConfig,
+    )  # only its own environment has it
 
     free_bytes = available_bytes()
-    size_bytes = location.stat().st_size if location.is_file() else sum(path.stat().st_size for path in location.glob("*.bin"))
+    size_bytes = (
+        location.stat().st_size
+        if location.is_file()
+        else sum(path.stat().st_size for path in location.glob("*.bin"))
+    )
     if free_bytes is not None and size_bytes > free_bytes - SPARE_BYTES:
-        raise OutOfMemory(f"the weights take {size_bytes / 2**30:.1f} GiB, {free_bytes / 2**30:.1f} GiB free")
+        raise OutOfMemory(
+            f"the weights take {size_bytes / 2**30:.1f} GiB, {free_bytes / 2**30:.1f} GiB free"
+        )
     scheduler = SchedulerConfig()
-    scheduler.cache_size = max(int(KV_FRACTION * ((free_bytes or 8 * 2**30) - size_bytes) / 2**30), 1)
+    scheduler.cache_size = max(
+        int(KV_FRACTION * ((free_bytes or 8 * 2**30) - size_bytes) / 2**30), 1
+    )
     scheduler.max_num_batched_tokens = MAX_BATCHED_TOKENS
     scheduler.max_num_seqs = MAX_SEQUENCES
     scheduler.enable_prefix_caching = False
@@ -231,7 +307,9 @@ def _start(location: Path, properties: dict[str, Any]) -> Pipeline:
         if _is_memory(error):
             raise OutOfMemory(_last_line(error)) from None
         raise EngineError(
-            f"OpenVINO could not load the model: {_last_line(error)}", where=str(location), try_="--engine transformers"
+            f"OpenVINO could not load the model: {_last_line(error)}",
+            where=str(location),
+            try_="--engine transformers",
         ) from error
 
 
@@ -239,19 +317,28 @@ def _properties(spec: EngineSpec) -> dict[str, Any]:
     return {
         "INFERENCE_PRECISION_HINT": _PRECISIONS[spec.dtype],
         "KV_CACHE_PRECISION": _PRECISIONS[spec.kv_cache_dtype or spec.dtype],
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,  # else it quantises activations to 8 bits behind the dtype's back
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": (
+            0
+        ),  # else it quantises activations to 8 bits behind the dtype's back
         "INFERENCE_NUM_THREADS": spec.n_threads or 0,  # 0: as many as there are cores
-        "ENABLE_CPU_PINNING": False,  # on a shared machine a thread bound to a busy core waits for it
+        "ENABLE_CPU_PINNING": (
+            False
+        ),  # on a shared machine a thread bound to a busy core waits for it
     }
 
 
 def _resolved_precision(properties: dict[str, Any]) -> str:
-    """In which format does the CPU plugin really compute when it is asked like this? A one-node graph tells."""
+    """In which format does the CPU plugin really compute when it is asked like this?
+
+    A one-node graph tells.
+    """
     import openvino  # only its own environment has it
     from openvino import opset13
 
     entry = opset13.parameter([1], np.float32)
-    compiled = openvino.Core().compile_model(openvino.Model([opset13.relu(entry)], [entry]), "CPU", properties)
+    compiled = openvino.Core().compile_model(
+        openvino.Model([opset13.relu(entry)], [entry]), "CPU", properties
+    )
     name = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     return next((dtype for dtype, precision in _PRECISIONS.items() if precision == name), name)
 
@@ -259,7 +346,12 @@ def _resolved_precision(properties: dict[str, Any]) -> str:
 def _readable_location(spec: EngineSpec, model: ModelReference) -> Path:
     allowed = "a GGUF file, or a folder with openvino_model.xml"
     if spec.load_format == "dummy" or model.location is None:
-        raise SpecError("OpenVINO cannot run random weights", where="--load-format dummy", allowed=allowed, try_="--engine transformers")
+        raise SpecError(
+            "OpenVINO cannot run random weights",
+            where="--load-format dummy",
+            allowed=allowed,
+            try_="--engine transformers",
+        )
     location = Path(model.location)
     if not location.is_file() and not (location / "openvino_model.xml").is_file():
         raise SpecError(
@@ -272,7 +364,10 @@ def _readable_location(spec: EngineSpec, model: ModelReference) -> Path:
 
 
 def _held_bytes(content: GgufContent) -> int | None:
-    """How many bytes does OpenVINO hold for these weights? None where a format's layout was not looked at."""
+    """How many bytes does OpenVINO hold for these weights?
+
+    None where a format's layout was not looked at.
+    """
     total_bytes = 0.0
     for name, n_weights in content.formats:
         if name not in _HELD_BLOCKS:
@@ -288,16 +383,3 @@ def _is_memory(error: BaseException) -> bool:
 
 def _last_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-
-
-__all__ = [
-    "KV_BLOCK_TOKENS",
-    "KV_FRACTION",
-    "MAX_BATCHED_TOKENS",
-    "MAX_SEQUENCES",
-    "SPARE_BYTES",
-    "OpenVinoEngine",
-    "Pipeline",
-    "check_spec",
-    "open_engine",
-]

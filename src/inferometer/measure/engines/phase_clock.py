@@ -1,7 +1,8 @@
 """When was each phase of a run over, without disturbing it?
 
-On a CPU the clock is read after each step. On CUDA work is asynchronous: an event is recorded in the stream after each
-step and read when all is over, so that no step waits for a synchronisation of ours; phases are synchronised.
+On a CPU the clock is read after each step. On CUDA work is asynchronous: an event is recorded in
+the stream after each step and read when all is over, so that no step waits for a synchronisation of
+ours; phases are synchronised.
 """
 
 import time
@@ -41,7 +42,10 @@ class CpuClock:
 
     def durations_ns(self) -> tuple[int, ...]:
         """The intervals between readings."""
-        return tuple(after - before for before, after in zip(self._marks_ns, self._marks_ns[1:], strict=False))
+        return tuple(
+            after - before
+            for before, after in zip(self._marks_ns, self._marks_ns[1:], strict=False)
+        )
 
 
 class CudaClock:
@@ -62,12 +66,12 @@ class CudaClock:
 
     def durations_ns(self) -> tuple[int, ...]:
         """The intervals between events; their resolution is about half a microsecond."""
-        return tuple(round(before.elapsed_time(after) * 1e6) for before, after in zip(self._events, self._events[1:], strict=False))
+        return tuple(
+            round(before.elapsed_time(after) * 1e6)
+            for before, after in zip(self._events, self._events[1:], strict=False)
+        )
 
 
 def clock_for(device: str) -> PhaseClock:
     """A fresh clock for one run on this device."""
     return CpuClock() if device == "cpu" else CudaClock()
-
-
-__all__ = ["CpuClock", "CudaClock", "PhaseClock", "clock_for"]

@@ -16,11 +16,19 @@ from inferometer.measure.engines.protocol import OutOfMemory
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
 
 N_LAST_LINES: Final = 15
-_MEMORY_WORDS: Final = ("bad_alloc", "MemoryError", "can't allocate memory", "Cannot allocate memory", "out of memory")
+_MEMORY_WORDS: Final = (
+    "bad_alloc",
+    "MemoryError",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "out of memory",
+)
 _SYMLINK: Final = "inferometer"
-# Sets the limit and becomes the worker: a preexec_fn would do the same, but is not safe in a parent with threads.
+# Sets the limit and becomes the worker: a preexec_fn would do the same, but is not safe in a parent
+# with threads.
 _LIMITED: Final = (
-    "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n, n)); os.execv(sys.argv[2], sys.argv[2:])"
+    "import os, resource, sys; n = int(sys.argv[1]); resource.setrlimit(resource.RLIMIT_AS, (n,"
+    " n)); os.execv(sys.argv[2], sys.argv[2:])"
 )
 
 
@@ -28,21 +36,33 @@ class WorkerProcess:
     """One running worker: its process, its log and our end of its channel."""
 
     def __init__(self, settings: WorkerSettings, n_threads: int | None) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="inferometer-worker-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="inferometer-worker-", ignore_cleanup_errors=True
+        )
         directory = Path(self._directory.name)
         # One symlink, so that the other environment sees our package and nothing else of ours.
-        (directory / _SYMLINK).symlink_to(Path(inferometer.__file__).parent, target_is_directory=True)
+        (directory / _SYMLINK).symlink_to(
+            Path(inferometer.__file__).parent, target_is_directory=True
+        )
         self._log_path = directory / "engine.log"
         self._n_killed_before = _n_killed_for_memory()
         self.end, theirs = socket.socketpair()
-        command = [settings.python, "-P", "-m", "inferometer.measure.engines.worker", str(theirs.fileno())]
+        command = [
+            settings.python,
+            "-P",
+            "-m",
+            "inferometer.measure.engines.worker",
+            str(theirs.fileno()),
+        ]
         if settings.memory_limit_bytes is not None:
             command = [settings.python, "-c", _LIMITED, str(settings.memory_limit_bytes), *command]
         held = lifeline.line()
         with theirs, self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
-                env=worker_variables(n_threads, settings.variables) | {"PYTHONPATH": self._directory.name} | held.variables,
+                env=worker_variables(n_threads, settings.variables)
+                | {"PYTHONPATH": self._directory.name}
+                | held.variables,
                 pass_fds=(theirs.fileno(), held.descriptor),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -73,13 +93,25 @@ class WorkerProcess:
         last_lines = self.last_lines()
         n_killed = _n_killed_for_memory()
         self._end()
-        if n_killed is not None and self._n_killed_before is not None and n_killed > self._n_killed_before and status == -signal.SIGKILL:
+        if (
+            n_killed is not None
+            and self._n_killed_before is not None
+            and n_killed > self._n_killed_before
+            and status == -signal.SIGKILL
+        ):
             return OutOfMemory("the kernel's out-of-memory killer ended the engine")
         if any(word in line for line in last_lines[-3:] for word in _MEMORY_WORDS):
             return OutOfMemory(f"the engine died of a failed allocation: {last_lines[-1].strip()}")
-        how = "did not end" if status is None else f"ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        how = (
+            "did not end"
+            if status is None
+            else f"ended by signal {-status}"
+            if status < 0
+            else f"ended with exit code {status}"
+        )
         return EngineError(
-            f"the engine's process {how}; its last lines were:\n    " + "\n    ".join(last_lines or ("(nothing)",)),
+            f"the engine's process {how}; its last lines were:\n    "
+            + "\n    ".join(last_lines or ("(nothing)",)),
             where=f"worker process {self.pid}",
             try_="the same command again: it resumes with what is missing",
         )
@@ -93,12 +125,12 @@ class WorkerProcess:
 
 
 def _n_killed_for_memory() -> int | None:
-    """How many processes has the kernel killed for memory since it started? Control groups' kills count too."""
+    """How many processes has the kernel killed for memory since it started?
+
+    Control groups' kills count too.
+    """
     try:
         lines = Path("/proc/vmstat").read_text().splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
-
-
-__all__ = ["N_LAST_LINES", "WorkerProcess"]

@@ -1,13 +1,14 @@
 """What must an engine do to be measured, and what do its process and ours say to each other?
 
-An engine lives in a worker process of its own (``worker.py``), so that each has its own environment, a death by
-out-of-memory is a recorded point, and tensor-parallel ranks are nothing special. This file, ``worker.py``,
-``harness.py`` and the engines import only the standard library, numpy, msgspec and the rooms to the right of
-``measure``: that is all that an engine's environment is asked to have besides the engine.
+An engine lives in a worker process of its own (``worker.py``), so that each has its own
+environment, a death by out-of-memory is a recorded point, and tensor-parallel ranks are nothing
+special. This file, ``worker.py``, ``harness.py`` and the engines import only the standard library,
+numpy, msgspec and the rooms to the right of ``measure``: that is all that an engine's environment
+is asked to have besides the engine.
 
-An engine module offers ``open_engine(spec: EngineSpec, model: ModelReference) -> Engine`` (``ENGINES`` in
-``worker.py`` names it). It raises ``SpecError`` for what it cannot do (a mode, a dtype, a model kind), ``OutOfMemory``
-where the weights do not fit, ``EngineError`` for the rest.
+An engine module offers ``open_engine(spec: EngineSpec, model: ModelReference) -> Engine``
+(``ENGINES`` in ``worker.py`` names it). It raises ``SpecError`` for what it cannot do (a mode, a
+dtype, a model kind), ``OutOfMemory`` where the weights do not fit, ``EngineError`` for the rest.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 import numpy as np
 
-from inferometer.records.types import I64, EngineFacts, ProbeKind
+from inferometer.records.columns import I64
+from inferometer.records.types import EngineFacts, ProbeKind
 from inferometer.spec.types import DType, EngineSpec, ModelSpec, SweepPoint
 
 ModelKind: TypeAlias = Literal["folder", "gguf", "hub", "spec"]
@@ -30,8 +32,9 @@ class OutOfMemory(Exception):
 class ModelReference:
     """What is an engine to load?
 
-    ``location`` is a Hugging Face folder, a GGUF file or a Hugging Face id; None where only the architecture is known
-    (a catalogue entry), which can be run with random weights alone. ``spec`` is the architecture as the resolver read it.
+    ``location`` is a Hugging Face folder, a GGUF file or a Hugging Face id; None where only the
+    architecture is known (a catalogue entry), which can be run with random weights alone. ``spec``
+    is the architecture as the resolver read it.
     """
 
     kind: ModelKind
@@ -47,13 +50,16 @@ class Repetition:
     prefill_ns: int
     """Submission of the batch to the first token of every sequence, device synchronised."""
     decode_step_ns: tuple[int, ...]
-    """Each decode step of the whole batch: gen_tokens - 1 of them, unless the engine mixed phases."""
+    """Each decode step of the whole batch: gen_tokens - 1 of them, unless the engine mixed
+    phases."""
     reserved_bytes: int | None
-    """Peak memory that the engine took from the device (on a CPU: peak resident set of its processes)."""
+    """Peak memory that the engine took from the device (on a CPU: peak resident set of its
+    processes)."""
     allocated_bytes: int | None
     """Peak memory in use by tensors; None where the engine cannot tell."""
     output_ids: tuple[tuple[int, ...], ...]
-    """The tokens generated, one tuple per sequence, in the order of the prompts: batch and length were honoured."""
+    """The tokens generated, one tuple per sequence, in the order of the prompts: batch and
+    length were honoured."""
     is_warmup: bool = False
     """Set by the harness, not by engines."""
     index: int = 0
@@ -75,8 +81,8 @@ class Engine(Protocol):
         Parameters
         ----------
         prompt_ids
-            One row per sequence, one column per prompt token. No two repetitions get the same prompts, so that a
-            prefix cache finds nothing.
+            One row per sequence, one column per prompt token. No two repetitions get the same
+            prompts, so that a prefix cache finds nothing.
         gen_tokens
             Tokens to generate for each sequence, the one that the prefill yields included.
 
@@ -98,7 +104,8 @@ class ProbeSettings:
 
     kinds: tuple[ProbeKind, ...]
     footprint_bytes: int
-    """How much memory READ and COPY touch: the bytes of the weights, so that caches help both alike."""
+    """How much memory READ and COPY touch: the bytes of the weights, so that caches help both
+    alike."""
     matmul_dtype: DType
     device: Literal["cpu", "cuda"] = "cpu"
     n_threads: int | None = None
@@ -203,34 +210,12 @@ Reply: TypeAlias = Loaded | Repeated | Probed | NoMemory | Failed
 
 
 def random_prompts(point: SweepPoint, *, vocab_size: int, seed: int, repetition: int) -> I64:
-    """Which prompts does this repetition run? The same on every engine, different in every repetition.
+    """Which prompts does this repetition run?
+
+    The same on every engine, different in every repetition.
 
     Token ids come from the middle of the vocabulary: special tokens sit at its ends.
     """
     rng = np.random.default_rng((seed, point.prompt_tokens, point.batch_size, repetition))
     low, high = min(1000, vocab_size // 4), max(vocab_size - vocab_size // 16, 2)
     return rng.integers(low, high, size=(point.batch_size, point.prompt_tokens), dtype=np.int64)
-
-
-__all__ = [
-    "Ceiling",
-    "CeilingProbe",
-    "Close",
-    "Command",
-    "Engine",
-    "Failed",
-    "Load",
-    "Loaded",
-    "Measure",
-    "ModelKind",
-    "ModelReference",
-    "NoMemory",
-    "OutOfMemory",
-    "ProbeNow",
-    "ProbeSettings",
-    "Probed",
-    "Repeated",
-    "Repetition",
-    "Reply",
-    "random_prompts",
-]

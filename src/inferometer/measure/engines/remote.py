@@ -1,7 +1,8 @@
 """How do we run an engine that lives in another process?
 
-A death by memory (the kernel's killer, a limit, an allocation that failed) becomes ``OutOfMemory``, and the next
-command starts a fresh worker. Any other death becomes ``EngineError`` with the last lines that the worker wrote.
+A death by memory (the kernel's killer, a limit, an allocation that failed) becomes ``OutOfMemory``,
+and the next command starts a fresh worker. Any other death becomes ``EngineError`` with the last
+lines that the worker wrote.
 """
 
 from collections.abc import Iterator
@@ -36,9 +37,14 @@ from inferometer.spec.types import EngineSpec
 
 
 class RemoteEngine:
-    """An engine in a process of its own. Use as a context: leaving it ends the process and all that it started."""
+    """An engine in a process of its own.
 
-    def __init__(self, spec: EngineSpec, model: ModelReference, settings: WorkerSettings | None = None) -> None:
+    Use as a context: leaving it ends the process and all that it started.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, model: ModelReference, settings: WorkerSettings | None = None
+    ) -> None:
         self.spec = spec
         self.model = model
         self.settings = settings or WorkerSettings()
@@ -50,7 +56,12 @@ class RemoteEngine:
         """Start nothing yet: the first question does."""
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """End the process; at once where we leave by an error."""
         self.close(patience_s=5.0 if error is None else 0.0)
 
@@ -71,7 +82,9 @@ class RemoteEngine:
             self.close()
             self._process = WorkerProcess(self.settings, self.spec.n_threads)
             self._channel = Channel(self._process.end, msgspec.json.Decoder(Reply))
-            reply = next(self._replies(Load(spec=self.spec, model=self.model), self.settings.load_timeout_s))
+            reply = next(
+                self._replies(Load(spec=self.spec, model=self.model), self.settings.load_timeout_s)
+            )
             if not isinstance(reply, Loaded):
                 raise EngineError(f"the worker answered a load with {type(reply).__name__}")
             self._facts = reply.facts
@@ -83,7 +96,8 @@ class RemoteEngine:
         Raises
         ------
         OutOfMemory, SpecError, EngineError
-            The point does not fit; the question was bad; the engine failed or died. Whatever came before stands.
+            The point does not fit; the question was bad; the engine failed or died. Whatever came
+            before stands.
         """
         self.facts()
         for reply in self._replies(task, self.settings.reply_timeout_s):
@@ -126,7 +140,8 @@ class RemoteEngine:
             last_lines = process.last_lines()
             self.close(patience_s=0.0)
             raise EngineError(
-                f"the engine said nothing for {timeout_s:.0f} s; its last lines were:\n    " + "\n    ".join(last_lines),
+                f"the engine said nothing for {timeout_s:.0f} s; its last lines were:\n    "
+                + "\n    ".join(last_lines),
                 where="its worker process",
                 try_="a smaller point",
             ) from None
@@ -139,6 +154,3 @@ def _raised(reply: Reply) -> Reply:
         kind = SpecError if reply.is_question else EngineError
         raise kind(reply.what, where=reply.where, allowed=reply.allowed, try_=reply.try_)
     return reply
-
-
-__all__ = ["RemoteEngine", "WorkerSettings"]

@@ -5,8 +5,31 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-_INHERITED: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER", "LD_LIBRARY_PATH", "CC", "CXX", "XDG_CACHE_HOME")
-_INHERITED_PREFIXES: Final = ("CUDA_", "NVIDIA_", "HF_", "VLLM_", "TORCH", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "NCCL_")
+_INHERITED: Final = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "LD_LIBRARY_PATH",
+    "CC",
+    "CXX",
+    "XDG_CACHE_HOME",
+)
+_INHERITED_PREFIXES: Final = (
+    "CUDA_",
+    "NVIDIA_",
+    "HF_",
+    "VLLM_",
+    "TORCH",
+    "OMP_",
+    "KMP_",
+    "GOMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "NCCL_",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +46,21 @@ class WorkerSettings:
     """Address space that the worker may use (RLIMIT_AS)."""
 
 
-def worker_variables(n_threads: int | None, extra: tuple[tuple[str, str], ...] = ()) -> dict[str, str]:
-    """With which environment variables does an engine run? An allow-list of the shell's, then ours, then ``extra``.
+def worker_variables(
+    n_threads: int | None, extra: tuple[tuple[str, str], ...] = ()
+) -> dict[str, str]:
+    """With which environment variables does an engine run?
 
-    OMP_WAIT_POLICY=passive: a thread that spins at a barrier while a neighbour has its core makes a step 15 to 80 times
-    slower; sleeping costs nothing that can be measured.
+    An allow-list of the shell's, then ours, then ``extra``.
+
+    OMP_WAIT_POLICY=passive: a thread that spins at a barrier while a neighbour has its core makes a
+    step 15 to 80 times slower; sleeping costs nothing that can be measured.
     """
-    variables = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED or name.startswith(_INHERITED_PREFIXES)
+    }
     variables.setdefault("HF_HUB_OFFLINE", "1")
     variables |= {
         "OMP_WAIT_POLICY": "passive",
@@ -38,8 +69,8 @@ def worker_variables(n_threads: int | None, extra: tuple[tuple[str, str], ...] =
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
     if n_threads is not None:
-        variables |= {name: str(n_threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        variables |= {
+            name: str(n_threads)
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        }
     return variables | dict(extra)
-
-
-__all__ = ["WorkerSettings", "worker_variables"]

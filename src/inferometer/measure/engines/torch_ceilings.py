@@ -1,4 +1,7 @@
-"""How fast can this machine read, copy and multiply, asked through torch: same kernels, threads and device as the engine?"""
+"""How fast can this machine read, copy and multiply, asked through torch.
+
+Same kernels, threads and device as the engine?
+"""
 
 import time
 from collections.abc import Callable, Generator
@@ -12,7 +15,11 @@ from inferometer.measure.engines.protocol import Ceiling, ProbeSettings
 from inferometer.records.types import ProbeKind
 from inferometer.spec.types import DType
 
-_TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 _CUDA_MATMUL_ROWS: Final = 8192
 _LEAST_MATMUL_ROWS: Final = 256
 _MOST_PASS_S: Final = 0.5
@@ -35,7 +42,11 @@ class TorchCeilings:
     def measure(self, settings: ProbeSettings) -> tuple[Ceiling, ...]:
         """One measurement of each kind asked for that torch can answer on this device."""
         with torch.inference_mode(), _threads(settings.n_threads):
-            return tuple(ceiling for kind in settings.kinds if (ceiling := self._probe(kind, settings)) is not None)
+            return tuple(
+                ceiling
+                for kind in settings.kinds
+                if (ceiling := self._probe(kind, settings)) is not None
+            )
 
     def _probe(self, kind: ProbeKind, settings: ProbeSettings) -> Ceiling | None:
         started_ns = time.perf_counter_ns()
@@ -44,14 +55,27 @@ class TorchCeilings:
         source = self._source_of(settings)
         if kind is ProbeKind.READ:
             readers = _readers(source, settings.device)
-            fastest = min(fastest_s(_synchronised(reader, settings.device), budget_s=PROBE_S / len(readers)) for reader in readers)
+            fastest = min(
+                fastest_s(_synchronised(reader, settings.device), budget_s=PROBE_S / len(readers))
+                for reader in readers
+            )
             per_s = source.nbytes / fastest
         else:
             self._copy = torch.empty_like(source) if self._copy is None else self._copy
             copy = self._copy
-            per_s = 2 * source.nbytes / fastest_s(_synchronised(lambda: copy.copy_(source), settings.device))
+            per_s = (
+                2
+                * source.nbytes
+                / fastest_s(_synchronised(lambda: copy.copy_(source), settings.device))
+            )
             self._copy = None  # half of the memory, and needed rarely
-        return Ceiling(kind=kind, started_ns=started_ns, dtype="", footprint_bytes=source.nbytes, value_per_s=per_s)
+        return Ceiling(
+            kind=kind,
+            started_ns=started_ns,
+            dtype="",
+            footprint_bytes=source.nbytes,
+            value_per_s=per_s,
+        )
 
     def _matmul(self, settings: ProbeSettings, started_ns: int) -> Ceiling | None:
         dtype = _TORCH_DTYPE.get(settings.matmul_dtype)
@@ -64,7 +88,11 @@ class TorchCeilings:
         per_s = 2 * rows**3 / fastest_s(_multiplied(rows, dtype, settings.device))
         held_bytes = 3 * rows**2 * dtype.itemsize
         return Ceiling(
-            kind=ProbeKind.MATMUL, started_ns=started_ns, dtype=settings.matmul_dtype, footprint_bytes=held_bytes, value_per_s=per_s
+            kind=ProbeKind.MATMUL,
+            started_ns=started_ns,
+            dtype=settings.matmul_dtype,
+            footprint_bytes=held_bytes,
+            value_per_s=per_s,
         )
 
     def _source_of(self, settings: ProbeSettings) -> torch.Tensor:
@@ -75,7 +103,9 @@ class TorchCeilings:
 
 
 def _readers(source: torch.Tensor, device: str) -> tuple[Callable[[], Any], ...]:
-    """What torch reads fastest with: a sum from memory, on a CPU also a matrix-vector product, which wins by 7 % inside a cache.
+    """What torch reads fastest with.
+
+    A sum from memory, on a CPU also a matrix-vector product, which wins by 7 % inside a cache.
 
     Max, dot and the product with rows instead of columns were slower at every size.
     """
@@ -93,13 +123,18 @@ def _multiplied(rows: int, dtype: torch.dtype, device: str) -> Callable[[], Any]
 
 
 def _affordable_rows(dtype: torch.dtype, device: str) -> int:
-    """Of a square product: fewer on a processor without instructions for the format, where 2,048 would take a quarter of a minute.
+    """Of a square product.
+
+    Fewer on a processor without instructions for the format, where 2,048 would take a quarter of a
+    minute.
 
     There, blocking is nothing to gain by: 256 and 512 rows reach the same rate.
     """
     if device != "cpu":
         return _CUDA_MATMUL_ROWS
-    flop_per_s = 2 * _LEAST_MATMUL_ROWS**3 / fastest_s(_multiplied(_LEAST_MATMUL_ROWS, dtype, device))
+    flop_per_s = (
+        2 * _LEAST_MATMUL_ROWS**3 / fastest_s(_multiplied(_LEAST_MATMUL_ROWS, dtype, device))
+    )
     rows = MATMUL_ROWS
     while rows > _LEAST_MATMUL_ROWS and 2 * rows**3 / flop_per_s > _MOST_PASS_S:
         rows //= 2
@@ -133,6 +168,3 @@ def _threads(n_threads: int | None) -> Generator[None]:
 def open_probe() -> TorchCeilings:
     """The probe of a worker that has torch."""
     return TorchCeilings()
-
-
-__all__ = ["TorchCeilings", "open_probe"]

@@ -20,9 +20,14 @@ def configuration_of(spec: ModelSpec) -> HfConfig:
     Raises
     ------
     SpecError
-        Its architecture cannot be written down as a configuration, or this transformers does not know it.
+        Its architecture cannot be written down as a configuration, or this transformers does not
+        know it.
     """
-    fields = {name: value for name, value in config_from_model(spec).items() if name not in {"architectures", "model_type", "torch_dtype"}}
+    fields = {
+        name: value
+        for name, value in config_from_model(spec).items()
+        if name not in {"architectures", "model_type", "torch_dtype"}
+    }
     try:
         return AutoConfig.for_model(spec.architecture, **fields)
     except ValueError as error:
@@ -31,6 +36,3 @@ def configuration_of(spec: ModelSpec) -> HfConfig:
             where=f"the model {spec.model_id!r}",
             try_="a newer transformers, or a folder with the model's own config.json",
         ) from error
-
-
-__all__ = ["HfConfig", "HfModel", "configuration_of"]

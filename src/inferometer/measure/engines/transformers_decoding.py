@@ -19,7 +19,10 @@ N_COMPILING_STEPS = 3
 
 
 class Decoder:
-    """Greedy prefill and decode steps of whole batches. Call ``prepare``, then ``prefill``, then ``step`` again and again."""
+    """Greedy prefill and decode steps of whole batches.
+
+    Call ``prepare``, then ``prefill``, then ``step`` again and again.
+    """
 
     def __init__(self, model: HfModel, mode: EngineMode, device: str) -> None:
         self._model = model
@@ -31,14 +34,19 @@ class Decoder:
         self.compile_s = 0.0
 
     def prepare(self, prompt_ids: Tensor, gen_tokens: int) -> None:
-        """Bring the cache to its starting state; allocate and compile where the shape is new. Not part of any timing."""
+        """Bring the cache to its starting state; allocate and compile where the shape is new.
+
+        Not part of any timing.
+        """
         batch_size, prompt_tokens = prompt_ids.shape
         shape = (batch_size, prompt_tokens + gen_tokens)
         if shape != self._shape:
             self.release()
             self._shape = shape
             if self._mode == "compiled":
-                self._compile(prompt_ids, cache_tokens=max(shape[1], prompt_tokens + N_COMPILING_STEPS))
+                self._compile(
+                    prompt_ids, cache_tokens=max(shape[1], prompt_tokens + N_COMPILING_STEPS)
+                )
         if self._mode == "eager":
             self._cache = DynamicCache(config=self._model.config)
         elif self._cache is None:
@@ -65,14 +73,17 @@ class Decoder:
         self._cache = self._shape = None
         self._step = self._next_token
         if self._mode == "compiled":
-            # Compiled code is kept per shape and its number is limited: beyond the limit steps would silently run eager.
+            # Compiled code is kept per shape and its number is limited: beyond the limit steps
+            # would silently run eager.
             torch.compiler.reset()
         gc.collect()
         if self._device != "cpu":
             torch.cuda.empty_cache()
 
     def _next_token(self, ids: Tensor, cache: Cache) -> Tensor:
-        logits: Tensor = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        logits: Tensor = self._model(
+            input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1
+        ).logits
         return logits[:, -1:].argmax(-1)
 
     def _compile(self, prompt_ids: Tensor, *, cache_tokens: int) -> None:
@@ -84,7 +95,9 @@ class Decoder:
 
             def step(tokens: Tensor, cache: Cache) -> Tensor:
                 torch.compiler.cudagraph_mark_step_begin()
-                return graphed(tokens, cache).clone()  # the graph writes its next result to the same place
+                return graphed(
+                    tokens, cache
+                ).clone()  # the graph writes its next result to the same place
 
             self._step = step
         self._cache = StaticCache(config=self._model.config, max_cache_len=cache_tokens)
@@ -94,6 +107,3 @@ class Decoder:
         if self._device != "cpu":
             torch.cuda.synchronize()
         self.compile_s += time.perf_counter() - begin_s
-
-
-__all__ = ["N_COMPILING_STEPS", "Decoder"]

@@ -1,7 +1,7 @@
 """How long does a model take in Hugging Face transformers, prefill and each decode step apart?
 
-The loop is ours and not ``generate``'s: prefill asks for the last position's logits only, decode steps run the whole
-batch, and nothing stops early.
+The loop is ours and not ``generate``'s: prefill asks for the last position's logits only, decode
+steps run the whole batch, and nothing stops early.
 """
 
 import time
@@ -21,9 +21,15 @@ from inferometer.measure.engines.transformers_loading import (
     read_config,
     replicated_parts,
 )
-from inferometer.measure.engines.transformers_memory import check_point_fits, check_weights_fit, die_of_memory, is_want_of_memory
+from inferometer.measure.engines.transformers_memory import (
+    check_point_fits,
+    check_weights_fit,
+    die_of_memory,
+    is_want_of_memory,
+)
 from inferometer.measure.engines.transformers_ranks import Ranks, rank_of_this_process
-from inferometer.records.types import I64, EngineFacts
+from inferometer.records.columns import I64
+from inferometer.records.types import EngineFacts
 from inferometer.spec.types import EngineSpec
 
 
@@ -43,18 +49,33 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "TransformersEngine"
     config = read_config(model)
     if rank_of_this_process() is None:
         check_weights_fit(spec, config)
-    ranks = Ranks.start(spec, model) if spec.tensor_parallel_size > 1 and rank_of_this_process() is None else None
-    device = spec.device if spec.tensor_parallel_size == 1 else f"{spec.device}:{rank_of_this_process()}".replace("cpu:0", "cpu")
-    loaded = load_model(spec, model, config, device.partition(":")[0] if spec.device == "cpu" else device)
+    ranks = (
+        Ranks.start(spec, model)
+        if spec.tensor_parallel_size > 1 and rank_of_this_process() is None
+        else None
+    )
+    device = (
+        spec.device
+        if spec.tensor_parallel_size == 1
+        else f"{spec.device}:{rank_of_this_process()}".replace("cpu:0", "cpu")
+    )
+    loaded = load_model(
+        spec, model, config, device.partition(":")[0] if spec.device == "cpu" else device
+    )
     engine = TransformersEngine(spec, model, loaded, ranks)
     engine.warm_up(begin_s)
     return engine
 
 
 class TransformersEngine:
-    """One model in transformers. With tensor parallelism this is one rank of it; rank 0 tells the others what to run."""
+    """One model in transformers.
 
-    def __init__(self, spec: EngineSpec, model: ModelReference, loaded: HfModel, ranks: Ranks | None) -> None:
+    With tensor parallelism this is one rank of it; rank 0 tells the others what to run.
+    """
+
+    def __init__(
+        self, spec: EngineSpec, model: ModelReference, loaded: HfModel, ranks: Ranks | None
+    ) -> None:
         self._spec = spec
         self._reference = model
         self._model = loaded
@@ -69,12 +90,20 @@ class TransformersEngine:
         """What is loaded, in which versions?"""
         parameters = list(distinct_parameters(self._model))
         is_random = self._spec.load_format == "dummy" or self._reference.location is None
-        versions = {"torch": str(torch.__version__), "transformers": transformers.__version__, "cuda": torch.version.cuda}
+        versions = {
+            "torch": str(torch.__version__),
+            "transformers": transformers.__version__,
+            "cuda": torch.version.cuda,
+        }
         return EngineFacts(
             engine="transformers",
             version=transformers.__version__,
-            libraries=tuple((name, version) for name, version in sorted(versions.items()) if version is not None),
-            weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            libraries=tuple(
+                (name, version) for name, version in sorted(versions.items()) if version is not None
+            ),
+            weight_bytes=sum(
+                parameter.numel() * parameter.element_size() for parameter in parameters
+            ),
             n_parameters=sum(parameter.numel() for parameter in parameters),
             weights_origin="random" if is_random else "file",
             weights_sha256=self._weights_sha256,
@@ -121,7 +150,9 @@ class TransformersEngine:
         except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
             self._decoder.release()
             is_memory = is_want_of_memory(error)
-            if self._spec.tensor_parallel_size > 1 and (is_memory or (self._ranks is not None and self._ranks.ran_out_of_memory())):
+            if self._spec.tensor_parallel_size > 1 and (
+                is_memory or (self._ranks is not None and self._ranks.ran_out_of_memory())
+            ):
                 die_of_memory()
             if is_memory:
                 raise OutOfMemory(str(error).splitlines()[0]) from None
@@ -158,6 +189,3 @@ class TransformersEngine:
             allocated_bytes=torch.cuda.max_memory_allocated() if is_cuda else None,
             output_ids=tuple(tuple(row) for row in torch.cat(tokens, dim=1).tolist()),
         )
-
-
-__all__ = ["TransformersEngine", "open_engine"]

@@ -15,7 +15,11 @@ from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.engines.transformers_config import HfConfig, HfModel, configuration_of
 from inferometer.spec.types import DType, EngineSpec
 
-TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+TORCH_DTYPE: Final[dict[DType, torch.dtype]] = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
 MAX_HASHED_BYTES: Final = 2 * 2**30
 """Larger weights are not hashed: it would take longer than the sweep."""
 _WEIGHT_SUFFIXES: Final = (".safetensors", ".gguf", ".bin")
@@ -30,11 +34,22 @@ def check_spec(spec: EngineSpec) -> None:
         It cannot.
     """
     if spec.device == "cuda" and not torch.cuda.is_available():
-        raise SpecError("device 'cuda' is not on this machine", where="--device", allowed="cpu", try_="--device cpu")
-    allowed = [name for name in TORCH_DTYPE if name != "bfloat16" or spec.device == "cpu" or torch.cuda.is_bf16_supported()]
+        raise SpecError(
+            "device 'cuda' is not on this machine",
+            where="--device",
+            allowed="cpu",
+            try_="--device cpu",
+        )
+    allowed = [
+        name
+        for name in TORCH_DTYPE
+        if name != "bfloat16" or spec.device == "cpu" or torch.cuda.is_bf16_supported()
+    ]
     if spec.dtype not in allowed:
         raise SpecError(
-            f"dtype {spec.dtype!r} is not computed in by transformers on this {spec.device}", where="--dtype", allowed=", ".join(allowed)
+            f"dtype {spec.dtype!r} is not computed in by transformers on this {spec.device}",
+            where="--dtype",
+            allowed=", ".join(allowed),
         )
     if spec.quantization is not None:
         raise SpecError(
@@ -44,7 +59,11 @@ def check_spec(spec: EngineSpec) -> None:
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",
         )
     if spec.kv_cache_dtype not in {None, spec.dtype}:
-        raise SpecError(f"a KV cache in {spec.kv_cache_dtype!r}", where="--kv-cache-dtype", allowed=f"the model's own {spec.dtype}")
+        raise SpecError(
+            f"a KV cache in {spec.kv_cache_dtype!r}",
+            where="--kv-cache-dtype",
+            allowed=f"the model's own {spec.dtype}",
+        )
 
 
 def read_config(model: ModelReference) -> HfConfig:
@@ -57,7 +76,9 @@ def read_config(model: ModelReference) -> HfConfig:
     """
     if model.location is None:
         if model.spec is None:
-            raise SpecError("a model without location and without architecture", where="the sweep's model")
+            raise SpecError(
+                "a model without location and without architecture", where="the sweep's model"
+            )
         return configuration_of(model.spec)
     try:
         folder, gguf = _folder_and_gguf(model)
@@ -70,13 +91,17 @@ def read_config(model: ModelReference) -> HfConfig:
         ) from error
     if getattr(config, "is_encoder_decoder", False):
         raise SpecError(
-            f"{model.location!r} is an encoder-decoder model", where="its configuration", allowed="decoder-only language models"
+            f"{model.location!r} is an encoder-decoder model",
+            where="its configuration",
+            allowed="decoder-only language models",
         )
     return config
 
 
 def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device: str) -> HfModel:
-    """The model, ready for inference, on its device, in its dtype. Tensor-parallel ranks each get their shard.
+    """The model, ready for inference, on its device, in its dtype.
+
+    Tensor-parallel ranks each get their shard.
 
     Raises
     ------
@@ -91,16 +116,27 @@ def load_model(spec: EngineSpec, model: ModelReference, config: HfConfig, device
             if is_sharded:
                 # Every rank drew the same numbers; each keeps its shard of them.
                 loaded = type(loaded).from_pretrained(
-                    None, config=config, state_dict=loaded.state_dict(), dtype=dtype, distributed_config=sharding(config, spec)
+                    None,
+                    config=config,
+                    state_dict=loaded.state_dict(),
+                    dtype=dtype,
+                    distributed_config=sharding(config, spec),
                 )
         else:
             folder, gguf = _folder_and_gguf(model)
-            where: dict[str, Any] = {"distributed_config": sharding(config, spec)} if is_sharded else {"device_map": device}
+            where: dict[str, Any] = (
+                {"distributed_config": sharding(config, spec)}
+                if is_sharded
+                else {"device_map": device}
+            )
             packed = {"quantization_config": GgufConfig(dequantize=True)} if gguf else {}
-            loaded = AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype, **gguf, **packed, **where)
+            loaded = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, **gguf, **packed, **where
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise EngineError(
-            f"transformers could not load the model: {_first_line(error)}", where=str(model.location or "the catalogue")
+            f"transformers could not load the model: {_first_line(error)}",
+            where=str(model.location or "the catalogue"),
         ) from error
     return loaded.eval()
 
@@ -115,8 +151,14 @@ def sharding(config: HfConfig, spec: EngineSpec) -> DistributedConfig:
 
 
 def replicated_parts(config: HfConfig, spec: EngineSpec) -> tuple[str, ...]:
-    """What does every rank compute whole? Attention, where its heads do not divide among the ranks."""
-    heads = (config.num_attention_heads, getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    """What does every rank compute whole?
+
+    Attention, where its heads do not divide among the ranks.
+    """
+    heads = (
+        config.num_attention_heads,
+        getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+    )
     return ("attention",) if any(n % spec.tensor_parallel_size for n in heads) else ()
 
 
@@ -149,8 +191,8 @@ def distinct_parameters(loaded: HfModel) -> Iterator[torch.Tensor]:
 def _random_model(config: HfConfig, dtype: torch.dtype, device: str) -> HfModel:
     """The architecture with random weights, built where and as it is to be: no second copy in another format.
 
-    Values do not matter for speed, except that zeros draw less power and denormal ones are slow: uniform within the range
-    of trained weights.
+    Values do not matter for speed, except that zeros draw less power and denormal ones are slow:
+    uniform within the range of trained weights.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -179,16 +221,3 @@ def _folder_and_gguf(model: ModelReference) -> tuple[str, dict[str, str]]:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-__all__ = [
-    "MAX_HASHED_BYTES",
-    "TORCH_DTYPE",
-    "check_spec",
-    "distinct_parameters",
-    "hash_weights",
-    "load_model",
-    "read_config",
-    "replicated_parts",
-    "sharding",
-]

@@ -1,4 +1,7 @@
-"""Would it fit? Asked before a machine swaps itself to death, and told apart from other failures after."""
+"""Would it fit?
+
+Asked before a machine swaps itself to death, and told apart from other failures after.
+"""
 
 import os
 import sys
@@ -15,12 +18,20 @@ from inferometer.spec.types import EngineSpec
 from inferometer.units import format_bytes
 
 SPARE_BYTES: Final = 256 * 2**20
-"""Left to the rest of the machine: what needs more than is free without it is refused, not tried."""
-_MEMORY_WORDS: Final = ("can't allocate memory", "bad_alloc", "out of memory", "Cannot allocate memory")
+"""Left to the rest of the machine: what needs more than is free without it is refused, not
+tried."""
+_MEMORY_WORDS: Final = (
+    "can't allocate memory",
+    "bad_alloc",
+    "out of memory",
+    "Cannot allocate memory",
+)
 
 
 def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
-    """Refuse weights that are larger than a CPU machine's free memory. They are counted on the meta device, where they take none.
+    """Refuse weights that are larger than a CPU machine's free memory.
+
+    They are counted on the meta device, where they take none.
 
     Raises
     ------
@@ -32,15 +43,28 @@ def check_weights_fit(spec: EngineSpec, config: HfConfig) -> None:
         return
     with torch.device("meta"):
         shapes = AutoModelForCausalLM.from_config(config)
-    weight_bytes = sum(parameter.numel() for parameter in distinct_parameters(shapes)) * TORCH_DTYPE[spec.dtype].itemsize
+    weight_bytes = (
+        sum(parameter.numel() for parameter in distinct_parameters(shapes))
+        * TORCH_DTYPE[spec.dtype].itemsize
+    )
     if weight_bytes > free_bytes - SPARE_BYTES:
-        raise OutOfMemory(f"its weights take {format_bytes(weight_bytes)} in {spec.dtype}, {format_bytes(free_bytes)} are free")
+        raise OutOfMemory(
+            f"its weights take {format_bytes(weight_bytes)} in {spec.dtype},"
+            f" {format_bytes(free_bytes)} are free"
+        )
 
 
 def check_point_fits(
-    config: HfConfig, prompt_shape: tuple[int, ...], gen_tokens: int, *, kv_bytes_per_token: float, held_bytes: int
+    config: HfConfig,
+    prompt_shape: tuple[int, ...],
+    gen_tokens: int,
+    *,
+    kv_bytes_per_token: float,
+    held_bytes: int,
 ) -> None:
-    """Refuse a batch whose KV cache and activations are larger than a CPU machine's free memory; a GPU says so itself, without harm.
+    """Refuse a batch whose KV cache and activations are larger than a CPU machine's free memory.
+
+    A GPU says so itself, without harm.
 
     ``held_bytes`` is what the engine's cache has already, and will use again.
 
@@ -55,12 +79,16 @@ def check_point_fits(
     batch_size, prompt_tokens = prompt_shape
     element_bytes = torch.float32.itemsize if config.dtype is None else config.dtype.itemsize
     kv_bytes = kv_bytes_per_token * batch_size * (prompt_tokens + gen_tokens)
-    # What a layer holds at once during prefill: its input, residual and output, and both halves of a gated MLP.
-    widest = 3 * config.hidden_size + 2 * (getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+    # What a layer holds at once during prefill: its input, residual and output, and both halves of
+    # a gated MLP.
+    widest = 3 * config.hidden_size + 2 * (
+        getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    )
     activation_bytes = batch_size * (prompt_tokens * widest + config.vocab_size) * element_bytes
     if kv_bytes - held_bytes + activation_bytes > free_bytes - SPARE_BYTES:
         raise OutOfMemory(
-            f"{format_bytes(kv_bytes)} of KV cache and {format_bytes(activation_bytes)} of activations, {format_bytes(free_bytes)} are free"
+            f"{format_bytes(kv_bytes)} of KV cache and {format_bytes(activation_bytes)} of"
+            f" activations, {format_bytes(free_bytes)} are free"
         )
 
 
@@ -74,6 +102,3 @@ def die_of_memory() -> NoReturn:
     sys.stderr.write("out of memory in a tensor-parallel rank\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-__all__ = ["SPARE_BYTES", "check_point_fits", "check_weights_fit", "die_of_memory", "is_want_of_memory"]

@@ -1,4 +1,7 @@
-"""What does a tensor-parallel rank other than the first do? It loads its shard and runs whatever rank 0 says."""
+"""What does a tensor-parallel rank other than the first do?
+
+It loads its shard and runs whatever rank 0 says.
+"""
 
 import os
 import sys
@@ -15,7 +18,11 @@ from inferometer.measure.engines.transformers_ranks import MEMORY_EXIT, join, re
 
 def main() -> None:
     """Serve until rank 0 is gone."""
-    rank, store, load = int(sys.argv[1]), Path(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Load)
+    rank, store, load = (
+        int(sys.argv[1]),
+        Path(sys.argv[2]),
+        msgspec.json.decode(sys.argv[3], type=Load),
+    )
     threading.Thread(target=_die_with_parent, name="parent", daemon=True).start()
     join(rank, load.spec.tensor_parallel_size, store, load.spec.device)
     try:
@@ -35,5 +42,3 @@ def _die_with_parent() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["main"]

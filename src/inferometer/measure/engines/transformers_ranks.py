@@ -1,7 +1,8 @@
 """How do tensor-parallel ranks come up, learn what to run, and go?
 
-The worker is rank 0. It starts the others, and before each run tells them by a broadcast what comes. They live as long
-as the pipe to their stdin is open: when rank 0 dies, however it dies, so do they.
+The worker is rank 0. It starts the others, and before each run tells them by a broadcast what
+comes. They live as long as the pipe to their stdin is open: when rank 0 dies, however it dies, so
+do they.
 """
 
 import datetime as dt
@@ -33,11 +34,18 @@ def rank_of_this_process() -> int | None:
 
 def join(rank: int, n_ranks: int, store: Path, device: str) -> None:
     """Become a rank: returns when all of them are there."""
-    os.environ |= {_RANK: str(rank), "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(n_ranks)}
+    os.environ |= {
+        _RANK: str(rank),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(n_ranks),
+    }
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
     if device == "cuda":
         torch.cuda.set_device(rank)
-    dist.init_process_group(backend, init_method=store.as_uri(), rank=rank, world_size=n_ranks, timeout=_PATIENCE)
+    dist.init_process_group(
+        backend, init_method=store.as_uri(), rank=rank, world_size=n_ranks, timeout=_PATIENCE
+    )
 
 
 def receive() -> tuple[torch.Tensor, int]:
@@ -53,19 +61,28 @@ def receive() -> tuple[torch.Tensor, int]:
 class Ranks:
     """The other ranks, seen from rank 0."""
 
-    def __init__(self, processes: "tuple[subprocess.Popen[bytes], ...]", directory: "tempfile.TemporaryDirectory[str]") -> None:
+    def __init__(
+        self,
+        processes: "tuple[subprocess.Popen[bytes], ...]",
+        directory: "tempfile.TemporaryDirectory[str]",
+    ) -> None:
         self._processes = processes
         self._directory = directory
 
     @classmethod
     def start(cls, spec: EngineSpec, model: ModelReference) -> "Ranks":
         """Start ranks 1 to n-1 and join them as rank 0."""
-        directory = tempfile.TemporaryDirectory(prefix="inferometer-ranks-", ignore_cleanup_errors=True)
+        directory = tempfile.TemporaryDirectory(
+            prefix="inferometer-ranks-", ignore_cleanup_errors=True
+        )
         store = Path(directory.name) / "store"
         load = msgspec.json.encode(Load(spec=spec, model=model)).decode()
         module = "inferometer.measure.engines.transformers_rank"
         processes = tuple(
-            subprocess.Popen([sys.executable, "-P", "-m", module, str(rank), str(store), load], stdin=subprocess.PIPE)
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(rank), str(store), load],
+                stdin=subprocess.PIPE,
+            )
             for rank in range(1, spec.tensor_parallel_size)
         )
         join(0, spec.tensor_parallel_size, store, spec.device)
@@ -94,6 +111,3 @@ class Ranks:
                 process.stdin.close()
             process.wait()
         self._directory.cleanup()
-
-
-__all__ = ["MEMORY_EXIT", "Ranks", "join", "rank_of_this_process", "receive"]

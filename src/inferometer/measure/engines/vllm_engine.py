@@ -1,8 +1,9 @@
 """How long does a model take in vLLM, prefill and each decode step apart?
 
-vLLM runs in this process and is stepped by hand: all sequences are added before the first step, so that one step
-prefills them all and every further step decodes them all. Where the batch's prompts exceed ``MAX_BATCHED_TOKENS`` the
-prefill takes several steps, and ``prefill_ns`` lasts until every sequence has its first token.
+vLLM runs in this process and is stepped by hand: all sequences are added before the first step, so
+that one step prefills them all and every further step decodes them all. Where the batch's prompts
+exceed ``MAX_BATCHED_TOKENS`` the prefill takes several steps, and ``prefill_ns`` lasts until every
+sequence has its first token.
 """
 
 import time
@@ -29,7 +30,8 @@ from inferometer.measure.engines.vllm_loading import (
     stop_core,
 )
 from inferometer.measure.resident import available_bytes
-from inferometer.records.types import I64, EngineFacts
+from inferometer.records.columns import I64
+from inferometer.records.types import EngineFacts
 from inferometer.spec.types import EngineSpec
 
 FIRST_KV_TOKENS: Final = 16_384
@@ -53,8 +55,8 @@ def open_engine(spec: EngineSpec, model: ModelReference) -> "VllmEngine":
 class VllmEngine:
     """One model in vLLM's engine core, stepped by hand.
 
-    The KV cache grows by starting vLLM anew when a point needs more: all of it is resident, and a sweep's largest point
-    is not known at the start.
+    The KV cache grows by starting vLLM anew when a point needs more: all of it is resident, and a
+    sweep's largest point is not known at the start.
     """
 
     def __init__(self, model: VllmModel, load_begin_s: float, weights_sha256: str | None) -> None:
@@ -68,8 +70,9 @@ class VllmEngine:
     def facts(self) -> EngineFacts:
         """What is loaded, in which versions?
 
-        Parameters are counted from the configuration: vLLM packs weights for its CPU kernels, out of torch's sight. It does
-        not say how long it compiled: in mode 'compiled' that is in ``load_s``.
+        Parameters are counted from the configuration: vLLM packs weights for its CPU kernels, out
+        of torch's sight. It does not say how long it compiled: in mode 'compiled' that is in
+        ``load_s``.
         """
         import vllm  # only its own environment has it
 
@@ -78,8 +81,16 @@ class VllmEngine:
         return EngineFacts(
             engine="vllm",
             version=vllm.__version__,
-            libraries=(("torch", str(torch.__version__)), ("transformers", transformers.__version__), ("vllm", vllm.__version__)),
-            weight_bytes=None if n_parameters is None else n_parameters * TORCH_DTYPE[self._spec.dtype].itemsize,
+            libraries=(
+                ("torch", str(torch.__version__)),
+                ("transformers", transformers.__version__),
+                ("vllm", vllm.__version__),
+            ),
+            weight_bytes=(
+                None
+                if n_parameters is None
+                else n_parameters * TORCH_DTYPE[self._spec.dtype].itemsize
+            ),
             n_parameters=n_parameters,
             weights_origin="random" if self._model.is_random else "file",
             weights_sha256=self._weights_sha256,
@@ -87,7 +98,9 @@ class VllmEngine:
             load_s=self._load_s,
             compile_s=None,
             compute_dtype=str(self._core.vllm_config.model_config.dtype).removeprefix("torch."),
-            kv_cache_dtype=self._spec.dtype if cache.cache_dtype == "auto" else str(cache.cache_dtype),
+            kv_cache_dtype=(
+                self._spec.dtype if cache.cache_dtype == "auto" else str(cache.cache_dtype)
+            ),
             n_kv_blocks=cache.num_gpu_blocks,
             kv_block_tokens=cache.block_size,
         )
@@ -110,8 +123,12 @@ class VllmEngine:
         except (MemoryError, RuntimeError) as error:
             self._core.abort_request(names)
             if is_memory(error):
-                raise OutOfMemory(str(error).splitlines()[0] if str(error) else "an allocation failed") from None
-            raise EngineError(f"vLLM failed: {last_line(error)}", where="one of its steps") from error
+                raise OutOfMemory(
+                    str(error).splitlines()[0] if str(error) else "an allocation failed"
+                ) from None
+            raise EngineError(
+                f"vLLM failed: {last_line(error)}", where="one of its steps"
+            ) from error
 
     def close(self) -> None:
         """Give back memory and the other ranks."""
@@ -122,9 +139,15 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         wanted = SamplingParams(
-            max_tokens=gen_tokens, ignore_eos=True, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.DELTA
+            max_tokens=gen_tokens,
+            ignore_eos=True,
+            temperature=0.0,
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
         )
-        rendered = self._core.renderer.render_cmpl([{"prompt_token_ids": prompt} for prompt in prompts])
+        rendered = self._core.renderer.render_cmpl(
+            [{"prompt_token_ids": prompt} for prompt in prompts]
+        )
         tokens: dict[str, list[int]] = {name: [] for name in names}
         started_ns = time.perf_counter_ns()
         for name, prompt in zip(names, rendered, strict=True):
@@ -150,7 +173,11 @@ class VllmEngine:
         """Would vLLM run this as one static batch, with nothing waiting and nothing preempted?"""
         config = self._model.config.get_text_config()
         if batch_size > MAX_SEQUENCES:
-            raise SpecError(f"a batch of {batch_size}", where="--batch-sizes", allowed=f"at most {MAX_SEQUENCES} on this engine")
+            raise SpecError(
+                f"a batch of {batch_size}",
+                where="--batch-sizes",
+                allowed=f"at most {MAX_SEQUENCES} on this engine",
+            )
         length_tokens = prompt_tokens + gen_tokens
         if length_tokens > config.max_position_embeddings:
             raise SpecError(
@@ -159,15 +186,23 @@ class VllmEngine:
                 allowed=f"together at most the model's {config.max_position_embeddings}",
             )
         free_bytes = available_bytes()
-        widest = 3 * config.hidden_size + 2 * getattr(config, "intermediate_size", config.hidden_size)
+        widest = 3 * config.hidden_size + 2 * getattr(
+            config, "intermediate_size", config.hidden_size
+        )
         n_tokens = min(batch_size * prompt_tokens, MAX_BATCHED_TOKENS)
-        needed_bytes = (n_tokens * widest + batch_size * config.vocab_size) * TORCH_DTYPE[self._spec.dtype].itemsize
+        needed_bytes = (n_tokens * widest + batch_size * config.vocab_size) * TORCH_DTYPE[
+            self._spec.dtype
+        ].itemsize
         if free_bytes is not None and needed_bytes > free_bytes - SPARE_BYTES:
-            raise OutOfMemory(f"{needed_bytes / 2**30:.1f} GiB of activations, {free_bytes / 2**30:.1f} GiB free")
+            raise OutOfMemory(
+                f"{needed_bytes / 2**30:.1f} GiB of activations, {free_bytes / 2**30:.1f} GiB free"
+            )
 
     def _grow_to(self, needed_blocks: int) -> None:
         """Nothing may wait and nothing may be preempted: have as many KV blocks as the batch will fill."""
-        usable_blocks = self._core.vllm_config.cache_config.num_gpu_blocks - 1  # block 0 is vLLM's null block
+        usable_blocks = (
+            self._core.vllm_config.cache_config.num_gpu_blocks - 1
+        )  # block 0 is vLLM's null block
         if needed_blocks <= usable_blocks:
             return
         stop_core(self._core)
@@ -182,6 +217,3 @@ class VllmEngine:
             return None  # it is in the ranks' processes
         groups = self._core.model_executor.driver_worker.worker.model_runner.attn_groups
         return str(groups[0][0].backend.get_name())
-
-
-__all__ = ["FIRST_KV_TOKENS", "VllmEngine", "open_engine"]

@@ -11,7 +11,11 @@ from inferometer.errors import EngineError, SpecError
 from inferometer.measure.engines.hf_folder import config_folder, weights_folder
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
 from inferometer.measure.engines.transformers_config import HfConfig
-from inferometer.measure.engines.transformers_loading import TORCH_DTYPE, distinct_parameters, read_config
+from inferometer.measure.engines.transformers_loading import (
+    TORCH_DTYPE,
+    distinct_parameters,
+    read_config,
+)
 from inferometer.measure.resident import available_bytes
 from inferometer.spec.types import EngineSpec
 
@@ -19,7 +23,8 @@ VllmCore: TypeAlias = Any
 """vLLM's ``LLMEngine``, whose types only its own environment has."""
 
 MAX_BATCHED_TOKENS: Final = 131_072
-"""Prompt tokens of one step: the largest sweeps prefill in one. vLLM sizes index buffers by it, a few MB."""
+"""Prompt tokens of one step: the largest sweeps prefill in one. vLLM sizes index buffers by it,
+a few MB."""
 MAX_SEQUENCES: Final = 256
 KV_BLOCK_TOKENS: Final = 128
 """vLLM's own choice on a CPU."""
@@ -32,8 +37,12 @@ _MEMORY_WORDS: Final = (
     "less than requested memory for kv",
 )
 _VARIABLES: Final = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine's core in this process: a step is over when step() returns
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # on a shared machine a thread bound to a busy core waits for it
+    "VLLM_ENABLE_V1_MULTIPROCESSING": (
+        "0"
+    ),  # the engine's core in this process: a step is over when step() returns
+    "VLLM_CPU_OMP_THREADS_BIND": (
+        "nobind"
+    ),  # on a shared machine a thread bound to a busy core waits for it
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -61,7 +70,12 @@ def check_spec(spec: EngineSpec) -> None:
         It cannot.
     """
     if spec.device != "cpu":
-        raise SpecError("vLLM was only tried on CPUs here", where="--device", allowed="cpu", try_="--engine transformers --device cuda")
+        raise SpecError(
+            "vLLM was only tried on CPUs here",
+            where="--device",
+            allowed="cpu",
+            try_="--engine transformers --device cuda",
+        )
     if spec.mode == "static":
         raise SpecError(
             "vLLM has no mode 'static': its paged KV cache is always preallocated",
@@ -70,7 +84,11 @@ def check_spec(spec: EngineSpec) -> None:
             try_="--mode eager",
         )
     if spec.dtype not in TORCH_DTYPE:
-        raise SpecError(f"dtype {spec.dtype!r} is not computed in by vLLM on a CPU", where="--dtype", allowed=", ".join(TORCH_DTYPE))
+        raise SpecError(
+            f"dtype {spec.dtype!r} is not computed in by vLLM on a CPU",
+            where="--dtype",
+            allowed=", ".join(TORCH_DTYPE),
+        )
     if spec.quantization is not None:
         raise SpecError(
             f"quantization {spec.quantization!r} is not run by the vllm engine",
@@ -79,11 +97,17 @@ def check_spec(spec: EngineSpec) -> None:
             try_="--engine openvino, which keeps a GGUF's 4-bit weights",
         )
     if spec.kv_cache_dtype not in {None, spec.dtype}:
-        raise SpecError(f"a KV cache in {spec.kv_cache_dtype!r}", where="--kv-cache-dtype", allowed=f"the model's own {spec.dtype}")
+        raise SpecError(
+            f"a KV cache in {spec.kv_cache_dtype!r}",
+            where="--kv-cache-dtype",
+            allowed=f"the model's own {spec.dtype}",
+        )
 
 
 def read_model(spec: EngineSpec, model: ModelReference) -> VllmModel:
-    """What is to be loaded? Unpacks a GGUF file where that has not been done, and prepares this process for vLLM.
+    """What is to be loaded?
+
+    Unpacks a GGUF file where that has not been done, and prepares this process for vLLM.
 
     Raises
     ------
@@ -116,8 +140,11 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
 
     kv_bytes = kv_tokens * _kv_token_bytes(model)
     _check_room(model, kv_bytes)
-    # A request of the longest length must fit, beside the null block and a block that is partly filled.
-    longest_tokens = min(model.config.get_text_config().max_position_embeddings, kv_tokens - 2 * KV_BLOCK_TOKENS)
+    # A request of the longest length must fit, beside the null block and a block that is partly
+    # filled.
+    longest_tokens = min(
+        model.config.get_text_config().max_position_embeddings, kv_tokens - 2 * KV_BLOCK_TOKENS
+    )
     arguments = EngineArgs(
         model=model.folder,
         dtype=cast("Any", model.spec.dtype),
@@ -139,12 +166,18 @@ def start_core(model: VllmModel, kv_tokens: int) -> VllmCore:
     except (MemoryError, OSError, RuntimeError, ValueError) as error:
         if is_memory(error):
             raise OutOfMemory(last_line(error)) from None
-        raise EngineError(f"vLLM could not load the model: {last_line(error)}", where=model.folder, try_="--engine transformers") from error
+        raise EngineError(
+            f"vLLM could not load the model: {last_line(error)}",
+            where=model.folder,
+            try_="--engine transformers",
+        ) from error
 
 
 def stop_core(core: VllmCore) -> None:
     """Give back memory and ranks, so that another core can be started in this process."""
-    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory  # only its own environment has it
+    from vllm.distributed.parallel_state import (
+        cleanup_dist_env_and_memory,
+    )  # only its own environment has it
 
     core.engine_core.shutdown()
     cleanup_dist_env_and_memory()
@@ -167,7 +200,8 @@ def _set_variables(spec: EngineSpec) -> None:
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
     n_threads = spec.n_threads or len(os.sched_getaffinity(0))
-    # vLLM falls back to one thread where nothing is said; ranks inherit the variable, this process has read it already.
+    # vLLM falls back to one thread where nothing is said; ranks inherit the variable, this process
+    # has read it already.
     os.environ["OMP_NUM_THREADS"] = str(max(n_threads // spec.tensor_parallel_size, 1))
     torch.set_num_threads(max(n_threads // spec.tensor_parallel_size, 1))
 
@@ -184,7 +218,10 @@ def _check_heads(spec: EngineSpec, config: HfConfig) -> None:
 
 
 def _count_parameters(config: HfConfig) -> int | None:
-    """How many parameters has this architecture, tied ones once? Counted on the meta device, where they take no memory."""
+    """How many parameters has this architecture, tied ones once?
+
+    Counted on the meta device, where they take no memory.
+    """
     try:
         with torch.device("meta"):
             shapes = transformers.AutoModelForCausalLM.from_config(config)
@@ -198,12 +235,20 @@ def _kv_token_bytes(model: VllmModel) -> int:
     text = model.config.get_text_config()
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     n_kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    return int(2 * text.num_hidden_layers * n_kv_heads * head_dim * TORCH_DTYPE[model.spec.dtype].itemsize)
+    return int(
+        2 * text.num_hidden_layers * n_kv_heads * head_dim * TORCH_DTYPE[model.spec.dtype].itemsize
+    )
 
 
 def _check_room(model: VllmModel, kv_bytes: int) -> None:
-    """Would weights and cache fit? vLLM writes its whole cache once, so that all of it becomes resident."""
-    from vllm.utils.cpu_resource_utils import get_allowed_cpu_list, get_memory_node_info  # only its own environment has it
+    """Would weights and cache fit?
+
+    vLLM writes its whole cache once, so that all of it becomes resident.
+    """
+    from vllm.utils.cpu_resource_utils import (
+        get_allowed_cpu_list,
+        get_memory_node_info,
+    )  # only its own environment has it
 
     # vLLM binds all its memory to the node of its first core.
     node_bytes: int = get_memory_node_info(get_allowed_cpu_list()[0].numa_node).available_memory
@@ -211,21 +256,6 @@ def _check_room(model: VllmModel, kv_bytes: int) -> None:
     weight_bytes = (model.n_parameters or 0) * TORCH_DTYPE[model.spec.dtype].itemsize
     if weight_bytes + kv_bytes > free_bytes - SPARE_BYTES:
         raise OutOfMemory(
-            f"weights of {weight_bytes / 2**30:.1f} GiB and a KV cache of {kv_bytes / 2**30:.1f} GiB, {free_bytes / 2**30:.1f} GiB free"
+            f"weights of {weight_bytes / 2**30:.1f} GiB and a KV cache of {kv_bytes / 2**30:.1f}"
+            f" GiB, {free_bytes / 2**30:.1f} GiB free"
         )
-
-
-__all__ = [
-    "KV_BLOCK_TOKENS",
-    "MAX_BATCHED_TOKENS",
-    "MAX_SEQUENCES",
-    "SPARE_BYTES",
-    "VllmCore",
-    "VllmModel",
-    "check_spec",
-    "is_memory",
-    "last_line",
-    "read_model",
-    "start_core",
-    "stop_core",
-]

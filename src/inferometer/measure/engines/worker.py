@@ -1,7 +1,10 @@
-"""What does the process do in which an engine lives? ``python -m inferometer.measure.engines.worker FD``.
+"""What does the process do in which an engine lives?
 
-It reads commands and writes replies over a socket of its own (engines print to stdout). When the other end closes, it
-and whatever it started are gone at once, so that a killed parent leaves nothing behind.
+``python -m inferometer.measure.engines.worker FD``.
+
+It reads commands and writes replies over a socket of its own (engines print to stdout). When the
+other end closes, it and whatever it started are gone at once, so that a killed parent leaves
+nothing behind.
 """
 
 import importlib
@@ -38,7 +41,8 @@ ENGINES: Final[dict[EngineName, str]] = {
     "vllm": "inferometer.measure.engines.vllm_engine",
     "openvino": "inferometer.measure.engines.openvino_engine",
 }
-"""Where each engine's ``open_engine`` is. Imported by name: only its own environment has its library."""
+"""Where each engine's ``open_engine`` is. Imported by name: only its own environment has its
+library."""
 
 TORCH_PROBE: Final = "inferometer.measure.engines.torch_ceilings"
 _HAVE_TORCH: Final[tuple[EngineName, ...]] = ("transformers", "vllm")
@@ -67,7 +71,11 @@ def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
                 engine = _open(command)
                 probe = _open_probe(command.spec.engine)
             elif engine is None:
-                raise SpecError("a point to measure came before a model", where="the worker's channel", allowed="Load first")
+                raise SpecError(
+                    "a point to measure came before a model",
+                    where="the worker's channel",
+                    allowed="Load first",
+                )
             else:
                 for result in run_point(engine, command, probe):
                     reply(result)
@@ -76,13 +84,23 @@ def serve(commands: Iterator[Command], reply: Callable[[Reply], None]) -> None:
             reply(NoMemory(why=str(error) or "the allocation of memory failed"))
         except InferometerError as error:
             is_question = isinstance(error, SpecError)
-            reply(Failed(what=error.what, is_question=is_question, where=error.where, allowed=error.allowed, try_=error.try_))
+            reply(
+                Failed(
+                    what=error.what,
+                    is_question=is_question,
+                    where=error.where,
+                    allowed=error.allowed,
+                    try_=error.try_,
+                )
+            )
     if engine is not None:
         engine.close()
 
 
 def _open(command: Load) -> Engine:
-    engine: Engine = importlib.import_module(ENGINES[command.spec.engine]).open_engine(command.spec, command.model)
+    engine: Engine = importlib.import_module(ENGINES[command.spec.engine]).open_engine(
+        command.spec, command.model
+    )
     return engine
 
 
@@ -95,5 +113,3 @@ def _open_probe(engine: EngineName) -> CeilingProbe:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["ENGINES", "TORCH_PROBE", "main", "serve"]

@@ -56,7 +56,8 @@ class Processes:
             if not answers.missing:
                 return answers.in_order()
         raise MeasureError(
-            f"processes died {TRIES} times; {len(answers.missing)} of {len(listed)} parts are not done",
+            f"processes died {TRIES} times; {len(answers.missing)} of {len(listed)} parts are not"
+            " done",
             where="--executor processes",
             try_="fewer --jobs, if memory is short",
         )
@@ -64,7 +65,9 @@ class Processes:
     def _once(self, function: Callable[[T], R], parts: Sequence[T], answers: Answers[R]) -> None:
         with _pool(min(self._n_processes, len(answers.missing))) as pool:
             with _deaf_to_interrupts():
-                asked: dict[Future[R], int] = {pool.submit(function, parts[index]): index for index in answers.missing}
+                asked: dict[Future[R], int] = {
+                    pool.submit(function, parts[index]): index for index in answers.missing
+                }
             for future in as_completed(asked):
                 error = future.exception()
                 if error is None:
@@ -113,6 +116,3 @@ def _deaf_to_interrupts() -> Generator[None]:
 def n_cores() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-__all__ = ["Inline", "Processes", "n_cores"]

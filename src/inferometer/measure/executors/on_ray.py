@@ -30,7 +30,9 @@ class OnRay:
         listed = tuple(parts)
         answers = Answers[R](len(listed), self._on_done)
         remote = self._ray.remote(num_cpus=1, max_retries=TRIES - 1)(_there)
-        asked = {remote.remote(function, part, own_code()): index for index, part in enumerate(listed)}
+        asked = {
+            remote.remote(function, part, own_code()): index for index, part in enumerate(listed)
+        }
         waiting = list(asked)
         try:
             while waiting:
@@ -52,7 +54,14 @@ class OnRay:
         except failures.RayError as error:
             why = (str(error) or type(error).__name__).splitlines()[0]
             text = f"the workers of part {index + 1} died {TRIES} times: {why}"
-            answers.fail(index, MeasureError(text, where="--executor ray", try_="inferometer with --executor processes, to see why"))
+            answers.fail(
+                index,
+                MeasureError(
+                    text,
+                    where="--executor ray",
+                    try_="inferometer with --executor processes, to see why",
+                ),
+            )
         else:
             answers.take(index, answer)
 
@@ -61,6 +70,3 @@ def _there(function: Callable[[T], R], part: T, asked: OwnCode) -> R:
     """On a host of the cluster."""
     require_same_code(asked)
     return function(part)
-
-
-__all__ = ["OnRay"]

@@ -1,4 +1,7 @@
-"""Would this code give the same answers there as here? Its own text, and the versions of what computes."""
+"""Would this code give the same answers there as here?
+
+Its own text, and the versions of what computes.
+"""
 
 import hashlib
 import platform
@@ -22,7 +25,9 @@ class OwnCode(NamedTuple):
     @property
     def text(self) -> str:
         """For people."""
-        return f"inferometer {inferometer.__version__} ({self.digest[:8]}), {', '.join(self.versions)}"
+        return (
+            f"inferometer {inferometer.__version__} ({self.digest[:8]}), {', '.join(self.versions)}"
+        )
 
 
 @cache
@@ -31,8 +36,8 @@ def own_code() -> OwnCode:
     folder, digest = Path(inferometer.__file__).parent, hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    versions = (f"python {platform.python_version()}", *(f"{name} {metadata.version(name)}" for name in _COMPUTING))
+    versions = (
+        f"python {platform.python_version()}",
+        *(f"{name} {metadata.version(name)}" for name in _COMPUTING),
+    )
     return OwnCode(digest.hexdigest(), versions)
-
-
-__all__ = ["OwnCode", "own_code"]

@@ -1,4 +1,7 @@
-"""What is promised of work that falls into parts, wherever it is done: the same answers in the same order, the same first error."""
+"""What is promised of work that falls into parts, wherever it is done.
+
+The same answers in the same order, the same first error.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
@@ -19,7 +22,8 @@ class Executor(Protocol):
     def map(self, function: Callable[[T], R], parts: Iterable[T]) -> tuple[R, ...]:
         """What the function says of each part, in their order, whichever was done first.
 
-        The error of the first part that fails is raised, as a loop would raise it. A part whose worker dies is done again.
+        The error of the first part that fails is raised, as a loop would raise it. A part whose
+        worker dies is done again.
         """
         ...
 
@@ -36,7 +40,11 @@ class Answers(Generic[R]):
     @property
     def missing(self) -> list[int]:
         """The parts of which nothing is known."""
-        return [index for index in range(self._n_parts) if index not in self._answers and index not in self._errors]
+        return [
+            index
+            for index in range(self._n_parts)
+            if index not in self._answers and index not in self._errors
+        ]
 
     def take(self, index: int, answer: R) -> None:
         """A part is done."""
@@ -63,6 +71,3 @@ class Answers(Generic[R]):
 def in_silence(n_done: int, n_parts: int) -> None:
     """Tell nobody."""
     del n_done, n_parts
-
-
-__all__ = ["TRIES", "Answers", "Executor", "OnDone", "in_silence"]

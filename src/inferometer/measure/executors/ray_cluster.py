@@ -1,6 +1,7 @@
 """How is a Ray cluster joined or started, and which hosts does it have?
 
-Each host must have this very package: what a host runs is compared with what runs here before its answers are taken.
+Each host must have this very package: what a host runs is compared with what runs here before its
+answers are taken.
 """
 
 import logging
@@ -71,12 +72,20 @@ def library() -> ModuleType:
     SpecError
         It is not installed here.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody asked us to report to Ray's makers
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default, about which it warns at length
+    os.environ.setdefault(
+        "RAY_USAGE_STATS_ENABLED", "0"
+    )  # nobody asked us to report to Ray's makers
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # Ray's coming default, about which it warns at length
     try:
         return import_module("ray")
     except ImportError as error:
-        raise SpecError("Ray is not installed in this Python", where=_WHERE, try_="pip install 'inferometer[ray]'") from error
+        raise SpecError(
+            "Ray is not installed in this Python",
+            where=_WHERE,
+            try_="pip install 'inferometer[ray]'",
+        ) from error
 
 
 def require_same_code(asked: OwnCode) -> None:
@@ -110,14 +119,17 @@ def _no_cluster(address: str, why: str) -> MeasureError:
     return MeasureError(
         f"the Ray cluster cannot be joined: {why}",
         where=f"--ray-address {address}",
-        allowed="HOST:PORT as `ray start --head` prints it, on a host that `ray start --address` has joined to it",
+        allowed=(
+            "HOST:PORT as `ray start --head` prints it, on a host that `ray start --address` has"
+            " joined to it"
+        ),
     )
 
 
 def _hosts(ray: ModuleType) -> tuple[RayHost, ...]:
     alive = (node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU"))
-    found = (RayHost(node["NodeID"], node["NodeManagerAddress"], node["Resources"]["CPU"]) for node in alive)
+    found = (
+        RayHost(node["NodeID"], node["NodeManagerAddress"], node["Resources"]["CPU"])
+        for node in alive
+    )
     return tuple(sorted(found, key=lambda host: (host.address, host.node_id)))
-
-
-__all__ = ["RayCluster", "RayHost", "joined", "library", "require_same_code"]

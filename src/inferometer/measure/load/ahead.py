@@ -1,7 +1,7 @@
 """How are requests written before they are due, off the hot path and in bounded memory?
 
-As many as fit are written before the run begins; later some in each pause between two instants. What is not ready when it is due (a
-follower, whose turn nobody can know) is written then.
+As many as fit are written before the run begins; later some in each pause between two instants.
+What is not ready when it is due (a follower, whose turn nobody can know) is written then.
 """
 
 import time
@@ -21,7 +21,9 @@ _PART_NS: Final = 500_000
 class MessagesAhead:
     """The messages (head and body) of requests in the order of their instants."""
 
-    def __init__(self, bodies: BodyWriter, head: tuple[bytes, bytes], id_prefix: str, rows: Sequence[int]) -> None:
+    def __init__(
+        self, bodies: BodyWriter, head: tuple[bytes, bytes], id_prefix: str, rows: Sequence[int]
+    ) -> None:
         self._bodies = bodies
         self._before_id, self._before_length = head
         self._id_prefix = id_prefix
@@ -54,7 +56,11 @@ class MessagesAhead:
         self._next = max(self._next, n_sent)
 
     def _has_room(self) -> bool:
-        return self._next < len(self._rows) and len(self._ready) < _MOST_AHEAD and self._n_ready_bytes < _MOST_BYTES
+        return (
+            self._next < len(self._rows)
+            and len(self._ready) < _MOST_AHEAD
+            and self._n_ready_bytes < _MOST_BYTES
+        )
 
     def _prepare_one(self) -> None:
         row = self._rows[self._next]
@@ -65,7 +71,11 @@ class MessagesAhead:
 
     def _written(self, row: int) -> bytes:
         body = self._bodies.body(row)
-        return b"%b%b-%d%b%d\r\n\r\n%b" % (self._before_id, self._id_prefix.encode(), row, self._before_length, len(body), body)
-
-
-__all__ = ["MessagesAhead"]
+        return b"%b%b-%d%b%d\r\n\r\n%b" % (
+            self._before_id,
+            self._id_prefix.encode(),
+            row,
+            self._before_length,
+            len(body),
+            body,
+        )

@@ -1,6 +1,7 @@
 """What came back for one request: bytes with their instants, until the answer is over or is given up?
 
-No socket and no clock here: bytes and instants come in. Nothing is decoded; a read costs the parser and two appends.
+No socket and no clock here: bytes and instants come in. Nothing is decoded; a read costs the parser
+and two appends.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ class AnswerLimits:
 
 
 class Answer:
-    """One answer as it comes in. ``error`` is '' or a code of ``records.exchange_errors`` once ``is_over``."""
+    """One answer as it comes in.
+
+    ``error`` is '' or a code of ``records.exchange_errors`` once ``is_over``.
+    """
 
     __slots__ = (
         "_encoding",
@@ -103,8 +107,15 @@ class Answer:
             self._take_head(len(data), now_ns)
         self._fed_bytes += len(data)
         framing_bytes = self._fed_bytes - self.received_bytes
-        if framing_bytes > self._limits.head_bytes and self._limits.is_framing(framing_bytes, self.received_bytes) and not self.is_over:
-            self._give_up("bad_http", f"{framing_bytes:,} bytes of framing around {self.received_bytes:,} of the body")
+        if (
+            framing_bytes > self._limits.head_bytes
+            and self._limits.is_framing(framing_bytes, self.received_bytes)
+            and not self.is_over
+        ):
+            self._give_up(
+                "bad_http",
+                f"{framing_bytes:,} bytes of framing around {self.received_bytes:,} of the body",
+            )
 
     def end(self, why: str) -> None:
         """The connection is gone; ``why`` is '' where the server closed it in order, else what the system said."""
@@ -116,7 +127,10 @@ class Answer:
         elif not self.is_begun and not why:
             self._give_up("no_response", "closed before the first byte")
         else:
-            self._give_up("reset" if why else "truncated", why or f"after {self.received_bytes:,} bytes of the body")
+            self._give_up(
+                "reset" if why else "truncated",
+                why or f"after {self.received_bytes:,} bytes of the body",
+            )
 
     def give_up(self, error: str, detail: str) -> None:
         """Stop here, for a reason that is not in the bytes: a timeout, a user who went away."""
@@ -209,7 +223,10 @@ class Answer:
         elif not 200 <= status < 300:
             self.error = "http_error"
         elif self.content_type.partition(";")[0].strip().lower() != self._wanted_type:
-            self.error, self.detail = "wrong_content_type", f"{self.content_type or 'none'} instead of {self._wanted_type}"
+            self.error, self.detail = (
+                "wrong_content_type",
+                f"{self.content_type or 'none'} instead of {self._wanted_type}",
+            )
 
     def _give_up(self, error: str, detail: str) -> None:
         self.is_over = True
@@ -220,6 +237,3 @@ class Answer:
 
 def _text(value: bytes) -> str:
     return value.decode("latin-1")[:200]
-
-
-__all__ = ["JSON_TYPE", "STREAM_TYPE", "Answer", "AnswerLimits"]

@@ -42,32 +42,50 @@ class BodyWriter:
 
     def asked_tokens(self, row: int) -> int:
         """The most output tokens of all choices together, with what ``--body`` changes of them."""
-        most = next((self._extra[name] for name in _LENGTH_KEYS if name in self._extra), self.max_tokens(row))
+        most = next(
+            (self._extra[name] for name in _LENGTH_KEYS if name in self._extra),
+            self.max_tokens(row),
+        )
         n_choices = self._extra.get("n", 1)
-        return min((most if isinstance(most, int) else 0) * (n_choices if isinstance(n_choices, int) else 1), _MOST_TOKENS)
+        return min(
+            (most if isinstance(most, int) else 0)
+            * (n_choices if isinstance(n_choices, int) else 1),
+            _MOST_TOKENS,
+        )
 
     def body(self, row: int) -> bytes:
         """The JSON of a request's body."""
         is_chat = self._load.endpoint == "chat"
-        said: Body = {"messages": self._prompts.messages(row)} if is_chat else {"prompt": self._prompts.prompt(row)}
+        said: Body = (
+            {"messages": self._prompts.messages(row)}
+            if is_chat
+            else {"prompt": self._prompts.prompt(row)}
+        )
         return self._encode(self._fixed | {"max_tokens": self.max_tokens(row)} | said | self._extra)
 
 
-def body_writer(load: LoadPlan, plan: RequestPlan, run_name: str = "", session_index: int = 0) -> BodyWriter:
-    """The writer that the plan's prompt form needs. Where prompts are new in each run, ``run_name`` makes them so.
+def body_writer(
+    load: LoadPlan, plan: RequestPlan, run_name: str = "", session_index: int = 0
+) -> BodyWriter:
+    """The writer that the plan's prompt form needs.
 
-    A run that goes on after a seam (``session_index`` above 0) sends new words in any case: what was in flight at the seam is sent again,
-    and a prefix cache would remember it.
+    Where prompts are new in each run, ``run_name`` makes them so.
+
+    A run that goes on after a seam (``session_index`` above 0) sends new words in any case: what
+    was in flight at the seam is sent again, and a prefix cache would remember it.
 
     Raises
     ------
     SpecError
-        Token ids in a chat; no tokenizer where one is needed, or one with which exact lengths cannot be made; no trace, or one
-        without texts, where it is to be sent.
+        Token ids in a chat; no tokenizer where one is needed, or one with which exact lengths
+        cannot be made; no trace, or one without texts, where it is to be sent.
     """
     if load.prompt_form == "token-ids" and load.endpoint == "chat":
         raise SpecError(
-            "a chat takes text, not token ids", where="--prompts token-ids", allowed="words, tokenizer", try_="--endpoint completions"
+            "a chat takes text, not token ids",
+            where="--prompts token-ids",
+            allowed="words, tokenizer",
+            try_="--endpoint completions",
         )
     return BodyWriter(load, plan, _prompts(load, plan, _seed(load, run_name, session_index)))
 
@@ -77,7 +95,10 @@ def probe_body(load: LoadPlan) -> bytes:
     said: Body = {"prompt": [FIRST_TOKEN_ID] if load.prompt_form == "token-ids" else WORDS[0]}
     if load.endpoint == "chat":
         said = {"messages": [{"role": "user", "content": WORDS[0]}]}
-    least = next((int(value) for name, value in load.extra_body if name == "min_tokens" and value.isdigit()), 1)
+    least = next(
+        (int(value) for name, value in load.extra_body if name == "min_tokens" and value.isdigit()),
+        1,
+    )
     return msgspec.json.encode(_fixed(load) | {"max_tokens": max(least, 1)} | said | _extra(load))
 
 
@@ -97,7 +118,12 @@ def _prompts(load: LoadPlan, plan: RequestPlan, seed: int) -> Prompts:
     if load.prompt_form == "trace":
         source = load.workload.replay
         if not isinstance(source, TraceSource):
-            raise SpecError("no trace is replayed", where="--prompts trace", allowed="a file of texts", try_="--trace conversations.json")
+            raise SpecError(
+                "no trace is replayed",
+                where="--prompts trace",
+                allowed="a file of texts",
+                try_="--trace conversations.json",
+            )
         return TracePrompts(plan, read_texts(source))
     vocabulary = _single_token_words(load.tokenizer) if load.prompt_form == "tokenizer" else WORDS
     return InventedPrompts(plan, seed, None if load.prompt_form == "token-ids" else vocabulary)
@@ -127,6 +153,3 @@ def _single_token_words(path: str | None) -> tuple[str, ...]:
 def _counter(path: str | None) -> Callable[[str], int]:
     encode = encoder_of(path)
     return lambda text: len(encode(text).ids)
-
-
-__all__ = ["LEAST_ANSWER_BYTES", "BodyWriter", "body_writer", "probe_body"]

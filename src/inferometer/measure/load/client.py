@@ -1,7 +1,8 @@
 """How does one process send its share of the requests, each at its instant, and keep what came back?
 
-Instants inside are those of CLOCK_MONOTONIC; in frames those of the run. Nothing that happens on the wire moves the schedule: a request
-that is due is sent at once, and how late it was shows in its frame.
+Instants inside are those of CLOCK_MONOTONIC; in frames those of the run. Nothing that happens on
+the wire moves the schedule: a request that is due is sent at once, and how late it was shows in its
+frame.
 """
 
 import asyncio
@@ -45,7 +46,12 @@ class LoadClient:
     """One process's share of a load test."""
 
     def __init__(
-        self, job: messages.Job, writer: raw_writer.RawLogWriter, send_report: Callable[[messages.Report], None], *, scheduled: str = ""
+        self,
+        job: messages.Job,
+        writer: raw_writer.RawLogWriter,
+        send_report: Callable[[messages.Report], None],
+        *,
+        scheduled: str = "",
     ) -> None:
         self._job = job
         self._plan = messages.unpacked_plan(job.columns)
@@ -69,7 +75,8 @@ class LoadClient:
             on_over=self._on_over,
         )
         self._hider = hiding.Hider(job.secrets)
-        # A server may repeat the body in an error. In good answers the same texts may be keys of the protocol.
+        # A server may repeat the body in an error. In good answers the same texts may be keys of
+        # the protocol.
         body_texts = [text for _, value in job.load.extra_body for text in texts_of(value)]
         self._error_hider = hiding.Hider(job.secrets, body_texts)
         self._owners = owners.AnswerOwners(job.id_prefix)
@@ -109,7 +116,9 @@ class LoadClient:
         if self._rows:
             self._agenda.add(self._due_ns[0], self._on_fixed)
         if job.cutoff_ns is not None:
-            self._agenda.add(origin_ns + job.cutoff_ns + round(job.load.drain_s * NS_PER_S), self._on_drained)
+            self._agenda.add(
+                origin_ns + job.cutoff_ns + round(job.load.drain_s * NS_PER_S), self._on_drained
+            )
         self._end_if_over()
         try:
             await self._over
@@ -122,7 +131,9 @@ class LoadClient:
         """Send nothing more; what is in flight may end within seconds."""
         if not self._is_stopped and not self._over.done():
             self._is_stopped = True
-            self._agenda.add(time.monotonic_ns() + round(_BRIEF_DRAIN_S * NS_PER_S), self._on_drained)
+            self._agenda.add(
+                time.monotonic_ns() + round(_BRIEF_DRAIN_S * NS_PER_S), self._on_drained
+            )
             self._end_if_over()
 
     def fail(self, error: BaseException) -> None:
@@ -174,7 +185,12 @@ class LoadClient:
     # One request's way.
 
     def _send(self, row: int, due_ns: int) -> None:
-        exchange = connections.Exchange(row, due_ns, self.ahead.take(row), answers.Answer(self._answer_limits(row), self._wanted_type))
+        exchange = connections.Exchange(
+            row,
+            due_ns,
+            self.ahead.take(row),
+            answers.Answer(self._answer_limits(row), self._wanted_type),
+        )
         self._in_flight[row] = exchange
         self._tally.n_sent += 1
         patience_ns = int(self._plan.abort_after_ns[row])
@@ -184,8 +200,12 @@ class LoadClient:
 
     def _answer_limits(self, row: int) -> answers.AnswerLimits:
         limits = self._job.limits
-        usual_bytes = bodies.LEAST_ANSWER_BYTES + _TOKEN_BYTES * max(self._bodies.asked_tokens(row), 0)
-        return answers.AnswerLimits(head_bytes=limits.head_bytes, body_bytes=limits.body_bytes or usual_bytes)
+        usual_bytes = bodies.LEAST_ANSWER_BYTES + _TOKEN_BYTES * max(
+            self._bodies.asked_tokens(row), 0
+        )
+        return answers.AnswerLimits(
+            head_bytes=limits.head_bytes, body_bytes=limits.body_bytes or usual_bytes
+        )
 
     def _give_up(self, exchange: connections.Exchange, error: str, detail: str) -> None:
         if exchange.answer.is_over:
@@ -213,9 +233,16 @@ class LoadClient:
 
     def _disown(self, exchange: connections.Exchange) -> None:
         """An answer that says it is another request's is none."""
-        other = None if exchange.answer.error else self._owners.other_owner(exchange.answer, exchange.request_index)
+        other = (
+            None
+            if exchange.answer.error
+            else self._owners.other_owner(exchange.answer, exchange.request_index)
+        )
         if other is not None:
-            exchange.answer.error, exchange.answer.detail = "foreign_answer", f"it says that it is request {other}'s"
+            exchange.answer.error, exchange.answer.detail = (
+                "foreign_answer",
+                f"it says that it is request {other}'s",
+            )
 
     def _schedule_follower(self, row: int, due_ns: int) -> None:
         cutoff_ns = self._job.cutoff_ns
@@ -266,20 +293,29 @@ class LoadClient:
             answer = exchange.answer
             n_kept_bytes += answer.received_bytes
             if n_kept_bytes > limits.kept_bytes:
-                self._give_up(exchange, "body_too_long", f"all answers in flight together went past {limits.kept_bytes:,} bytes")
+                self._give_up(
+                    exchange,
+                    "body_too_long",
+                    f"all answers in flight together went past {limits.kept_bytes:,} bytes",
+                )
             if exchange.sent_ns is None:
                 continue
             if now_ns - exchange.sent_ns > total_s * NS_PER_S:
                 self._give_up(exchange, "total_timeout", f"after {total_s:g} s")
             elif answer.head_ns is None and now_ns - exchange.sent_ns > head_s * NS_PER_S:
                 self._give_up(exchange, "head_timeout", f"after {head_s:g} s")
-            elif answer.head_ns is not None and now_ns - max((answer.head_ns, *answer.read_ns[-1:])) > read_s * NS_PER_S:
+            elif (
+                answer.head_ns is not None
+                and now_ns - max((answer.head_ns, *answer.read_ns[-1:])) > read_s * NS_PER_S
+            ):
                 self._give_up(exchange, "read_timeout", f"nothing for {read_s:g} s")
 
     # The end.
 
     def _end_if_over(self) -> None:
-        nothing_due = self._is_stopped or (self._next == len(self._rows) and not self._n_followers_due)
+        nothing_due = self._is_stopped or (
+            self._next == len(self._rows) and not self._n_followers_due
+        )
         if nothing_due and not self._in_flight:
             self._finish()
 
@@ -313,11 +349,15 @@ class LoadClient:
     def _report(self) -> None:
         n_waiting = self._pool.n_waiting  # at the cap: due, and not sent
         n_in_flight = len(self._in_flight) - n_waiting
-        self._send_report(self._tally.report(self._job.process_index, n_in_flight, self._pulse.worst_since_last_ns(), n_waiting=n_waiting))
+        self._send_report(
+            self._tally.report(
+                self._job.process_index,
+                n_in_flight,
+                self._pulse.worst_since_last_ns(),
+                n_waiting=n_waiting,
+            )
+        )
 
 
 def _since(instant_ns: int | None, origin_ns: int) -> int | None:
     return None if instant_ns is None else instant_ns - origin_ns
-
-
-__all__ = ["LoadClient"]

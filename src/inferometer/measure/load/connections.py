@@ -1,6 +1,7 @@
 """How are requests put on connections, and connections opened, kept and used again?
 
-Each exchange holds one connection until its answer is whole; then the connection waits for the next one. Nothing is pipelined.
+Each exchange holds one connection until its answer is whole; then the connection waits for the next
+one. Nothing is pipelined.
 """
 
 import asyncio
@@ -15,8 +16,11 @@ from inferometer.measure.load.target import Place, Secrets, Target, connect_head
 from inferometer.units import NS_PER_S
 
 _IDLE_NS: Final = 3 * NS_PER_S
-"""A connection that waited longer is closed instead of used: servers close theirs after 5 s, often just when a request comes."""
-_PLAIN_REASONS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
+"""A connection that waited longer is closed instead of used: servers close theirs after 5 s,
+often just when a request comes."""
+_PLAIN_REASONS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}
+)
 """What OpenSSL says of a plain HTTP answer to its handshake."""
 _TUNNEL_LIMITS: Final = AnswerLimits(body_bytes=64 * 1024)
 
@@ -37,7 +41,9 @@ class Exchange:
         "was_sent_again",
     )
 
-    def __init__(self, request_index: int, intended_ns: int, message: bytes, answer: Answer) -> None:
+    def __init__(
+        self, request_index: int, intended_ns: int, message: bytes, answer: Answer
+    ) -> None:
         self.request_index = request_index
         self.intended_ns = intended_ns
         self.message = message
@@ -114,7 +120,9 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         exchange.connection = None
-        is_stale = exchange.is_reused and not exchange.answer.is_begun and not exchange.was_sent_again
+        is_stale = (
+            exchange.is_reused and not exchange.answer.is_begun and not exchange.was_sent_again
+        )
         if is_stale:  # closed by the server while it waited: nobody has seen the request
             exchange.was_sent_again = True
             self._pool.send_on_new(exchange)
@@ -135,7 +143,10 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """All connections of one process. ``on_over`` is called once for each exchange, when it is over."""
+    """All connections of one process.
+
+    ``on_over`` is called once for each exchange, when it is over.
+    """
 
     def __init__(
         self,
@@ -153,7 +164,9 @@ class ConnectionPool:
         self._addresses = deque(addresses)
         self._connect_s = connect_s
         self._most = most
-        self._tls = target.tls_context() if target.server.is_tls or target.first_hop.is_tls else None
+        self._tls = (
+            target.tls_context() if target.server.is_tls or target.first_hop.is_tls else None
+        )
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
         self._waiting: deque[Exchange] = deque()
@@ -253,7 +266,11 @@ class ConnectionPool:
     def _unsaid(self, error: BaseException) -> str:
         """In words, where the system has none."""
         handshake = "" if self._tls is None else " and no TLS handshake"
-        return f"no connection{handshake} within {self._connect_s:g} s" if isinstance(error, TimeoutError) else type(error).__name__
+        return (
+            f"no connection{handshake} within {self._connect_s:g} s"
+            if isinstance(error, TimeoutError)
+            else type(error).__name__
+        )
 
     async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
@@ -261,7 +278,9 @@ class ConnectionPool:
         if self._target.has_tunnel:
             connection = await self._tunnelled(loop, hop)
         else:
-            transport = await self._first_that_answers(loop, lambda: Connection(self), self._tls if hop.is_tls else None)
+            transport = await self._first_that_answers(
+                loop, lambda: Connection(self), self._tls if hop.is_tls else None
+            )
             protocol = transport.get_protocol()
             assert isinstance(protocol, Connection)  # noqa: S101 -- what the factory made
             connection = protocol
@@ -273,14 +292,21 @@ class ConnectionPool:
         return connection
 
     async def _first_that_answers(
-        self, loop: asyncio.AbstractEventLoop, factory: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        factory: Callable[[], asyncio.Protocol],
+        tls: ssl.SSLContext | None,
     ) -> asyncio.Transport:
         """Try the host's addresses, the one that worked last first."""
         hop = self._target.first_hop
         for n_left in range(len(self._addresses) - 1, -1, -1):
             try:
                 transport, _ = await loop.create_connection(
-                    factory, self._addresses[0], hop.port, ssl=tls, server_hostname=hop.host if tls is not None else None
+                    factory,
+                    self._addresses[0],
+                    hop.port,
+                    ssl=tls,
+                    server_hostname=hop.host if tls is not None else None,
                 )
             except ssl.SSLError:
                 raise
@@ -294,14 +320,18 @@ class ConnectionPool:
 
     async def _tunnelled(self, loop: asyncio.AbstractEventLoop, hop: Place) -> Connection:
         request = connect_head(self._target, self._secrets)
-        transport = await self._first_that_answers(loop, lambda: _Tunnel(request, loop.create_future()), self._tls if hop.is_tls else None)
+        transport = await self._first_that_answers(
+            loop, lambda: _Tunnel(request, loop.create_future()), self._tls if hop.is_tls else None
+        )
         tunnel = transport.get_protocol()
         assert isinstance(tunnel, _Tunnel)  # noqa: S101 -- what the factory made
         try:
             await tunnel.opened
             connection = Connection(self)
             assert self._tls is not None  # noqa: S101 -- a tunnel is for TLS
-            inner = await loop.start_tls(transport, connection, self._tls, server_hostname=self._target.server.host)
+            inner = await loop.start_tls(
+                transport, connection, self._tls, server_hostname=self._target.server.host
+            )
         except BaseException:
             transport.abort()
             raise
@@ -359,6 +389,3 @@ def _code_of(error: BaseException) -> str:
             return "tls_failed"
         case _:
             return "connect_failed"
-
-
-__all__ = ["Connection", "ConnectionPool", "Exchange", "ProxyRefusedError"]

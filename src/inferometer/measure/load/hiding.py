@@ -1,4 +1,7 @@
-"""How are secrets kept off the disk and the screen where a server says them aloud: in an error's words, or in where it points to?"""
+"""How are secrets kept off the disk and the screen where a server says them aloud.
+
+In an error's words, or in where it points to?
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,8 +17,13 @@ class Hider:
 
     def __init__(self, secrets: Secrets, texts: Sequence[str] = ()) -> None:
         """``texts``: further texts that were sent and may be secret."""
-        values = [value for _, value in secrets.headers] + [secrets.proxy_authorization or "", *texts]
-        words = {word for value in values for word in value.split() if len(word) >= _LEAST_CHARACTERS}
+        values = [value for _, value in secrets.headers] + [
+            secrets.proxy_authorization or "",
+            *texts,
+        ]
+        words = {
+            word for value in values for word in value.split() if len(word) >= _LEAST_CHARACTERS
+        }
         self._words = tuple(sorted(words, key=len, reverse=True))
         self._bytes = tuple(word.encode() for word in self._words)
 
@@ -31,6 +39,3 @@ class Hider:
         for word in self._words:
             text = text.replace(word, "*" * len(word))
         return text
-
-
-__all__ = ["Hider"]

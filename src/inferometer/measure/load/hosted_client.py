@@ -1,7 +1,8 @@
 """A client process on a host of a Ray cluster, and the way to it: this runs there, as an actor.
 
-The client itself is the same process as on one machine, with its own interpreter: nothing of Ray is near its loop. It writes its raw log
-to this host's disk; the driver fetches what is new several times a second.
+The client itself is the same process as on one machine, with its own interpreter: nothing of Ray is
+near its loop. It writes its raw log to this host's disk; the driver fetches what is new several
+times a second.
 """
 
 import contextlib
@@ -39,7 +40,9 @@ class HostedClient:
     """One client process on this host."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="inferometer-load-", ignore_cleanup_errors=True)
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="inferometer-load-", ignore_cleanup_errors=True
+        )
         self._client: subprocess.Popen[bytes] | None = None
         self._raw_path = Path(self._folder.name)
         self._is_silent = False
@@ -95,6 +98,3 @@ class HostedClient:
                 return file.read(_MOST_BYTES)
         except OSError:
             return b""
-
-
-__all__ = ["HostedClient", "News"]

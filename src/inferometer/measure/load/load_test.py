@@ -39,7 +39,9 @@ def run_session(question: LoadQuestion, on_progress: watch.OnProgress) -> watch.
     """
     load = question.load
     addresses = resolved(load)
-    session = session_after(question.past, question.plan, for_s=load.for_s, n_processes=load.n_processes)
+    session = session_after(
+        question.past, question.plan, for_s=load.for_s, n_processes=load.n_processes
+    )
     jobs = [_job(question, session, addresses, index) for index in range(load.n_processes)]
     with question.start_clients(jobs) as clients:
         return watch.Watch(clients, session, on_progress).outcome()
@@ -58,7 +60,11 @@ def resolved(load: LoadPlan) -> tuple[str, ...]:
     try:
         found = socket.getaddrinfo(hop.host, hop.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise MeasureError(f"the host's name cannot be resolved: {error.strerror}", where=where, try_="check the URL's host") from error
+        raise MeasureError(
+            f"the host's name cannot be resolved: {error.strerror}",
+            where=where,
+            try_="check the URL's host",
+        ) from error
     addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
     why: OSError | None = None
     for address in tuple(addresses):
@@ -69,10 +75,14 @@ def resolved(load: LoadPlan) -> tuple[str, ...]:
             addresses.append(addresses.pop(0))
         else:
             return tuple(addresses)
-    raise MeasureError(f"nobody answers: {why}", where=where, try_="start the server, or check the URL") from why
+    raise MeasureError(
+        f"nobody answers: {why}", where=where, try_="start the server, or check the URL"
+    ) from why
 
 
-def _job(question: LoadQuestion, session: Session, addresses: tuple[str, ...], process_index: int) -> messages.Job:
+def _job(
+    question: LoadQuestion, session: Session, addresses: tuple[str, ...], process_index: int
+) -> messages.Job:
     share, past = session.shares[process_index], question.past
     return messages.Job(
         load=question.load,
@@ -92,6 +102,3 @@ def _job(question: LoadQuestion, session: Session, addresses: tuple[str, ...], p
         raw_path=str(question.folder / RAW_FOLDER / file_name(past.n_sessions, process_index)),
         id_prefix=question.id_prefix,
     )
-
-
-__all__ = ["LoadQuestion", "resolved", "run_session"]

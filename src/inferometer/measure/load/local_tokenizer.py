@@ -1,4 +1,7 @@
-"""Which tokens does a local tokenizer see in a text? Through the library ``tokenizers``, which the core does not need."""
+"""Which tokens does a local tokenizer see in a text?
+
+Through the library ``tokenizers``, which the core does not need.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,14 +33,24 @@ def encoder_of(path: str | None) -> Callable[[str], Encoding]:
         No path, no such file, or the library is not installed.
     """
     if path is None:
-        raise SpecError("no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json")
+        raise SpecError(
+            "no tokenizer", where="--prompts tokenizer", try_="--tokenizer FOLDER or tokenizer.json"
+        )
     try:
-        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library, which the core does not need
+        from tokenizers import Tokenizer  # noqa: PLC0415 -- an engine's library
     except ImportError as error:
-        raise SpecError("the library tokenizers is not installed", where="--tokenizer", try_="pip install tokenizers") from error
+        raise SpecError(
+            "the library tokenizers is not installed",
+            where="--tokenizer",
+            try_="pip install tokenizers",
+        ) from error
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise SpecError("no such tokenizer", where=f"--tokenizer {path}", allowed="a tokenizer.json, or a folder with one")
+        raise SpecError(
+            "no such tokenizer",
+            where=f"--tokenizer {path}",
+            allowed="a tokenizer.json, or a folder with one",
+        )
     tokenizer = Tokenizer.from_file(str(file))
 
     def encode(text: str) -> Encoding:
@@ -51,6 +64,3 @@ def token_ends_of(path: str) -> Callable[[str], Sequence[int]]:
     """After how many characters of a text does each of its tokens end?"""
     encode = encoder_of(path)
     return lambda text: [end for _, end in encode(text).offsets]
-
-
-__all__ = ["Encoding", "encoder_of", "token_ends_of"]

@@ -1,4 +1,7 @@
-"""What do the command and its client processes say to each other? MessagePack over the processes' standard pipes, lengths in front."""
+"""What do the command and its client processes say to each other?
+
+MessagePack over the processes' standard pipes, lengths in front.
+"""
 
 import os
 from struct import Struct
@@ -25,7 +28,8 @@ class ClientLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Between two reads of an answer."""
     head_bytes: int = 64 * 1024
     body_bytes: int | None = None
-    """None: what an answer of the asked length may take with all that servers tell of each token, and more."""
+    """None: what an answer of the asked length may take with all that servers tell of each
+    token, and more."""
     kept_bytes: int = 1024 * 1024 * 1024
     """Of all answers in flight together; what comes beyond is given up as too long."""
 
@@ -159,7 +163,9 @@ def packed_plan(plan: RequestPlan) -> dict[str, bytes]:
 
 def unpacked_plan(columns: dict[str, bytes]) -> RequestPlan:
     """The plan of these columns."""
-    return RequestPlan(**{name: np.frombuffer(columns[name], dtype) for name, dtype in column_types().items()})
+    return RequestPlan(
+        **{name: np.frombuffer(columns[name], dtype) for name, dtype in column_types().items()}
+    )
 
 
 def _read_exactly(descriptor: int, n_bytes: int) -> bytes | None:
@@ -171,24 +177,3 @@ def _read_exactly(descriptor: int, n_bytes: int) -> bytes | None:
         parts.append(part)
         n_bytes -= len(part)
     return b"".join(parts)
-
-
-__all__ = [
-    "ATOMIC_BYTES",
-    "ClientLimits",
-    "Done",
-    "Failed",
-    "FromClient",
-    "Inbox",
-    "Job",
-    "Ready",
-    "Report",
-    "Start",
-    "Stop",
-    "ToClient",
-    "encoded",
-    "packed_plan",
-    "read_message",
-    "unpacked_plan",
-    "write_all",
-]

@@ -1,4 +1,7 @@
-"""How late is the client itself? A beat is due every 10 ms on a grid that is never moved; each says by how much it came late."""
+"""How late is the client itself?
+
+A beat is due every 10 ms on a grid that is never moved; each says by how much it came late.
+"""
 
 from typing import Final
 
@@ -12,7 +15,10 @@ _FULL: Final = 50
 
 
 class OwnPulse:
-    """The beats of one process. After a standstill every beat that was missed is counted, as late as it was."""
+    """The beats of one process.
+
+    After a standstill every beat that was missed is counted, as late as it was.
+    """
 
     def __init__(self, process_index: int) -> None:
         self._process_index = process_index
@@ -58,6 +64,3 @@ class OwnPulse:
         self._lag_ns.clear()
         self._n_in_flight.clear()
         return frame
-
-
-__all__ = ["PERIOD_NS", "OwnPulse"]

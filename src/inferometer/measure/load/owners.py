@@ -1,6 +1,9 @@
-"""Whose answer is it: that of the request it came for, or, where something on the way mixed connections up, another one's?
+"""Whose answer is it.
 
-A server or proxy that keeps ``X-Request-Id`` says it in that header; vLLM makes the answer's ``id`` of it.
+That of the request it came for, or, where something on the way mixed connections up, another one's?
+
+A server or proxy that keeps ``X-Request-Id`` says it in that header; vLLM makes the answer's ``id``
+of it.
 """
 
 import re
@@ -20,9 +23,8 @@ class AnswerOwners:
 
     def other_owner(self, answer: Answer, row: int) -> int | None:
         """The request whose answer it says it is; None where that is ``row``, or it does not say."""
-        found = self._in_head.fullmatch(answer.request_id) or (self._in_body.search(answer.parts[0]) if answer.parts else None)
+        found = self._in_head.fullmatch(answer.request_id) or (
+            self._in_body.search(answer.parts[0]) if answer.parts else None
+        )
         said = None if found is None else int(found[1])
         return None if said == row else said
-
-
-__all__ = ["AnswerOwners"]

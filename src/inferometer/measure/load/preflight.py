@@ -1,7 +1,10 @@
-"""Would this server answer the test's requests at all? One request of one token is sent before the run, on the very way of the run.
+"""Would this server answer the test's requests at all?
 
-What no later request could do better (a wrong model, path, key or kind of answer) ends the test before it begins, with what the server
-says and offers. What may pass (429, 5xx, a stall) does not: the run is there to measure it.
+One request of one token is sent before the run, on the very way of the run.
+
+What no later request could do better (a wrong model, path, key or kind of answer) ends the test
+before it begins, with what the server says and offers. What may pass (429, 5xx, a stall) does not:
+the run is there to measure it.
 """
 
 import asyncio
@@ -23,7 +26,17 @@ _ANSWER: Final = Door(noun="answer", allowed="JSON", refusal=MeasureError)
 
 PATIENCE_S: Final = 10.0
 """Then the run begins: a server may be slow, or compile at its first request."""
-_LASTING: Final = frozenset({"redirected", "bad_http", "compressed", "wrong_content_type", "tls_failed", "not_tls", "proxy_refused"})
+_LASTING: Final = frozenset(
+    {
+        "redirected",
+        "bad_http",
+        "compressed",
+        "wrong_content_type",
+        "tls_failed",
+        "not_tls",
+        "proxy_refused",
+    }
+)
 _LASTING_STATUS: Final = frozenset({400, 401, 403, 404, 405, 411, 413, 415, 422, 501})
 _MOST_NAMES: Final = 8
 _KEY: Final = "export INFEROMETER_API_KEY=…, or --header 'Name: $VARIABLE'"
@@ -47,7 +60,12 @@ class _Refused(msgspec.Struct):
     detail: object = None
 
 
-def check_server(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> str | None:
+def check_server(
+    load: LoadPlan,
+    secrets: target.Secrets,
+    limits: messages.ClientLimits,
+    addresses: tuple[str, ...],
+) -> str | None:
     """None where the server answers as the run will want it; else in words what was in the way, where that may pass.
 
     Raises
@@ -58,7 +76,12 @@ def check_server(load: LoadPlan, secrets: target.Secrets, limits: messages.Clien
     return asyncio.run(_check(load, _Asker(load, secrets, limits, addresses)))
 
 
-def served_models(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> tuple[str, ...]:
+def served_models(
+    load: LoadPlan,
+    secrets: target.Secrets,
+    limits: messages.ClientLimits,
+    addresses: tuple[str, ...],
+) -> tuple[str, ...]:
     """Names of the models that the server offers; empty where it does not say."""
     return asyncio.run(_Asker(load, secrets, limits, addresses).model_names())
 
@@ -66,16 +89,26 @@ def served_models(load: LoadPlan, secrets: target.Secrets, limits: messages.Clie
 class _Asker:
     """Asks the server one thing at a time, each on a connection of its own."""
 
-    def __init__(self, load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits, addresses: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        load: LoadPlan,
+        secrets: target.Secrets,
+        limits: messages.ClientLimits,
+        addresses: tuple[str, ...],
+    ) -> None:
         self.place = target.target_of(load)
-        self.hider = hiding.Hider(secrets, [text for _, value in load.extra_body for text in texts_of(value)])
+        self.hider = hiding.Hider(
+            secrets, [text for _, value in load.extra_body for text in texts_of(value)]
+        )
         self._load, self._secrets, self._limits, self._addresses = load, secrets, limits, addresses
 
     async def probe(self) -> Answer | None:
         """What does it answer to a request of the run's kind? None: nothing in time."""
         is_streaming = self._load.is_streaming
         head = target.request_head(self.place, self._secrets, is_streaming=is_streaming)
-        return await self._answer(head, bodies.probe_body(self._load), STREAM_TYPE if is_streaming else JSON_TYPE)
+        return await self._answer(
+            head, bodies.probe_body(self._load), STREAM_TYPE if is_streaming else JSON_TYPE
+        )
 
     async def model_names(self) -> tuple[str, ...]:
         """Which models does it say that it has? Empty where it does not tell."""
@@ -83,11 +116,16 @@ class _Asker:
         if answer is None or answer.error:
             return ()
         try:
-            return tuple(one.id for one in _ANSWER.json(b"".join(answer.parts), _Models, where="/v1/models").data)
+            return tuple(
+                one.id
+                for one in _ANSWER.json(b"".join(answer.parts), _Models, where="/v1/models").data
+            )
         except MeasureError:
             return ()
 
-    async def _answer(self, head: tuple[bytes, bytes], body: bytes, wanted_type: str) -> Answer | None:
+    async def _answer(
+        self, head: tuple[bytes, bytes], body: bytes, wanted_type: str
+    ) -> Answer | None:
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def on_over(_: connections.Exchange, __: int) -> None:
@@ -95,10 +133,18 @@ class _Asker:
                 over.set_result(None)
 
         pool = connections.ConnectionPool(
-            self.place, self._secrets, self._addresses, connect_s=self._limits.connect_s, most=1, on_over=on_over
+            self.place,
+            self._secrets,
+            self._addresses,
+            connect_s=self._limits.connect_s,
+            most=1,
+            on_over=on_over,
         )
         message = head[0] + b"preflight" + head[1] + str(len(body)).encode() + b"\r\n\r\n" + body
-        answer = Answer(AnswerLimits(head_bytes=self._limits.head_bytes, body_bytes=bodies.LEAST_ANSWER_BYTES), wanted_type)
+        answer = Answer(
+            AnswerLimits(head_bytes=self._limits.head_bytes, body_bytes=bodies.LEAST_ANSWER_BYTES),
+            wanted_type,
+        )
         pool.send(connections.Exchange(0, time.monotonic_ns(), message, answer))
         try:
             async with asyncio.timeout(PATIENCE_S):
@@ -114,11 +160,16 @@ async def _check(load: LoadPlan, asker: _Asker) -> str | None:
     began_ns = time.monotonic_ns()
     answer = await asker.probe()
     if answer is None:
-        return f"one request of one token had no answer after {(time.monotonic_ns() - began_ns) / NS_PER_S:.0f} s"
+        return (
+            "one request of one token had no answer after"
+            f" {(time.monotonic_ns() - began_ns) / NS_PER_S:.0f} s"
+        )
     if not answer.error:
         return None
     said = asker.hider.text(_said(answer))
-    is_lasting = answer.error in _LASTING or (answer.error == "http_error" and answer.status in _LASTING_STATUS)
+    is_lasting = answer.error in _LASTING or (
+        answer.error == "http_error" and answer.status in _LASTING_STATUS
+    )
     if not is_lasting:
         return f"one request of one token ended with {answer.error}: {said}"
     names = await asker.model_names()
@@ -134,7 +185,11 @@ def _said(answer: Answer) -> str:
     """The server's own words, in one line."""
     meaning = answer.detail or EXCHANGE_ERRORS[answer.error].meaning
     if answer.error != "http_error":
-        return f"{EXCHANGE_ERRORS[answer.error].meaning} ({answer.detail})" if answer.detail else meaning
+        return (
+            f"{EXCHANGE_ERRORS[answer.error].meaning} ({answer.detail})"
+            if answer.detail
+            else meaning
+        )
     text = b"".join(answer.parts).decode("utf-8", "replace")
     try:
         refused = _ANSWER.json(text, _Refused, where="the answer")
@@ -143,7 +198,11 @@ def _said(answer: Answer) -> str:
     else:
         inner = refused.error.message if isinstance(refused.error, _Error) else refused.error
         words = inner or refused.message or (str(refused.detail) if refused.detail else text)
-    return f"{answer.status}, {' '.join(words.split())[:300]}" if words.strip() else f"status {answer.status}"
+    return (
+        f"{answer.status}, {' '.join(words.split())[:300]}"
+        if words.strip()
+        else f"status {answer.status}"
+    )
 
 
 def _offered(load: LoadPlan, names: tuple[str, ...]) -> str | None:
@@ -156,15 +215,22 @@ def _offered(load: LoadPlan, names: tuple[str, ...]) -> str | None:
 def _remedy(load: LoadPlan, answer: Answer, names: tuple[str, ...]) -> str:
     if answer.status in {401, 403}:
         return _KEY
-    if answer.error == "wrong_content_type" and load.is_streaming and answer.content_type.startswith(JSON_TYPE):
+    if (
+        answer.error == "wrong_content_type"
+        and load.is_streaming
+        and answer.content_type.startswith(JSON_TYPE)
+    ):
         return "--no-stream: it answers in one piece"
     if answer.error != "http_error":
         return EXCHANGE_ERRORS[answer.error].remedy
     if names and load.served_model not in names:
         return suggestions.flags("--model", names[0])
     if answer.status in {404, 405, 501}:
-        return f"another URL (the address before /v1), or --endpoint {'completions' if load.endpoint == 'chat' else 'chat'}"
-    return "--respect-eos for servers that refuse unknown keys, other --body keys; --no-preflight to send the run all the same"
-
-
-__all__ = ["PATIENCE_S", "check_server", "served_models"]
+        return (
+            "another URL (the address before /v1), or --endpoint"
+            f" {'completions' if load.endpoint == 'chat' else 'chat'}"
+        )
+    return (
+        "--respect-eos for servers that refuse unknown keys, other --body keys; --no-preflight to"
+        " send the run all the same"
+    )

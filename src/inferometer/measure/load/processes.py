@@ -29,7 +29,10 @@ class Clients(Protocol):
         ...
 
     def begin(self, begins_ns: int) -> int:
-        """Tell each when the schedule begins, at this instant of the run; what will CLOCK_MONOTONIC show here at instant 0?"""
+        """Tell each when the schedule begins, at this instant of the run.
+
+        What will CLOCK_MONOTONIC show here at instant 0?
+        """
         ...
 
     def tell_all(self, message: messages.ToClient) -> None:
@@ -37,7 +40,10 @@ class Clients(Protocol):
         ...
 
     def why_ended(self, index: int) -> str | None:
-        """Why did this client end, whose file is at its end? None: it was done, or said itself why it failed."""
+        """Why did this client end, whose file is at its end?
+
+        None: it was done, or said itself why it failed.
+        """
         ...
 
 
@@ -48,7 +54,8 @@ StartClients: TypeAlias = Callable[[Sequence[messages.Job]], AbstractContextMana
 _BRIEF_S: Final = 3.0
 """After this process's end: what its clients have in flight may end, and is written."""
 _CLIENT: Final = (
-    f"from inferometer.measure import lifeline; lifeline.hold(grace_s={_BRIEF_S}); from inferometer.measure.load.worker import main; main()"
+    f"from inferometer.measure import lifeline; lifeline.hold(grace_s={_BRIEF_S}); from"
+    " inferometer.measure.load.worker import main; main()"
 )
 """Before the client's own imports, which take a second."""
 
@@ -92,7 +99,9 @@ class ClientProcesses:
     @property
     def outlets(self) -> tuple[int, ...]:
         """What each says is read there."""
-        return tuple(client.stdout.fileno() for client in self.processes if client.stdout is not None)
+        return tuple(
+            client.stdout.fileno() for client in self.processes if client.stdout is not None
+        )
 
     def begin(self, begins_ns: int) -> int:
         """Tell each when instant 0 of the run is."""
@@ -134,6 +143,3 @@ def started(jobs: Sequence[messages.Job]) -> Generator[ClientProcesses]:
         yield clients
     finally:
         clients.end()
-
-
-__all__ = ["STOP_S", "ClientProcesses", "Clients", "StartClients", "end_client", "start_client", "started"]

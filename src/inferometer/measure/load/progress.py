@@ -1,4 +1,7 @@
-"""How is a load test doing, while it runs? Estimates from the first and last reads of answers, for people; the record is decoded later."""
+"""How is a load test doing, while it runs?
+
+Estimates from the first and last reads of answers, for people; the record is decoded later.
+"""
 
 import time
 from collections import deque
@@ -26,7 +29,8 @@ class LoadProgress:
     sent_per_s: float
     """Over the last seconds."""
     first_bytes_s: float | None
-    """Median time from the intended send to the first bytes, of recent answers: about the TTFT of streams."""
+    """Median time from the intended send to the first bytes, of recent answers: about the TTFT
+    of streams."""
     read_gap_s: float | None
     """Median of the mean time between reads, of recent answers: about the TPOT of streams."""
     worst_lag_s: float
@@ -92,6 +96,3 @@ class ProgressTally:
 
 def _median_s(durations_ns: deque[int]) -> float | None:
     return s_from_ns(round(median(durations_ns))) if durations_ns else None
-
-
-__all__ = ["LoadProgress", "ProgressTally"]

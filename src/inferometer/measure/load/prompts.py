@@ -1,7 +1,7 @@
 """What does each request ask: invented words of the plan's lengths, or what a file of texts says?
 
-In a chat a session's turns become a growing list of messages: what was asked and what was answered in turns. Any other shared prefix is
-the beginning of one user message.
+In a chat a session's turns become a growing list of messages: what was asked and what was answered
+in turns. Any other shared prefix is the beginning of one user message.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,8 +51,17 @@ class InventedPrompts:
                 leader = int(self._plan.prefix_request[turn])
                 asked = int(self._plan.prompt_tokens[leader])
                 begin = asked + int(self._plan.output_tokens[leader])
-                said.append({"role": "assistant", "content": self._text(_between(whole, asked, begin))})
-            said.append({"role": "user", "content": self._text(_between(whole, begin, int(self._plan.prompt_tokens[turn])))})
+                said.append(
+                    {"role": "assistant", "content": self._text(_between(whole, asked, begin))}
+                )
+            said.append(
+                {
+                    "role": "user",
+                    "content": self._text(
+                        _between(whole, begin, int(self._plan.prompt_tokens[turn]))
+                    ),
+                }
+            )
         return said
 
     def _turns(self, row: int) -> list[int]:
@@ -61,7 +70,10 @@ class InventedPrompts:
         while (leader := int(plan.prefix_request[turns[-1]])) != NONE:
             turn = turns[-1]
             held = int(plan.prompt_tokens[leader]) + int(plan.output_tokens[leader])
-            is_next = plan.follows[turn] == leader and plan.prefix_tokens[turn] == held < plan.prompt_tokens[turn]
+            is_next = (
+                plan.follows[turn] == leader
+                and plan.prefix_tokens[turn] == held < plan.prompt_tokens[turn]
+            )
             if not is_next:
                 break
             turns.append(leader)
@@ -96,6 +108,3 @@ class TracePrompts:
 def _between(parts: tuple[Stretch, ...], begin: int, end: int) -> tuple[Stretch, ...]:
     cut = (Stretch(part.owner, max(part.begin, begin), min(part.end, end)) for part in parts)
     return tuple(part for part in cut if part.begin < part.end)
-
-
-__all__ = ["InventedPrompts", "Message", "Prompts", "TracePrompts"]

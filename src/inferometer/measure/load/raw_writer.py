@@ -1,4 +1,7 @@
-"""How do frames get to the disk without holding up the loop? A thread writes what has gathered, four times a second."""
+"""How do frames get to the disk without holding up the loop?
+
+A thread writes what has gathered, four times a second.
+"""
 
 import os
 import threading
@@ -15,12 +18,17 @@ _MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
 
 
 class RawLogWriter:
-    """Appends frames to one raw log. What is older than a quarter of a second survives ``kill -9``."""
+    """Appends frames to one raw log.
+
+    What is older than a quarter of a second survives ``kill -9``.
+    """
 
     def __init__(self, path: Path) -> None:
         durability.make_folder(path.parent)
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise durability.cannot_write(path, error) from error
         self._path = path
@@ -88,6 +96,3 @@ class RawLogWriter:
 
     def _failure(self, error: OSError) -> RecordError:
         return durability.cannot_write(self._path, error)
-
-
-__all__ = ["RawLogWriter"]

@@ -1,7 +1,8 @@
 """How are client processes on the hosts of a Ray cluster started at one instant, heard, and their raw logs brought here?
 
-Requests that ended are in the raw log on their host's disk within a quarter of a second, and on the driver's within about half a second
-more. A host that dies takes no more than that with it; the other hosts go on.
+Requests that ended are in the raw log on their host's disk within a quarter of a second, and on the
+driver's within about half a second more. A host that dies takes no more than that with it; the
+other hosts go on.
 """
 
 import os
@@ -27,16 +28,24 @@ _BEGIN_AFTER_NS: Final = 500_000_000
 class _Hosted:
     """A client on another host, as this process sees it: a pipe that says what it says, and a copy of its raw log."""
 
-    def __init__(self, cluster: ray_cluster.RayCluster, host: ray_cluster.RayHost, job: messages.Job) -> None:
+    def __init__(
+        self, cluster: ray_cluster.RayCluster, host: ray_cluster.RayHost, job: messages.Job
+    ) -> None:
         self.host = host
         self.job = job
         self._ray = cluster.ray
-        near = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(node_id=host.node_id, soft=False)
-        actor = self._ray.remote(num_cpus=1, max_concurrency=4, max_restarts=0)(hosted_client.HostedClient)
+        near = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
+            node_id=host.node_id, soft=False
+        )
+        actor = self._ray.remote(num_cpus=1, max_concurrency=4, max_restarts=0)(
+            hosted_client.HostedClient
+        )
         self._actor = actor.options(scheduling_strategy=near).remote()
         self.outlet, self._inlet = os.pipe()
         self.why_dead: str | None = None
-        self._pump = threading.Thread(target=self._bring, name=f"client {job.process_index}", daemon=True)
+        self._pump = threading.Thread(
+            target=self._bring, name=f"client {job.process_index}", daemon=True
+        )
 
     def ask(self, method: str, *arguments: object, within_s: float = _READY_S) -> Any:  # noqa: ANN401 -- as the actor's method says
         """The answer of the actor.
@@ -50,10 +59,18 @@ class _Hosted:
         try:
             return self._ray.get(getattr(self._actor, method).remote(*arguments), timeout=within_s)
         except failures.RayTaskError as error:
-            raise MeasureError(f"client process {self.job.process_index}: {error.cause}", where=self.host.address) from error
+            raise MeasureError(
+                f"client process {self.job.process_index}: {error.cause}", where=self.host.address
+            ) from error
         except (failures.RayError, TimeoutError) as error:
-            why = "no free core, or no word from it" if isinstance(error, TimeoutError) else _first_line(error)
-            raise MeasureError(f"client process {self.job.process_index}: {why}", where=f"host {self.host.address}") from error
+            why = (
+                "no free core, or no word from it"
+                if isinstance(error, TimeoutError)
+                else _first_line(error)
+            )
+            raise MeasureError(
+                f"client process {self.job.process_index}: {why}", where=f"host {self.host.address}"
+            ) from error
 
     def begin(self) -> None:
         """Start the client and bring what it says."""
@@ -99,7 +116,10 @@ class _Hosted:
                         os.fsync(file.fileno())
                         break
             if news.exit_code:
-                self.why_dead = f"client process {self.job.process_index} on {self.host.address} ended with code {news.exit_code}"
+                self.why_dead = (
+                    f"client process {self.job.process_index} on {self.host.address} ended with"
+                    f" code {news.exit_code}"
+                )
         except (MeasureError, OSError) as error:
             self.why_dead = f"{getattr(error, 'what', error)} (host {self.host.address})"
         finally:
@@ -120,7 +140,10 @@ class RayClients:
         self._clocks: list[load_types.HostClock] = []
         self._host_hashes: list[str] = []
         self._origin_ns = 0
-        self._hosted = [_Hosted(cluster, cluster.hosts[index % len(cluster.hosts)], job) for index, job in enumerate(jobs)]
+        self._hosted = [
+            _Hosted(cluster, cluster.hosts[index % len(cluster.hosts)], job)
+            for index, job in enumerate(jobs)
+        ]
 
     @property
     def outlets(self) -> tuple[int, ...]:
@@ -148,8 +171,15 @@ class RayClients:
         self._origin_ns = origin_ns
         self._keep(
             [
-                load_types.HostClock(process_index=index, host_hash=host_hash, before=reading.since(origin_ns), after=None)
-                for index, (host_hash, reading) in enumerate(zip(self._host_hashes, before, strict=True))
+                load_types.HostClock(
+                    process_index=index,
+                    host_hash=host_hash,
+                    before=reading.since(origin_ns),
+                    after=None,
+                )
+                for index, (host_hash, reading) in enumerate(
+                    zip(self._host_hashes, before, strict=True)
+                )
             ]
         )
         return origin_ns
@@ -165,7 +195,12 @@ class RayClients:
 
     def finish(self) -> None:
         """Look at the clocks of those hosts that are still there."""
-        self._keep([clock.read_again(self._last_reading(one)) for clock, one in zip(self._clocks, self._hosted, strict=True)])
+        self._keep(
+            [
+                clock.read_again(self._last_reading(one))
+                for clock, one in zip(self._clocks, self._hosted, strict=True)
+            ]
+        )
 
     def end(self) -> None:
         """Nothing of them is left, here or there."""
@@ -203,6 +238,3 @@ def started(cluster: ray_cluster.RayCluster, jobs: Sequence[messages.Job]) -> Ge
 
 def _first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
-
-
-__all__ = ["RayClients", "started"]

@@ -1,9 +1,11 @@
 """How does a client process get its core at once when something is due, however busy its neighbours are?
 
-A process that wakes waits until the one that runs has used up its slice, some milliseconds; lateness of a client is mostly that. Where the
-system lets this user have real-time priority, the lowest of it is taken: whoever computes is interrupted, and the client, which needs a
-fraction of a core, soon sleeps again. Elsewhere the process asks for short slices, which Linux grants to anybody since 6.12: short slices
-are due earlier. Where there is neither, nothing changes: the run says how late it was.
+A process that wakes waits until the one that runs has used up its slice, some milliseconds;
+lateness of a client is mostly that. Where the system lets this user have real-time priority, the
+lowest of it is taken: whoever computes is interrupted, and the client, which needs a fraction of a
+core, soon sleeps again. Elsewhere the process asks for short slices, which Linux grants to anybody
+since 6.12: short slices are due earlier. Where there is neither, nothing changes: the run says how
+late it was.
 
 Source: sched(7); sched_setattr(2); Linux, kernel/sched/fair.c, PREEMPT_SHORT.
 """
@@ -36,7 +38,10 @@ class _Attributes(ctypes.Structure):
 
 
 def wake_at_once() -> str:
-    """Ask for the promptest waking that this user may have, and say which that is; threads that are started later have it too."""
+    """Ask for the promptest waking that this user may have, and say which that is.
+
+    Threads that are started later have it too.
+    """
     if sys.platform != "linux":
         return "usual"
     try:
@@ -51,8 +56,7 @@ def _has_short_slices() -> bool:
     number = _SET_ATTRIBUTES.get(platform.machine())
     if number is None:
         return False
-    asked = _Attributes(size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime=_SLICE_NS)
+    asked = _Attributes(
+        size=ctypes.sizeof(_Attributes), nice=os.getpriority(os.PRIO_PROCESS, 0), runtime=_SLICE_NS
+    )
     return int(ctypes.CDLL(None).syscall(number, 0, ctypes.byref(asked), 0)) == 0
-
-
-__all__ = ["wake_at_once"]

@@ -1,7 +1,8 @@
 """What is left to send, at which instants, and by which process?
 
-A session is one call of the command. A later one goes on where the earlier ended: what they sent is not sent again; what is left keeps its
-spacing from the new session's begin on, so the run has one seam and no burst.
+A session is one call of the command. A later one goes on where the earlier ended: what they sent is
+not sent again; what is left keeps its spacing from the new session's begin on, so the run has one
+seam and no burst.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.raw_log import I32, I64, EndFrame, LagFrame, RawLogReader, RequestFrame, SessionFrame, int64s, raw_logs
+from inferometer.records.raw_log import (
+    I32,
+    I64,
+    EndFrame,
+    LagFrame,
+    RawLogReader,
+    RequestFrame,
+    SessionFrame,
+    int64s,
+    raw_logs,
+)
 from inferometer.spec.workload.plan import NONE, RequestPlan
 from inferometer.units import NS_PER_S
 
@@ -78,10 +89,14 @@ def past_of(folder: Path) -> Past:
                     ended_ns = max(ended_ns, at_ns)
         n_left_bytes += reader.n_left_bytes
         n_sessions = max(n_sessions, 1 + int(path.name.split("-")[1]))
-    return Past(n_sessions=n_sessions, done=frozenset(done), ended_ns=ended_ns, n_left_bytes=n_left_bytes)
+    return Past(
+        n_sessions=n_sessions, done=frozenset(done), ended_ns=ended_ns, n_left_bytes=n_left_bytes
+    )
 
 
-def session_after(past: Past, plan: RequestPlan, *, for_s: float | None, n_processes: int) -> Session:
+def session_after(
+    past: Past, plan: RequestPlan, *, for_s: float | None, n_processes: int
+) -> Session:
     """What is left of the plan after ``past``, dealt out to the processes by the first request of each chain of followers."""
     is_done = np.zeros(plan.n_requests, np.bool_)
     is_done[[row for row in past.done if row < plan.n_requests]] = True
@@ -89,10 +104,18 @@ def session_after(past: Past, plan: RequestPlan, *, for_s: float | None, n_proce
     is_led_on = (plan.follows != NONE) & ~is_done
     is_led_on[is_led_on] = is_done[plan.follows[is_led_on]]
     led_on = np.flatnonzero(is_led_on)
-    reached_ns = min(past.ended_ns, int(plan.arrival_ns[arrivals[0]]) if arrivals.size else past.ended_ns)
-    cutoff_ns = None if for_s is None else max(past.ended_ns - reached_ns + round(for_s * NS_PER_S), past.ended_ns)
+    reached_ns = min(
+        past.ended_ns, int(plan.arrival_ns[arrivals[0]]) if arrivals.size else past.ended_ns
+    )
+    cutoff_ns = (
+        None
+        if for_s is None
+        else max(past.ended_ns - reached_ns + round(for_s * NS_PER_S), past.ended_ns)
+    )
     rows = np.concatenate([arrivals, led_on]).astype(np.int32)
-    due_ns = past.ended_ns + np.concatenate([plan.arrival_ns[arrivals] - reached_ns, plan.think_ns[led_on]]).astype(np.int64)
+    due_ns = past.ended_ns + np.concatenate(
+        [plan.arrival_ns[arrivals] - reached_ns, plan.think_ns[led_on]]
+    ).astype(np.int64)
     order = np.argsort(due_ns, kind="stable")
     rows, due_ns = rows[order], due_ns[order]
     if cutoff_ns is not None:
@@ -105,13 +128,19 @@ def session_after(past: Past, plan: RequestPlan, *, for_s: float | None, n_proce
             rows=rows[process[rows] == index],
             due_ns=due_ns[process[rows] == index],
             follower_of=dict(
-                zip(leaders[process[followers] == index].tolist(), followers[process[followers] == index].tolist(), strict=True)
+                zip(
+                    leaders[process[followers] == index].tolist(),
+                    followers[process[followers] == index].tolist(),
+                    strict=True,
+                )
             ),
         )
         for index in range(n_processes)
     )
     n_requests = len(np.union1d(rows, followers))
-    return Session(begins_ns=past.ended_ns, cutoff_ns=cutoff_ns, n_requests=n_requests, shares=shares)
+    return Session(
+        begins_ns=past.ended_ns, cutoff_ns=cutoff_ns, n_requests=n_requests, shares=shares
+    )
 
 
 def _chain_of(plan: RequestPlan) -> I64:
@@ -121,6 +150,3 @@ def _chain_of(plan: RequestPlan) -> I64:
         if leader != NONE:
             chain[row] = chain[leader]
     return np.array(chain, np.int64)
-
-
-__all__ = ["Past", "Session", "Share", "past_of", "session_after"]

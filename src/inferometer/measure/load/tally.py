@@ -32,9 +32,13 @@ class Tally:
         if answer.read_ns and len(self._first_read_ns) < _MOST_SAMPLES:
             self._first_read_ns.append(answer.read_ns[0] - exchange.intended_ns)
             if len(answer.read_ns) > 1:
-                self._read_gap_ns.append((answer.read_ns[-1] - answer.read_ns[0]) // (len(answer.read_ns) - 1))
+                self._read_gap_ns.append(
+                    (answer.read_ns[-1] - answer.read_ns[0]) // (len(answer.read_ns) - 1)
+                )
 
-    def report(self, process_index: int, n_in_flight: int, worst_lag_ns: int, *, n_waiting: int) -> Report:
+    def report(
+        self, process_index: int, n_in_flight: int, worst_lag_ns: int, *, n_waiting: int
+    ) -> Report:
         """What happened since the last report."""
         report = Report(
             process_index=process_index,
@@ -56,6 +60,3 @@ def cpu_s() -> float:
     """CPU time of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
-
-
-__all__ = ["Tally", "cpu_s"]

@@ -1,6 +1,7 @@
 """Whom does the client talk to, by which way, and what does it say of itself: address, TLS, proxy, headers?
 
-Secrets (bearer token, header values, a proxy's password) live in ``Secrets`` alone: nothing here prints or stores them.
+Secrets (bearer token, header values, a proxy's password) live in ``Secrets`` alone: nothing here
+prints or stores them.
 """
 
 import base64
@@ -20,7 +21,17 @@ _PATHS: Final = {"chat": "/chat/completions", "completions": "/completions"}
 _PORTS: Final = {"http": 80, "https": 443}
 _TOKEN_VARIABLES: Final = ("INFEROMETER_API_KEY", "OPENAI_API_KEY")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_OURS: Final = frozenset({"host", "content-length", "transfer-encoding", "connection", "accept", "accept-encoding", "content-type"})
+_OURS: Final = frozenset(
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "accept",
+        "accept-encoding",
+        "content-type",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +54,11 @@ class Place:
     def authority(self) -> str:
         """As it stands in ``Host``: an IPv6 address in brackets, the port where it is not the scheme's own."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS["https" if self.is_tls else "http"] else f"{host}:{self.port}"
+        return (
+            host
+            if self.port == _PORTS["https" if self.is_tls else "http"]
+            else f"{host}:{self.port}"
+        )
 
     @property
     def host_and_port(self) -> str:
@@ -118,10 +133,13 @@ def target_of(plan: LoadPlan) -> Target:
     return Target(server=server, path=path, proxy=proxy, verifies_tls=plan.verifies_tls)
 
 
-def proxy_for(url: str, asked: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+def proxy_for(
+    url: str, asked: str | None, environment: Mapping[str, str]
+) -> tuple[str | None, str | None]:
     """Which proxy stands before this URL, without its credentials; and what authorises us to it.
 
-    The flag rules; else ``http_proxy`` or ``https_proxy`` and ``all_proxy``, unless ``no_proxy`` names the host.
+    The flag rules; else ``http_proxy`` or ``https_proxy`` and ``all_proxy``, unless ``no_proxy``
+    names the host.
     """
     parts, server = _place(url, "URL")
     found = asked or _proxy_of_environment(parts.scheme, server.host, environment)
@@ -160,24 +178,47 @@ def custom_header(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
     name, value = name.strip(), value.strip()
     example = "--header 'X-Team: $TEAM_TOKEN'"
     if not colon or _HEADER_NAME.fullmatch(name) is None:
-        raise SpecError("a header without a name or a colon", where="--header", allowed="'Name: value'", try_=example)
+        raise SpecError(
+            "a header without a name or a colon",
+            where="--header",
+            allowed="'Name: value'",
+            try_=example,
+        )
     if name.lower() in _OURS:
-        raise SpecError(f"{name} is set by the client itself", where="--header", allowed="other headers")
+        raise SpecError(
+            f"{name} is set by the client itself", where="--header", allowed="other headers"
+        )
     if value.startswith("$"):
         if not environment.get(value[1:]):
-            raise SpecError(f"the environment has no {value[1:]}", where=f"--header {name}", try_=f"export {value[1:]}=…")
+            raise SpecError(
+                f"the environment has no {value[1:]}",
+                where=f"--header {name}",
+                try_=f"export {value[1:]}=…",
+            )
         value = environment[value[1:]]
     return name, _header_value(value, where=f"--header {name}")
 
 
 def request_head(target: Target, secrets: Secrets, *, is_streaming: bool) -> tuple[bytes, bytes]:
-    """A request's head without two values: the id goes between its two parts, the body's length and an empty line after the second."""
-    return _head(target, secrets, f"POST {target.path}", "text/event-stream" if is_streaming else "application/json")
+    """A request's head without two values.
+
+    The id goes between its two parts, the body's length and an empty line after the second.
+    """
+    return _head(
+        target,
+        secrets,
+        f"POST {target.path}",
+        "text/event-stream" if is_streaming else "application/json",
+    )
 
 
 def models_head(target: Target, secrets: Secrets) -> tuple[bytes, bytes]:
     """As ``request_head``, of the question which models there are."""
-    prefix = next(target.path.removesuffix(ending) for ending in _PATHS.values() if target.path.endswith(ending))
+    prefix = next(
+        target.path.removesuffix(ending)
+        for ending in _PATHS.values()
+        if target.path.endswith(ending)
+    )
     return _head(target, secrets, f"GET {prefix}/models", "application/json")
 
 
@@ -201,7 +242,10 @@ def _head(target: Target, secrets: Secrets, asked: str, accepted: str) -> tuple[
 
 def connect_head(target: Target, secrets: Secrets) -> bytes:
     """The request that asks a proxy for a tunnel to the server."""
-    lines = [f"CONNECT {target.server.host_and_port} HTTP/1.1", f"Host: {target.server.host_and_port}"]
+    lines = [
+        f"CONNECT {target.server.host_and_port} HTTP/1.1",
+        f"Host: {target.server.host_and_port}",
+    ]
     if secrets.proxy_authorization is not None:
         lines.append(f"Proxy-Authorization: {secrets.proxy_authorization}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
@@ -214,13 +258,22 @@ def environment() -> Mapping[str, str]:
 
 def _header_value(value: str, *, where: str) -> str:
     if not (value.isascii() and value.isprintable()):
-        raise SpecError("the value has a character that headers cannot carry", where=where, allowed="printable ASCII")
+        raise SpecError(
+            "the value has a character that headers cannot carry",
+            where=where,
+            allowed="printable ASCII",
+        )
     return value
 
 
 def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) -> str | None:
-    excluded = [name.strip().lstrip(".") for name in (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(",")]
-    if "*" in excluded or any(name and (host == name or host.endswith("." + name)) for name in excluded):
+    excluded = [
+        name.strip().lstrip(".")
+        for name in (variables.get("no_proxy") or variables.get("NO_PROXY") or "").split(",")
+    ]
+    if "*" in excluded or any(
+        name and (host == name or host.endswith("." + name)) for name in excluded
+    ):
         return None
     names = (f"{scheme}_proxy", f"{scheme.upper()}_PROXY", "all_proxy", "ALL_PROXY")
     return next((variables[name] for name in names if variables.get(name)), None)
@@ -229,9 +282,15 @@ def _proxy_of_environment(scheme: str, host: str, variables: Mapping[str, str]) 
 def _refuse_endpoint(url: str, path: str) -> None:
     for endpoint, ending in _PATHS.items():
         if path.endswith(ending):
-            allowed, base = "the address before /v1", url.rstrip("/").removesuffix(ending).removesuffix("/v1")
+            allowed, base = (
+                "the address before /v1",
+                url.rstrip("/").removesuffix(ending).removesuffix("/v1"),
+            )
             raise SpecError(
-                f"the URL names the endpoint: {ending}", where="URL", allowed=allowed, try_=suggestions.flags(base, "--endpoint", endpoint)
+                f"the URL names the endpoint: {ending}",
+                where="URL",
+                allowed=allowed,
+                try_=suggestions.flags(base, "--endpoint", endpoint),
             )
 
 
@@ -241,29 +300,26 @@ def _place(url: str, where: str) -> tuple[SplitResult, Place]:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise SpecError(f"this is no URL: {error}", where=where, allowed=allowed, try_=try_) from error
+        raise SpecError(
+            f"this is no URL: {error}", where=where, allowed=allowed, try_=try_
+        ) from error
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise SpecError(f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}", where=where, allowed=allowed, try_=try_)
+        raise SpecError(
+            f"{parts.scheme or 'no scheme'} and {parts.hostname or 'no host'}",
+            where=where,
+            allowed=allowed,
+            try_=try_,
+        )
     if parts.query or parts.fragment:
-        raise SpecError("the URL has a query or a fragment", where=where, allowed=allowed, try_=try_)
+        raise SpecError(
+            "the URL has a query or a fragment", where=where, allowed=allowed, try_=try_
+        )
     if where == "URL" and parts.username is not None:
-        raise SpecError("the URL has credentials, which would be stored", where=where, try_="export INFEROMETER_API_KEY=…, or --header")
-    return parts, Place(host=parts.hostname, port=port or _PORTS[parts.scheme], is_tls=parts.scheme == "https")
-
-
-__all__ = [
-    "Place",
-    "Secrets",
-    "Target",
-    "bearer_token",
-    "connect_head",
-    "custom_header",
-    "environment",
-    "models_head",
-    "proxy_for",
-    "proxy_of",
-    "request_head",
-    "shown_url",
-    "target_of",
-    "tls_context",
-]
+        raise SpecError(
+            "the URL has credentials, which would be stored",
+            where=where,
+            try_="export INFEROMETER_API_KEY=…, or --header",
+        )
+    return parts, Place(
+        host=parts.hostname, port=port or _PORTS[parts.scheme], is_tls=parts.scheme == "https"
+    )

@@ -1,7 +1,8 @@
 """When is the next thing due, to the microsecond, on a schedule that is never moved?
 
-Event loops time in milliseconds and may fire early; a Linux timerfd is a file that becomes readable at an absolute instant of
-CLOCK_MONOTONIC. Elsewhere the loop's own timer is set again until the instant is reached.
+Event loops time in milliseconds and may fire early; a Linux timerfd is a file that becomes readable
+at an absolute instant of CLOCK_MONOTONIC. Elsewhere the loop's own timer is set again until the
+instant is reached.
 """
 
 import asyncio
@@ -36,7 +37,11 @@ class Agenda:
         self._entries: list[tuple[int, int, Callable[[int], None]]] = []
         self._n_added = 0
         self._armed_ns: int | None = None
-        self._alarm = _TimerFile(loop, self._on_alarm) if hasattr(_libc(), "timerfd_create") else _LoopTimer(loop, self._on_alarm)
+        self._alarm = (
+            _TimerFile(loop, self._on_alarm)
+            if hasattr(_libc(), "timerfd_create")
+            else _LoopTimer(loop, self._on_alarm)
+        )
 
     def add(self, due_ns: int, call: Callable[[int], None]) -> None:
         """Call ``call(due_ns)`` at that instant, or at once where it is past."""
@@ -113,7 +118,9 @@ class _LoopTimer:
 
     def set(self, due_ns: int) -> None:
         self.close()
-        self._handle = self._loop.call_later(max(due_ns - time.monotonic_ns(), 0) / NS_PER_S, self._on_alarm)
+        self._handle = self._loop.call_later(
+            max(due_ns - time.monotonic_ns(), 0) / NS_PER_S, self._on_alarm
+        )
 
     def close(self) -> None:
         if self._handle is not None:
@@ -123,6 +130,3 @@ class _LoopTimer:
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-__all__ = ["Agenda"]

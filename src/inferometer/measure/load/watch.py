@@ -57,9 +57,15 @@ class Watch:
     def outcome(self) -> LoadOutcome:
         """Begin, watch, and say how it went."""
         try:
-            self._until(lambda: self._n_ready == len(self._outlets) or bool(self._dead), within_s=_READY_S)
+            self._until(
+                lambda: self._n_ready == len(self._outlets) or bool(self._dead), within_s=_READY_S
+            )
             if self._dead or self._n_ready < len(self._outlets):
-                raise MeasureError("a client process did not start", where="; ".join(self._dead) or "no word from it", try_="--processes 1")
+                raise MeasureError(
+                    "a client process did not start",
+                    where="; ".join(self._dead) or "no word from it",
+                    try_="--processes 1",
+                )
             self._origin_ns = self._clients.begin(self._session.begins_ns)
             try:
                 self._until(self._is_over)
@@ -117,6 +123,3 @@ class Watch:
             is_interrupted=any(done.is_interrupted for done in self._done),
             dead_processes=tuple(dict.fromkeys(self._dead)),
         )
-
-
-__all__ = ["LoadOutcome", "OnProgress", "Watch"]

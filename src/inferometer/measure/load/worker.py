@@ -1,4 +1,7 @@
-"""The client process: takes its job from standard input, says when it is ready, starts at the instant it is told, reports, ends.
+"""The client process.
+
+Takes its job from standard input, says when it is ready, starts at the instant it is told, reports,
+ends.
 
 ``python -m inferometer.measure.load.worker``; ``load_test`` starts it.
 """
@@ -31,7 +34,9 @@ _STDOUT: Final = 1
 def main() -> NoReturn:
     """Do one job."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the command says when to stop; where it dies, its pipe ends
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # the command says when to stop; where it dies, its pipe ends
     _allow_many_files()
     scheduled = scheduling.wake_at_once()
     job = messages.read_message(_STDIN)
@@ -92,7 +97,11 @@ def _send_report(report: messages.Report) -> None:
 
 def _cause(context: dict[str, object]) -> BaseException:
     error = context.get("exception")
-    return error if isinstance(error, BaseException) else MeasureError(f"the client's loop failed: {context.get('message')}")
+    return (
+        error
+        if isinstance(error, BaseException)
+        else MeasureError(f"the client's loop failed: {context.get('message')}")
+    )
 
 
 def _allow_many_files() -> None:
@@ -103,5 +112,3 @@ def _allow_many_files() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["main"]

@@ -4,7 +4,9 @@ from typing import Final, Literal, TypeAlias
 
 ExportFormat: TypeAlias = Literal["llm-d", "vllm-bench", "csv"]
 
-FILE_NAMES: Final[dict[ExportFormat, str]] = {"llm-d": "llm-d-report.json", "vllm-bench": "vllm-bench.json", "csv": "requests.csv"}
+FILE_NAMES: Final[dict[ExportFormat, str]] = {
+    "llm-d": "llm-d-report.json",
+    "vllm-bench": "vllm-bench.json",
+    "csv": "requests.csv",
+}
 """Inside the run's folder, where nobody names it."""
-
-__all__ = ["FILE_NAMES", "ExportFormat"]

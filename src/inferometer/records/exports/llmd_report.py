@@ -1,8 +1,9 @@
 """How does a run look as an llm-d Benchmark Report, version 0.2.1?
 
-Statistics have that report's names and units and, as with the other tools that write it, count from the send. What it has no place for
-(intervals, latencies from the intended send, goodput, validity) stands under ``results.profiling.inferometer``, which is free-form.
-A percentile above which there may lie requests that were never done is left out of the statistics: it is only a lower bound.
+Statistics have that report's names and units and, as with the other tools that write it, count from
+the send. What it has no place for (intervals, latencies from the intended send, goodput, validity)
+stands under ``results.profiling.inferometer``, which is free-form. A percentile above which there
+may lie requests that were never done is left out of the statistics: it is only a lower bound.
 """
 
 from datetime import datetime
@@ -12,11 +13,23 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import F64
 from inferometer.records.exports.own_findings import JsonObject, own_findings
-from inferometer.records.latencies import COMPLETED, NOT_SERVED, LatencySamples, end_ns, is_one_of, latency_samples
+from inferometer.records.latencies import (
+    COMPLETED,
+    NOT_SERVED,
+    LatencySamples,
+    end_ns,
+    is_one_of,
+    latency_samples,
+)
 from inferometer.records.promises import Judgement
-from inferometer.records.request_summaries import RequestSummary, summarise_latency, summarise_requests
-from inferometer.records.types import F64, RequestStatus, RequestTable, Run
+from inferometer.records.request_summaries import (
+    RequestSummary,
+    summarise_latency,
+    summarise_requests,
+)
+from inferometer.records.types import RequestStatus, RequestTable, Run
 from inferometer.spec.workload.types import OpenArrivals
 from inferometer.units import NS_PER_S
 
@@ -37,7 +50,9 @@ _PERCENTILES: Final = {
 
 
 def llmd_report(run: Run, *, judgement: Judgement | None = None) -> JsonObject:
-    """The report, to be written as JSON (which is YAML too). ``judgement`` of an objective gives the goodput.
+    """The report, to be written as JSON (which is YAML too).
+
+    ``judgement`` of an objective gives the goodput.
 
     Raises
     ------
@@ -46,7 +61,11 @@ def llmd_report(run: Run, *, judgement: Judgement | None = None) -> JsonObject:
     """
     requests = run.requests
     if requests is None or not len(requests.status):
-        raise RecordError("the run has no requests", where=run.manifest.run_id, allowed="a load test, a simulated or an imported run")
+        raise RecordError(
+            "the run has no requests",
+            where=run.manifest.run_id,
+            allowed="a load test, a simulated or an imported run",
+        )
     summary = summarise_requests(run)
     aggregate = {
         "requests": _requests(requests, summary),
@@ -68,7 +87,11 @@ def _run(run: Run) -> JsonObject:
     instants = {"start": run.manifest.created_utc, "end": run.manifest.ended_utc}
     told = {key: value for key, value in instants.items() if value is not None and _has_zone(value)}
     duration = {"duration": f"PT{end_ns(run) / NS_PER_S}S"}
-    return {"uid": run.manifest.run_id, "time": told | duration, "keywords": ["inferometer", run.manifest.origin]}
+    return {
+        "uid": run.manifest.run_id,
+        "time": told | duration,
+        "keywords": ["inferometer", run.manifest.origin],
+    }
 
 
 def _has_zone(text: str) -> bool:
@@ -88,12 +111,23 @@ def _scenario(run: Run, requests: RequestTable) -> JsonObject:
         "output_seq_len": _lengths(requests.output_tokens),
         **_offered(run),
     }
-    return {"scenario": {"load": {"metadata": {"description": _description(run)}, "standardized": load, "native": _native(run)}}}
+    return {
+        "scenario": {
+            "load": {
+                "metadata": {"description": _description(run)},
+                "standardized": load,
+                "native": _native(run),
+            }
+        }
+    }
 
 
 def _native(run: Run) -> JsonObject:
     config = None if run.manifest.load is None else msgspec.to_builtins(run.manifest.load)
-    return {"args": {"command": list(run.manifest.command)}, **({} if config is None else {"config": config})}
+    return {
+        "args": {"command": list(run.manifest.command)},
+        **({} if config is None else {"config": config}),
+    }
 
 
 def _offered(run: Run) -> JsonObject:
@@ -113,8 +147,20 @@ def _description(run: Run) -> str:
 
 def _lengths(tokens: np.ndarray) -> JsonObject:
     is_fixed = bool((tokens == tokens[0]).all())
-    spread = {} if is_fixed else {"std_dev": float(tokens.std()), "min": int(tokens.min()), "max": max(1, int(tokens.max()))}
-    return {"distribution": "fixed" if is_fixed else "other", "value": float(tokens.mean()), **spread}
+    spread = (
+        {}
+        if is_fixed
+        else {
+            "std_dev": float(tokens.std()),
+            "min": int(tokens.min()),
+            "max": max(1, int(tokens.max())),
+        }
+    )
+    return {
+        "distribution": "fixed" if is_fixed else "other",
+        "value": float(tokens.mean()),
+        **spread,
+    }
 
 
 def _requests(requests: RequestTable, summary: RequestSummary) -> JsonObject:
@@ -130,10 +176,16 @@ def _requests(requests: RequestTable, summary: RequestSummary) -> JsonObject:
 def _latency(requests: RequestTable, *, at_ns: int) -> JsonObject:
     lag_s = (requests.sent_ns - requests.intended_send_ns) / NS_PER_S
     e2e = latency_samples(requests, "e2e", at_ns=at_ns)
-    from_send = LatencySamples(e2e.rows, e2e.lower_s - lag_s[e2e.rows], e2e.upper_s - lag_s[e2e.rows])
+    from_send = LatencySamples(
+        e2e.rows, e2e.lower_s - lag_s[e2e.rows], e2e.upper_s - lag_s[e2e.rows]
+    )
     found = {
-        "time_to_first_token": _statistics("s", latency_samples(requests, "ttft_uncorrected", at_ns=at_ns)),
-        "time_per_output_token": _statistics("s/token", latency_samples(requests, "tpot", at_ns=at_ns)),
+        "time_to_first_token": _statistics(
+            "s", latency_samples(requests, "ttft_uncorrected", at_ns=at_ns)
+        ),
+        "time_per_output_token": _statistics(
+            "s/token", latency_samples(requests, "tpot", at_ns=at_ns)
+        ),
         "normalized_time_per_output_token": _normalized(requests, from_send),
         "request_latency": _statistics("s", from_send),
     }
@@ -152,27 +204,40 @@ def _statistics(units: str, samples: LatencySamples) -> JsonObject | None:
     if not got_there_s.size:
         return None
     percentiles = summarise_latency("ttft", samples, tuple(_PERCENTILES.values())).percentiles
-    known = {one.percentile_fraction: one.seconds.value for one in percentiles if not one.is_lower_bound}
+    known = {
+        one.percentile_fraction: one.seconds.value for one in percentiles if not one.is_lower_bound
+    }
     named = {key: known[at] for key, at in _PERCENTILES.items() if at in known}
     return {"units": units, "mean": float(got_there_s.mean()), "stddev": float(got_there_s.std()), "min": float(got_there_s.min()), **named,
             **({"max": float(got_there_s.max())} if len(got_there_s) == len(samples.rows) else {})}  # fmt: skip
 
 
 def _plain(units: str, values: F64) -> JsonObject:
-    named = {key: float(np.quantile(values, at, method="inverted_cdf")) for key, at in _PERCENTILES.items()}
+    named = {
+        key: float(np.quantile(values, at, method="inverted_cdf"))
+        for key, at in _PERCENTILES.items()
+    }
     return {"units": units, "mean": float(values.mean()), "stddev": float(values.std()), "min": float(values.min()), **named,
             "max": float(values.max())}  # fmt: skip
 
 
 def _throughput(summary: RequestSummary) -> JsonObject:
-    output, total, rate = summary.output_tokens_per_s, summary.total_tokens_per_s, summary.completed_requests_per_s
+    output, total, rate = (
+        summary.output_tokens_per_s,
+        summary.total_tokens_per_s,
+        summary.completed_requests_per_s,
+    )
     found = {
         "output_token_rate": ("tokens/s", None if output is None else output.value),
         "total_token_rate": ("tokens/s", None if total is None else total.value),
-        "input_token_rate": ("tokens/s", None if output is None or total is None else max(0.0, total.value - output.value)),
+        "input_token_rate": (
+            "tokens/s",
+            None if output is None or total is None else max(0.0, total.value - output.value),
+        ),
         "request_rate": ("queries/s", None if rate is None else rate.value),
     }
-    return {name: {"units": units, "mean": value} for name, (units, value) in found.items() if value is not None}
-
-
-__all__ = ["VERSION", "llmd_report"]
+    return {
+        name: {"units": units, "mean": value}
+        for name, (units, value) in found.items()
+        if value is not None
+    }

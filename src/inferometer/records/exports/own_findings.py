@@ -1,6 +1,7 @@
 """What do we know of a run that other tools' formats have no place for, as plain JSON?
 
-Intervals, latencies from the intended send, the objective's verdict and goodput, validity with its reasons, the server's own numbers.
+Intervals, latencies from the intended send, the objective's verdict and goodput, validity with its
+reasons, the server's own numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +20,19 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def own_findings(run: Run, summary: RequestSummary, judgement: Judgement | None) -> JsonObject:
-    """Under our own names, units in them. What is not known is not there; an infinite end of an interval is null."""
+    """Under our own names, units in them.
+
+    What is not known is not there; an infinite end of an interval is null.
+    """
     server = _server(run)
     told = {
         "origin": run.manifest.origin,
         "summary": asdict(summary),
         "validity": None if run.manifest.validity is None else asdict(run.manifest.validity),
         "objective": None if judgement is None else asdict(judgement),
-        "server": None if server is None else asdict(server) | {"prefix_hit_fraction": server.prefix_hit_fraction},
+        "server": None
+        if server is None
+        else asdict(server) | {"prefix_hit_fraction": server.prefix_hit_fraction},
         "cautions": [asdict(caution) for caution in run.manifest.cautions],
     }
     return {name: _plain(value) for name, value in told.items() if value is not None}
@@ -47,6 +53,3 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON of any depth
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-__all__ = ["JsonObject", "own_findings"]

@@ -13,7 +13,9 @@ from inferometer.records.types import Run
 
 
 def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | None = None) -> str:
-    """The file's text. ``judgement`` of an objective gives the goodput, for which a table has no place.
+    """The file's text.
+
+    ``judgement`` of an objective gives the goodput, for which a table has no place.
 
     Raises
     ------
@@ -24,7 +26,9 @@ def exported_text(run: Run, format_: ExportFormat, *, judgement: Judgement | Non
         return request_csv(run)
     if format_ == "vllm-bench":
         return json.dumps(vllm_bench_json(run, judgement=judgement)) + "\n"
-    return msgspec.json.format(msgspec.json.encode(llmd_report(run, judgement=judgement)), indent=2).decode() + "\n"
-
-
-__all__ = ["exported_text"]
+    return (
+        msgspec.json.format(
+            msgspec.json.encode(llmd_report(run, judgement=judgement)), indent=2
+        ).decode()
+        + "\n"
+    )

@@ -1,8 +1,10 @@
 """What do AIPerf's result files say?
 
-``profile_export_aiperf.json`` holds statistics, ``profile_export.jsonl`` a line for each request. Each number carries its unit. It counts
-from before it connects; its inter-token latency is one value a request, our TPOT, and its inter-chunk latency is of chunks. A request is
-intended when its credit is issued: what lies between that and the send is AIPerf's own lag. Checked against files of AIPerf 0.13.
+``profile_export_aiperf.json`` holds statistics, ``profile_export.jsonl`` a line for each request.
+Each number carries its unit. It counts from before it connects; its inter-token latency is one
+value a request, our TPOT, and its inter-chunk latency is of chunks. A request is intended when its
+credit is issued: what lies between that and the send is AIPerf's own lag. Checked against files of
+AIPerf 0.13.
 """
 
 from datetime import UTC, datetime
@@ -13,7 +15,13 @@ from typing import Final
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_lines, read_object
-from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.published import (
+    DEFINITIONS,
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+)
 from inferometer.records.types import RequestStatus
 from inferometer.units import NS_PER_S, ns_from_s
 
@@ -54,7 +62,9 @@ def read_aiperf_summary(path: Path) -> Imported:
         source=file_source(path, "aiperf"),
         tool_version=content.text("aiperf_version"),
         model=_model(content),
-        offered_requests_per_s=None if load is None else load.number("rate") or load.number("request_rate"),
+        offered_requests_per_s=None
+        if load is None
+        else load.number("rate") or load.number("request_rate"),
         concurrency=None if load is None else load.whole("concurrency"),
         settings=_settings(content),
         duration_s=_average(content, "benchmark_duration", _UNIT_S),
@@ -69,7 +79,11 @@ def read_aiperf_summary(path: Path) -> Imported:
         input_tokens_per_s=_average(content, "input_token_throughput"),
         output_tokens_per_s=_average(content, "output_token_throughput"),
         total_tokens_per_s=_average(content, "total_token_throughput"),
-        latencies=tuple(one for one in (_latency(content, name, tag) for name, tag in LATENCIES.items()) if one is not None),
+        latencies=tuple(
+            one
+            for one in (_latency(content, name, tag) for name, tag in LATENCIES.items())
+            if one is not None
+        ),
     )
     return Imported(tool="aiperf", summaries=(summary,))
 
@@ -83,7 +97,11 @@ def read_aiperf_requests(path: Path) -> Imported:
         A field is missing or holds something else; the message names its line.
     """
     lines = tuple(read_lines(path))
-    rows = [_request(line) for line in lines if (_metadata(line).text("benchmark_phase") or "profiling") == "profiling"]
+    rows = [
+        _request(line)
+        for line in lines
+        if (_metadata(line).text("benchmark_phase") or "profiling") == "profiling"
+    ]
     began_ns = min((row.sent_ns for row in rows), default=0)
     facts = ImportFacts(
         tool="aiperf",
@@ -97,7 +115,10 @@ def read_aiperf_requests(path: Path) -> Imported:
 def _request(line: JsonFields) -> ImportedRequest:
     metadata, metrics = _metadata(line), line.required("metrics").child("metrics")
     sent_ns = metadata.required("request_start_ns").whole("request_start_ns") or 0
-    ttft_ns, e2e_ns = _duration_ns(metrics, "time_to_first_token"), _duration_ns(metrics, "request_latency")
+    ttft_ns, e2e_ns = (
+        _duration_ns(metrics, "time_to_first_token"),
+        _duration_ns(metrics, "request_latency"),
+    )
     first_ns = None if ttft_ns is None else sent_ns + ttft_ns
     is_cancelled, is_failed = metadata.content.get("was_cancelled") is True, line.has("error")
     return ImportedRequest(
@@ -107,7 +128,11 @@ def _request(line: JsonFields) -> ImportedRequest:
         finished_ns=sent_ns + e2e_ns if e2e_ns is not None else metadata.whole("request_end_ns"),
         prompt_tokens=_tokens(metrics, ("usage_prompt_tokens", "input_sequence_length")),
         output_tokens=_tokens(metrics, ("usage_completion_tokens", "output_sequence_length")),
-        status=RequestStatus.ABORTED if is_cancelled else RequestStatus.FAILED if is_failed else RequestStatus.LENGTH,
+        status=RequestStatus.ABORTED
+        if is_cancelled
+        else RequestStatus.FAILED
+        if is_failed
+        else RequestStatus.LENGTH,
         chunks_ns=() if first_ns is None else _chunks_ns(metrics, first_ns),
     )
 
@@ -161,7 +186,9 @@ def _latency(content: JsonFields, name: PublishedLatencyName, tag: str) -> Publi
         std_s=seconds("std"),
         min_s=seconds("min"),
         max_s=seconds("max"),
-        percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None),
+        percentiles=tuple(
+            PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None
+        ),
     )
 
 
@@ -192,7 +219,9 @@ def _profiling_phase(content: JsonFields) -> JsonFields | None:
     load = config.child("loadgen")
     if load is not None:
         return load
-    return next((phase for phase in config.children("phases") if phase.text("name") == "profiling"), None)
+    return next(
+        (phase for phase in config.children("phases") if phase.text("name") == "profiling"), None
+    )
 
 
 def _model(content: JsonFields) -> str | None:
@@ -206,6 +235,3 @@ def _settings(content: JsonFields) -> tuple[tuple[str, str], ...]:
     run = content.child("run_info")
     command = None if run is None else run.text("cli_command")
     return () if command is None else (("cli_command", command),)
-
-
-__all__ = ["LATENCIES", "is_aiperf_line", "is_aiperf_summary", "read_aiperf_requests", "read_aiperf_summary"]

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import RecordError
-from inferometer.records.imports import aiperf, guidellm, inference_perf, inference_perf_stages, inferencex, llmd, llmservingsim, vllm_bench
+from inferometer.records.imports import (
+    aiperf,
+    guidellm,
+    inference_perf,
+    inference_perf_stages,
+    inferencex,
+    llmd,
+    llmservingsim,
+    vllm_bench,
+)
 from inferometer.records.imports.imported import Imported
 from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_text
 
@@ -35,7 +44,9 @@ def read_results(path: Path) -> Imported:
 def _read(path: Path) -> Imported:
     text = read_text(path)
     if llmservingsim.is_log(_header(text)) or llmservingsim.log_of(path.parent) == path:
-        return Imported(tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,))
+        return Imported(
+            tool="llmservingsim", runs=(llmservingsim.read_llmservingsim(path.parent).run,)
+        )
     if inference_perf_stages.is_stages(_header(text)):
         return inference_perf_stages.read_stages(path)
     if inferencex.is_inferencex_csv(_header(text)):
@@ -44,7 +55,10 @@ def _read(path: Path) -> Imported:
         return Imported(tool="inferencex", points=inferencex.read_silicon(path))
     if path.suffix.lower() == ".csv":
         raise RecordError(
-            f"no table that is known has the columns {', '.join(_header(text)[:12])}", where=str(path), allowed=KNOWN, try_=_TABLE
+            f"no table that is known has the columns {', '.join(_header(text)[:12])}",
+            where=str(path),
+            allowed=KNOWN,
+            try_=_TABLE,
         )
     for format_, first in _candidates(text, path):
         if format_.is_it(first):
@@ -56,8 +70,13 @@ def _log_of(folder: Path) -> Path:
     """The log in a folder of LLMServingSim, the one kind of result that is a folder."""
     log = llmservingsim.log_of(folder)
     if log is None:
-        allowed = "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl, and meta.json"
-        raise RecordError("this is a folder", where=str(folder), allowed=allowed, try_="one of the files in it")
+        allowed = (
+            "a file of results, or a folder with LLMServingSim's requests.csv or requests.jsonl,"
+            " and meta.json"
+        )
+        raise RecordError(
+            "this is a folder", where=str(folder), allowed=allowed, try_="one of the files in it"
+        )
     return log
 
 
@@ -69,15 +88,26 @@ def _candidates(text: str, path: Path) -> list[tuple[_Format, JsonFields]]:
         content = parse_json(text, where)
     except RecordError as whole:
         try:
-            return [(format_, JsonFields(content=_object(parse_json(first_line, where)), where=where)) for format_ in _LINES]
+            return [
+                (format_, JsonFields(content=_object(parse_json(first_line, where)), where=where))
+                for format_ in _LINES
+            ]
         except RecordError as error:
             raise RecordError(
-                f"the file is neither JSON ({whole.what}) nor lines of JSON", where=where, allowed=KNOWN, try_="YAML: as JSON"
+                f"the file is neither JSON ({whole.what}) nor lines of JSON",
+                where=where,
+                allowed=KNOWN,
+                try_="YAML: as JSON",
             ) from error
     if isinstance(content, list):
-        return [(format_, JsonFields(content=_object(content[0] if content else None), where=where)) for format_ in _LISTS]
+        return [
+            (format_, JsonFields(content=_object(content[0] if content else None), where=where))
+            for format_ in _LISTS
+        ]
     fields = JsonFields(content=_object(content), where=where)
-    return [(format_, fields) for format_ in (*_OBJECTS, *_LINES)]  # a log of one line is an object too
+    return [
+        (format_, fields) for format_ in (*_OBJECTS, *_LINES)
+    ]  # a log of one line is an object too
 
 
 def _object(value: Json) -> dict[str, Json]:
@@ -85,7 +115,9 @@ def _object(value: Json) -> dict[str, Json]:
 
 
 def _header(text: str) -> list[str]:
-    return next(DOOR.csv_rows([text[:_HEADER_CHARACTERS].partition("\n")[0]], where="the first line"), [])
+    return next(
+        DOOR.csv_rows([text[:_HEADER_CHARACTERS].partition("\n")[0]], where="the first line"), []
+    )
 
 
 def _read_points(path: Path) -> Imported:
@@ -94,9 +126,15 @@ def _read_points(path: Path) -> Imported:
 
 _OBJECTS: Final = (
     _Format("vllm bench serve", vllm_bench.is_vllm_bench, vllm_bench.read_vllm_bench),
-    _Format("AIPerf profile_export_aiperf.json", aiperf.is_aiperf_summary, aiperf.read_aiperf_summary),
+    _Format(
+        "AIPerf profile_export_aiperf.json", aiperf.is_aiperf_summary, aiperf.read_aiperf_summary
+    ),
     _Format("GuideLLM benchmarks.json", guidellm.is_guidellm, guidellm.read_guidellm),
-    _Format("inference-perf lifecycle metrics", inference_perf.is_inference_perf_summary, inference_perf.read_inference_perf_summary),
+    _Format(
+        "inference-perf lifecycle metrics",
+        inference_perf.is_inference_perf_summary,
+        inference_perf.read_inference_perf_summary,
+    ),
     _Format("llm-d Benchmark Report 0.2", llmd.is_llmd, llmd.read_llmd),
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
 )
@@ -108,10 +146,18 @@ _LISTS: Final = (
     ),
     _Format("InferenceX agg_*.json", inferencex.is_inferencex, _read_points),
 )
-_LINES: Final = (_Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),)
-_TABLES: Final = ("AIConfigurator silicon_sample.csv", "inference-perf stages.csv", "LLMServingSim requests.csv")
-_TABLE: Final = "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"
-KNOWN: Final = ", ".join(dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES)))
+_LINES: Final = (
+    _Format("AIPerf profile_export.jsonl", aiperf.is_aiperf_line, aiperf.read_aiperf_requests),
+)
+_TABLES: Final = (
+    "AIConfigurator silicon_sample.csv",
+    "inference-perf stages.csv",
+    "LLMServingSim requests.csv",
+)
+_TABLE: Final = (
+    "a table of a sweep: inferometer fit reads it; a trace: --workload of simulate and load"
+)
+KNOWN: Final = ", ".join(
+    dict.fromkeys((*(format_.name for format_ in (*_OBJECTS, *_LISTS, *_LINES)), *_TABLES))
+)
 """The formats, for people."""
-
-__all__ = ["KNOWN", "read_results"]

@@ -1,9 +1,10 @@
 """What does GuideLLM's ``benchmarks.json`` say?
 
-A list of benchmarks, each with statistics of its successful requests and the requests themselves. GuideLLM counts from when it writes the
-request's head, on the wall clock. Its ``time_per_output_token_ms`` is end to end / output tokens, the first token's time included; its
-``inter_token_latency_ms`` is our TPOT, but means and percentiles weigh a request by its tokens. Statistics of nothing are 0 in the file and
-left out here. Checked against files of GuideLLM 0.8.
+A list of benchmarks, each with statistics of its successful requests and the requests themselves.
+GuideLLM counts from when it writes the request's head, on the wall clock. Its
+``time_per_output_token_ms`` is end to end / output tokens, the first token's time included; its
+``inter_token_latency_ms`` is our TPOT, but means and percentiles weigh a request by its tokens.
+Statistics of nothing are 0 in the file and left out here. Checked against files of GuideLLM 0.8.
 """
 
 import math
@@ -15,7 +16,12 @@ from typing import Final, NamedTuple
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.published import (
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+)
 from inferometer.records.types import RequestStatus, Run
 from inferometer.spec.types import Source
 from inferometer.units import NS_PER_S, ns_from_s
@@ -30,16 +36,25 @@ class _Theirs(NamedTuple):
 LATENCIES: Final[dict[PublishedLatencyName, _Theirs]] = {
     "ttft": _Theirs("time_to_first_token_ms", 1e-3, "first token - head of the request written"),
     "tpot": _Theirs(
-        "inter_token_latency_ms", 1e-3, "(last - first token) / (output tokens - 1), one value a request, weighed by its tokens less one"
+        "inter_token_latency_ms",
+        1e-3,
+        "(last - first token) / (output tokens - 1), one value a request, weighed by its tokens"
+        " less one",
     ),
     "normalized_tpot": _Theirs(
-        "time_per_output_token_ms", 1e-3, "(last token - head written) / output tokens, one value a request, weighed by its tokens"
+        "time_per_output_token_ms",
+        1e-3,
+        "(last token - head written) / output tokens, one value a request, weighed by its tokens",
     ),
     "e2e": _Theirs("request_latency", 1.0, "end of the stream - head of the request written"),
 }
 """Ours -> GuideLLM's."""
 
-_STATUSES: Final = {"successful": RequestStatus.LENGTH, "errored": RequestStatus.FAILED, "incomplete": RequestStatus.UNFINISHED}
+_STATUSES: Final = {
+    "successful": RequestStatus.LENGTH,
+    "errored": RequestStatus.FAILED,
+    "incomplete": RequestStatus.UNFINISHED,
+}
 
 
 def is_guidellm(content: JsonFields) -> bool:
@@ -67,11 +82,15 @@ def read_guidellm(path: Path) -> Imported:
     return Imported(
         tool="guidellm",
         runs=tuple(run for run in runs if run is not None),
-        summaries=tuple(_summary(benchmark, source, version, _model(content)) for benchmark in benchmarks),
+        summaries=tuple(
+            _summary(benchmark, source, version, _model(content)) for benchmark in benchmarks
+        ),
     )
 
 
-def _summary(benchmark: JsonFields, source: Source, version: str | None, model: str | None) -> PublishedSummary:
+def _summary(
+    benchmark: JsonFields, source: Source, version: str | None, model: str | None
+) -> PublishedSummary:
     metrics = _child(benchmark, "metrics")
     totals = metrics.child("request_totals")
     strategy = _strategy(benchmark)
@@ -82,7 +101,9 @@ def _summary(benchmark: JsonFields, source: Source, version: str | None, model: 
         tool_version=version,
         label=_label(strategy),
         model=model,
-        offered_requests_per_s=math.inf if rate_per_s is None and _label(strategy) == "throughput" else rate_per_s,
+        offered_requests_per_s=(
+            math.inf if rate_per_s is None and _label(strategy) == "throughput" else rate_per_s
+        ),
         concurrency=None if strategy is None else strategy.whole("streams"),
         duration_s=benchmark.number("duration"),
         n_completed=None if totals is None else totals.whole("successful"),
@@ -94,17 +115,27 @@ def _summary(benchmark: JsonFields, source: Source, version: str | None, model: 
         input_tokens_per_s=_mean(metrics, "prompt_tokens_per_second"),
         output_tokens_per_s=_mean(metrics, "output_tokens_per_second"),
         total_tokens_per_s=_mean(metrics, "tokens_per_second"),
-        latencies=tuple(one for one in (_latency(metrics, name, theirs) for name, theirs in LATENCIES.items()) if one is not None),
+        latencies=tuple(
+            one
+            for one in (_latency(metrics, name, theirs) for name, theirs in LATENCIES.items())
+            if one is not None
+        ),
     )
 
 
-def _latency(metrics: JsonFields, name: PublishedLatencyName, theirs: _Theirs) -> PublishedLatency | None:
+def _latency(
+    metrics: JsonFields, name: PublishedLatencyName, theirs: _Theirs
+) -> PublishedLatency | None:
     found = _of_successful(metrics, theirs.field)
     if found is None:
         return None
     listed = found.child("percentiles")
     named = () if listed is None else tuple((key, _fraction(key)) for key in listed.content)
-    percentiles = [(at, listed.number(key)) for key, at in named if at is not None] if listed is not None else []
+    percentiles = (
+        [(at, listed.number(key)) for key, at in named if at is not None]
+        if listed is not None
+        else []
+    )
 
     def seconds(key: str) -> float | None:
         value = found.number(key)
@@ -118,7 +149,11 @@ def _latency(metrics: JsonFields, name: PublishedLatencyName, theirs: _Theirs) -
         std_s=seconds("std_dev"),
         min_s=seconds("min"),
         max_s=seconds("max"),
-        percentiles=tuple(PublishedPercentile(at, value * theirs.unit_s) for at, value in sorted(percentiles) if value is not None),
+        percentiles=tuple(
+            PublishedPercentile(at, value * theirs.unit_s)
+            for at, value in sorted(percentiles)
+            if value is not None
+        ),
     )
 
 
@@ -157,7 +192,8 @@ def _request(request: JsonFields, status: RequestStatus) -> ImportedRequest | No
         intended_ns=min(sent_ns, _ns(timings, "targeted_start") or sent_ns),
         sent_ns=sent_ns,
         first_token_ns=_ns(timings, "first_token_iteration"),
-        finished_ns=(_ns(timings, "last_token_iteration") if is_done else None) or _ns(timings, "request_end"),
+        finished_ns=(_ns(timings, "last_token_iteration") if is_done else None)
+        or _ns(timings, "request_end"),
         prompt_tokens=request.whole("prompt_tokens") or 0,
         output_tokens=request.whole("output_tokens") or 0,
         status=status,
@@ -214,6 +250,3 @@ def _child(content: JsonFields, name: str) -> JsonFields:
     if child is None:
         raise content.refuse(name, "an object")
     return child
-
-
-__all__ = ["LATENCIES", "is_guidellm", "read_guidellm"]

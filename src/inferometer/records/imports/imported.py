@@ -1,4 +1,7 @@
-"""What comes out of somebody else's file of results: runs where it has requests, published summaries where it has statistics."""
+"""What comes out of somebody else's file of results.
+
+Runs where it has requests, published summaries where it has statistics.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -30,7 +33,10 @@ class Imported:
 
 def file_source(path: Path, tool: Tool) -> Source:
     """Where a number of this file came from: the tool, the file's name and the hash of its content, but no path."""
-    return Source(kind="measured", where=f"{tool}: {path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}")
+    return Source(
+        kind="measured",
+        where=f"{tool}: {path.name}, sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}",
+    )
 
 
 def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields) -> int:
@@ -43,8 +49,9 @@ def same_length(columns: dict[str, Sequence[object] | None], fields: JsonFields)
     """
     lengths = {name: len(column) for name, column in columns.items() if column is not None}
     if len(set(lengths.values())) > 1:
-        raise RecordError(f"the lists differ in length: {lengths}", where=fields.where, allowed="one value for each request in each")
+        raise RecordError(
+            f"the lists differ in length: {lengths}",
+            where=fields.where,
+            allowed="one value for each request in each",
+        )
     return next(iter(lengths.values()), 0)
-
-
-__all__ = ["UNKNOWN", "Imported", "file_source", "same_length"]

@@ -11,7 +11,15 @@ from inferometer.errors import RecordError
 from inferometer.records.imports.imported import UNKNOWN
 from inferometer.records.load_types import ChunkKind, ChunkTable
 from inferometer.records.published import Tool
-from inferometer.records.types import ABSENT, UNKNOWN_COUNT, EngineFacts, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import (
+    ABSENT,
+    UNKNOWN_COUNT,
+    EngineFacts,
+    RequestStatus,
+    RequestTable,
+    Run,
+    RunManifest,
+)
 from inferometer.spec.types import ModelSpec, Source
 
 
@@ -50,7 +58,9 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         There is no request.
     """
     if not requests:
-        raise RecordError("the file has no request", where=facts.source.where, allowed="at least one")
+        raise RecordError(
+            "the file has no request", where=facts.source.where, allowed="at least one"
+        )
     rows = sorted(requests, key=lambda request: request.intended_ns)
     start_ns = rows[0].intended_ns
     digest = hashlib.sha256(repr((facts.source.where, rows)).encode()).hexdigest()[:12]
@@ -68,13 +78,22 @@ def imported_run(requests: Sequence[ImportedRequest], facts: ImportFacts) -> Run
         is_complete=True,
     )
     chunks = _chunks(rows, start_ns)
-    return Run(manifest=manifest, sweep=None, steps=None, ceilings=None, requests=_requests(rows, start_ns), chunks=chunks)
+    return Run(
+        manifest=manifest,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=_requests(rows, start_ns),
+        chunks=chunks,
+    )
 
 
 def _requests(rows: Sequence[ImportedRequest], start_ns: int) -> RequestTable:
     def instants(name: str) -> np.ndarray:
         values = (getattr(row, name) for row in rows)
-        return np.array([ABSENT if value is None else value - start_ns for value in values], np.int64)
+        return np.array(
+            [ABSENT if value is None else value - start_ns for value in values], np.int64
+        )
 
     def counts(name: str) -> np.ndarray:
         return np.array([getattr(row, name) for row in rows], np.int32)
@@ -106,11 +125,10 @@ def _chunks(rows: Sequence[ImportedRequest], start_ns: int) -> ChunkTable | None
     total = sum(n_chunks)
     return ChunkTable(
         request_index=np.repeat(np.arange(len(rows), dtype=np.int32), n_chunks),
-        arrived_ns=np.array([instant_ns - start_ns for row in rows for instant_ns in row.chunks_ns], np.int64),
+        arrived_ns=np.array(
+            [instant_ns - start_ns for row in rows for instant_ns in row.chunks_ns], np.int64
+        ),
         n_tokens=np.repeat(np.array(tokens, np.int64), n_chunks),
         n_characters=np.full(total, UNKNOWN, np.int32),
         kind=np.full(total, ChunkKind.CONTENT, np.int8),
     )
-
-
-__all__ = ["ImportFacts", "ImportedRequest", "imported_run"]

@@ -1,9 +1,10 @@
 """What do inference-perf's reports say?
 
-``summary_lifecycle_metrics.json`` and ``stage_N_lifecycle_metrics.json`` hold statistics in seconds, ``per_request_lifecycle_metrics.json``
-the requests. It counts output tokens with its own tokenizer from the text: its time per output token, and what is divided by it,
-is wrong where that does not give the server's tokens back (``token_count_mismatches``). Requests are read with the server's count.
-Checked against files of inference-perf 0.7.
+``summary_lifecycle_metrics.json`` and ``stage_N_lifecycle_metrics.json`` hold statistics in
+seconds, ``per_request_lifecycle_metrics.json`` the requests. It counts output tokens with its own
+tokenizer from the text: its time per output token, and what is divided by it, is wrong where that
+does not give the server's tokens back (``token_count_mismatches``). Requests are read with the
+server's count. Checked against files of inference-perf 0.7.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,12 @@ from typing import Final
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_object, read_objects
-from inferometer.records.published import PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.published import (
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+)
 from inferometer.records.types import RequestStatus
 from inferometer.units import ns_from_s
 
@@ -21,12 +27,21 @@ LATENCIES: Final[dict[PublishedLatencyName, tuple[str, str]]] = {
     "ttft": ("time_to_first_token", "first token - send; of answers of two tokens or more"),
     "tpot": (
         "time_per_output_token",
-        "(last - first token) / (output tokens - 1), one value a request, tokens as its tokenizer counts the text",
+        (
+            "(last - first token) / (output tokens - 1), one value a request, tokens as its"
+            " tokenizer counts the text"
+        ),
     ),
-    "chunk_gap": ("inter_token_latency", "gaps between the tokens of all requests, those of a chunk taken to come at once"),
+    "chunk_gap": (
+        "inter_token_latency",
+        "gaps between the tokens of all requests, those of a chunk taken to come at once",
+    ),
     "normalized_tpot": (
         "normalized_time_per_output_token",
-        "(end of the answer - send) / output tokens, one value a request, tokens as its tokenizer counts the text",
+        (
+            "(end of the answer - send) / output tokens, one value a request, tokens as its"
+            " tokenizer counts the text"
+        ),
     ),
     "e2e": ("request_latency", "end of the answer - send"),
 }
@@ -55,8 +70,12 @@ def read_inference_perf_summary(path: Path) -> Imported:
         A field holds something else than it should; the message names it.
     """
     content = read_object(path)
-    load, done, failed = (content.required(name).child(name) for name in ("load_summary", "successes", "failures"))
-    throughput, latency = (None if done is None else done.child(name) for name in ("throughput", "latency"))
+    load, done, failed = (
+        content.required(name).child(name) for name in ("load_summary", "successes", "failures")
+    )
+    throughput, latency = (
+        None if done is None else done.child(name) for name in ("throughput", "latency")
+    )
     mismatches = None if done is None else done.text("token_count_mismatches")
     summary = PublishedSummary(
         tool="inference-perf",
@@ -88,13 +107,21 @@ def read_inference_perf_requests(path: Path) -> Imported:
         A field is missing or holds something else; the message names it.
     """
     rows = [_request(entry) for entry in read_objects(path)]
-    facts = ImportFacts(tool="inference-perf", tool_version="unknown", created_utc="unknown", source=file_source(path, "inference-perf"))
+    facts = ImportFacts(
+        tool="inference-perf",
+        tool_version="unknown",
+        created_utc="unknown",
+        source=file_source(path, "inference-perf"),
+    )
     return Imported(tool="inference-perf", runs=(imported_run(rows, facts),))
 
 
 def _request(entry: JsonFields) -> ImportedRequest:
     info = entry.required("info").child("info")
-    asked, answered = (None if info is None else info.child(name) for name in ("request_metrics", "response_metrics"))
+    asked, answered = (
+        None if info is None else info.child(name)
+        for name in ("request_metrics", "response_metrics")
+    )
     usage = None if answered is None else answered.child("server_usage")
     text = None if asked is None else asked.child("text")
     times_s = (None if answered is None else answered.numbers("output_token_times")) or []
@@ -125,7 +152,11 @@ def _latencies(latency: JsonFields) -> Iterator[PublishedLatency]:
                 mean_s=found.number("mean"),
                 min_s=found.number("min"),
                 max_s=found.number("max"),
-                percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None),
+                percentiles=tuple(
+                    PublishedPercentile(at, value_s)
+                    for at, value_s in percentiles
+                    if value_s is not None
+                ),
             )
 
 
@@ -144,12 +175,3 @@ def _mean(fields: JsonFields | None, names: tuple[str, ...]) -> float | None:
 
 def _ns(time_s: float) -> int:
     return ns_from_s(time_s)
-
-
-__all__ = [
-    "LATENCIES",
-    "is_inference_perf_request",
-    "is_inference_perf_summary",
-    "read_inference_perf_requests",
-    "read_inference_perf_summary",
-]

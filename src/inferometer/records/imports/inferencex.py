@@ -1,8 +1,9 @@
 """What do the published tables of InferenceX say, and AIConfigurator's collection of them?
 
-``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in seconds; also as CSV, a line each),
-``silicon_sample.csv`` those of all (times in milliseconds, of a statistic that it does not name, and no throughput). Traps:
-``tput_per_gpu`` counts input *and* output tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be
+``agg_*.json`` holds points of one model and workload (InferenceMAX and InferenceX alike; times in
+seconds; also as CSV, a line each), ``silicon_sample.csv`` those of all (times in milliseconds, of a
+statistic that it does not name, and no throughput). Traps: ``tput_per_gpu`` counts input *and*
+output tokens; lengths are drawn from 80 to 100 % of the nominal; a mean time to first token may be
 far above the median, because of warm-up.
 """
 
@@ -15,7 +16,15 @@ import numpy as np
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.imported import UNKNOWN
-from inferometer.records.imports.json_fields import DOOR, Json, JsonFields, parse_json, read_object, read_objects, read_text
+from inferometer.records.imports.json_fields import (
+    DOOR,
+    Json,
+    JsonFields,
+    parse_json,
+    read_object,
+    read_objects,
+    read_text,
+)
 from inferometer.records.published_points import PublishedPointTable
 from inferometer.units import MOST_COUNT
 
@@ -50,7 +59,20 @@ _RATES: Final = {
     "device_output_tokens_per_s": "output_tput_per_gpu",
     "device_input_tokens_per_s": "input_tput_per_gpu",
 }
-_SILICON_HEADER: Final = frozenset({"origin", "concurrency", "backend", "model_path", "system", "mode", "isl", "osl", "ttft_ms", "tpot_ms"})
+_SILICON_HEADER: Final = frozenset(
+    {
+        "origin",
+        "concurrency",
+        "backend",
+        "model_path",
+        "system",
+        "mode",
+        "isl",
+        "osl",
+        "ttft_ms",
+        "tpot_ms",
+    }
+)
 
 _POINT: Final = frozenset({"hw", "tp", "framework", "precision"})
 """Enough to know one by; which others are missing is said when it is read."""
@@ -82,9 +104,14 @@ def read_inferencex(path: Path) -> PublishedPointTable:
     Raises
     ------
     RecordError
-        A field is missing or holds something else, or the workload is neither in the file nor in its name.
+        A field is missing or holds something else, or the workload is neither in the file nor in
+        its name.
     """
-    content = read_objects(path) if isinstance(parse_json(read_text(path), str(path)), list) else (read_object(path),)
+    content = (
+        read_objects(path)
+        if isinstance(parse_json(read_text(path), str(path)), list)
+        else (read_object(path),)
+    )
     return _table([_point(path, number, fields) for number, fields in enumerate(content)])
 
 
@@ -98,7 +125,12 @@ def read_inferencex_csv(path: Path) -> PublishedPointTable:
     """
     rows = DOOR.csv_records(read_text(path).splitlines(), where=str(path))
     return _table(
-        [_point(path, number, JsonFields(content=_json_of(row), where=f"{path}, line {number + 2}")) for number, row in enumerate(rows)]
+        [
+            _point(
+                path, number, JsonFields(content=_json_of(row), where=f"{path}, line {number + 2}")
+            )
+            for number, row in enumerate(rows)
+        ]
     )
 
 
@@ -112,8 +144,17 @@ def read_silicon(path: Path) -> PublishedPointTable:
     """
     lines = read_text(path).splitlines()
     if missing := _SILICON_HEADER - set(next(DOOR.csv_rows(lines, where=str(path)), [])):
-        raise RecordError(f"the header lacks {', '.join(sorted(missing))}", where=str(path), allowed=", ".join(sorted(_SILICON_HEADER)))
-    return _table([_silicon_point(path, number, row) for number, row in enumerate(DOOR.csv_records(lines, where=str(path)))])
+        raise RecordError(
+            f"the header lacks {', '.join(sorted(missing))}",
+            where=str(path),
+            allowed=", ".join(sorted(_SILICON_HEADER)),
+        )
+    return _table(
+        [
+            _silicon_point(path, number, row)
+            for number, row in enumerate(DOOR.csv_records(lines, where=str(path)))
+        ]
+    )
 
 
 def _point(path: Path, number: int, fields: JsonFields) -> _Row:
@@ -133,11 +174,14 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
         "framework": framework,
         "framework_version": "",
         "is_disaggregated": is_disaggregated,
-        "uses_speculation": "on" in {fields.text("mtp"), fields.text("spec_decoding")} or fields.text("spec_decoding") == "mtp",
+        "uses_speculation": "on" in {fields.text("mtp"), fields.text("spec_decoding")}
+        or fields.text("spec_decoding") == "mtp",
         "is_provisional": False,
         "tensor_parallel": tensor_parallel,
         "expert_parallel": _count(fields.whole("ep")),
-        "data_parallel": tensor_parallel if (fields.text("dp_attention") or "").lower() == "true" else 1,
+        "data_parallel": tensor_parallel
+        if (fields.text("dp_attention") or "").lower() == "true"
+        else 1,
         "n_devices": UNKNOWN if is_disaggregated else tensor_parallel,
         "prompt_tokens": prompt_tokens,
         "output_tokens": output_tokens,
@@ -149,7 +193,11 @@ def _point(path: Path, number: int, fields: JsonFields) -> _Row:
 def _json_of(line: Mapping[str, str | None]) -> dict[str, Json]:
     """What the line's cells are; empty ones are absent."""
     told: dict[str, Json] = {name: _value(text) for name, text in line.items() if text}
-    return told | {ours: told[theirs] for ours, theirs in _LENGTHS_OF_LINES.items() if theirs in told and ours not in told}
+    return told | {
+        ours: told[theirs]
+        for ours, theirs in _LENGTHS_OF_LINES.items()
+        if theirs in told and ours not in told
+    }
 
 
 def _value(text: str) -> Json:
@@ -180,13 +228,21 @@ def _workload(path: Path, fields: JsonFields) -> tuple[int, int]:
 def _silicon_point(path: Path, number: int, row: Mapping[str, str]) -> _Row:
     def value(name: str) -> float:
         text = row.get(name) or ""
-        return DOOR.number(text, name, where=f"{path}, line {number + 2}", most=MOST_COUNT) if text else float("nan")
+        return (
+            DOOR.number(text, name, where=f"{path}, line {number + 2}", most=MOST_COUNT)
+            if text
+            else float("nan")
+        )
 
     def count(name: str) -> int:
         return int(value(name)) if value(name) >= 1 else UNKNOWN
 
     is_disaggregated = row["mode"] == "disagg"
-    tensor_parallel, pipeline_parallel, data_parallel = count("tp_size"), count("pp_size"), count("attention_dp_size")
+    tensor_parallel, pipeline_parallel, data_parallel = (
+        count("tp_size"),
+        count("pp_size"),
+        count("attention_dp_size"),
+    )
     is_known = min(tensor_parallel, pipeline_parallel, data_parallel) >= 1 and not is_disaggregated
     return {
         "source_file": path.name,
@@ -229,6 +285,3 @@ def _count(value: int | None) -> int:
 
 def _float(value: float | None) -> float:
     return float("nan") if value is None else value
-
-
-__all__ = ["is_inferencex", "is_inferencex_csv", "is_silicon", "read_inferencex", "read_inferencex_csv", "read_silicon"]

@@ -1,6 +1,7 @@
 """What does a field of somebody else's JSON hold, and if it is not what it should be, in which file and where is it?
 
-Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with the field's path.
+Absent, null and NaN are all None: the tool did not say. A value of another kind is an error with
+the field's path.
 """
 
 import math
@@ -17,7 +18,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 
 _LARGEST: Final = 2**62
 """In nanoseconds the year 2116."""
-DOOR: Final = Door(noun="file", allowed="a text file in UTF-8", refusal=RecordError, try_="the whole file, as the tool wrote it")
+DOOR: Final = Door(
+    noun="file",
+    allowed="a text file in UTF-8",
+    refusal=RecordError,
+    try_="the whole file, as the tool wrote it",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +47,11 @@ class JsonFields:
             value = _parsed(value, value)
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or _LARGEST < abs(value) < math.inf:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or _LARGEST < abs(value) < math.inf
+        ):
             raise self._wrong(name, "a number")
         return float(value)
 
@@ -76,14 +86,18 @@ class JsonFields:
             return ()
         if not isinstance(value, list):
             raise self._wrong(name, "a list of objects")
-        return tuple(_object(item, self.where, f"{self._path(name)}[{i}]") for i, item in enumerate(value))
+        return tuple(
+            _object(item, self.where, f"{self._path(name)}[{i}]") for i, item in enumerate(value)
+        )
 
     def numbers(self, name: str) -> list[float] | None:
         """The list of numbers of this name; null and NaN in it are NaN."""
         value = self.content.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(item is None or _is_number(item) for item in value):
+        if not isinstance(value, list) or not all(
+            item is None or _is_number(item) for item in value
+        ):
             raise self._wrong(name, "a list of numbers")
         return [math.nan if item is None else float(cast("float", item)) for item in value]
 
@@ -92,16 +106,22 @@ class JsonFields:
         value = self.content.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(item, list) and all(map(_is_number, item)) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(item, list) and all(map(_is_number, item)) for item in value
+        ):
             raise self._wrong(name, "a list of lists of numbers")
-        return [[float(cast("float", number)) for number in cast("list[Json]", item)] for item in value]
+        return [
+            [float(cast("float", number)) for number in cast("list[Json]", item)] for item in value
+        ]
 
     def texts(self, name: str) -> list[str] | None:
         """The list of texts of this name; null in it is ''."""
         value = self.content.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(item is None or isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(
+            item is None or isinstance(item, str) for item in value
+        ):
             raise self._wrong(name, "a list of texts")
         return ["" if item is None else str(item) for item in value]
 
@@ -114,7 +134,11 @@ class JsonFields:
             It has not.
         """
         if not self.has(name):
-            raise RecordError(f"{self._path(name)} is missing", where=self.where, try_="the whole file, as the tool wrote it")
+            raise RecordError(
+                f"{self._path(name)} is missing",
+                where=self.where,
+                try_="the whole file, as the tool wrote it",
+            )
         return self
 
     def refuse(self, name: str, allowed: str) -> RecordError:
@@ -123,7 +147,11 @@ class JsonFields:
 
     def _wrong(self, name: str, allowed: str) -> RecordError:
         shown = repr(self.content.get(name))
-        return RecordError(f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}", where=self.where, allowed=allowed)
+        return RecordError(
+            f"{self._path(name)} is {shown[:60]}{'...' if len(shown) > 60 else ''}",
+            where=self.where,
+            allowed=allowed,
+        )
 
     def _path(self, name: str) -> str:
         return f"{self.path}.{name}" if self.path else name
@@ -180,12 +208,18 @@ def parse_json(text: str, where: str) -> Json:
 
 def _object(value: Json, where: str, path: str) -> JsonFields:
     if not isinstance(value, dict):
-        raise RecordError(f"{path or 'the file'} is no object", where=where, allowed="a JSON object")
+        raise RecordError(
+            f"{path or 'the file'} is no object", where=where, allowed="a JSON object"
+        )
     return JsonFields(content=value, where=where, path=path)
 
 
 def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not _LARGEST < abs(value) < math.inf
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and not _LARGEST < abs(value) < math.inf
+    )
 
 
 def _parsed(text: str, otherwise: Json) -> Json:
@@ -193,6 +227,3 @@ def _parsed(text: str, otherwise: Json) -> Json:
         return float(text)
     except ValueError:
         return otherwise
-
-
-__all__ = ["DOOR", "Json", "JsonFields", "parse_json", "read_lines", "read_object", "read_objects", "read_text"]

@@ -1,6 +1,7 @@
 """How long did single kernels take on a device? The tables of AIConfigurator's database, as arrays.
 
-Kernels are timed alone: no gaps between layers, no norms, no sampling, no scheduler. Letters of shapes: N rows of a table.
+Kernels are timed alone: no gaps between layers, no norms, no sampling, no scheduler. Letters of
+shapes: N rows of a table.
 """
 
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import F64
 from inferometer.records.imports.json_fields import DOOR
-from inferometer.records.types import F64
 
 _ELEMENT_BYTES: Final = 2
 _GEMM: Final = "gemm_perf"
@@ -26,7 +27,10 @@ class GemmTable(NamedTuple):
 
 
 class AttentionTable(NamedTuple):
-    """One layer's attention in bfloat16. Decode: one query against ``tokens``; prefill: ``tokens`` queries, causal."""
+    """One layer's attention in bfloat16.
+
+    Decode: one query against ``tokens``; prefill: ``tokens`` queries, causal.
+    """
 
     batch_size: F64
     tokens: F64
@@ -84,7 +88,10 @@ def is_kernel_folder(folder: Path) -> bool:
 
 def version_of(folder: Path) -> str | None:
     """Of the engine whose kernels were timed: ``0.24.0`` of ``gemm_perf.vllm-0.24.0.csv.gz``."""
-    names = [path.name.removeprefix(f"{_GEMM}.").removesuffix(".csv.gz") for path in sorted(folder.glob(f"{_GEMM}.*.csv.gz"))]
+    names = [
+        path.name.removeprefix(f"{_GEMM}.").removesuffix(".csv.gz")
+        for path in sorted(folder.glob(f"{_GEMM}.*.csv.gz"))
+    ]
     return names[0].partition("-")[2] or None if names else None
 
 
@@ -93,10 +100,22 @@ def _tables(folder: Path) -> KernelTables:
     plain = {"attn_dtype": "bfloat16", "kv_cache_dtype": "bfloat16", "window_size": "0"}
     decode = _rows(folder, "generation_attention_perf", **plain)
     prefill = _rows(folder, "context_attention_perf", **plain, step="0")
-    experts = _rows(folder, "moe_perf", moe_dtype="bfloat16", moe_tp_size="1", moe_ep_size="1", distribution="power_law_1.01")
+    experts = _rows(
+        folder,
+        "moe_perf",
+        moe_dtype="bfloat16",
+        moe_tp_size="1",
+        moe_ep_size="1",
+        distribution="power_law_1.01",
+    )
     reduce = _rows(folder, "nccl_perf", op_name="all_reduce", nccl_dtype="half")
     return KernelTables(
-        gemm=GemmTable(m=_column(gemm, "m"), n=_column(gemm, "n"), k=_column(gemm, "k"), duration_s=_seconds(gemm)),
+        gemm=GemmTable(
+            m=_column(gemm, "m"),
+            n=_column(gemm, "n"),
+            k=_column(gemm, "k"),
+            duration_s=_seconds(gemm),
+        ),
         decode=_attention(decode, _column(decode, "step") + 1),
         prefill=_attention(prefill, _column(prefill, "isl")),
         experts=ExpertTable(
@@ -144,15 +163,3 @@ def _column(rows: list[dict[str, str]], name: str) -> F64:
 
 def _seconds(rows: list[dict[str, str]]) -> F64:
     return _column(rows, "latency") / 1e3
-
-
-__all__ = [
-    "AttentionTable",
-    "ExpertTable",
-    "GemmTable",
-    "KernelTables",
-    "ReduceTable",
-    "is_kernel_folder",
-    "read_kernel_tables",
-    "version_of",
-]

@@ -1,6 +1,7 @@
 """What does an llm-d Benchmark Report of version 0.2 say?
 
-Read as JSON, which its own tools write and read too. Units stand beside each number. Version 0.1 and YAML are refused with what to do.
+Read as JSON, which its own tools write and read too. Units stand beside each number. Version 0.1
+and YAML are refused with what to do.
 """
 
 from pathlib import Path
@@ -9,7 +10,13 @@ from typing import Final
 from inferometer.errors import RecordError
 from inferometer.records.imports.imported import Imported, file_source
 from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.published import (
+    DEFINITIONS,
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+)
 
 LATENCIES: Final[dict[PublishedLatencyName, str]] = {
     "ttft": "time_to_first_token",
@@ -27,7 +34,9 @@ _PERCENTILES: Final = {"p0p1": 0.001, "p1": 0.01, "p5": 0.05, "p10": 0.1, "p25":
 
 def is_llmd(content: JsonFields) -> bool:
     """Does it look like one?"""
-    return {"run", "results"} <= set(content.content) or {"version", "scenario", "metrics"} <= set(content.content)
+    return {"run", "results"} <= set(content.content) or {"version", "scenario", "metrics"} <= set(
+        content.content
+    )
 
 
 def read_llmd(path: Path) -> Imported:
@@ -36,7 +45,8 @@ def read_llmd(path: Path) -> Imported:
     Raises
     ------
     RecordError
-        It is of another version, or a field holds something else than it should; the message names it.
+        It is of another version, or a field holds something else than it should; the message names
+        it.
     """
     content = read_object(path)
     version = content.text("version") or ""
@@ -48,9 +58,14 @@ def read_llmd(path: Path) -> Imported:
             try_="the package llmd-benchmark-report converts",
         )
     aggregate = _descend(content, ("results", "request_performance", "aggregate"))
-    requests, latency, rates = (None if aggregate is None else aggregate.child(name) for name in ("requests", "latency", "throughput"))
+    requests, latency, rates = (
+        None if aggregate is None else aggregate.child(name)
+        for name in ("requests", "latency", "throughput")
+    )
     load = _descend(content, ("scenario", "load", "standardized"))
-    total, n_failed = (None if requests is None else requests.whole(name) for name in ("total", "failures"))
+    total, n_failed = (
+        None if requests is None else requests.whole(name) for name in ("total", "failures")
+    )
     incomplete = None if requests is None else requests.whole("incomplete")
     summary = PublishedSummary(
         tool="llm-d",
@@ -71,7 +86,11 @@ def read_llmd(path: Path) -> Imported:
         input_tokens_per_s=_mean(rates, "input_token_rate"),
         output_tokens_per_s=_mean(rates, "output_token_rate"),
         total_tokens_per_s=_mean(rates, "total_token_rate"),
-        latencies=() if latency is None else tuple(one for name in LATENCIES if (one := _latency(latency, name)) is not None),
+        latencies=(
+            ()
+            if latency is None
+            else tuple(one for name in LATENCIES if (one := _latency(latency, name)) is not None)
+        ),
     )
     return Imported(tool="llm-d", summaries=(summary,))
 
@@ -98,7 +117,9 @@ def _latency(latency: JsonFields, name: PublishedLatencyName) -> PublishedLatenc
         std_s=seconds("stddev"),
         min_s=seconds("min"),
         max_s=seconds("max"),
-        percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None),
+        percentiles=tuple(
+            PublishedPercentile(at, value_s) for at, value_s in percentiles if value_s is not None
+        ),
     )
 
 
@@ -131,6 +152,3 @@ def _finite_whole(fields: JsonFields | None, name: str) -> int | None:
     """Infinite concurrency is none that was asked for."""
     value = None if fields is None else fields.number(name)
     return None if fields is None or value is None or value == float("inf") else fields.whole(name)
-
-
-__all__ = ["LATENCIES", "is_llmd", "read_llmd"]

@@ -1,9 +1,9 @@
 """What did vLLM do in the runs that LLMServingSim's authors published, and how well did their simulator foretell it?
 
-A folder holds ``requests.csv`` or ``requests.jsonl`` (one row a request), ``meta.json`` (the engine's arguments) and
-``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the workload's prefix blocks lie beside the folders.
-Instants are the engine core's: what a client would see of detokenising and sending is not in them.
-Letters of shapes: N requests, K prefix blocks.
+A folder holds ``requests.csv`` or ``requests.jsonl`` (one row a request), ``meta.json`` (the
+engine's arguments) and ``llmservingsim_prediction_summary.txt`` (their simulator beside vLLM); the
+workload's prefix blocks lie beside the folders. Instants are the engine core's: what a client would
+see of detokenising and sending is not in them. Letters of shapes: N requests, K prefix blocks.
 """
 
 import hashlib
@@ -17,9 +17,10 @@ import msgspec
 import numpy as np
 
 from inferometer.errors import RecordError
+from inferometer.records.columns import F64, I64
 from inferometer.records.imports.json_fields import DOOR
 from inferometer.records.imports.vllm_facts import vllm_facts
-from inferometer.records.types import F64, I64, RequestStatus, RequestTable, Run, RunManifest
+from inferometer.records.types import RequestStatus, RequestTable, Run, RunManifest
 from inferometer.spec.catalog import known_model
 from inferometer.spec.types import Source
 from inferometer.units import MOST_COUNT, MOST_S
@@ -35,13 +36,22 @@ Metric: TypeAlias = Literal["ttft", "tpot", "e2e"]
 Statistic: TypeAlias = Literal["mean", "p50", "p90", "p95", "p99"]
 
 _METRICS: Final[dict[str, Metric]] = {"TTFT": "ttft", "TPOT": "tpot", "Latency": "e2e"}
-_STATISTICS: Final[dict[str, Statistic]] = {"Mean": "mean", "Median": "p50", "P90": "p90", "P95": "p95", "P99": "p99"}
+_STATISTICS: Final[dict[str, Statistic]] = {
+    "Mean": "mean",
+    "Median": "p50",
+    "P90": "p90",
+    "P95": "p95",
+    "P99": "p99",
+}
 _CLAIM: Final = re.compile(r"(TTFT|TPOT|Latency) (Mean|Median|P90|P95|P99)\s+([\d.]+)\s+([\d.]+)")
 _WHERE: Final = "github casys-kaist/LLMServingSim @5daddb2 bench/examples (MIT)"
 
 
 class Claim(NamedTuple):
-    """One line of the authors' summary. Their TTFT counts from when the engine core saw the request."""
+    """One line of the authors' summary.
+
+    Their TTFT counts from when the engine core saw the request.
+    """
 
     metric: Metric
     statistic: Statistic
@@ -84,7 +94,13 @@ class EngineArguments:
 
 class _WorkloadLine(msgspec.Struct, frozen=True):
     input_toks: int
-    hash_runs: tuple[tuple[Annotated[int, msgspec.Meta(ge=0, le=2**62)], Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]], ...]
+    hash_runs: tuple[
+        tuple[
+            Annotated[int, msgspec.Meta(ge=0, le=2**62)],
+            Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)],
+        ],
+        ...,
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,18 +164,25 @@ def read_llmservingsim(folder: Path, workload: Path | None = None) -> PublishedS
 def log_of(folder: Path) -> Path | None:
     """The file with the requests in a folder of LLMServingSim's; None where it is none."""
     logs = (folder / name for name in _LOGS)
-    return next((log for log in logs if log.is_file()), None) if (folder / "meta.json").is_file() else None
+    return (
+        next((log for log in logs if log.is_file()), None)
+        if (folder / "meta.json").is_file()
+        else None
+    )
 
 
 def _rows(text: str, path: Path) -> list[dict[str, str]]:
     """The lines of the log: of a table, or of the JSON that vLLM's own recorder writes.
 
-    Its ``arrival_time`` is the wall clock's, its other instants are of a monotonic clock: they are aligned so that no request is queued
-    before it arrives.
+    Its ``arrival_time`` is the wall clock's, its other instants are of a monotonic clock: they are
+    aligned so that no request is queued before it arrives.
     """
     if path.suffix == ".csv":
         return list(DOOR.csv_records(text.splitlines(), where=str(path)))
-    lines = [DOOR.json(line, _Line, where=f"{path}, line {number}") for number, line in enumerate(text.splitlines(), start=1)]
+    lines = [
+        DOOR.json(line, _Line, where=f"{path}, line {number}")
+        for number, line in enumerate(text.splitlines(), start=1)
+    ]
     shift_s = min((line.queued_ts - line.arrival_time for line in lines), default=0.0)
     start_s = min((line.arrival_time + shift_s for line in lines), default=0.0)
     return [
@@ -183,7 +206,9 @@ def _requests(path: Path) -> tuple[RequestTable, I64, str]:
     def column(name: str, most: float = MOST_COUNT) -> F64:
         values: list[float] = []
         for number, row in enumerate(rows, start=2):
-            values.append(DOOR.number(row.get(name, ""), name, where=f"{path}, line {number}", most=most))
+            values.append(
+                DOOR.number(row.get(name, ""), name, where=f"{path}, line {number}", most=most)
+            )
         return np.array(values)
 
     def instants(name: str) -> I64:
@@ -216,11 +241,18 @@ def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
     start, ids = [0], list[int]()
     lines = _text(path).splitlines()
     if len(lines) != len(requests.prompt_tokens):
-        raise RecordError(f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path))
-    for number, (line, prompt) in enumerate(zip(lines, requests.prompt_tokens.tolist(), strict=True), start=1):
+        raise RecordError(
+            f"{len(lines)} requests for a log of {len(requests.prompt_tokens)}", where=str(path)
+        )
+    for number, (line, prompt) in enumerate(
+        zip(lines, requests.prompt_tokens.tolist(), strict=True), start=1
+    ):
         row = DOOR.json(line, _WorkloadLine, where=f"{path}, line {number}")
         if row.input_toks != prompt:
-            raise RecordError(f"line {number} has {row.input_toks} prompt tokens, the log {prompt}", where=str(path))
+            raise RecordError(
+                f"line {number} has {row.input_toks} prompt tokens, the log {prompt}",
+                where=str(path),
+            )
         runs = (range(first, first + count) for first, count in row.hash_runs)
         ids += islice(chain.from_iterable(runs), prompt // BLOCK_TOKENS)
         start.append(len(ids))
@@ -229,25 +261,12 @@ def _prefix(path: Path, requests: RequestTable) -> PrefixBlocks:
 
 def _claims(text: str) -> tuple[Claim, ...]:
     return tuple(
-        Claim(_METRICS[metric], _STATISTICS[statistic], float(measured) / 1e3, float(simulated) / 1e3)
+        Claim(
+            _METRICS[metric], _STATISTICS[statistic], float(measured) / 1e3, float(simulated) / 1e3
+        )
         for metric, statistic, measured, simulated in _CLAIM.findall(text)
     )
 
 
 def _text(path: Path) -> str:
     return DOOR.text_of(path)
-
-
-__all__ = [
-    "BLOCK_TOKENS",
-    "UNKNOWN",
-    "Claim",
-    "EngineArguments",
-    "Metric",
-    "PrefixBlocks",
-    "PublishedServing",
-    "Statistic",
-    "is_log",
-    "log_of",
-    "read_llmservingsim",
-]

@@ -1,8 +1,9 @@
 """What does a result file of ``vllm bench serve`` say?
 
-One JSON object; with ``--save-detailed`` it has lists with a value for each request. vLLM counts a latency from just before it connects,
-after the wait for a free place under ``--max-concurrency``, which ``queue_times`` holds. Its ITL is of chunks. It writes 0 for the
-latencies of nothing: those are left out here. Checked against files of vLLM 0.32.
+One JSON object; with ``--save-detailed`` it has lists with a value for each request. vLLM counts a
+latency from just before it connects, after the wait for a free place under ``--max-concurrency``,
+which ``queue_times`` holds. Its ITL is of chunks. It writes 0 for the latencies of nothing: those
+are left out here. Checked against files of vLLM 0.32.
 """
 
 import re
@@ -14,21 +15,42 @@ from typing import Final
 from inferometer.records.imports.imported import Imported, file_source, same_length
 from inferometer.records.imports.imported_run import ImportedRequest, ImportFacts, imported_run
 from inferometer.records.imports.json_fields import JsonFields, read_object
-from inferometer.records.published import DEFINITIONS, PublishedLatency, PublishedLatencyName, PublishedPercentile, PublishedSummary
+from inferometer.records.published import (
+    DEFINITIONS,
+    PublishedLatency,
+    PublishedLatencyName,
+    PublishedPercentile,
+    PublishedSummary,
+)
 from inferometer.records.types import RequestStatus, Run
 from inferometer.spec.types import Source
 from inferometer.units import ns_from_s
 
-LATENCIES: Final[dict[PublishedLatencyName, str]] = {"ttft": "ttft", "tpot": "tpot", "chunk_gap": "itl", "e2e": "e2el"}
+LATENCIES: Final[dict[PublishedLatencyName, str]] = {
+    "ttft": "ttft",
+    "tpot": "tpot",
+    "chunk_gap": "itl",
+    "e2e": "e2el",
+}
 """Ours -> vLLM's."""
 
-_SETTINGS: Final = ("backend", "endpoint_type", "burstiness", "tokenizer_id", "ramp_up_strategy", "ramp_up_start_rps", "ramp_up_end_rps")
+_SETTINGS: Final = (
+    "backend",
+    "endpoint_type",
+    "burstiness",
+    "tokenizer_id",
+    "ramp_up_strategy",
+    "ramp_up_start_rps",
+    "ramp_up_end_rps",
+)
 _PERCENTILE: Final = re.compile(r"p(\d+(?:\.\d+)?)_(\w+)_ms")
 
 
 def is_vllm_bench(content: JsonFields) -> bool:
     """Does it look like one?"""
-    return {"request_throughput", "total_token_throughput", "completed", "duration"} <= set(content.content)
+    return {"request_throughput", "total_token_throughput", "completed", "duration"} <= set(
+        content.content
+    )
 
 
 def read_vllm_bench(path: Path) -> Imported:
@@ -42,7 +64,11 @@ def read_vllm_bench(path: Path) -> Imported:
     content = read_object(path)
     source = file_source(path, "vllm-bench")
     run = _run(content, source) if content.has("start_times") else None
-    return Imported(tool="vllm-bench", runs=() if run is None else (run,), summaries=(_summary(content, source),))
+    return Imported(
+        tool="vllm-bench",
+        runs=() if run is None else (run,),
+        summaries=(_summary(content, source),),
+    )
 
 
 def _summary(content: JsonFields, source: Source) -> PublishedSummary:
@@ -65,18 +91,30 @@ def _summary(content: JsonFields, source: Source) -> PublishedSummary:
         mean_output_tokens=None if not n_completed or outputs is None else outputs / n_completed,
         completed_requests_per_s=content.number("request_throughput"),
         good_requests_per_s=content.number("request_goodput"),
-        input_tokens_per_s=_difference(content.number("total_token_throughput"), content.number("output_throughput")),
+        input_tokens_per_s=_difference(
+            content.number("total_token_throughput"), content.number("output_throughput")
+        ),
         output_tokens_per_s=content.number("output_throughput"),
         total_tokens_per_s=content.number("total_token_throughput"),
-        latencies=tuple(one for one in (_latency(content, name, theirs) for name, theirs in LATENCIES.items()) if one is not None),
+        latencies=tuple(
+            one
+            for one in (_latency(content, name, theirs) for name, theirs in LATENCIES.items())
+            if one is not None
+        ),
     )
 
 
-def _latency(content: JsonFields, name: PublishedLatencyName, theirs: str) -> PublishedLatency | None:
+def _latency(
+    content: JsonFields, name: PublishedLatencyName, theirs: str
+) -> PublishedLatency | None:
     mean_s = _ms(content, f"mean_{theirs}_ms")
     if not mean_s:
         return None
-    found = ((match, key) for key in content.content if (match := _PERCENTILE.fullmatch(key)) and match[2] == theirs)
+    found = (
+        (match, key)
+        for key in content.content
+        if (match := _PERCENTILE.fullmatch(key)) and match[2] == theirs
+    )
     percentiles = {float(match[1]) / 100: _ms(content, key) for match, key in found}
     percentiles[0.5] = percentiles.get(0.5) or _ms(content, f"median_{theirs}_ms")
     return PublishedLatency(
@@ -85,7 +123,11 @@ def _latency(content: JsonFields, name: PublishedLatencyName, theirs: str) -> Pu
         definition=DEFINITIONS[name],
         mean_s=mean_s,
         std_s=_ms(content, f"std_{theirs}_ms"),
-        percentiles=tuple(PublishedPercentile(at, value_s) for at, value_s in sorted(percentiles.items()) if value_s is not None),
+        percentiles=tuple(
+            PublishedPercentile(at, value_s)
+            for at, value_s in sorted(percentiles.items())
+            if value_s is not None
+        ),
     )
 
 
@@ -96,8 +138,17 @@ def _run(content: JsonFields, source: Source) -> Run:
     start_s, ttft_s, prompts, outputs = (content.numbers(name) or [] for name in names)
     itls_s, errors = content.lists("itls"), content.texts("errors")
     latencies_s, waits_s = content.numbers("latencies"), content.numbers("queue_times")
-    columns = {"ttfts": ttft_s, "input_lens": prompts, "output_lens": outputs, "itls": itls_s, "errors": errors}
-    n = same_length({"start_times": start_s, **columns, "latencies": latencies_s, "queue_times": waits_s}, content)
+    columns = {
+        "ttfts": ttft_s,
+        "input_lens": prompts,
+        "output_lens": outputs,
+        "itls": itls_s,
+        "errors": errors,
+    }
+    n = same_length(
+        {"start_times": start_s, **columns, "latencies": latencies_s, "queue_times": waits_s},
+        content,
+    )
     rows = [
         _request(
             start_s[i],
@@ -109,7 +160,12 @@ def _run(content: JsonFields, source: Source) -> Run:
         )
         for i in range(n)
     ]
-    facts = ImportFacts(tool="vllm-bench", tool_version="unknown", created_utc=_utc(content.text("date")), source=source)
+    facts = ImportFacts(
+        tool="vllm-bench",
+        tool_version="unknown",
+        created_utc=_utc(content.text("date")),
+        source=source,
+    )
     return imported_run(rows, facts)
 
 
@@ -119,11 +175,19 @@ def _token_times_s(ttft_s: float, itls_s: list[float]) -> list[float]:
 
 
 def _request(
-    start_s: float, wait_s: float, chunks_s: list[float], latency_s: float | None, tokens: tuple[int, int], *, is_failed: bool
+    start_s: float,
+    wait_s: float,
+    chunks_s: list[float],
+    latency_s: float | None,
+    tokens: tuple[int, int],
+    *,
+    is_failed: bool,
 ) -> ImportedRequest:
     sent_ns = ns_from_s(start_s)
     chunks_ns = tuple(sent_ns + ns_from_s(chunk_s) for chunk_s in chunks_s)
-    ended_ns = sent_ns + ns_from_s(latency_s) if latency_s else (chunks_ns[-1] if chunks_ns else None)
+    ended_ns = (
+        sent_ns + ns_from_s(latency_s) if latency_s else (chunks_ns[-1] if chunks_ns else None)
+    )
     return ImportedRequest(
         intended_ns=sent_ns - ns_from_s(wait_s),
         sent_ns=sent_ns,
@@ -139,7 +203,11 @@ def _request(
 def _utc(date: str | None) -> str:
     """Its date is the local time of a machine it does not name."""
     try:
-        return "unknown" if date is None else f"{datetime.strptime(date, '%Y%m%d-%H%M%S').isoformat()} (local time)"  # noqa: DTZ007
+        return (
+            "unknown"
+            if date is None
+            else f"{datetime.strptime(date, '%Y%m%d-%H%M%S').isoformat()} (local time)"  # noqa: DTZ007
+        )
     except ValueError:
         return "unknown"
 
@@ -151,6 +219,3 @@ def _ms(content: JsonFields, name: str) -> float | None:
 
 def _difference(whole: float | None, part: float | None) -> float | None:
     return None if whole is None or part is None else whole - part
-
-
-__all__ = ["LATENCIES", "is_vllm_bench", "read_vllm_bench"]

@@ -1,6 +1,9 @@
-"""Which limits does a record of a vLLM server's configuration name? LLMServingSim's ``meta.json`` holds the arguments and what they became.
+"""Which limits does a record of a vLLM server's configuration name?
 
-What vLLM resolved (``resolved_config``, ``kv_cache``) is the server's; the arguments stand in where it was not stored.
+LLMServingSim's ``meta.json`` holds the arguments and what they became.
+
+What vLLM resolved (``resolved_config``, ``kv_cache``) is the server's; the arguments stand in where
+it was not stored.
 """
 
 from dataclasses import dataclass, field
@@ -92,6 +95,3 @@ def vllm_facts(text: str, where: str) -> EngineFacts:
             data_parallel_size=count("data_parallel_size"),
         ),
     )
-
-
-__all__ = ["vllm_facts"]

@@ -21,13 +21,19 @@ def labelled(points: Sequence[PointRow]) -> tuple[tuple[str, PointRow], ...]:
     return tuple((point_label(row, has_runs=has_runs), row) for row in points)
 
 
-def label_axis(labels: Sequence[str], *title: str, n_all: int, rows: str = "rows: prompt × batch") -> alt.Y:
-    """One row for each point, in the given order; the lines of the title lie flat above, from the left edge of the labels.
+def label_axis(
+    labels: Sequence[str], *title: str, n_all: int, rows: str = "rows: prompt × batch"
+) -> alt.Y:
+    """One row for each point, in the given order.
+
+    The lines of the title lie flat above, from the left edge of the labels.
 
     Where not all of the ``n_all`` rows are drawn, the title says so.
     """
     sort = list(dict.fromkeys(labels))
-    left_out = f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
+    left_out = (
+        f"the first {len(labels)} of {n_all} rows, the table has all" if n_all > len(labels) else ""
+    )
     lines = phone_lines([*title, rows, left_out])
     axis = alt.Axis(
         title=lines,
@@ -42,12 +48,14 @@ def label_axis(labels: Sequence[str], *title: str, n_all: int, rows: str = "rows
         titleX=-min(MAX_LABEL_WIDTH, 6 * max(len(label) for label in sort)) - 5,
         titleY=-8 - 15 * (len(lines) - 1),
     )
-    return alt.Y("label:N", sort=sort, axis=axis, scale=alt.Scale(domain=sort, paddingInner=0.25, paddingOuter=0.2))
+    return alt.Y(
+        "label:N",
+        sort=sort,
+        axis=axis,
+        scale=alt.Scale(domain=sort, paddingInner=0.25, paddingOuter=0.2),
+    )
 
 
 def rows_height(labels: Sequence[str], *, row_height: int = ROW_HEIGHT) -> int:
     """As high as the rows need."""
     return max(3, len(set(labels))) * row_height
-
-
-__all__ = ["MAX_LABEL_WIDTH", "MAX_ROWS", "ROW_HEIGHT", "label_axis", "labelled", "rows_height"]

@@ -37,6 +37,3 @@ CHARTS: Final[tuple[ChartBuilder, ...]] = (
 def charts_of(view: SweepReportView) -> tuple[ChartSpec, ...]:
     """The charts that this view has data for, in the order of the report."""
     return tuple(chart for build in CHARTS if (chart := build(view)) is not None)
-
-
-__all__ = ["CHARTS", "ChartBuilder", "charts_of"]

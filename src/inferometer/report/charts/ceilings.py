@@ -7,12 +7,21 @@ from typing import Final
 import altair as alt
 
 from inferometer.report.cells import has_several_runs
-from inferometer.report.charts.frame import MUTED, ChartSpec, Row, finished, series_channels, values, y_axis
+from inferometer.report.charts.frame import (
+    MUTED,
+    ChartSpec,
+    Row,
+    finished,
+    series_channels,
+    values,
+    y_axis,
+)
 from inferometer.report.views import CeilingMoment, SweepReportView
 from inferometer.units import format_duration, format_number, format_rate
 
 MAX_DRAWN: Final = 150
-"""More marks a line than this tell nothing more and make pages heavy; a longer watch is thinned evenly, its extremes kept in the table."""
+"""More marks a line than this tell nothing more and make pages heavy; a longer watch is thinned
+evenly, its extremes kept in the table."""
 UNITS: Final = {"read": "B/s", "copy": "B/s", "matmul": "FLOP/s"}
 
 
@@ -34,17 +43,29 @@ def ceilings_chart(view: SweepReportView) -> ChartSpec | None:
             for moment in moments[:: 1 + len(moments) // MAX_DRAWN]
         ]
     channels = series_channels(list(lines))
-    x = alt.X("x:Q", axis=alt.Axis(title="time since the start of the run, s", tickCount=6, grid=False))
+    x = alt.X(
+        "x:Q", axis=alt.Axis(title="time since the start of the run, s", tickCount=6, grid=False)
+    )
     numbers = [row["value"] for row in rows]
     margin = max(1.0, 0.1 * (max(numbers) - min(numbers)))
     scale = alt.Scale(domain=[min(numbers) - margin, max(numbers) + margin], nice=False)
-    y = alt.Y("value:Q", scale=scale, axis=y_axis("% of this ceiling's median", _mark_words(lines), tick_count=5))
-    tooltip = ["series:N", alt.Tooltip("text:N", title="ceiling"), alt.Tooltip("x:Q", title="s", format=".1f")]
+    y = alt.Y(
+        "value:Q",
+        scale=scale,
+        axis=y_axis("% of this ceiling's median", _mark_words(lines), tick_count=5),
+    )
+    tooltip = [
+        "series:N",
+        alt.Tooltip("text:N", title="ceiling"),
+        alt.Tooltip("x:Q", title="s", format=".1f"),
+    ]
     data = alt.Chart(values(rows))
     layers = [
         alt.Chart(values([{"value": 100}])).mark_rule(color=MUTED, strokeDash=[4, 3]).encode(y=y),
         data.mark_line(strokeWidth=1, opacity=0.4).encode(x=x, y=y, color=channels["color"]),
-        data.mark_point(filled=True, size=34, opacity=1).encode(x=x, y=y, **channels, tooltip=tooltip),
+        data.mark_point(filled=True, size=34, opacity=1).encode(
+            x=x, y=y, **channels, tooltip=tooltip
+        ),
     ]
     return ChartSpec(
         chart_id="ceilings",
@@ -58,7 +79,11 @@ def ceilings_chart(view: SweepReportView) -> ChartSpec | None:
 
 def _mark_words(lines: Mapping[str, Sequence[CeilingMoment]]) -> str:
     step = max(1 + len(moments) // MAX_DRAWN for moments in lines.values())
-    return "each mark is one probe" if step == 1 else f"marks are single probes, up to one in {step} of each ceiling drawn"
+    return (
+        "each mark is one probe"
+        if step == 1
+        else f"marks are single probes, up to one in {step} of each ceiling drawn"
+    )
 
 
 def _lines(moments: Sequence[CeilingMoment]) -> dict[str, list[CeilingMoment]]:
@@ -73,7 +98,10 @@ def _lines(moments: Sequence[CeilingMoment]) -> dict[str, list[CeilingMoment]]:
 def _finding(lines: dict[str, list[CeilingMoment]]) -> str:
     """The widest spread around a median, and how long the watch was."""
     spreads = {
-        name: max(abs(moment.value_per_s / median(m.value_per_s for m in moments) - 1) for moment in moments)
+        name: max(
+            abs(moment.value_per_s / median(m.value_per_s for m in moments) - 1)
+            for moment in moments
+        )
         for name, moments in lines.items()
     }
     widest = max(spreads, key=lambda name: spreads[name])
@@ -90,6 +118,3 @@ def _cells(name: str, moments: Sequence[CeilingMoment]) -> tuple[str, ...]:
     rates = [moment.value_per_s for moment in moments]
     shown = (rates[0], median(rates), rates[-1], min(rates), max(rates))
     return (name, str(len(moments)), *(format_rate(rate, unit) for rate in shown))
-
-
-__all__ = ["MAX_DRAWN", "UNITS", "ceilings_chart"]

@@ -1,4 +1,7 @@
-"""What must be given up for what: speed for throughput, money for a promise, replicas for traffic; and where does a promise break?"""
+"""What must be given up for what: speed for throughput, money for a promise, replicas for traffic.
+
+And where does a promise break?
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -32,20 +35,40 @@ def pareto_chart(view: DecisionView) -> ChartSpec | None:
         return None
     rows: list[Row] = []
     devices = list(dict.fromkeys(point.device for point in view.trades))
-    for point in sorted(view.trades, key=lambda one: (devices.index(one.device), one.tokens_per_s_per_user.value)):
+    for point in sorted(
+        view.trades, key=lambda one: (devices.index(one.device), one.tokens_per_s_per_user.value)
+    ):
         bounded = interval_fields(point.device_tokens_per_s, 1.0)
-        rows.append({"series": point.device, "x": point.tokens_per_s_per_user.value, "flags": _missed(point), **bounded})
-    x = alt.X("x:Q", axis=alt.Axis(title="output tok/s per user (1 / median TPOT)", tickCount=6, grid=False), scale=alt.Scale(zero=True))
+        rows.append(
+            {
+                "series": point.device,
+                "x": point.tokens_per_s_per_user.value,
+                "flags": _missed(point),
+                **bounded,
+            }
+        )
+    x = alt.X(
+        "x:Q",
+        axis=alt.Axis(title="output tok/s per user (1 / median TPOT)", tickCount=6, grid=False),
+        scale=alt.Scale(zero=True),
+    )
     title = ("output tok/s per device", "hollow: promise not shown to be kept")
     y = alt.Y("value:Q", scale=alt.Scale(zero=True), axis=y_axis(*title, tick_count=5))
-    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title="tok/s/user", format=".3~r"), alt.Tooltip("value:Q", format=".4~r")]
+    tooltip = [
+        alt.Tooltip("series:N"),
+        alt.Tooltip("x:Q", title="tok/s/user", format=".3~r"),
+        alt.Tooltip("value:Q", format=".4~r"),
+    ]
     kept = [point for point in view.trades if point.verdict == "met"]
     best = max(kept or view.trades, key=lambda one: one.device_tokens_per_s.value)
     return ChartSpec(
         chart_id="pareto",
         title="Throughput per device against speed per user",
-        finding=f"{'Within the promise the' if kept else 'The'} most output per device is {format_number(best.device_tokens_per_s.value)} "
-        f"tok/s on {best.device}, at {format_number(best.tokens_per_s_per_user.value)} tok/s per user.",
+        finding=(
+            f"{'Within the promise the' if kept else 'The'} most output per device is"
+            f" {format_number(best.device_tokens_per_s.value)} tok/s on {best.device}, at"
+            f" {format_number(best.tokens_per_s_per_user.value)} tok/s per user."
+        ),
         spec=finished(measured_lines(rows, x, y, tooltip=tooltip, has_curve=False), height=300),
         header=("device", "offered/s", "tok/s per user", "tok/s per device", "promise"),
         rows=tuple(
@@ -66,22 +89,55 @@ def limit_cost_chart(view: DecisionView) -> ChartSpec | None:
     priced = [one for one in view.limit_costs if one.usd_per_hour is not None]
     if not priced:
         return None
-    rows: list[Row] = [{"series": one.device, "x": one.limit_ratio, "value": one.usd_per_hour, "flags": ""} for one in priced]
+    rows: list[Row] = [
+        {"series": one.device, "x": one.limit_ratio, "value": one.usd_per_hour, "flags": ""}
+        for one in priced
+    ]
     ratios = sorted({row["x"] for row in rows})
     scale = alt.Scale(type="log", domain=log_axis_domain(ratios, margin_ratio=1.1), nice=False)
-    axis = alt.Axis(title="limits, times those of the promise (log scale): stricter to the left", values=ratios, format="~r", grid=False)
-    y = alt.Y("value:Q", scale=alt.Scale(zero=True), axis=y_axis("$ per hour for this traffic", "located by short runs", tick_count=5))
-    tooltip = [alt.Tooltip("series:N"), alt.Tooltip("x:Q", title="limits x"), alt.Tooltip("value:Q", title="$/h", format=".4~r")]
+    axis = alt.Axis(
+        title="limits, times those of the promise (log scale): stricter to the left",
+        values=ratios,
+        format="~r",
+        grid=False,
+    )
+    y = alt.Y(
+        "value:Q",
+        scale=alt.Scale(zero=True),
+        axis=y_axis("$ per hour for this traffic", "located by short runs", tick_count=5),
+    )
+    tooltip = [
+        alt.Tooltip("series:N"),
+        alt.Tooltip("x:Q", title="limits x"),
+        alt.Tooltip("value:Q", title="$/h", format=".4~r"),
+    ]
     first = priced[0].device
     ends = [one for one in priced if one.device == first]
     return ChartSpec(
         chart_id="cost-vs-slo",
         title="Cost against the promise",
-        finding=f"On {first} this traffic costs {ends[0].usd_per_hour:.2f} $/h at {ends[0].limit_ratio:g} times the limits, "
-        f"{ends[-1].usd_per_hour:.2f} $/h at {ends[-1].limit_ratio:g} times.",
-        spec=finished(measured_lines(rows, alt.X("x:Q", scale=scale, axis=axis), y, tooltip=tooltip, has_curve=False), height=260),
+        finding=(
+            f"On {first} this traffic costs {ends[0].usd_per_hour:.2f} $/h at"
+            f" {ends[0].limit_ratio:g} times the limits, {ends[-1].usd_per_hour:.2f} $/h at"
+            f" {ends[-1].limit_ratio:g} times."
+        ),
+        spec=finished(
+            measured_lines(
+                rows, alt.X("x:Q", scale=scale, axis=axis), y, tooltip=tooltip, has_curve=False
+            ),
+            height=260,
+        ),
         header=("device", "limits", "promise", "replicas", "$/h"),
-        rows=tuple((one.device, f"x {one.limit_ratio:g}", one.objective, str(one.n_replicas), f"{one.usd_per_hour:.2f}") for one in priced),
+        rows=tuple(
+            (
+                one.device,
+                f"x {one.limit_ratio:g}",
+                one.objective,
+                str(one.n_replicas),
+                f"{one.usd_per_hour:.2f}",
+            )
+            for one in priced
+        ),
     )
 
 
@@ -90,14 +146,24 @@ def traffic_chart(view: DecisionView) -> ChartSpec | None:
     course = view.course
     if course is None:
         return None
-    rows: list[Row] = [{"x": i * course.window_s / 3600, "value": rate} for i, rate in enumerate(course.rates_per_s)]
+    rows: list[Row] = [
+        {"x": i * course.window_s / 3600, "value": rate}
+        for i, rate in enumerate(course.rates_per_s)
+    ]
     y = alt.Y("value:Q", scale=alt.Scale(zero=True), axis=y_axis("requests/s", tick_count=4))
-    line = alt.Chart(values(rows)).mark_line(interpolate="step-after", color=INK, strokeWidth=1.5).encode(x=_hours(), y=y)
+    line = (
+        alt.Chart(values(rows))
+        .mark_line(interpolate="step-after", color=INK, strokeWidth=1.5)
+        .encode(x=_hours(), y=y)
+    )
     return ChartSpec(
         chart_id="traffic",
         title="Traffic over time",
-        finding=f"The traffic goes from {format_number(min(course.rates_per_s))} to {format_number(max(course.rates_per_s))} requests/s, "
-        f"in windows of {format_duration(course.window_s)}.",
+        finding=(
+            f"The traffic goes from {format_number(min(course.rates_per_s))} to"
+            f" {format_number(max(course.rates_per_s))} requests/s, in windows of"
+            f" {format_duration(course.window_s)}."
+        ),
         spec=finished([line], height=160),
         header=("hour", "requests/s"),
         rows=tuple((format_number(row["x"]), format_number(row["value"])) for row in rows),
@@ -116,16 +182,29 @@ def replicas_chart(view: DecisionView) -> ChartSpec | None:
     ]
     names = [policy.name for policy in course.policies]
     channels = series_channels(names)
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]), legend=None)
-    y = alt.Y("value:Q", scale=alt.Scale(zero=True), axis=y_axis("replicas that are ready", tick_count=4, counts=True))
+    dash = alt.StrokeDash(
+        "series:N",
+        scale=alt.Scale(domain=names, range=[[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]),
+        legend=None,
+    )
+    y = alt.Y(
+        "value:Q",
+        scale=alt.Scale(zero=True),
+        axis=y_axis("replicas that are ready", tick_count=4, counts=True),
+    )
     mark = alt.Chart(values(rows)).mark_line(interpolate="step-after", strokeWidth=2, opacity=0.85)
     cheapest = course.policies[0]
     cost = "" if cheapest.usd is None else f" for {cheapest.usd:.2f} $"
     return ChartSpec(
         chart_id="replicas",
         title="Replicas over time",
-        finding=f"The cheapest policy is {cheapest.name}{cost}: it keeps the promise {cheapest.kept_fraction:.1%} of the time.",
-        spec=finished([mark.encode(x=_hours(), y=y, color=channels["color"], strokeDash=dash)], height=220),
+        finding=(
+            f"The cheapest policy is {cheapest.name}{cost}: it keeps the promise"
+            f" {cheapest.kept_fraction:.1%} of the time."
+        ),
+        spec=finished(
+            [mark.encode(x=_hours(), y=y, color=channels["color"], strokeDash=dash)], height=220
+        ),
         header=("policy", "replicas", "$", "kept, share of the time"),
         rows=tuple(
             (
@@ -148,24 +227,60 @@ def probes_chart(view: DecisionView) -> ChartSpec | None:
         {
             "series": names[probe.effort > 0],
             "x": probe.offered_load,
-            "value": min(_FAR_RATIO if probe.margin_ratio is None else probe.margin_ratio, _FAR_RATIO),
+            "value": min(
+                _FAR_RATIO if probe.margin_ratio is None else probe.margin_ratio, _FAR_RATIO
+            ),
             "verdict": probe.verdict,
             "place": place,
         }
         for place, probe in enumerate(view.probes, start=1)
     ]
     x_scale = alt.Scale(type="log", domain=log_axis_domain([row["x"] for row in rows]), nice=False)
-    x = alt.X("x:Q", scale=x_scale, axis=alt.Axis(title=f"load, {view.unit} (log scale)", format=".3~r", tickCount=5, grid=False))
-    y_scale = alt.Scale(type="log", domain=log_axis_domain([1.0, *(row["value"] for row in rows)]), nice=False)
-    far = f"at the top: {_FAR_RATIO:g} or more" if any(row["value"] == _FAR_RATIO for row in rows) else ""
-    y = alt.Y("value:Q", scale=y_scale, axis=y_axis("seen / limit of the weakest link (log scale)", far, tick_count=5))
-    tooltip = [alt.Tooltip("place:Q", title="probe"), alt.Tooltip("x:Q", format=".4~r"), alt.Tooltip("verdict:N")]
-    points = (
-        alt.Chart(values(rows)).mark_point(filled=True, size=70, opacity=0.9).encode(x=x, y=y, **series_channels(names), tooltip=tooltip)
+    x = alt.X(
+        "x:Q",
+        scale=x_scale,
+        axis=alt.Axis(
+            title=f"load, {view.unit} (log scale)", format=".3~r", tickCount=5, grid=False
+        ),
     )
-    limit = alt.Chart(values([{"value": 1.0}])).mark_rule(strokeDash=_LIMIT_DASH, color=MUTED).encode(y=y)
+    y_scale = alt.Scale(
+        type="log", domain=log_axis_domain([1.0, *(row["value"] for row in rows)]), nice=False
+    )
+    far = (
+        f"at the top: {_FAR_RATIO:g} or more"
+        if any(row["value"] == _FAR_RATIO for row in rows)
+        else ""
+    )
+    y = alt.Y(
+        "value:Q",
+        scale=y_scale,
+        axis=y_axis("seen / limit of the weakest link (log scale)", far, tick_count=5),
+    )
+    tooltip = [
+        alt.Tooltip("place:Q", title="probe"),
+        alt.Tooltip("x:Q", format=".4~r"),
+        alt.Tooltip("verdict:N"),
+    ]
+    points = (
+        alt.Chart(values(rows))
+        .mark_point(filled=True, size=70, opacity=0.9)
+        .encode(x=x, y=y, **series_channels(names), tooltip=tooltip)
+    )
+    limit = (
+        alt.Chart(values([{"value": 1.0}]))
+        .mark_rule(strokeDash=_LIMIT_DASH, color=MUTED)
+        .encode(y=y)
+    )
     bracket = [{"x": load} for load in (view.kept_load, view.broken_load) if load is not None]
-    layers = [limit, *([alt.Chart(values(bracket)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x)] if bracket else []), points]
+    layers = [
+        limit,
+        *(
+            [alt.Chart(values(bracket)).mark_rule(color=INK, strokeWidth=1.2).encode(x=x)]
+            if bracket
+            else []
+        ),
+        points,
+    ]
     return ChartSpec(
         chart_id="probes",
         title="Every probe, and the bracket",
@@ -187,8 +302,16 @@ def probes_chart(view: DecisionView) -> ChartSpec | None:
 
 
 def _bracket_words(view: DecisionView) -> str:
-    kept = "No load was shown to keep the promise" if view.kept_load is None else f"{format_number(view.kept_load)} {view.unit} keep it"
-    broken = "none was shown to break it" if view.broken_load is None else f"{format_number(view.broken_load)} break it"
+    kept = (
+        "No load was shown to keep the promise"
+        if view.kept_load is None
+        else f"{format_number(view.kept_load)} {view.unit} keep it"
+    )
+    broken = (
+        "none was shown to break it"
+        if view.broken_load is None
+        else f"{format_number(view.broken_load)} break it"
+    )
     return f"{kept}, {broken}: lines stand at both; the dashed line is the limit."
 
 
@@ -197,7 +320,9 @@ def _missed(point: TradePoint) -> str:
 
 
 def _hours() -> alt.X:
-    return alt.X("x:Q", axis=alt.Axis(title="hours", tickCount=6, grid=False), scale=alt.Scale(nice=False))
+    return alt.X(
+        "x:Q", axis=alt.Axis(title="hours", tickCount=6, grid=False), scale=alt.Scale(nice=False)
+    )
 
 
 def decision_charts(view: DecisionView, names: Sequence[str]) -> tuple[ChartSpec, ...]:
@@ -210,6 +335,3 @@ def decision_charts(view: DecisionView, names: Sequence[str]) -> tuple[ChartSpec
         "probes": probes_chart,
     }
     return tuple(chart for name in names if (chart := builders[name](view)) is not None)
-
-
-__all__ = ["decision_charts", "limit_cost_chart", "pareto_chart", "probes_chart", "replicas_chart", "traffic_chart"]

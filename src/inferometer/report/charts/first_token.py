@@ -14,7 +14,13 @@ from inferometer.report.request_views import RequestReportView
 from inferometer.report.server_tables import largest_part, named_parts
 from inferometer.units import format_duration, format_number
 
-COLOURS: Final = {"client": "#000000", "network": "#999999", "queue": "#d55e00", "prefill": "#0072b2", "hand-over": "#cc79a7"}
+COLOURS: Final = {
+    "client": "#000000",
+    "network": "#999999",
+    "queue": "#d55e00",
+    "prefill": "#0072b2",
+    "hand-over": "#cc79a7",
+}
 _SHOWN_PERCENT: Final = 135
 """Room for the whole's duration at the right of each bar."""
 
@@ -26,7 +32,9 @@ def ttft_parts_chart(view: RequestReportView) -> ChartSpec | None:
 
 def ttft_parts_rate_chart(view: RateView) -> ChartSpec | None:
     """The parts of each run's mean TTFT, by offered rate or concurrency."""
-    return _parts_chart([(point.label, point.ttft_parts) for point in view.points if point.ttft_parts is not None])
+    return _parts_chart(
+        [(point.label, point.ttft_parts) for point in view.points if point.ttft_parts is not None]
+    )
 
 
 def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
@@ -35,28 +43,57 @@ def _parts_chart(bars: Sequence[tuple[str, TtftParts]]) -> ChartSpec | None:
     if not shown:
         return None
     names = [
-        name for name in COLOURS if any(value is not None for _, parts in shown for known, value in named_parts(parts) if known == name)
+        name
+        for name in COLOURS
+        if any(
+            value is not None
+            for _, parts in shown
+            for known, value in named_parts(parts)
+            if known == name
+        )
     ]
     labels = [label for label, _ in shown]
     scale = alt.Scale(domain=[0, _SHOWN_PERCENT], nice=False)
-    x = alt.X("from:Q", scale=scale, axis=alt.Axis(title="% of the mean TTFT", values=[0, 20, 40, 60, 80, 100]))
-    y = label_axis(labels, "mean TTFT, part by part", n_all=len(positive), rows="rows: runs by their traffic" if len(shown) > 1 else "")
+    x = alt.X(
+        "from:Q",
+        scale=scale,
+        axis=alt.Axis(title="% of the mean TTFT", values=[0, 20, 40, 60, 80, 100]),
+    )
+    y = label_axis(
+        labels,
+        "mean TTFT, part by part",
+        n_all=len(positive),
+        rows="rows: runs by their traffic" if len(shown) > 1 else "",
+    )
     colour = alt.Color(
         "part:N",
         sort=names,
         scale=alt.Scale(domain=names, range=[COLOURS[name] for name in names]),
         legend=alt.Legend(title=None, columns=2),
     )
-    tooltip = ["label:N", "part:N", alt.Tooltip("share:Q", title="%", format=".3~r"), alt.Tooltip("time:N")]
+    tooltip = [
+        "label:N",
+        "part:N",
+        alt.Tooltip("share:Q", title="%", format=".3~r"),
+        alt.Tooltip("time:N"),
+    ]
     rows = [row for label, parts in shown for row in _rows(label, parts)]
     data = alt.Chart(values(rows)).mark_bar(stroke=INK, strokeWidth=0.5)
-    totals: list[Row] = [{"label": label, "from": 100, "text": format_duration(parts.total_s)} for label, parts in shown]
+    totals: list[Row] = [
+        {"label": label, "from": 100, "text": format_duration(parts.total_s)}
+        for label, parts in shown
+    ]
     text = alt.Chart(values(totals)).mark_text(align="left", dx=6).encode(x=x, y=y, text="text:N")
     return ChartSpec(
         chart_id="ttft-parts",
         title="Where the time to the first token goes",
-        finding=f"{'; '.join(_finding(label, parts) for label, parts in (shown if len(shown) == 1 else (shown[0], shown[-1])))}.",
-        spec=finished([data.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text], height=rows_height(labels, row_height=28)),
+        finding=(
+            f"{'; '.join(_finding(label, parts) for label, parts in (shown if len(shown) == 1 else (shown[0], shown[-1])))}."
+        ),
+        spec=finished(
+            [data.encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip), text],
+            height=rows_height(labels, row_height=28),
+        ),
         header=("run", "requests", "mean TTFT, ms", *(f"{name}, ms" for name in names)),
         rows=tuple(_cells(label, parts, names) for label, parts in shown),
     )
@@ -70,7 +107,16 @@ def _rows(label: str, parts: TtftParts) -> list[Row]:
         if value_s is not None and value_s > 0:
             share = 100 * value_s / parts.total_s
             time = format_duration(value_s)
-            found.append({"label": label, "part": name, "share": share, "from": start, "to": start + share, "time": time})
+            found.append(
+                {
+                    "label": label,
+                    "part": name,
+                    "share": share,
+                    "from": start,
+                    "to": start + share,
+                    "time": time,
+                }
+            )
             start += share
     return found
 
@@ -84,6 +130,3 @@ def _cells(label: str, parts: TtftParts, names: Sequence[str]) -> tuple[str, ...
     found = (known[name] for name in names)
     cells = (ABSENT_TEXT if value_s is None else format_number(1e3 * value_s) for value_s in found)
     return (label, f"{parts.n_requests:,}", format_number(1e3 * parts.total_s), *cells)
-
-
-__all__ = ["COLOURS", "ttft_parts_chart", "ttft_parts_rate_chart"]

@@ -1,7 +1,8 @@
 """What do all charts share: type of the result, colours that colour-blind readers tell apart, axes, error bars?
 
-Colours are Okabe–Ito in the order of most distance; shape and dash repeat what colour says. The page turns INK, MUTED and PAPER
-(each a colour that nothing else uses) into its own colours, so that one drawing serves light, dark and print.
+Colours are Okabe–Ito in the order of most distance; shape and dash repeat what colour says. The
+page turns INK, MUTED and PAPER (each a colour that nothing else uses) into its own colours, so that
+one drawing serves light, dark and print.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,10 @@ GRID: Final = "#e3e6e9"
 PAPER: Final = "#fffffe"
 PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#000000")
 SHAPES: Final = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
-FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', 'DejaVu Sans', sans-serif"
+FONT: Final = (
+    "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', 'DejaVu Sans',"
+    " sans-serif"
+)
 WIDTH: Final = 680
 HEIGHT: Final = 300
 POINT_SIZE: Final = 64
@@ -52,7 +56,10 @@ def values(rows: Sequence[Row]) -> alt.Data:
 
 
 def interval_fields(estimate: Estimate, factor_ratio: float) -> Row:
-    """``value``, ``low``, ``high`` in the display unit, and ``interval`` as text for the tooltip; ends are absent where n is too small."""
+    """``value``, ``low``, ``high`` in the display unit, and ``interval`` as text for the tooltip.
+
+    Ends are absent where n is too small.
+    """
     fields: Row = {"value": estimate.value * factor_ratio, "n": estimate.n_samples}
     if estimate.low is not None and estimate.high is not None:
         fields |= {"low": estimate.low * factor_ratio, "high": estimate.high * factor_ratio}
@@ -81,7 +88,9 @@ def phone_lines(lines: Sequence[str]) -> list[str]:
     return broken
 
 
-def y_axis(*title: str, tick_count: int, number_format: str = ",~r", counts: bool = False) -> alt.Axis:
+def y_axis(
+    *title: str, tick_count: int, number_format: str = ",~r", counts: bool = False
+) -> alt.Axis:
     """A vertical axis whose title, of one or more lines, lies flat above it, where a phone has room for it; ``counts`` are whole."""
     lines = phone_lines(title)
     return alt.Axis(
@@ -106,7 +115,9 @@ def log_axis_domain(numbers: Sequence[float], *, margin_ratio: float = 1.25) -> 
 
 def tested_axis(title: str, tested: Sequence[int]) -> alt.Axis:
     """A horizontal axis with a tick at each value that was tested."""
-    return alt.Axis(title=title, values=sorted(set(tested)), format="d", labelOverlap="greedy", grid=False)
+    return alt.Axis(
+        title=title, values=sorted(set(tested)), format="d", labelOverlap="greedy", grid=False
+    )
 
 
 def log2_x(field: str, title: str, tested: Sequence[int], shown: Sequence[int]) -> alt.X:
@@ -122,8 +133,12 @@ def series_channels(labels: Sequence[str], *, title: str | None = None) -> dict[
     shapes = [SHAPES[(index + index // len(PALETTE)) % len(SHAPES)] for index in range(len(domain))]
     legend = alt.Legend(title=title, columns=legend_columns(domain)) if len(domain) > 1 else None
     return {
-        "color": alt.Color("series:N", scale=alt.Scale(domain=domain, range=colours), legend=legend, sort=domain),
-        "shape": alt.Shape("series:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend, sort=domain),
+        "color": alt.Color(
+            "series:N", scale=alt.Scale(domain=domain, range=colours), legend=legend, sort=domain
+        ),
+        "shape": alt.Shape(
+            "series:N", scale=alt.Scale(domain=domain, range=shapes), legend=legend, sort=domain
+        ),
     }
 
 
@@ -134,7 +149,9 @@ def legend_columns(names: Sequence[str]) -> int:
 
 def finished(layers: Sequence[alt.Chart], *, height: float = HEIGHT) -> dict[str, Any]:
     """The Vega-Lite of these layers in our looks, as wide as their box."""
-    dressed = alt.layer(*layers).properties(width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    dressed = alt.layer(*layers).properties(
+        width=WIDTH, height=height, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
+    )
     dressed = (
         dressed.configure(background="transparent", font=FONT, padding=4, aria=False)
         .configure_view(stroke=None)
@@ -168,35 +185,3 @@ def finished(layers: Sequence[alt.Chart], *, height: float = HEIGHT) -> dict[str
     spec: dict[str, Any] = dressed.to_dict()
     spec.pop("$schema", None)
     return spec
-
-
-__all__ = [
-    "BAND_OPACITY",
-    "BEYOND_DASH",
-    "FONT",
-    "GRID",
-    "HEIGHT",
-    "INK",
-    "MAX_LEGEND_LETTERS",
-    "MAX_TITLE_LETTERS",
-    "MUTED",
-    "PALETTE",
-    "PAPER",
-    "POINT_SIZE",
-    "PREDICTED_DASH",
-    "SHAPES",
-    "WIDTH",
-    "ChartSpec",
-    "Row",
-    "ends",
-    "finished",
-    "interval_fields",
-    "legend_columns",
-    "log2_x",
-    "log_axis_domain",
-    "phone_lines",
-    "series_channels",
-    "tested_axis",
-    "values",
-    "y_axis",
-]

@@ -1,4 +1,7 @@
-"""Did latency stay the same while the run went on? Requests one by one, and percentiles of windows of time."""
+"""Did latency stay the same while the run went on?
+
+Requests one by one, and percentiles of windows of time.
+"""
 
 import math
 from typing import Final
@@ -40,13 +43,32 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
     name = LATENCY_NAMES[history.latency]
     dots = _dots(history)
     lines = _lines(history)
-    x = alt.X("x:Q", axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False))
-    scale = alt.Scale(type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False)
-    drawn = "each dot is a request" if len(dots) == history.n_requests else f"dots: {len(dots)} of {history.n_requests} requests"
+    x = alt.X(
+        "x:Q",
+        axis=alt.Axis(title="intended send, s since the start of the run", tickCount=6, grid=False),
+    )
+    scale = alt.Scale(
+        type="log", domain=log_axis_domain([row["value"] for row in (*dots, *lines)]), nice=False
+    )
+    drawn = (
+        "each dot is a request"
+        if len(dots) == history.n_requests
+        else f"dots: {len(dots)} of {history.n_requests} requests"
+    )
     shaded = " · shaded: warm-up and drain" if _shades(history, x) else ""
     triangles = ", triangles: not done" if any(dot["note"] for dot in dots) else ""
-    window = f"lines: percentiles of windows of {format_duration(history.windows.width_s)}" if lines else ""
-    y = alt.Y("value:Q", scale=scale, axis=y_axis(f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5))
+    window = (
+        f"lines: percentiles of windows of {format_duration(history.windows.width_s)}"
+        if lines
+        else ""
+    )
+    y = alt.Y(
+        "value:Q",
+        scale=scale,
+        axis=y_axis(
+            f"{name}, ms (log scale)", f"{drawn}{triangles} · {window}{shaded}", tick_count=5
+        ),
+    )
     tooltip = [
         alt.Tooltip("x:Q", title="s", format=".2f"),
         alt.Tooltip("value:Q", title="ms", format=".4~r"),
@@ -54,15 +76,21 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
     ]
     layers = [
         *_shades(history, x),
-        alt.Chart(values(dots)).mark_point(filled=True, size=9, opacity=0.35, color=MUTED).encode(x=x, y=y, tooltip=tooltip),
+        alt.Chart(values(dots))
+        .mark_point(filled=True, size=9, opacity=0.35, color=MUTED)
+        .encode(x=x, y=y, tooltip=tooltip),
     ]
     undone = [dot for dot in dots if dot["note"]]
     if undone:
         layers.append(
-            alt.Chart(values(undone)).mark_point(shape="triangle-up", filled=False, size=36, color=MUTED).encode(x=x, y=y, tooltip=tooltip)
+            alt.Chart(values(undone))
+            .mark_point(shape="triangle-up", filled=False, size=36, color=MUTED)
+            .encode(x=x, y=y, tooltip=tooltip)
         )
     if lines:
-        channels = series_channels([one for one in _NAMES if any(row["series"] == one for row in lines)])
+        channels = series_channels(
+            [one for one in _NAMES if any(row["series"] == one for row in lines)]
+        )
         base = alt.Chart(values(lines))
         shown = [
             alt.Tooltip("series:N", title="percentile"),
@@ -70,20 +98,31 @@ def _chart(history: LatencyHistory | None) -> ChartSpec | None:
             alt.Tooltip("n:Q", title="requests"),
         ]
         layers.append(base.mark_line(strokeWidth=1.8).encode(x=x, y=y, color=channels["color"]))
-        layers.append(base.mark_point(filled=True, size=22, opacity=1).encode(x=x, y=y, **channels, tooltip=shown))
+        layers.append(
+            base.mark_point(filled=True, size=22, opacity=1).encode(
+                x=x, y=y, **channels, tooltip=shown
+            )
+        )
     return ChartSpec(
         chart_id=f"{history.latency}-over-time",
         title=f"{name} over the time of the run",
         finding=_finding(history, name),
         spec=finished(layers, height=280),
         header=("sent from, s", "requests", "not done", "p50", "p90", "p99"),
-        rows=tuple(_cells(history, i) for i in range(0, len(history.windows.start_s), 1 + len(history.windows.start_s) // 24)),
+        rows=tuple(
+            _cells(history, i)
+            for i in range(0, len(history.windows.start_s), 1 + len(history.windows.start_s) // 24)
+        ),
     )
 
 
 def _dots(history: LatencyHistory) -> list[Row]:
     """Requests one by one."""
-    columns = (history.sent_s.tolist(), history.lower_s.tolist(), history.is_bounded_below_only.tolist())
+    columns = (
+        history.sent_s.tolist(),
+        history.lower_s.tolist(),
+        history.is_bounded_below_only.tolist(),
+    )
     return [
         {"x": x, "value": 1e3 * value, "note": "not done: at least" if is_bound else ""}
         for x, value, is_bound in zip(*columns, strict=True)
@@ -97,7 +136,11 @@ def _shades(history: LatencyHistory, x: alt.X) -> list[alt.Chart]:
         return []
     first_s, last_s = float(history.sent_s[0]), float(history.sent_s[-1])
     start_s, end_s = history.steady_s
-    rows: list[Row] = [{"x": a, "x2": b, "note": note} for a, b, note in ((first_s, start_s, "warm-up"), (end_s, last_s, "drain")) if b > a]
+    rows: list[Row] = [
+        {"x": a, "x2": b, "note": note}
+        for a, b, note in ((first_s, start_s, "warm-up"), (end_s, last_s, "drain"))
+        if b > a
+    ]
     if not rows:
         return []
     shade = alt.Chart(values(rows)).mark_rect(color=PALETTE[4], opacity=BAND_OPACITY)
@@ -119,10 +162,20 @@ def _finding(history: LatencyHistory, name: str) -> str:
     """The median in the first and in the last window that have one."""
     found = [value for value in history.windows.p50_s.tolist() if not math.isnan(value)]
     undone = int(history.windows.n_bounded_below_only.sum())
-    rest = f"; {undone} of {history.n_requests} requests were not that far when the run ended" if undone else ""
+    rest = (
+        f"; {undone} of {history.n_requests} requests were not that far when the run ended"
+        if undone
+        else ""
+    )
     if len(found) < 2:
-        return f"{name} of {history.n_requests} requests, too few to compare the beginning with the end{rest}."
-    return f"Median {name} is {format_duration(found[0])} in the first window and {format_duration(found[-1])} in the last{rest}."
+        return (
+            f"{name} of {history.n_requests} requests, too few to compare the beginning with the"
+            f" end{rest}."
+        )
+    return (
+        f"Median {name} is {format_duration(found[0])} in the first window and"
+        f" {format_duration(found[-1])} in the last{rest}."
+    )
 
 
 def _cells(history: LatencyHistory, i: int) -> tuple[str, ...]:
@@ -134,6 +187,3 @@ def _cells(history: LatencyHistory, i: int) -> tuple[str, ...]:
         str(windows.n_bounded_below_only[i]),
         *("–" if math.isnan(value_s) else format_duration(value_s) for value_s in values_s),
     )
-
-
-__all__ = ["history_chart", "tpot_history_chart"]

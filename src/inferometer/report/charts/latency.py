@@ -76,10 +76,22 @@ def step_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartSpec | 
     )
 
 
-def _drawn(rows: Sequence[Row], curve: Sequence[Row], names: Sequence[str], axis: Axis, y: alt.Y, y_title: str) -> dict[str, Any]:
+def _drawn(
+    rows: Sequence[Row],
+    curve: Sequence[Row],
+    names: Sequence[str],
+    axis: Axis,
+    y: alt.Y,
+    y_title: str,
+) -> dict[str, Any]:
     x = shared_x(rows, curve, f"{AXIS_WORDS[axis]} (log scale)")
     tooltip = _tooltip(AXIS_WORDS[axis], y_title)
-    return finished([*predicted_lines(curve, names, x, y), *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve))])
+    return finished(
+        [
+            *predicted_lines(curve, names, x, y),
+            *measured_lines(rows, x, y, tooltip=tooltip, has_curve=bool(curve)),
+        ]
+    )
 
 
 def _ttft(row: PointRow) -> Estimate | None:
@@ -92,7 +104,11 @@ def _step(row: PointRow) -> Estimate | None:
 
 def _statistic(lines: SeriesPoints, pick: PickEstimate, *, has_curve: bool) -> tuple[str, str, str]:
     estimates = [pick(row) for rows in lines.values() for row in rows]
-    return statistic_text(estimates), notes_text(estimates, has_curve=has_curve, has_flags=has_flags(lines)), left_out_text(lines)
+    return (
+        statistic_text(estimates),
+        notes_text(estimates, has_curve=has_curve, has_flags=has_flags(lines)),
+        left_out_text(lines),
+    )
 
 
 def _tooltip(x_title: str, y_title: str) -> list[alt.Tooltip]:
@@ -111,7 +127,9 @@ def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str) -> s
     """The ends of each drawn line in words."""
     parts: list[str] = []
     for name, rows in drawn_lines(lines).items():
-        (first, at_first), (last, at_last) = [(along(row, axis), pick(row)) for row in (rows[0], rows[-1])]
+        (first, at_first), (last, at_last) = [
+            (along(row, axis), pick(row)) for row in (rows[0], rows[-1])
+        ]
         if at_first is None or at_last is None:
             continue
         prefix = f"{name}: " if len(lines) > 1 else ""
@@ -126,15 +144,21 @@ def _growth(lines: SeriesPoints, axis: Axis, pick: PickEstimate, what: str) -> s
     return f"{what}: {'; '.join(parts)}."
 
 
-def _table(lines: SeriesPoints, axis: Axis, pick: PickEstimate, column: str) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+def _table(
+    lines: SeriesPoints, axis: Axis, pick: PickEstimate, column: str
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """A row for each tested value, a column for each line."""
-    header = (AXIS_WORDS[axis], *(column if len(lines) == 1 else f"{line} {column}" for line in lines))
+    header = (
+        AXIS_WORDS[axis],
+        *(column if len(lines) == 1 else f"{line} {column}" for line in lines),
+    )
     found: dict[tuple[int, str], str] = {}
     for name, rows in lines.items():
         for row in rows:
-            found[along(row, axis), name] = " ".join((estimate_cell(pick(row), MS_PER_S), *row.flags))
-    body = tuple((str(x), *(found.get((x, name), "–") for name in lines)) for x in tested_values(lines, axis))
+            found[along(row, axis), name] = " ".join(
+                (estimate_cell(pick(row), MS_PER_S), *row.flags)
+            )
+    body = tuple(
+        (str(x), *(found.get((x, name), "–") for name in lines)) for x in tested_values(lines, axis)
+    )
     return header, body
-
-
-__all__ = ["MS_PER_S", "step_chart", "ttft_chart"]

@@ -17,13 +17,19 @@ from inferometer.report.charts.frame import (
 )
 
 
-def measured_lines(rows: Sequence[Row], x: alt.X, y: alt.Y, *, tooltip: Sequence[alt.Tooltip], has_curve: bool) -> list[alt.Chart]:
+def measured_lines(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, *, tooltip: Sequence[alt.Tooltip], has_curve: bool
+) -> list[alt.Chart]:
     """Layers of a measured line: line (faint beside a curve), 95 % bars, points; flagged points are hollow."""
     names = list(dict.fromkeys(row["series"] for row in rows))
     channels = series_channels(names)
     data = alt.Chart(values(rows))
     with_bar = [row for row in rows if "low" in row]
-    layers = [data.mark_line(strokeWidth=1.5, opacity=0.3 if has_curve else 0.8).encode(x=x, y=y, color=channels["color"])]
+    layers = [
+        data.mark_line(strokeWidth=1.5, opacity=0.3 if has_curve else 0.8).encode(
+            x=x, y=y, color=channels["color"]
+        )
+    ]
     if with_bar:
         bars = alt.Chart(values(with_bar)).mark_rule(strokeWidth=2)
         layers.append(bars.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"]))
@@ -31,12 +37,16 @@ def measured_lines(rows: Sequence[Row], x: alt.X, y: alt.Y, *, tooltip: Sequence
     layers.append(points.encode(x=x, y=y, **channels, tooltip=list(tooltip)))
     flagged = [row for row in rows if row["flags"]]
     if flagged:
-        hollow = alt.Chart(values(flagged)).mark_point(filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER)
+        hollow = alt.Chart(values(flagged)).mark_point(
+            filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER
+        )
         layers.append(hollow.encode(x=x, y=y, shape=channels["shape"], tooltip=list(tooltip)))
     return layers
 
 
-def predicted_lines(rows: Sequence[Row], names: Sequence[str], x: alt.X, y: alt.Y) -> list[alt.Chart]:
+def predicted_lines(
+    rows: Sequence[Row], names: Sequence[str], x: alt.X, y: alt.Y
+) -> list[alt.Chart]:
     """Layers of the fitted curves: band, then dashes inside the checked box and dots beyond it."""
     if not rows:
         return []
@@ -45,7 +55,9 @@ def predicted_lines(rows: Sequence[Row], names: Sequence[str], x: alt.X, y: alt.
     with_band = [row for row in rows if "low" in row]
     if with_band:
         area = alt.Chart(values(with_band)).mark_area(opacity=BAND_OPACITY)
-        layers.append(area.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, detail="part:N"))
+        layers.append(
+            area.encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour, detail="part:N")
+        )
     for part, dash in (("inside", PREDICTED_DASH), ("beyond", BEYOND_DASH)):
         chosen = [row for row in rows if row["part"] == part]
         if chosen:
@@ -59,6 +71,3 @@ def shared_x(rows: Sequence[Row], curve: Sequence[Row], title: str) -> alt.X:
     tested = [row["x"] for row in rows]
     shown = tested + [row["x"] for row in curve]
     return log2_x("x", title, tested, shown)
-
-
-__all__ = ["measured_lines", "predicted_lines", "shared_x"]

@@ -1,12 +1,15 @@
-"""Seats, memory or compute? Requests that run and wait, KV blocks and preemptions over time: three panels, one time axis."""
+"""Seats, memory or compute?
+
+Requests that run and wait, KV blocks and preemptions over time: three panels, one time axis.
+"""
 
 import math
 from collections.abc import Mapping
 
 import altair as alt
 
+from inferometer.records.columns import F64
 from inferometer.records.run_series import StepSeries
-from inferometer.records.types import F64
 from inferometer.report.charts.frame import (
     BAND_OPACITY,
     MUTED,
@@ -27,14 +30,27 @@ def queue_chart(view: RequestReportView) -> ChartSpec | None:
     load = view.load
     if load is None:
         return None
-    lines = {"running": (load.n_running_mean, load.n_running_max), "waiting": (load.n_waiting_mean, load.n_waiting_max)}
+    lines = {
+        "running": (load.n_running_mean, load.n_running_max),
+        "waiting": (load.n_waiting_mean, load.n_waiting_max),
+    }
     peak = int(_peak(load.n_waiting_max))
     return ChartSpec(
         chart_id="load-queue",
         title="Requests running and waiting",
-        finding=f"At most {int(_peak(load.n_running_max))} requests ran and {peak} waited at once; {_means(lines, load)}.",
+        finding=(
+            f"At most {int(_peak(load.n_running_max))} requests ran and {peak} waited at once;"
+            f" {_means(lines, load)}."
+        ),
         spec=finished(_layers(load, lines, "requests"), height=170),
-        header=("from, s", "steps", "running, mean", "running, most", "waiting, mean", "waiting, most"),
+        header=(
+            "from, s",
+            "steps",
+            "running, mean",
+            "running, most",
+            "waiting, mean",
+            "waiting, most",
+        ),
         rows=_table(load, lines),
     )
 
@@ -45,11 +61,15 @@ def kv_chart(view: RequestReportView) -> ChartSpec | None:
     if load is None or not any(not math.isnan(value) for value in load.kv_blocks_max.tolist()):
         return None
     lines = {"KV blocks used": (load.kv_blocks_mean, load.kv_blocks_max)}
-    layers = _layers(load, lines, "KV blocks used" + (f" of {view.n_kv_blocks:,}" if view.n_kv_blocks else ""))
+    layers = _layers(
+        load, lines, "KV blocks used" + (f" of {view.n_kv_blocks:,}" if view.n_kv_blocks else "")
+    )
     peak = _peak(load.kv_blocks_max)
     share = ""
     if view.n_kv_blocks:
-        limit = alt.Chart(values([{"value": view.n_kv_blocks}])).mark_rule(color=MUTED, strokeDash=[4, 3])
+        limit = alt.Chart(values([{"value": view.n_kv_blocks}])).mark_rule(
+            color=MUTED, strokeDash=[4, 3]
+        )
         layers.append(limit.encode(y="value:Q"))
         share = f" of {view.n_kv_blocks:,} ({format_fraction(peak / view.n_kv_blocks)})"
     return ChartSpec(
@@ -67,16 +87,36 @@ def holes_chart(view: RequestReportView) -> ChartSpec | None:
     load, holes = view.load, view.holes
     if load is None or holes is None:
         return None
-    lines = {"free": (holes.free.mean, holes.free.most), "in the largest hole": (holes.largest.mean, holes.largest.most)}
-    free, largest = (sum(value for value in column.mean.tolist() if not math.isnan(value)) for column in holes[:2])
-    share = f"{format_fraction(1 - largest / free)} of the free blocks" if free else "None of the free blocks"
+    lines = {
+        "free": (holes.free.mean, holes.free.most),
+        "in the largest hole": (holes.largest.mean, holes.largest.most),
+    }
+    free, largest = (
+        sum(value for value in column.mean.tolist() if not math.isnan(value))
+        for column in holes[:2]
+    )
+    share = (
+        f"{format_fraction(1 - largest / free)} of the free blocks"
+        if free
+        else "None of the free blocks"
+    )
     debt = int(_peak(holes.debt.most))
     return ChartSpec(
         chart_id="load-holes",
         title="Free KV blocks, and the largest hole",
-        finding=f"{share} lay outside the largest hole on average; at most {debt:,} had to be moved for the largest request that waited.",
+        finding=(
+            f"{share} lay outside the largest hole on average; at most {debt:,} had to be moved for"
+            " the largest request that waited."
+        ),
         spec=finished(_layers(load, lines, "KV blocks"), height=150),
-        header=("from, s", "steps", "free, mean", "free, most", "largest hole, mean", "largest hole, most"),
+        header=(
+            "from, s",
+            "steps",
+            "free, mean",
+            "free, most",
+            "largest hole, mean",
+            "largest hole, most",
+        ),
         rows=_table(load, lines),
     )
 
@@ -90,7 +130,10 @@ def swap_chart(view: RequestReportView) -> ChartSpec | None:
     return ChartSpec(
         chart_id="load-swaps",
         title="KV blocks swapped before a step",
-        finding=f"At most {int(_peak(swapped.most)):,} blocks were copied to the host or back before one step.",
+        finding=(
+            f"At most {int(_peak(swapped.most)):,} blocks were copied to the host or back before"
+            " one step."
+        ),
         spec=finished(_layers(load, lines, "KV blocks a step"), height=110),
         header=("from, s", "steps", "swapped, mean", "swapped, most"),
         rows=_table(load, lines),
@@ -103,22 +146,42 @@ def preemption_chart(view: RequestReportView) -> ChartSpec | None:
     if load is None:
         return None
     total = int(load.n_preempted.sum())
-    rows = [{"x": x, "value": n} for x, n in zip(load.start_s.tolist(), load.n_preempted.tolist(), strict=True)]
+    rows = [
+        {"x": x, "value": n}
+        for x, n in zip(load.start_s.tolist(), load.n_preempted.tolist(), strict=True)
+    ]
     end_s = float(load.start_s[-1]) + load.width_s
-    x = alt.X("x:Q", scale=alt.Scale(domain=[float(load.start_s[0]), end_s], nice=False), axis=_time_axis())
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[float(load.start_s[0]), end_s], nice=False),
+        axis=_time_axis(),
+    )
     highest = max(1.0, float(load.n_preempted.max()))
     axis = y_axis(f"preemptions per {format_duration(load.width_s)}", tick_count=3, counts=True)
     y = alt.Y("value:Q", scale=alt.Scale(domain=[0, highest], nice=True), axis=axis)
-    area = alt.Chart(values(rows)).mark_area(interpolate="step-after", color=PALETTE[1], opacity=0.6, line={"color": PALETTE[1]})
+    area = alt.Chart(values(rows)).mark_area(
+        interpolate="step-after", color=PALETTE[1], opacity=0.6, line={"color": PALETTE[1]}
+    )
     when = [row["x"] for row in rows if row["value"]]
-    text = f"{total} preemptions, the first after {format_duration(max(0.0, when[0]))}" if when else "No request was preempted"
+    text = (
+        f"{total} preemptions, the first after {format_duration(max(0.0, when[0]))}"
+        if when
+        else "No request was preempted"
+    )
     return ChartSpec(
         chart_id="load-preemptions",
         title="Preemptions",
         finding=f"{text}.",
         spec=finished([area.encode(x=x, y=y)], height=110),
         header=("windows", "length", "preemptions", "most in a window"),
-        rows=((str(len(rows)), format_duration(load.width_s), str(total), str(int(load.n_preempted.max()))),),
+        rows=(
+            (
+                str(len(rows)),
+                format_duration(load.width_s),
+                str(total),
+                str(int(load.n_preempted.max())),
+            ),
+        ),
     )
 
 
@@ -127,11 +190,27 @@ def _layers(load: StepSeries, lines: Mapping[str, tuple[F64, F64]], unit: str) -
     for name, (mean, most) in lines.items():
         for x, value, high in zip(load.start_s.tolist(), mean.tolist(), most.tolist(), strict=True):
             missing = math.isnan(value)
-            rows.append({"series": name, "x": x, "value": None if missing else round(value, 2), "high": None if missing else high})
+            rows.append(
+                {
+                    "series": name,
+                    "x": x,
+                    "value": None if missing else round(value, 2),
+                    "high": None if missing else high,
+                }
+            )
     channels = series_channels(list(lines))
     end_s = float(load.start_s[-1]) + load.width_s
-    x = alt.X("x:Q", scale=alt.Scale(domain=[float(load.start_s[0]), end_s], nice=False), axis=_time_axis())
-    axis = y_axis(unit, f"line: mean of {format_duration(load.width_s)} · shade: up to the most", tick_count=4, counts=True)
+    x = alt.X(
+        "x:Q",
+        scale=alt.Scale(domain=[float(load.start_s[0]), end_s], nice=False),
+        axis=_time_axis(),
+    )
+    axis = y_axis(
+        unit,
+        f"line: mean of {format_duration(load.width_s)} · shade: up to the most",
+        tick_count=4,
+        counts=True,
+    )
     y = alt.Y("value:Q", scale=alt.Scale(zero=True, nice=True), axis=axis)
     tooltip = [
         alt.Tooltip("series:N", title=" "),
@@ -140,9 +219,15 @@ def _layers(load: StepSeries, lines: Mapping[str, tuple[F64, F64]], unit: str) -
         alt.Tooltip("high:Q", title="most", format="d"),
     ]
     base = alt.Chart(values(rows))
-    dash = alt.StrokeDash("series:N", scale=alt.Scale(domain=list(lines), range=[[1, 0], [5, 2]][: len(lines)]), legend=None)
+    dash = alt.StrokeDash(
+        "series:N",
+        scale=alt.Scale(domain=list(lines), range=[[1, 0], [5, 2]][: len(lines)]),
+        legend=None,
+    )
     return [
-        base.mark_area(opacity=BAND_OPACITY, interpolate="step-after").encode(x=x, y=y, y2="high:Q", color=channels["color"]),
+        base.mark_area(opacity=BAND_OPACITY, interpolate="step-after").encode(
+            x=x, y=y, y2="high:Q", color=channels["color"]
+        ),
         base.mark_line(strokeWidth=1.6, interpolate="step-after").encode(
             x=x, y=y, color=channels["color"], strokeDash=dash, tooltip=tooltip
         ),
@@ -176,6 +261,3 @@ def _table(load: StepSeries, lines: Mapping[str, tuple[F64, F64]]) -> tuple[tupl
         shown = ("–" if math.isnan(number) else format_number(number) for number in numbers)
         rows.append((f"{load.start_s[i]:.2f}", str(load.n_steps[i]), *shown))
     return tuple(rows)
-
-
-__all__ = ["holes_chart", "kv_chart", "preemption_chart", "queue_chart", "swap_chart"]

@@ -18,7 +18,9 @@ GIB_PER_BYTE: Final = 2.0**-30
 def memory_chart(view: SweepReportView) -> ChartSpec | None:
     """Peak memory of each point: reserved as a bar, allocated as a thinner bar in it; points out of memory by name."""
     points = [
-        pair for pair in labelled(view.points) if pair[1].reserved_bytes or pair[1].allocated_bytes or pair[1].status == "out_of_memory"
+        pair
+        for pair in labelled(view.points)
+        if pair[1].reserved_bytes or pair[1].allocated_bytes or pair[1].status == "out_of_memory"
     ]
     if not any(point.reserved_bytes or point.allocated_bytes for _, point in points):
         return None
@@ -28,7 +30,9 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
     present = [name for name in NAMES if any(row["series"] == name for row in rows)]
     colours = alt.Scale(domain=present, range=[COLOURS[name] for name in present])
     colour = alt.Color("series:N", scale=colours, sort=present, legend=alt.Legend(title=None))
-    x = alt.X("value:Q", axis=alt.Axis(title="peak memory, GiB", tickCount=6), scale=alt.Scale(zero=True))
+    x = alt.X(
+        "value:Q", axis=alt.Axis(title="peak memory, GiB", tickCount=6), scale=alt.Scale(zero=True)
+    )
     y = label_axis(labels, "peak memory, GiB: highest of the repetitions", n_all=len(points))
     layers: list[alt.Chart] = []
     for name, size in zip(NAMES, (14, 6), strict=True):
@@ -36,13 +40,28 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
         if chosen:
             bars = alt.Chart(values(chosen)).mark_bar(size=size, stroke=INK, strokeWidth=0.6)
             layers.append(
-                bars.encode(x=x, y=y, color=colour, tooltip=["label:N", "series:N", alt.Tooltip("value:Q", title="GiB", format=".3~r")])
+                bars.encode(
+                    x=x,
+                    y=y,
+                    color=colour,
+                    tooltip=[
+                        "label:N",
+                        "series:N",
+                        alt.Tooltip("value:Q", title="GiB", format=".3~r"),
+                    ],
+                )
             )
     failed: list[Row] = [
-        {"label": label, "value": 0, "text": "✕ out of memory"} for label, point in shown if point.status == "out_of_memory"
+        {"label": label, "value": 0, "text": "✕ out of memory"}
+        for label, point in shown
+        if point.status == "out_of_memory"
     ]
     if failed:
-        layers.append(alt.Chart(values(failed)).mark_text(align="left", dx=6, fontWeight="bold").encode(x=x, y=y, text="text:N"))
+        layers.append(
+            alt.Chart(values(failed))
+            .mark_text(align="left", dx=6, fontWeight="bold")
+            .encode(x=x, y=y, text="text:N")
+        )
     return ChartSpec(
         chart_id="memory",
         title="Peak memory",
@@ -55,7 +74,11 @@ def memory_chart(view: SweepReportView) -> ChartSpec | None:
 
 def _bar_rows(label: str, point: PointRow) -> list[Row]:
     pairs = zip(NAMES, (point.reserved_bytes, point.allocated_bytes), strict=True)
-    return [{"label": label, "series": name, "value": estimate.value * GIB_PER_BYTE} for name, estimate in pairs if estimate is not None]
+    return [
+        {"label": label, "series": name, "value": estimate.value * GIB_PER_BYTE}
+        for name, estimate in pairs
+        if estimate is not None
+    ]
 
 
 def _finding(points: list[PointRow]) -> str:
@@ -63,14 +86,27 @@ def _finding(points: list[PointRow]) -> str:
     sizes = [(estimate.value, point) for estimate, point in held if estimate is not None]
     most, where = max(sizes, key=lambda pair: pair[0])
     least = min(size for size, _ in sizes)
-    text = f"Peak memory runs from {format_bytes(least)} to {format_bytes(most)} (prompt {where.prompt_tokens}, batch {where.batch_size})"
-    failed = list(dict.fromkeys(f"{point.prompt_tokens} × {point.batch_size}" for point in points if point.status == "out_of_memory"))
-    return f"{text}; out of memory at prompt × batch {', '.join(failed)}." if failed else f"{text}; every point fitted."
+    text = (
+        f"Peak memory runs from {format_bytes(least)} to {format_bytes(most)} (prompt"
+        f" {where.prompt_tokens}, batch {where.batch_size})"
+    )
+    failed = list(
+        dict.fromkeys(
+            f"{point.prompt_tokens} × {point.batch_size}"
+            for point in points
+            if point.status == "out_of_memory"
+        )
+    )
+    return (
+        f"{text}; out of memory at prompt × batch {', '.join(failed)}."
+        if failed
+        else f"{text}; every point fitted."
+    )
 
 
 def _cells(label: str, point: PointRow) -> tuple[str, ...]:
-    sizes = (estimate_cell(point.reserved_bytes, GIB_PER_BYTE), estimate_cell(point.allocated_bytes, GIB_PER_BYTE))
+    sizes = (
+        estimate_cell(point.reserved_bytes, GIB_PER_BYTE),
+        estimate_cell(point.allocated_bytes, GIB_PER_BYTE),
+    )
     return (label, *sizes, point.status.replace("_", " "))
-
-
-__all__ = ["COLOURS", "memory_chart"]

@@ -5,8 +5,25 @@ from typing import Final
 
 import altair as alt
 
-from inferometer.report.cells import estimate_cell, has_several_runs, held_out_text, notes_text, statistic_text
-from inferometer.report.charts.frame import INK, MUTED, PAPER, POINT_SIZE, ChartSpec, Row, finished, series_channels, values, y_axis
+from inferometer.report.cells import (
+    estimate_cell,
+    has_several_runs,
+    held_out_text,
+    notes_text,
+    statistic_text,
+)
+from inferometer.report.charts.frame import (
+    INK,
+    MUTED,
+    PAPER,
+    POINT_SIZE,
+    ChartSpec,
+    Row,
+    finished,
+    series_channels,
+    values,
+    y_axis,
+)
 from inferometer.report.views import HeldOutRow, PredictedPoint, SweepReportView
 
 BAND_FRACTION: Final = 0.1
@@ -24,28 +41,52 @@ def predicted_chart(view: SweepReportView) -> ChartSpec | None:
     domain = [min(numbers) / 1.3, max(numbers) * 1.3]
     estimates = [point.measured_s for point in points]
     has_in_sample = not all(point.is_held_out for point in points)
-    words = "line: measured = predicted · band: ±10 %" + (" · hollow: in sample" if has_in_sample else " · all held out")
-    title = ("measured, ms (log scale)", statistic_text(estimates), " · ".join(text for text in (words, notes_text(estimates)) if text))
+    words = "line: measured = predicted · band: ±10 %" + (
+        " · hollow: in sample" if has_in_sample else " · all held out"
+    )
+    title = (
+        "measured, ms (log scale)",
+        statistic_text(estimates),
+        " · ".join(text for text in (words, notes_text(estimates)) if text),
+    )
     axis = alt.Axis(title="predicted, ms (log scale)", format=",~r", tickCount=5, grid=False)
     x = alt.X("x:Q", scale=alt.Scale(type="log", domain=domain, nice=False), axis=axis)
     y_domain = [domain[0] * (1 - BAND_FRACTION), domain[1] * (1 + BAND_FRACTION)]
-    y = alt.Y("value:Q", scale=alt.Scale(type="log", domain=y_domain, nice=False), axis=y_axis(*title, number_format=",~r", tick_count=5))
+    y = alt.Y(
+        "value:Q",
+        scale=alt.Scale(type="log", domain=y_domain, nice=False),
+        axis=y_axis(*title, number_format=",~r", tick_count=5),
+    )
     layers = _layers(rows, domain, x, y)
     return ChartSpec(
         chart_id="predicted-vs-measured",
         title="Predicted against measured",
         finding=_finding(points, view.held_out),
         spec=finished(layers, height=380),
-        header=("phase", *(("run",) if has_runs else ()), "prompt tokens", "batch", "predicted ms", "measured ms", "error", "held out"),
+        header=(
+            "phase",
+            *(("run",) if has_runs else ()),
+            "prompt tokens",
+            "batch",
+            "predicted ms",
+            "measured ms",
+            "error",
+            "held out",
+        ),
         rows=tuple(_cells(point, has_runs=has_runs) for point in points),
     )
 
 
 def identity_layers(domain: Sequence[float], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """The band of ±10 % around the diagonal, and the diagonal."""
-    ideal: list[Row] = [{"x": at, "value": at, "low": at * (1 - BAND_FRACTION), "high": at * (1 + BAND_FRACTION)} for at in domain]
+    ideal: list[Row] = [
+        {"x": at, "value": at, "low": at * (1 - BAND_FRACTION), "high": at * (1 + BAND_FRACTION)}
+        for at in domain
+    ]
     return [
-        alt.Chart(values(ideal)).mark_area(color=MUTED, opacity=0.15).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
+        alt.Chart(values(ideal))
+        .mark_area(color=MUTED, opacity=0.15)
+        .encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
         alt.Chart(values(ideal)).mark_line(color=INK, strokeWidth=1).encode(x=x, y=y),
     ]
 
@@ -53,7 +94,12 @@ def identity_layers(domain: Sequence[float], x: alt.X, y: alt.Y) -> list[alt.Cha
 def _layers(rows: Sequence[Row], domain: Sequence[float], x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Band and diagonal, error bars, points, and the holes of those that the model had seen."""
     channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
-    tooltip = ["series:N", "prompt:Q", "batch:Q", alt.Tooltip("x:Q", title="predicted, ms", format=".3~r")]
+    tooltip = [
+        "series:N",
+        "prompt:Q",
+        "batch:Q",
+        alt.Tooltip("x:Q", title="predicted, ms", format=".3~r"),
+    ]
     tooltip += [
         alt.Tooltip("value:Q", title="measured, ms", format=".3~r"),
         alt.Tooltip("error:N"),
@@ -62,11 +108,21 @@ def _layers(rows: Sequence[Row], domain: Sequence[float], x: alt.X, y: alt.Y) ->
     layers = identity_layers(domain, x, y)
     bars = [row for row in rows if "low" in row]
     if bars:
-        layers.append(alt.Chart(values(bars)).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"]))
-    layers.append(alt.Chart(values(rows)).mark_point(filled=True, size=POINT_SIZE, opacity=1).encode(x=x, y=y, **channels, tooltip=tooltip))
+        layers.append(
+            alt.Chart(values(bars))
+            .mark_rule(strokeWidth=2)
+            .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"])
+        )
+    layers.append(
+        alt.Chart(values(rows))
+        .mark_point(filled=True, size=POINT_SIZE, opacity=1)
+        .encode(x=x, y=y, **channels, tooltip=tooltip)
+    )
     hollow = [row for row in rows if row["held_out"] == "no"]
     if hollow:
-        inside = alt.Chart(values(hollow)).mark_point(filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER)
+        inside = alt.Chart(values(hollow)).mark_point(
+            filled=True, size=POINT_SIZE * 0.3, opacity=1, color=PAPER
+        )
         layers.append(inside.encode(x=x, y=y, shape=channels["shape"], tooltip=tooltip))
     return layers
 
@@ -82,7 +138,11 @@ def _row(point: PredictedPoint, *, has_runs: bool) -> Row:
         "held_out": "yes" if point.is_held_out else "no",
     }
     low, high = point.measured_s.low, point.measured_s.high
-    return row if low is None or high is None else row | {"low": low * MS_PER_S, "high": high * MS_PER_S}
+    return (
+        row
+        if low is None or high is None
+        else row | {"low": low * MS_PER_S, "high": high * MS_PER_S}
+    )
 
 
 def _error_fraction(point: PredictedPoint) -> float:
@@ -91,7 +151,9 @@ def _error_fraction(point: PredictedPoint) -> float:
 
 def _finding(points: Sequence[PredictedPoint], held_out: Sequence[HeldOutRow]) -> str:
     """The share within ±10 % of the points that judge the model, and its errors as the page says them elsewhere."""
-    judged = [point for point in points if point.is_held_out and point.is_judged] or [point for point in points if not point.is_held_out]
+    judged = [point for point in points if point.is_held_out and point.is_judged] or [
+        point for point in points if not point.is_held_out
+    ]
     n_inside = sum(abs(_error_fraction(point)) <= BAND_FRACTION for point in judged)
     n_noisy = sum(not point.is_judged for point in points)
     if not judged:
@@ -113,6 +175,3 @@ def _cells(point: PredictedPoint, *, has_runs: bool) -> tuple[str, ...]:
         f"{_error_fraction(point):+.1%}",
         "yes" if point.is_held_out else "no",
     )
-
-
-__all__ = ["BAND_FRACTION", "identity_layers", "predicted_chart"]

@@ -6,7 +6,13 @@ from typing import Final, TypeAlias
 from inferometer.report.charts.first_token import ttft_parts_chart
 from inferometer.report.charts.frame import ChartSpec
 from inferometer.report.charts.history import history_chart, tpot_history_chart
-from inferometer.report.charts.load import holes_chart, kv_chart, preemption_chart, queue_chart, swap_chart
+from inferometer.report.charts.load import (
+    holes_chart,
+    kv_chart,
+    preemption_chart,
+    queue_chart,
+    swap_chart,
+)
 from inferometer.report.charts.online import gap_chart, in_flight_chart, lateness_chart
 from inferometer.report.charts.slots import slots_chart
 from inferometer.report.charts.tails import tails_chart
@@ -24,7 +30,11 @@ REQUEST_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
     slots_chart,
     gap_chart,
 )
-ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (tpot_history_chart, in_flight_chart, lateness_chart)
+ONLINE_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (
+    tpot_history_chart,
+    in_flight_chart,
+    lateness_chart,
+)
 """Of load tests beside."""
 
 MEMORY_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (holes_chart, swap_chart)
@@ -33,7 +43,8 @@ MEMORY_CHARTS: Final[tuple[RequestChartBuilder, ...]] = (holes_chart, swap_chart
 
 def request_charts_of(view: RequestReportView) -> tuple[ChartSpec, ...]:
     """The charts that this view has data for, in the order of the report."""
-    return tuple(chart for build in (*REQUEST_CHARTS, *MEMORY_CHARTS, *ONLINE_CHARTS) if (chart := build(view)) is not None)
-
-
-__all__ = ["MEMORY_CHARTS", "ONLINE_CHARTS", "REQUEST_CHARTS", "RequestChartBuilder", "request_charts_of"]
+    return tuple(
+        chart
+        for build in (*REQUEST_CHARTS, *MEMORY_CHARTS, *ONLINE_CHARTS)
+        if (chart := build(view)) is not None
+    )

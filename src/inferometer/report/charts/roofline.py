@@ -35,19 +35,43 @@ def roofline_chart(view: SweepReportView) -> ChartSpec | None:
     left, right = min([*intensities, *ridges]) / 1.6, max([*intensities, *ridges]) * 1.6
     estimates = [point.achieved_flop_per_s for point in roof.points]
     x_scale = alt.Scale(type="log", domain=[left, right], nice=False)
-    x = alt.X("x:Q", scale=x_scale, axis=alt.Axis(title="intensity, FLOP per byte (log scale)", format="~g", tickCount=6, grid=False))
-    title = ("achieved FLOP/s (log scale)", statistic_text(estimates), _roof_words(roof.ceilings, notes_text(estimates)))
+    x = alt.X(
+        "x:Q",
+        scale=x_scale,
+        axis=alt.Axis(
+            title="intensity, FLOP per byte (log scale)", format="~g", tickCount=6, grid=False
+        ),
+    )
+    title = (
+        "achieved FLOP/s (log scale)",
+        statistic_text(estimates),
+        _roof_words(roof.ceilings, notes_text(estimates)),
+    )
     rates = [end for row in rows for end in ends(row)]
-    rates += [rate for ceiling in roof.ceilings for rate in (ceiling.peak_flop_per_s, _roof_at(ceiling, left))]
+    rates += [
+        rate
+        for ceiling in roof.ceilings
+        for rate in (ceiling.peak_flop_per_s, _roof_at(ceiling, left))
+    ]
     y_scale = alt.Scale(type="log", domain=log_axis_domain(rates, margin_ratio=1.8), nice=False)
     y = alt.Y("value:Q", scale=y_scale, axis=y_axis(*title, number_format="~s", tick_count=5))
-    layers = [*(_roof_line(ceiling, left, right, x, y) for ceiling in roof.ceilings), *_point_layers(rows, x, y, right=right)]
+    layers = [
+        *(_roof_line(ceiling, left, right, x, y) for ceiling in roof.ceilings),
+        *_point_layers(rows, x, y, right=right),
+    ]
     return ChartSpec(
         chart_id="roofline",
         title="Roofline",
         finding=_finding(roof.points, roof.ceilings),
         spec=finished(layers, height=340),
-        header=("phase", *(("run",) if has_runs else ()), "prompt tokens", "batch", "FLOP/byte", "achieved TFLOP/s [95 %]"),
+        header=(
+            "phase",
+            *(("run",) if has_runs else ()),
+            "prompt tokens",
+            "batch",
+            "FLOP/byte",
+            "achieved TFLOP/s [95 %]",
+        ),
         rows=tuple(_cells(point, has_runs=has_runs) for point in roof.points),
     )
 
@@ -58,7 +82,11 @@ def _point_layers(rows: Sequence[Row], x: alt.X, y: alt.Y, *, right: float) -> l
     channels = series_channels(list(dict.fromkeys(row["series"] for row in rows)))
     bars = [row for row in rows if "low" in row]
     if bars:
-        layers.append(alt.Chart(values(bars)).mark_rule(strokeWidth=2).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"]))
+        layers.append(
+            alt.Chart(values(bars))
+            .mark_rule(strokeWidth=2)
+            .encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=channels["color"])
+        )
     tooltip = [
         "series:N",
         "prompt:Q",
@@ -66,7 +94,11 @@ def _point_layers(rows: Sequence[Row], x: alt.X, y: alt.Y, *, right: float) -> l
         alt.Tooltip("x:Q", title="FLOP/byte", format=".3~r"),
         alt.Tooltip("text:N", title="FLOP/s"),
     ]
-    layers.append(alt.Chart(values(rows)).mark_point(filled=True, size=POINT_SIZE, opacity=1).encode(x=x, y=y, **channels, tooltip=tooltip))
+    layers.append(
+        alt.Chart(values(rows))
+        .mark_point(filled=True, size=POINT_SIZE, opacity=1)
+        .encode(x=x, y=y, **channels, tooltip=tooltip)
+    )
     labels = _direct_labels(rows, right)
     for text, side in (
         (alt.Chart().mark_text(align="left", dx=8, dy=10, color=MUTED, fontSize=11), "left"),
@@ -92,7 +124,10 @@ def _point_row(point: RooflinePoint, *, has_runs: bool) -> Row:
 
 
 def _direct_labels(rows: Sequence[Row], right: float) -> list[Row]:
-    """The ends of each phase are named where they lie: the first run's least and most intense point; inside the right edge."""
+    """The ends of each phase are named where they lie.
+
+    The first run's least and most intense point; inside the right edge.
+    """
     found: list[Row] = []
     for phase in ("decode", "prefill"):
         chosen = [row for row in rows if row["phase"] == phase]
@@ -103,16 +138,28 @@ def _direct_labels(rows: Sequence[Row], right: float) -> list[Row]:
         highest = max(chosen, key=lambda row: row["x"])
         for row in (lowest, highest)[: 1 if lowest is highest else 2]:
             align = "right" if row["x"] * 6 > right else "left"
-            found.append({"x": row["x"], "value": row["value"], "align": align, "label": f"{phase} {row['prompt']} × {row['batch']}"})
+            found.append(
+                {
+                    "x": row["x"],
+                    "value": row["value"],
+                    "align": align,
+                    "label": f"{phase} {row['prompt']} × {row['batch']}",
+                }
+            )
     return found
 
 
 def _roof_line(ceiling: RoofCeiling, left: float, right: float, x: alt.X, y: alt.Y) -> alt.Chart:
     ridge = ceiling.peak_flop_per_s / ceiling.read_bytes_per_s
-    rows: list[Row] = [{"x": at, "value": _roof_at(ceiling, at), "label": ceiling.label} for at in (left, ridge, right)]
+    rows: list[Row] = [
+        {"x": at, "value": _roof_at(ceiling, at), "label": ceiling.label}
+        for at in (left, ridge, right)
+    ]
     is_measured = ceiling.kind == "measured"
     dash = [1, 0] if is_measured else [6, 4]
-    line = alt.Chart(values(rows)).mark_line(color=INK if is_measured else MUTED, strokeDash=dash, strokeWidth=2 if is_measured else 1.5)
+    line = alt.Chart(values(rows)).mark_line(
+        color=INK if is_measured else MUTED, strokeDash=dash, strokeWidth=2 if is_measured else 1.5
+    )
     return line.encode(x=x, y=y, tooltip=alt.Tooltip("label:N", title="ceiling"))
 
 
@@ -123,7 +170,14 @@ def _roof_at(ceiling: RoofCeiling, intensity_flop_per_byte: float) -> float:
 
 def _roof_words(ceilings: Sequence[RoofCeiling], notes: str) -> str:
     kinds = {ceiling.kind for ceiling in ceilings}
-    words = [word for kind, word in (("measured", "solid: measured ceiling"), ("datasheet", "dashed: data sheet")) if kind in kinds]
+    words = [
+        word
+        for kind, word in (
+            ("measured", "solid: measured ceiling"),
+            ("datasheet", "dashed: data sheet"),
+        )
+        if kind in kinds
+    ]
     return " · ".join([*words, *([notes] if notes else [])])
 
 
@@ -131,22 +185,36 @@ def _finding(points: Sequence[RooflinePoint], ceilings: Sequence[RoofCeiling]) -
     """The best share of its roof that each phase reached, against the first measured roof (else the first)."""
     roofs = sorted(ceilings, key=lambda ceiling: ceiling.kind != "measured")
     if not roofs:
-        return f"{len(points)} points achieve up to {format_rate(max(p.achieved_flop_per_s.value for p in points), 'FLOP/s')}."
+        return (
+            f"{len(points)} points achieve up to"
+            f" {format_rate(max(p.achieved_flop_per_s.value for p in points), 'FLOP/s')}."
+        )
     roof = roofs[0]
     parts: list[str] = []
     for phase in ("decode", "prefill"):
         shares = [
-            (p.achieved_flop_per_s.value / min(roof.peak_flop_per_s, p.intensity_flop_per_byte * roof.read_bytes_per_s), p)
+            (
+                p.achieved_flop_per_s.value
+                / min(roof.peak_flop_per_s, p.intensity_flop_per_byte * roof.read_bytes_per_s),
+                p,
+            )
             for p in points
             if p.phase == phase
         ]
         if shares:
             share, best = max(shares, key=lambda pair: pair[0])
             parts.append(
-                f"{phase} reaches at most {format_number(share * 100)} % of it (prompt {best.prompt_tokens}, batch {best.batch_size})"
+                f"{phase} reaches at most {format_number(share * 100)} % of it (prompt"
+                f" {best.prompt_tokens}, batch {best.batch_size})"
             )
-    roof_text = f"{format_rate(roof.read_bytes_per_s, 'B/s')}, {format_rate(roof.peak_flop_per_s, 'FLOP/s')}"
-    return f"Under the {'measured' if roof.kind == 'measured' else 'data-sheet'} roof ({roof_text}) {' and '.join(parts)}."
+    roof_text = (
+        f"{format_rate(roof.read_bytes_per_s, 'B/s')},"
+        f" {format_rate(roof.peak_flop_per_s, 'FLOP/s')}"
+    )
+    return (
+        f"Under the {'measured' if roof.kind == 'measured' else 'data-sheet'} roof ({roof_text})"
+        f" {' and '.join(parts)}."
+    )
 
 
 def _cells(point: RooflinePoint, *, has_runs: bool) -> tuple[str, ...]:
@@ -158,6 +226,3 @@ def _cells(point: RooflinePoint, *, has_runs: bool) -> tuple[str, ...]:
         format_number(point.intensity_flop_per_byte),
         estimate_cell(point.achieved_flop_per_s, 1e-12),
     )
-
-
-__all__ = ["roofline_chart"]

@@ -1,7 +1,8 @@
 """Which lines does a chart over prompts or batches draw, and what is each called?
 
-The x-axis of a chart is what was swept: prompt lengths, batch sizes, or both, in a chart of each. A line along one axis has at least two
-points; a point that has no neighbour along this axis belongs to the chart of the other one.
+The x-axis of a chart is what was swept: prompt lengths, batch sizes, or both, in a chart of each. A
+line along one axis has at least two points; a point that has no neighbour along this axis belongs
+to the chart of the other one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,9 @@ AXIS_IDS: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt", "batch_size": 
 _TITLES: Final[Mapping[Axis, str]] = {"prompt_tokens": "prompt length", "batch_size": "batch"}
 
 
-def series_along(view: SweepReportView, axis: Axis, pick: PickEstimate, *, usual_axis: Axis) -> SeriesPoints:
+def series_along(
+    view: SweepReportView, axis: Axis, pick: PickEstimate, *, usual_axis: Axis
+) -> SeriesPoints:
     """The measured points of each line along ``axis``, by the line's name; none where nothing was swept along it.
 
     Where nothing was swept at all, the lone points stand along ``usual_axis``.
@@ -32,20 +35,31 @@ def series_along(view: SweepReportView, axis: Axis, pick: PickEstimate, *, usual
     lines = _lines_along(view, axis, pick)
     long = {name: rows for name, rows in lines.items() if _is_line(rows, axis)}
     other: Axis = "batch_size" if axis == "prompt_tokens" else "prompt_tokens"
-    if not long and axis == usual_axis and not any(_is_line(rows, other) for rows in _lines_along(view, other, pick).values()):
+    if (
+        not long
+        and axis == usual_axis
+        and not any(_is_line(rows, other) for rows in _lines_along(view, other, pick).values())
+    ):
         long = lines
-    return {name: tuple(sorted(rows, key=lambda row: along(row, axis))) for name, rows in long.items()}
+    return {
+        name: tuple(sorted(rows, key=lambda row: along(row, axis))) for name, rows in long.items()
+    }
 
 
 def drawn_lines(lines: SeriesPoints) -> SeriesPoints:
-    """The lines that a chart draws: all of them, or MAX_SERIES spread over them. Its table holds all."""
+    """The lines that a chart draws: all of them, or MAX_SERIES spread over them.
+
+    Its table holds all.
+    """
     return {name: lines[name] for name in _spread(list(lines), MAX_SERIES)}
 
 
 def left_out_text(lines: SeriesPoints) -> str:
     """What the chart says of lines that it does not draw; '' where it draws all."""
     n_left_out = len(lines) - MAX_SERIES
-    return f"{MAX_SERIES} of {len(lines)} lines are drawn, the table has all" if n_left_out > 0 else ""
+    return (
+        f"{MAX_SERIES} of {len(lines)} lines are drawn, the table has all" if n_left_out > 0 else ""
+    )
 
 
 def chart_title(what: str, axis: Axis) -> str:
@@ -64,19 +78,29 @@ def series_name(run_label: str, other: int, axis: Axis, *, has_runs: bool) -> st
     return f"{run_label} · {fixed}" if has_runs else fixed
 
 
-def point_rows(lines: SeriesPoints, axis: Axis, pick: PickEstimate, factor_ratio: float) -> list[Row]:
+def point_rows(
+    lines: SeriesPoints, axis: Axis, pick: PickEstimate, factor_ratio: float
+) -> list[Row]:
     """One row for each measured point, in the display unit."""
     rows: list[Row] = []
     for name, points in lines.items():
         for row in points:
             estimate = pick(row)
             if estimate is not None:
-                rows.append({"series": name, "x": along(row, axis), "flags": " ".join(row.flags)} | interval_fields(estimate, factor_ratio))
+                rows.append(
+                    {"series": name, "x": along(row, axis), "flags": " ".join(row.flags)}
+                    | interval_fields(estimate, factor_ratio)
+                )
     return rows
 
 
-def curve_rows(view: SweepReportView, lines: SeriesPoints, phase: PhaseName, axis: Axis, factor_ratio: float) -> list[Row]:
-    """One row for each point of the fitted curves that belong to a drawn line; ``part`` tells inside the checked box from beyond."""
+def curve_rows(
+    view: SweepReportView, lines: SeriesPoints, phase: PhaseName, axis: Axis, factor_ratio: float
+) -> list[Row]:
+    """One row for each point of the fitted curves that belong to a drawn line.
+
+    ``part`` tells inside the checked box from beyond.
+    """
     has_runs = has_several_runs(row.run_label for row in view.points)
     rows: list[Row] = []
     for curve in view.curves:
@@ -104,7 +128,9 @@ def _rows_of_curve(curve: Curve, axis: Axis, name: str, factor_ratio: float) -> 
     rows: list[Row] = []
     was_inside = curve.points[0].is_inside_box
     for point in curve.points:
-        row = {"series": name, "x": _place(point, axis)} | interval_fields(point.duration_s, factor_ratio)
+        row = {"series": name, "x": _place(point, axis)} | interval_fields(
+            point.duration_s, factor_ratio
+        )
         if point.is_inside_box != was_inside and rows:
             # The border belongs to both parts, so that the line has no gap.
             rows.append((row if point.is_inside_box else rows[-1]) | {"part": "beyond"})
@@ -129,12 +155,16 @@ def _place(point: CurvePoint, axis: Axis) -> int:
     return point.prompt_tokens if axis == "prompt_tokens" else point.batch_size
 
 
-def _lines_along(view: SweepReportView, axis: Axis, pick: PickEstimate) -> dict[str, list[PointRow]]:
+def _lines_along(
+    view: SweepReportView, axis: Axis, pick: PickEstimate
+) -> dict[str, list[PointRow]]:
     has_runs = has_several_runs(row.run_label for row in view.points)
     lines: dict[str, list[PointRow]] = {}
     for row in view.points:
         if pick(row) is not None:
-            lines.setdefault(series_name(row.run_label, _other(row, axis), axis, has_runs=has_runs), []).append(row)
+            lines.setdefault(
+                series_name(row.run_label, _other(row, axis), axis, has_runs=has_runs), []
+            ).append(row)
     return lines
 
 
@@ -144,24 +174,3 @@ def _is_line(rows: Sequence[PointRow], axis: Axis) -> bool:
 
 def _other(row: PointRow, axis: Axis) -> int:
     return row.batch_size if axis == "prompt_tokens" else row.prompt_tokens
-
-
-__all__ = [
-    "AXIS_IDS",
-    "AXIS_WORDS",
-    "MAX_SERIES",
-    "Axis",
-    "PickEstimate",
-    "SeriesPoints",
-    "along",
-    "chart_title",
-    "curve_rows",
-    "drawn_lines",
-    "has_flags",
-    "left_out_text",
-    "place_text",
-    "point_rows",
-    "series_along",
-    "series_name",
-    "tested_values",
-]

@@ -5,10 +5,21 @@ from typing import Final
 
 import altair as alt
 
-from inferometer.records.slot_timeline import CellState, Slice, SlotTimeline, slices_of, state_shares
+from inferometer.records.slot_timeline import (
+    CellState,
+    Slice,
+    SlotTimeline,
+    slices_of,
+    state_shares,
+)
 from inferometer.report.charts.frame import GRID, INK, WIDTH, ChartSpec, Row, finished, values
 from inferometer.report.request_views import RequestReportView
-from inferometer.report.request_words import STATE_COLOURS, STATE_LETTERS, STATE_NAMES, slot_time_text
+from inferometer.report.request_words import (
+    STATE_COLOURS,
+    STATE_LETTERS,
+    STATE_NAMES,
+    slot_time_text,
+)
 from inferometer.units import format_fraction
 
 MAX_SEATS: Final = 48
@@ -24,8 +35,13 @@ def slots_chart(view: RequestReportView) -> ChartSpec | None:
     return None if view.timeline is None else timeline_chart(view.timeline)
 
 
-def timeline_chart(timeline: SlotTimeline, *, chart_id: str = "slot-timeline", who: str = "") -> ChartSpec | None:
-    """Seats against steps; letters repeat the colours, white is idle. ``who`` stands before the title where there are several."""
+def timeline_chart(
+    timeline: SlotTimeline, *, chart_id: str = "slot-timeline", who: str = ""
+) -> ChartSpec | None:
+    """Seats against steps; letters repeat the colours, white is idle.
+
+    ``who`` stands before the title where there are several.
+    """
     if not timeline.states.size:
         return None
     slices = slices_of(timeline)
@@ -38,16 +54,33 @@ def timeline_chart(timeline: SlotTimeline, *, chart_id: str = "slot-timeline", w
     last = timeline.first_step + n_steps
     rows = [_row(timeline, one, cell_width=WIDTH / n_steps) for one in drawn]
     x_scale = alt.Scale(domain=[timeline.first_step, last], nice=False)
-    x = alt.X("x:Q", scale=x_scale, axis=alt.Axis(title="step of the engine", tickCount=10, format="d", grid=False, tickMinStep=1))
+    x = alt.X(
+        "x:Q",
+        scale=x_scale,
+        axis=alt.Axis(
+            title="step of the engine", tickCount=10, format="d", grid=False, tickMinStep=1
+        ),
+    )
     names = [f"seat {seat}" for seat in range(n_seats)]
-    y = alt.Y("seat:N", sort=names, scale=alt.Scale(domain=names, padding=0.08), axis=alt.Axis(title=None, grid=False))
+    y = alt.Y(
+        "seat:N",
+        sort=names,
+        scale=alt.Scale(domain=names, padding=0.08),
+        axis=alt.Axis(title=None, grid=False),
+    )
     domain = [_legend_name(state) for state in states]
-    colour = alt.Color("state:N", sort=domain, scale=alt.Scale(domain=domain, range=[STATE_COLOURS[state] for state in states]))
+    colour = alt.Color(
+        "state:N",
+        sort=domain,
+        scale=alt.Scale(domain=domain, range=[STATE_COLOURS[state] for state in states]),
+    )
     tooltip = ["state:N", "request:N", "seat:N", "steps:N", alt.Tooltip("tokens:Q"), "time:N"]
     whole = [{"seat": name, "x": timeline.first_step, "to": last} for name in names]
     layers = [
         alt.Chart(values(whole)).mark_bar(fill=GRID, fillOpacity=0.35).encode(x=x, x2="to:Q", y=y),
-        alt.Chart(values(rows)).mark_bar(stroke="white", strokeWidth=0.6).encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
+        alt.Chart(values(rows))
+        .mark_bar(stroke="white", strokeWidth=0.6)
+        .encode(x=x, x2="to:Q", y=y, color=colour, tooltip=tooltip),
     ]
     for state in states:
         labelled = [row for row in rows if row["label"] and row["state"] == _legend_name(state)]
@@ -57,7 +90,10 @@ def timeline_chart(timeline: SlotTimeline, *, chart_id: str = "slot-timeline", w
             layers.append(text.encode(x=alt.X("middle:Q", scale=x_scale), y=y, text="label:N"))
     return ChartSpec(
         chart_id=chart_id,
-        title=f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to {last - 1}",
+        title=(
+            f"{f'{who}: what' if who else 'What'} each seat did, steps {timeline.first_step} to"
+            f" {last - 1}"
+        ),
         finding=_finding(timeline, n_seats),
         spec=finished(layers, height=max(60, _ROW_HEIGHT * n_seats)),
         header=("seat", "did", "request", "steps", "tokens", "from", "for"),
@@ -99,8 +135,13 @@ def _row(timeline: SlotTimeline, one: Slice, *, cell_width: float) -> Row:
 
 def _finding(timeline: SlotTimeline, n_seats: int) -> str:
     shares = state_shares(timeline)
-    parts = [f"{STATE_NAMES[state]} {format_fraction(shares[state])}" for state in (*STATE_COLOURS, CellState.IDLE)]
-    took = slot_time_text(timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0]))
+    parts = [
+        f"{STATE_NAMES[state]} {format_fraction(shares[state])}"
+        for state in (*STATE_COLOURS, CellState.IDLE)
+    ]
+    took = slot_time_text(
+        timeline, int(timeline.start_ns[-1] + timeline.duration_ns[-1] - timeline.start_ns[0])
+    )
     n_all, n_steps = timeline.states.shape
     left_out = f"; the first {n_seats} of them are drawn" if n_seats < n_all else ""
     return f"Of {n_all} seats over {n_steps} steps ({took}): {', '.join(parts)}{left_out}."
@@ -116,6 +157,3 @@ def _cells(timeline: SlotTimeline, one: Slice) -> tuple[str, ...]:
         slot_time_text(timeline, one.start_ns),
         slot_time_text(timeline, one.duration_ns),
     )
-
-
-__all__ = ["MAX_SEATS", "MAX_SLICES", "slots_chart", "timeline_chart"]

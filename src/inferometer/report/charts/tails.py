@@ -1,4 +1,7 @@
-"""How large a share of requests took longer? Tails of TTFT, TPOT and E2E, both axes logarithmic, each in its interval."""
+"""How large a share of requests took longer?
+
+Tails of TTFT, TPOT and E2E, both axes logarithmic, each in its interval.
+"""
 
 import math
 
@@ -6,7 +9,16 @@ import altair as alt
 
 from inferometer.records.latency_tails import NAMED_SHARES
 from inferometer.report.cells import ABSENT_TEXT
-from inferometer.report.charts.frame import BAND_OPACITY, ChartSpec, Row, finished, log_axis_domain, series_channels, values, y_axis
+from inferometer.report.charts.frame import (
+    BAND_OPACITY,
+    ChartSpec,
+    Row,
+    finished,
+    log_axis_domain,
+    series_channels,
+    values,
+    y_axis,
+)
 from inferometer.report.request_views import LatencyTail, RequestReportView
 from inferometer.report.request_words import LATENCY_NAMES
 from inferometer.units import format_duration, format_number
@@ -20,14 +32,23 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
     names = [LATENCY_NAMES[tail.latency] for tail in view.tails]
     channels = series_channels(names)
     numbers = [row["value"] for row in rows]
-    x_scale = alt.Scale(type="log", domain=log_axis_domain(numbers, margin_ratio=1.15), nice=False, clamp=True)
+    x_scale = alt.Scale(
+        type="log", domain=log_axis_domain(numbers, margin_ratio=1.15), nice=False, clamp=True
+    )
     x_axis = alt.Axis(title="latency, ms (log scale)", format=",~r", tickCount=6, grid=False)
     x = alt.X("value:Q", scale=x_scale, axis=x_axis)
     lowest = min(row["share"] for row in rows)
     scale = alt.Scale(type="log", domain=[lowest / 1.2, 100], nice=False)
-    counts = " · ".join(f"{name} n = {tail.n_samples}" for name, tail in zip(names, view.tails, strict=True))
+    counts = " · ".join(
+        f"{name} n = {tail.n_samples}" for name, tail in zip(names, view.tails, strict=True)
+    )
     hollow = " · hollow: at least, some were not done" if any(row["note"] for row in rows) else ""
-    axis = y_axis("% of requests that took longer (log scale)", f"{counts} · band: 95 % interval{hollow}", tick_count=4, number_format="~r")
+    axis = y_axis(
+        "% of requests that took longer (log scale)",
+        f"{counts} · band: 95 % interval{hollow}",
+        tick_count=4,
+        number_format="~r",
+    )
     y = alt.Y("share:Q", scale=scale, axis=axis)
     banded = [row for row in rows if "low" in row]
     tooltip = [
@@ -41,21 +62,47 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
     layers: list[alt.Chart] = []
     if banded:
         band = alt.Chart(values(banded)).mark_area(orient="horizontal", opacity=BAND_OPACITY)
-        layers.append(band.encode(x=alt.X("low:Q", scale=x_scale, axis=x_axis), x2="high:Q", y=y, color=channels["color"]))
-    line = alt.Chart(values(rows)).mark_line(strokeWidth=1.5).encode(x=x, y=y, color=channels["color"], order=alt.Order("share:Q"))
-    points = alt.Chart(values([row for row in rows if not row["note"]])).mark_point(filled=True, size=26, opacity=1)
+        layers.append(
+            band.encode(
+                x=alt.X("low:Q", scale=x_scale, axis=x_axis),
+                x2="high:Q",
+                y=y,
+                color=channels["color"],
+            )
+        )
+    line = (
+        alt.Chart(values(rows))
+        .mark_line(strokeWidth=1.5)
+        .encode(x=x, y=y, color=channels["color"], order=alt.Order("share:Q"))
+    )
+    points = alt.Chart(values([row for row in rows if not row["note"]])).mark_point(
+        filled=True, size=26, opacity=1
+    )
     layers += [line, points.encode(x=x, y=y, **channels, tooltip=tooltip)]
     bounded = [row for row in rows if row["note"]]
     if bounded:
-        layers.append(alt.Chart(values(bounded)).mark_point(filled=False, size=34).encode(x=x, y=y, **channels, tooltip=tooltip))
+        layers.append(
+            alt.Chart(values(bounded))
+            .mark_point(filled=False, size=34)
+            .encode(x=x, y=y, **channels, tooltip=tooltip)
+        )
     return ChartSpec(
         chart_id="latency-tails",
         title="Tails of latency",
         finding=_finding(view.tails),
         spec=finished(layers, height=320),
-        header=("latency", "n", *(f"{format_number(100 * share)} % took longer than" for share in NAMED_SHARES)),
+        header=(
+            "latency",
+            "n",
+            *(f"{format_number(100 * share)} % took longer than" for share in NAMED_SHARES),
+        ),
         rows=tuple(
-            (LATENCY_NAMES[tail.latency], str(tail.n_samples), *(_at(tail, share) for share in NAMED_SHARES)) for tail in view.tails
+            (
+                LATENCY_NAMES[tail.latency],
+                str(tail.n_samples),
+                *(_at(tail, share) for share in NAMED_SHARES),
+            )
+            for tail in view.tails
         ),
     )
 
@@ -63,10 +110,16 @@ def tails_chart(view: RequestReportView) -> ChartSpec | None:
 def _rows(tail: LatencyTail) -> list[Row]:
     rows: list[Row] = []
     largest_ms = float(tail.tail.value_s.max()) * 1e3
-    for share, value_s, low_s, high_s, is_bound in zip(*(column.tolist() for column in tail.tail), strict=True):
+    for share, value_s, low_s, high_s, is_bound in zip(
+        *(column.tolist() for column in tail.tail), strict=True
+    ):
         if value_s <= 0:
             continue
-        row: Row = {"series": LATENCY_NAMES[tail.latency], "share": 100 * share, "value": 1e3 * value_s}
+        row: Row = {
+            "series": LATENCY_NAMES[tail.latency],
+            "share": 100 * share,
+            "value": 1e3 * value_s,
+        }
         if not math.isnan(low_s) and low_s > 0:
             row |= {"low": 1e3 * low_s, "high": largest_ms if math.isinf(high_s) else 1e3 * high_s}
         rows.append(row | {"note": "at least: some were not done" if is_bound else ""})
@@ -83,10 +136,8 @@ def _at(tail: LatencyTail, share: float) -> str:
 
 def _finding(tails: tuple[LatencyTail, ...]) -> str:
     parts = [
-        f"{LATENCY_NAMES[tail.latency]} exceeds {_at(tail, 0.5)} in half and {_at(tail, 0.05)} in 5 % of {tail.n_samples} requests"
+        f"{LATENCY_NAMES[tail.latency]} exceeds {_at(tail, 0.5)} in half and {_at(tail, 0.05)} in 5"
+        f" % of {tail.n_samples} requests"
         for tail in tails
     ]
     return f"{'; '.join(parts)}."
-
-
-__all__ = ["tails_chart"]

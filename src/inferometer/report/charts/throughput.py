@@ -34,8 +34,18 @@ def throughput_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartS
     numbers = [end for row in rows for end in ends(row)]
     scale = alt.Scale(type="log", base=2, domain=log_axis_domain(numbers), nice=False)
     estimates = [_output(row) for points in lines.values() for row in points]
-    notes = (statistic_text(estimates), notes_text(estimates, has_flags=has_flags(lines)), left_out_text(lines))
-    y = alt.Y("value:Q", scale=scale, axis=y_axis("output tok/s of decode (log scale)", *notes, number_format=",~r", tick_count=6))
+    notes = (
+        statistic_text(estimates),
+        notes_text(estimates, has_flags=has_flags(lines)),
+        left_out_text(lines),
+    )
+    y = alt.Y(
+        "value:Q",
+        scale=scale,
+        axis=y_axis(
+            "output tok/s of decode (log scale)", *notes, number_format=",~r", tick_count=6
+        ),
+    )
     x = shared_x(rows, (), f"{AXIS_WORDS[axis]} (log scale)")
     tooltip = [
         alt.Tooltip("series:N", title="line"),
@@ -51,7 +61,13 @@ def throughput_chart(view: SweepReportView, axis: Axis = "batch_size") -> ChartS
         title=chart_title("Throughput", axis),
         finding=_finding(lines, axis),
         spec=finished(measured_lines(rows, x, y, tooltip=tooltip, has_curve=False)),
-        header=(AXIS_WORDS[axis], *(f"{name} output tok/s [95 %]" if len(lines) > 1 else "output tok/s [95 %]" for name in lines)),
+        header=(
+            AXIS_WORDS[axis],
+            *(
+                f"{name} output tok/s [95 %]" if len(lines) > 1 else "output tok/s [95 %]"
+                for name in lines
+            ),
+        ),
         rows=_rows(lines, axis),
     )
 
@@ -70,11 +86,16 @@ def _finding(lines: SeriesPoints, axis: Axis) -> str:
         prefix = f"{name}: " if len(lines) > 1 else ""
         x_first, x_last = along(rows[0], axis), along(rows[-1], axis)
         if x_first == x_last:
-            parts.append(f"{prefix}{format_number(first.value)} output tok/s at {place_text(x_first, axis)}")
+            parts.append(
+                f"{prefix}{format_number(first.value)} output tok/s at {place_text(x_first, axis)}"
+            )
             continue
         gain = format_number(last.value / first.value)
         growth = f"{format_number(x_last / x_first)} times the {what} yields {gain} times"
-        ends = f"{format_number(first.value)} → {format_number(last.value)} output tok/s, {what} {x_first} → {x_last}"
+        ends = (
+            f"{format_number(first.value)} → {format_number(last.value)} output tok/s, {what}"
+            f" {x_first} → {x_last}"
+        )
         parts.append(f"{prefix}{growth} the throughput ({ends})")
     parts += [text] if (text := left_out_text(lines)) else []
     text = "; ".join(parts)
@@ -82,8 +103,12 @@ def _finding(lines: SeriesPoints, axis: Axis) -> str:
 
 
 def _rows(lines: SeriesPoints, axis: Axis) -> tuple[tuple[str, ...], ...]:
-    found = {(along(row, axis), name): estimate_cell(_output(row)) for name, rows in lines.items() for row in rows}
-    return tuple((str(x), *(found.get((x, name), ABSENT_TEXT) for name in lines)) for x in tested_values(lines, axis))
-
-
-__all__ = ["throughput_chart"]
+    found = {
+        (along(row, axis), name): estimate_cell(_output(row))
+        for name, rows in lines.items()
+        for row in rows
+    }
+    return tuple(
+        (str(x), *(found.get((x, name), ABSENT_TEXT) for name in lines))
+        for x in tested_values(lines, axis)
+    )

@@ -1,7 +1,8 @@
 """Who comes and who goes next, and what happens when a request ends? Compiled.
 
-Two sources: requests that come by themselves, sorted, and those that follow others, a heap of the ones whose time is known. Of
-both, whoever is due first comes first, of several due at once the one with the smaller index. Clients that go away are a heap too.
+Two sources: requests that come by themselves, sorted, and those that follow others, a heap of the
+ones whose time is known. Of both, whoever is due first comes first, of several due at once the one
+with the smaller index. Clients that go away are a heap too.
 """
 
 from inferometer.records.types import ABSENT
@@ -27,7 +28,9 @@ def take_next(state: State) -> int:
     """Who comes at ``next_ns``? Somebody must."""
     world = state.world[0]
     has_own = world.next_arrival < len(state.arrival_order)
-    if world.n_due > 0 and not (has_own and _is_before(state, state.arrival_order[world.next_arrival], state.due[0])):
+    if world.n_due > 0 and not (
+        has_own and _is_before(state, state.arrival_order[world.next_arrival], state.due[0])
+    ):
         world.n_due -= 1
         return _pop(state, state.due, world.n_due, 0)
     world.next_arrival += 1
@@ -69,7 +72,9 @@ def end_outside(state: State, index: int, status: int, when_ns: int) -> None:
     request.finished_ns = when_ns
     if len(state.follower) > 0 and state.follower[index] != NOTHING:
         after = state.follower[index]
-        state.requests[after].sent_ns = max(state.earliest_ns[after], when_ns + state.think_ns[after])
+        state.requests[after].sent_ns = max(
+            state.earliest_ns[after], when_ns + state.think_ns[after]
+        )
         state.requests[after].arrival_ns = state.requests[after].sent_ns
         _push(state, state.due, state.world[0].n_due, after, 0)
         state.world[0].n_due += 1
@@ -117,6 +122,3 @@ def _pop(state: State, heap: Whole, size: int, is_leaving: int) -> int:
         place = child
     heap[place] = last
     return first
-
-
-__all__ = ["end", "end_outside", "next_abort_ns", "next_ns", "take_next", "take_next_abort"]

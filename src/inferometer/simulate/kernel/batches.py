@@ -1,8 +1,9 @@
 """Which requests form the next batch, and what does it compute until its last row stops? Compiled.
 
-The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority`` is twice the level, plus one for
-whoever waited too long; a walk takes requests out and puts those back that do not leave. Where order is preserved, ``node`` of a request
-is one more than the request that left the queue after it, and ``turn`` says whether its batch is over.
+The same as ``reference.batches.BatchScheduler``, on arrays. The queue is a heap whose ``priority``
+is twice the level, plus one for whoever waited too long; a walk takes requests out and puts those
+back that do not leave. Where order is preserved, ``node`` of a request is one more than the request
+that left the queue after it, and ``turn`` says whether its batch is over.
 """
 
 from inferometer.records.types import ABSENT, PartKind
@@ -13,7 +14,12 @@ from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.reference.request import Status
 
 _CONTEXT, _GENERATION, _ENDED = int(PartKind.CONTEXT), int(PartKind.GENERATION), int(PartKind.ENDED)
-_WAITING, _RUNNING, _STOPPED, _LENGTH = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED), int(Status.LENGTH)
+_WAITING, _RUNNING, _STOPPED, _LENGTH = (
+    int(Status.WAITING),
+    int(Status.RUNNING),
+    int(Status.STOPPED),
+    int(Status.LENGTH),
+)
 _ABORTED, _REJECTED = int(Status.ABORTED), int(Status.REJECTED)
 
 
@@ -46,10 +52,15 @@ def schedule(state: State, slot: int) -> None:
 
 @compiled
 def idle_instance(state: State) -> int:
-    """Which instance is next to be asked? The first of those whose batch goes on, else the first idle one."""
+    """Which instance is next to be asked?
+
+    The first of those whose batch goes on, else the first idle one.
+    """
     n_instances, idle = len(state.batches), NOTHING
     for slot in range(n_instances - 1, -1, -1):
-        if state.batches[slot].is_in_flight == 0 and (idle == NOTHING or state.batches[slot].n_rows > 0 or state.batches[idle].n_rows == 0):
+        if state.batches[slot].is_in_flight == 0 and (
+            idle == NOTHING or state.batches[slot].n_rows > 0 or state.batches[idle].n_rows == 0
+        ):
             idle = slot
     return idle
 
@@ -75,7 +86,12 @@ def _first_row(state: State, slot: int) -> int:
 @merged
 def update(state: State, slot: int) -> int:
     """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
-    config, counters, parts, batch = state.config[0], state.counters[0], state.parts[slot], state.batches[slot]
+    config, counters, parts, batch = (
+        state.config[0],
+        state.counters[0],
+        state.parts[slot],
+        state.batches[slot],
+    )
     is_over, first = True, _first_row(state, slot)
     for row in range(batch.n_rows):
         request = state.requests[state.running[first + row]]
@@ -86,7 +102,11 @@ def update(state: State, slot: int) -> int:
         index = state.running[first + row]
         request = state.requests[index]
         parts[row].n_delivered = 0
-        if request.status != _RUNNING or config.is_preserving or not (config.is_streaming or is_over):
+        if (
+            request.status != _RUNNING
+            or config.is_preserving
+            or not (config.is_streaming or is_over)
+        ):
             continue
         parts[row].n_delivered = 1 if config.is_streaming else _n_wanted(config, request)
         n_delivered += parts[row].n_delivered
@@ -105,7 +125,12 @@ def update(state: State, slot: int) -> int:
 @compiled
 def _answer_in_order(state: State, slot: int) -> int:
     """A batch is over: whoever waits for nobody's answer any more gets its own. How many tokens?"""
-    config, counters, parts, batch = state.config[0], state.counters[0], state.parts[slot], state.batches[slot]
+    config, counters, parts, batch = (
+        state.config[0],
+        state.counters[0],
+        state.parts[slot],
+        state.batches[slot],
+    )
     n_delivered, first = 0, _first_row(state, slot)
     for row in range(batch.n_rows):
         state.requests[state.running[first + row]].turn = 1
@@ -139,7 +164,10 @@ def _deliver(state: State, index: int, n_tokens: int) -> None:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone. Its row, where it has one, is computed on with the others, which do not wait for it."""
+    """A client has gone.
+
+    Its row, where it has one, is computed on with the others, which do not wait for it.
+    """
     if state.requests[index].status == _WAITING:
         state.counters[0].n_waiting -= 1
     arrivals.end(state, index, _ABORTED, state.abort_ns[index])
@@ -150,14 +178,20 @@ def _form(state: State, slot: int) -> None:
     """Walk through the queue from its front: who would leave, and is it time? Then seat them."""
     config, counters = state.config[0], state.counters[0]
     n_pending, best, is_full, longest, most = 0, 0, False, 0, 0
-    max_batch_size, num_blocks = config.max_num_active // config.n_instances, config.n_kv_blocks // config.n_instances
+    max_batch_size, num_blocks = (
+        config.max_num_active // config.n_instances,
+        config.n_kv_blocks // config.n_instances,
+    )
     oldest_ns, timeout_ns = FAR_NS, FAR_NS
     while True:
         index = _next_in_time(state)
         if index == NOTHING:
             break
         request = state.requests[index]
-        longest, most = max(longest, request.num_prompt_tokens), max(most, _n_allowed(config, request))
+        longest, most = (
+            max(longest, request.num_prompt_tokens),
+            max(most, _n_allowed(config, request)),
+        )
         n_blocks = (n_pending + 1) * ((longest + most + config.block_size - 1) // config.block_size)
         is_full = n_pending == max_batch_size or n_blocks > num_blocks
         if is_full:
@@ -174,7 +208,9 @@ def _form(state: State, slot: int) -> None:
     due_ns = oldest_ns + config.max_delay_ns
     if best > 0 and (config.max_delay_ns == 0 or counters.now_ns < due_ns):
         n_sent = best
-    elif n_pending > 0 and not (is_full or n_pending >= config.largest or counters.now_ns >= due_ns):
+    elif n_pending > 0 and not (
+        is_full or n_pending >= config.largest or counters.now_ns >= due_ns
+    ):
         n_sent = 0
         counters.wake_ns = min(due_ns, timeout_ns)
     for i_kept in range(n_sent, n_pending):
@@ -184,14 +220,20 @@ def _form(state: State, slot: int) -> None:
 
 @compiled
 def _next_in_time(state: State) -> int:
-    """Who is next of those that did not wait too long? Whoever did is refused, or goes behind the others of its level."""
+    """Who is next of those that did not wait too long?
+
+    Whoever did is refused, or goes behind the others of its level.
+    """
     config, counters = state.config[0], state.counters[0]
     while True:
         index = queue.peek(state)
         if index == NOTHING:
             return NOTHING
         request = state.requests[index]
-        is_expired = 0 < config.timeout_ns < counters.now_ns - request.arrival_ns and request.priority % 2 == 0
+        is_expired = (
+            0 < config.timeout_ns < counters.now_ns - request.arrival_ns
+            and request.priority % 2 == 0
+        )
         if not is_expired:
             return index
         queue.pop(state)
@@ -210,7 +252,10 @@ def _begin(state: State, slot: int, n_sent: int) -> None:
     for row in range(n_sent):
         index = state.skipped[row]
         request = state.requests[index]
-        longest, most = max(longest, request.num_prompt_tokens), max(most, _n_allowed(config, request))
+        longest, most = (
+            max(longest, request.num_prompt_tokens),
+            max(most, _n_allowed(config, request)),
+        )
         request.status = _RUNNING
         request.admitted_ns = counters.now_ns
         seats.take(state, index)
@@ -219,7 +264,9 @@ def _begin(state: State, slot: int, n_sent: int) -> None:
             _append_unanswered(state, index)
     counters.n_running += n_sent
     batch.n_rows = n_sent
-    batch.n_reserved_blocks = n_sent * ((longest + most + config.block_size - 1) // config.block_size)
+    batch.n_reserved_blocks = n_sent * (
+        (longest + most + config.block_size - 1) // config.block_size
+    )
     counters.n_free -= batch.n_reserved_blocks
 
 
@@ -243,7 +290,9 @@ def _launch(state: State, slot: int) -> None:
         index = state.running[first + row]
         request, part = state.requests[index], parts[row]
         before = request.num_computed_tokens
-        is_live = request.status == _RUNNING and (before == 0 or _n_outputs(request) < _n_wanted(config, request))
+        is_live = request.status == _RUNNING and (
+            before == 0 or _n_outputs(request) < _n_wanted(config, request)
+        )
         n_tokens = 1 if before > 0 else request.num_prompt_tokens
         if before == 0:
             n_prefill += 1
@@ -285,6 +334,3 @@ def _n_outputs(request: Record) -> int:
     """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
     n_tokens: int = request.num_computed_tokens - request.num_prompt_tokens + 1
     return n_tokens
-
-
-__all__ = ["abort", "add", "first_done", "idle_instance", "schedule", "update"]

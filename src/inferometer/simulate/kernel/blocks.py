@@ -1,6 +1,7 @@
 """Which KV blocks does which request own, which are free, and which hold a prefix that can be reused? Compiled.
 
-The same as ``reference/blocks.py``, on arrays; both mirror ``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
+The same as ``reference/blocks.py``, on arrays; both mirror
+``vllm/v1/core/{block_pool,kv_cache_manager}.py`` of vLLM 0.32.0.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -10,7 +11,10 @@ from inferometer.simulate.kernel.state import NOTHING, Record, Records, State
 
 @compiled
 def find_hits(state: State, index: int) -> int:
-    """How many blocks hold a prefix of this request? They are noted in the next seat's row; nothing is taken yet."""
+    """How many blocks hold a prefix of this request?
+
+    They are noted in the next seat's row; nothing is taken yet.
+    """
     seat = seats.lowest(state)
     request = state.requests[index]
     n_max: int = (request.num_tokens - 1) // state.config[0].block_size
@@ -26,17 +30,28 @@ def find_hits(state: State, index: int) -> int:
 
 @compiled
 def admit(state: State, index: int, num_new_tokens: int, n_hits: int) -> bool:
-    """Seat a waiting request with its hits and room for its next tokens; False, and nothing changed, where there is none."""
+    """Seat a waiting request with its hits and room for its next tokens.
+
+    False, and nothing changed, where there is none.
+    """
     config, request = state.config[0], state.requests[index]
     if config.is_contiguous:
         return holes.admit(state, index)
     seat = seats.lowest(state)
     n_spare = spare_blocks(state, seat, n_hits)
-    if config.is_reserving and max(_n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0) > n_spare:
+    if (
+        config.is_reserving
+        and max(
+            _n_blocks(min(request.num_tokens, config.max_model_len), config.block_size) - n_hits, 0
+        )
+        > n_spare
+    ):
         return False
     num_done = request.num_computed_tokens + n_hits * config.block_size
     num_slots = min(num_done + num_new_tokens + config.num_lookahead_tokens, config.max_model_len)
-    n_needed = _n_blocks(max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, config.block_size)
+    n_needed = _n_blocks(
+        max(num_slots, request.num_tokens) if config.is_sarathi else num_slots, config.block_size
+    )
     if max(n_needed - n_hits, 0) > n_spare:
         return False
     touch(state, seat, n_hits)
@@ -132,7 +147,10 @@ def take(state: State, row: int, n_owned: int, n_needed: int) -> None:
 
 @compiled
 def give_back(state: State, row: int, n_blocks: int) -> None:
-    """Give up the blocks of a row: those without content to the front of the queue (last one first), the others to its end."""
+    """Give up the blocks of a row.
+
+    Those without content to the front of the queue (last one first), the others to its end.
+    """
     blocks, after = state.blocks, 0
     for i_block in range(n_blocks - 1, -1, -1):
         block = state.block_table[row, i_block]
@@ -194,7 +212,11 @@ def _register(state: State, block: int, content: int) -> None:
 def _forget(state: State, block: int) -> None:
     """Take a block out of the list of those with its content."""
     blocks = state.blocks
-    content, before, after = blocks[block].content, blocks[block].previous_equal, blocks[block].next_equal
+    content, before, after = (
+        blocks[block].content,
+        blocks[block].previous_equal,
+        blocks[block].next_equal,
+    )
     if before == NOTHING:
         state.first_equal[content] = after
     else:
@@ -204,19 +226,3 @@ def _forget(state: State, block: int) -> None:
     else:
         blocks[after].previous_equal = before
     blocks[block].content = NOTHING
-
-
-__all__ = [
-    "admit",
-    "cache_blocks",
-    "drop_host_blocks",
-    "extend",
-    "find_hits",
-    "free",
-    "give_back",
-    "insert",
-    "spare_blocks",
-    "take",
-    "touch",
-    "unlink",
-]

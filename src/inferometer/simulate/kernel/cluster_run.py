@@ -1,17 +1,21 @@
-"""What happens when, with several replicas behind a router? The cluster's loop on one clock of nanoseconds, compiled.
+"""What happens when, with several replicas behind a router?
 
-``kernel/steps.py`` says what a replica does, ``kernel/routing.py`` who gets a request; here is when. Order of events at one instant: whose
-client goes away, by that; then steps that are done, by replica, each with its tokens in order of the batch; then who comes, by index
-(followers of those that just ended too), to be routed at once; then each replica that has something to decide, by number, launches.
-One replica alone does what ``kernel/one_replica.py`` does, to the nanosecond. Where a gate stands before the router it is told of ends
-before arrivals, whoever comes is offered to it (but prompts too long for the model), and whom it lets in is routed in that order.
+The cluster's loop on one clock of nanoseconds, compiled.
 
-Where prompts and answers are computed by two pools: behind the steps that are done the KV caches that arrive, by index, then whose
-prompts are computed, in that order, to be routed to decode replicas; behind each replica's launch the KV caches that it asked for go on
-their way.
+``kernel/steps.py`` says what a replica does, ``kernel/routing.py`` who gets a request; here is
+when. Order of events at one instant: whose client goes away, by that; then steps that are done, by
+replica, each with its tokens in order of the batch; then who comes, by index (followers of those
+that just ended too), to be routed at once; then each replica that has something to decide, by
+number, launches. One replica alone does what ``kernel/one_replica.py`` does, to the nanosecond.
+Where a gate stands before the router it is told of ends before arrivals, whoever comes is offered
+to it (but prompts too long for the model), and whom it lets in is routed in that order.
 
-Where replicas are in lockstep, whoever has something to decide does so when no step of the group runs, and the step takes as long as the
-replica that takes longest: ``reference/lockstep.py``.
+Where prompts and answers are computed by two pools: behind the steps that are done the KV caches
+that arrive, by index, then whose prompts are computed, in that order, to be routed to decode
+replicas; behind each replica's launch the KV caches that it asked for go on their way.
+
+Where replicas are in lockstep, whoever has something to decide does so when no step of the group
+runs, and the step takes as long as the replica that takes longest: ``reference/lockstep.py``.
 """
 
 from typing import Final
@@ -28,7 +32,12 @@ from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
 from inferometer.simulate.reference.request import Stage, Status
 
-_UNSEEN, _STOPPED, _ABORTED, _REJECTED = int(Status.UNSEEN), int(Status.STOPPED), int(Status.ABORTED), int(Status.REJECTED)
+_UNSEEN, _STOPPED, _ABORTED, _REJECTED = (
+    int(Status.UNSEEN),
+    int(Status.STOPPED),
+    int(Status.ABORTED),
+    int(Status.REJECTED),
+)
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
 _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 _FOR_ROOM, _MOVING, _RECEIVED = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stage.RECEIVED)
@@ -42,7 +51,14 @@ IS_LOCKSTEP: Final = False
 
 
 @entry
-def run(states: State, front: Front, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
+def run(
+    states: State,
+    front: Front,
+    cost: StepTimeArrays,
+    log: StepLog,
+    part_log: PartLog,
+    until_ns: int,
+) -> int:
     """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
     n_replicas, first = len(states.counters), state_of(states, 0)
     while steps.has_room(first, log, part_log, n_replicas):
@@ -92,7 +108,9 @@ def _let_go(states: State, gate: GateState) -> None:
     while arrivals.next_abort_ns(states) <= now_ns:
         index = arrivals.take_next_abort(states)
         request = states.requests[index]
-        if request.status == _UNSEEN:  # it would have come in this very instant, or waits at the gate
+        if (
+            request.status == _UNSEEN
+        ):  # it would have come in this very instant, or waits at the gate
             if has_gate:
                 gating.gone(gate, index, now_ns)
             arrivals.end_outside(states, index, _ABORTED, now_ns)
@@ -106,7 +124,10 @@ def _let_go(states: State, gate: GateState) -> None:
 
 @compiled
 def _give_up(states: State, index: int) -> bool:
-    """The client of a request with a KV cache between two replicas goes: is there more to drop? What travels takes its time."""
+    """The client of a request with a KV cache between two replicas goes: is there more to drop?
+
+    What travels takes its time.
+    """
     transfer, request = states.transfers[index], states.requests[index]
     if request.status >= _STOPPED:
         return False
@@ -123,7 +144,10 @@ def _give_up(states: State, index: int) -> bool:
 
 @merged
 def _complete(states: State, part_log: PartLog) -> bool:
-    """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
+    """Whose oldest step is done, or whose wait over?
+
+    False where a replica's requests preempt one another for ever.
+    """
     now_ns = states.world[0].now_ns
     for replica in range(len(states.counters)):
         counters = states.counters[replica, 0]
@@ -131,7 +155,9 @@ def _complete(states: State, part_log: PartLog) -> bool:
             continue
         counters.now_ns = now_ns
         counters.is_due = 1
-        if counters.n_in_flight > 0 and not steps.complete_oldest(state_of(states, replica), part_log):
+        if counters.n_in_flight > 0 and not steps.complete_oldest(
+            state_of(states, replica), part_log
+        ):
             return False
     return True
 
@@ -178,7 +204,9 @@ def _let_come(states: State, front: Front) -> None:
 @compiled
 def _is_too_long(states: State, index: int) -> bool:
     """Is a prompt longer than the server takes? Then it is refused before the gate."""
-    is_too_long: bool = states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
+    is_too_long: bool = (
+        states.requests[index].num_prompt_tokens > states.config[0, 0].max_prompt_tokens
+    )
     return is_too_long
 
 
@@ -211,7 +239,9 @@ def _open_gate(states: State, front: Front) -> None:
     n_waiting_tokens = _waiting_tokens(states, front.gate)
     while True:
         is_enough = n_waiting_tokens >= world.max_waiting_tokens or n_waiting_tokens > n_free_tokens
-        index = gating.release(front.gate, now_ns, 0 if world.max_waiting_tokens > 0 and is_enough else n_room)
+        index = gating.release(
+            front.gate, now_ns, 0 if world.max_waiting_tokens > 0 and is_enough else n_room
+        )
         if index == NOTHING:
             return
         request = states.requests[index]
@@ -225,7 +255,10 @@ def _open_gate(states: State, front: Front) -> None:
 
 @compiled
 def _waiting_tokens(states: State, gate: GateState) -> int:
-    """The prompt tokens of those whom the gate let in and no engine has admitted; the others are dropped from ``let_in``."""
+    """The prompt tokens of those whom the gate let in and no engine has admitted.
+
+    The others are dropped from ``let_in``.
+    """
     n_tokens, n_kept = 0, 0
     for i_let_in in range(gate.counters[0].n_let_in):
         request = states.requests[gate.let_in[i_let_in]]
@@ -285,7 +318,10 @@ def _launch(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> 
 
 @compiled
 def _launch_together(states: State, front: Front, cost: StepTimeArrays, log: StepLog) -> None:
-    """Where no step of the group runs: whoever has something to do begins one, all at once, and decides ahead what follows."""
+    """Where no step of the group runs.
+
+    Whoever has something to do begins one, all at once, and decides ahead what follows.
+    """
     now_ns, n_rows, n_yielding, duration_ns = states.world[0].now_ns, 0, 0, 0
     for replica in range(len(states.counters)):
         if now_ns < states.counters[replica, 0].ready_ns < FAR_NS:
@@ -298,7 +334,10 @@ def _launch_together(states: State, front: Front, cost: StepTimeArrays, log: Ste
             n_yielding += steps.own_yielding(state)
     for replica in range(len(states.counters)):
         if states.counters[replica, 0].n_in_flight > 0:
-            duration_ns = max(duration_ns, steps.own_duration_ns(state_of(states, replica), cost, n_rows, n_yielding))
+            duration_ns = max(
+                duration_ns,
+                steps.own_duration_ns(state_of(states, replica), cost, n_rows, n_yielding),
+            )
     for replica in range(len(states.counters)):
         counters, state = states.counters[replica, 0], state_of(states, replica)
         if counters.n_in_flight > 0:
@@ -321,6 +360,3 @@ def _end_of_run(states: State, gate: GateState, when_ns: int) -> int:
         if counters.n_running + counters.n_waiting > 0 or counters.n_in_flight > 0:
             return _STUCK if when_ns == FAR_NS else _HORIZON
     return _FINISHED if arrivals.next_ns(states) == FAR_NS else _HORIZON
-
-
-__all__ = ["HAS_GATE", "IS_LOCKSTEP", "IS_SPLIT", "run"]

@@ -1,4 +1,7 @@
-"""What does compiled code know of the engine's configuration? One record for all engines; columns of others are 0."""
+"""What does compiled code know of the engine's configuration?
+
+One record for all engines; columns of others are 0.
+"""
 
 from enum import IntEnum
 from typing import Any, Final
@@ -86,7 +89,14 @@ CONFIG: Final = np.dtype(
 def config_record(config: EngineConfig) -> NDArray[Any]:
     """The record (1) of this configuration."""
     record = np.zeros(1, CONFIG)
-    for name in ("max_num_active", "max_model_len", "max_prompt_tokens", "block_size", "n_kv_blocks", "depth"):
+    for name in (
+        "max_num_active",
+        "max_model_len",
+        "max_prompt_tokens",
+        "block_size",
+        "n_kv_blocks",
+        "depth",
+    ):
         record[name] = getattr(config, name)
     record["n_stages"] = n_stages_of(config)
     record["is_caching"] = config.enable_prefix_caching
@@ -107,7 +117,8 @@ def _own_columns(config: EngineConfig) -> tuple[Kind, dict[str, int]]:
             "chunk_tokens": config.chunked_prefill_size,
             "queue_order": QUEUE_ORDERS.index(config.order),
             "is_mixed_chunk": config.enable_mixed_chunk,
-            "priority_sign": config.enable_priority_scheduling * (1 if config.schedule_low_priority_values_first else -1),
+            "priority_sign": config.enable_priority_scheduling
+            * (1 if config.schedule_low_priority_values_first else -1),
             "is_preempting": config.is_preempting,
             "preemption_threshold": config.priority_scheduling_preemption_threshold,
             "is_reserving": config.ignore_eos,
@@ -162,6 +173,3 @@ def _vllm_columns(config: SchedulerConfig) -> dict[str, int]:
         "n_host_blocks": config.n_host_blocks,
         "swap_block_ps": config.swap_block_ps,
     }
-
-
-__all__ = ["CONFIG", "Kind", "config_record"]

@@ -28,17 +28,32 @@ class Front(NamedTuple):
     decode_cost: StepTimeArrays
 
 
-def new_front(requests: Demand, cluster: ClusterConfig, gate: GateConfig | None, cost: StepTimeArrays) -> Front:
+def new_front(
+    requests: Demand, cluster: ClusterConfig, gate: GateConfig | None, cost: StepTimeArrays
+) -> Front:
     """A router that has sent nothing and a gate to which nobody has come; the rest is not asked for."""
     router = new_router_state(requests, cluster)
-    return Front(router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0), cost)
+    return Front(
+        router, _gate_state(requests, gate), router, new_link(KvLink(block_bytes=1), 0), cost
+    )
 
 
-def new_split_front(requests: Demand, config: DisaggregatedConfig, gate: GateConfig | None, decode_cost: StepTimeArrays) -> Front:
+def new_split_front(
+    requests: Demand,
+    config: DisaggregatedConfig,
+    gate: GateConfig | None,
+    decode_cost: StepTimeArrays,
+) -> Front:
     """The same before two pools."""
     decode_router = new_router_state(requests, config.decode, first=config.prefill.n_replicas)
     link = new_link(config.link, config.n_replicas)
-    return Front(new_router_state(requests, config.prefill), _gate_state(requests, gate), decode_router, link, decode_cost)
+    return Front(
+        new_router_state(requests, config.prefill),
+        _gate_state(requests, gate),
+        decode_router,
+        link,
+        decode_cost,
+    )
 
 
 def _gate_state(requests: Demand, gate: GateConfig | None) -> GateState:
@@ -52,8 +67,7 @@ def behind_gate(states: State, gate: GateConfig) -> State:
     states.world["max_in_flight"] = gate.max_in_flight * len(n_seats) or n_seats.sum()
     if gate.max_in_flight == 0:  # reference.cluster.entry_of says why
         takes = config["is_decode_pool"] == 0
-        states.world["max_waiting_tokens"] = (config["depth"] * config["max_num_batched_tokens"])[takes].sum()
+        states.world["max_waiting_tokens"] = (config["depth"] * config["max_num_batched_tokens"])[
+            takes
+        ].sum()
     return states._replace(ended=np.empty(len(states.requests), np.int32))
-
-
-__all__ = ["Front", "behind_gate", "new_front", "new_split_front"]

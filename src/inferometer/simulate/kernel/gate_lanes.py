@@ -9,7 +9,10 @@ _GATHERING, _READY = int(Place.GATHERING), int(Place.READY)
 
 @compiled
 def is_before(gate: GateState, one: int, other: int) -> bool:
-    """Does one of two who wait go in before the other? By band, the tenants' service, key, arrival, index."""
+    """Does one of two who wait go in before the other?
+
+    By band, the tenants' service, key, arrival, index.
+    """
     first, second = gate.requests[one], gate.requests[other]
     if first.band != second.band:
         return bool(first.band < second.band)
@@ -20,7 +23,10 @@ def is_before(gate: GateState, one: int, other: int) -> bool:
             return bool(one_share < other_share)
     if first.key != second.key:
         return bool(first.key < second.key)
-    return bool(first.arrival_ns < second.arrival_ns or (first.arrival_ns == second.arrival_ns and one < other))
+    return bool(
+        first.arrival_ns < second.arrival_ns
+        or (first.arrival_ns == second.arrival_ns and one < other)
+    )
 
 
 @compiled
@@ -119,6 +125,3 @@ def _drop_expiring(gate: GateState) -> None:
 def _expires_before(gate: GateState, one: int, other: int) -> bool:
     first_ns, second_ns = gate.requests[one].expires_ns, gate.requests[other].expires_ns
     return bool(first_ns < second_ns or (first_ns == second_ns and one < other))
-
-
-__all__ = ["expect_expiry", "first_of", "is_before", "join", "next_expiring"]

@@ -1,7 +1,10 @@
-"""What does the compiled gate keep in memory? Everything it writes to is allocated here, once per simulation.
+"""What does the compiled gate keep in memory?
 
-Whoever waits stands in a *lane*, that of its class and tenant: all of a lane may go in or none. A lane is a heap in the order of the gate,
-and its room in ``heap`` is that of all requests it will ever have. Letters of shapes: N requests, C classes, T tenants, L lanes.
+Everything it writes to is allocated here, once per simulation.
+
+Whoever waits stands in a *lane*, that of its class and tenant: all of a lane may go in or none. A
+lane is a heap in the order of the gate, and its room in ``heap`` is that of all requests it will
+ever have. Letters of shapes: N requests, C classes, T tenants, L lanes.
 """
 
 from enum import IntEnum
@@ -9,10 +12,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from inferometer.records.types import I32
+from inferometer.records.columns import I32
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.gate_columns import GateColumns, gate_columns, goes_by_deadline
-from inferometer.simulate.gate_config import NOTHING, ClassRules, GateConfig, TenantRules, rules_by_index
+from inferometer.simulate.gate_config import (
+    NOTHING,
+    ClassRules,
+    GateConfig,
+    TenantRules,
+    rules_by_index,
+)
 from inferometer.simulate.kernel.state import Records, Whole
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.units import NS_PER_S
@@ -37,14 +46,42 @@ def _whole(names: str) -> np.dtype[Any]:
 
 
 RULES: Final = _whole("is_fair goes_by_deadline max_queue max_queued_tokens output_token_weight")
-COUNTERS: Final = _whole("n_waiting n_queued_tokens n_busy_lanes n_expiring n_let_in last_served refill_ns wake_ns")
-CLASS: Final = _whole("window_ns window_size max_in_flight max_queue n_in_flight n_waiting n_gathering first_gathering last_gathering")
+COUNTERS: Final = _whole(
+    "n_waiting n_queued_tokens n_busy_lanes n_expiring n_let_in last_served refill_ns wake_ns"
+)
+CLASS: Final = _whole(
+    "window_ns window_size max_in_flight max_queue n_in_flight n_waiting n_gathering"
+    " first_gathering last_gathering"
+)
 TENANT: Final = _whole("tokens_per_s burst level filled_ns weight service n_waiting first")
 """``burst`` and ``level`` count billionths of a token; ``first`` is scratch."""
 LANE: Final = _whole("start size n_waiting class_index is_busy")
 TICKET: Final = np.dtype(
-    [(name, np.int32) for name in ("place", "lane", "class_index", "tenant", "band", "reason", "shed_reason", "next_gathering")]
-    + [(name, np.int64) for name in ("prompt_tokens", "max_tokens", "expected_tokens", "key", "patience_ns", "arrival_ns", "expires_ns")],
+    [
+        (name, np.int32)
+        for name in (
+            "place",
+            "lane",
+            "class_index",
+            "tenant",
+            "band",
+            "reason",
+            "shed_reason",
+            "next_gathering",
+        )
+    ]
+    + [
+        (name, np.int64)
+        for name in (
+            "prompt_tokens",
+            "max_tokens",
+            "expected_tokens",
+            "key",
+            "patience_ns",
+            "arrival_ns",
+            "expires_ns",
+        )
+    ],
     align=True,
 )
 
@@ -65,11 +102,13 @@ class GateState(NamedTuple):
     lanes: Records
     """(L) ``LANE``"""
     heap: Whole
-    """(N) The lanes, one behind the other. Who left without going in stays in its place until it comes up."""
+    """(N) The lanes, one behind the other. Who left without going in stays in its place until it
+    comes up."""
     busy: Whole
     """(L) The lanes with somebody in them, in no order."""
     expiring: Whole
-    """(N, or 0 where nobody is turned away for waiting) A heap by ``expires_ns``, then index; left as ``heap``."""
+    """(N, or 0 where nobody is turned away for waiting) A heap by ``expires_ns``, then index;
+    left as ``heap``."""
     asking: Whole
     """(T) Scratch."""
     let_in: Whole
@@ -97,7 +136,9 @@ def new_gate_state(requests: Demand, config: GateConfig) -> GateState:
         lanes=_lanes(n_of_lane, lanes // len(tenants)),
         heap=np.empty(requests.n_requests, np.int32),
         busy=np.empty(len(lanes), np.int32),
-        expiring=np.empty(requests.n_requests if bool(np.any(columns.patience_ns < FAR_NS)) else 0, np.int32),
+        expiring=np.empty(
+            requests.n_requests if bool(np.any(columns.patience_ns < FAR_NS)) else 0, np.int32
+        ),
         asking=np.empty(len(tenants), np.int32),
         let_in=np.empty(requests.n_requests, np.int32),
     )
@@ -122,7 +163,16 @@ def _counters() -> Records:
 def _tickets(columns: GateColumns, lane: I32) -> Records:
     records = np.zeros(len(lane), TICKET)
     records["lane"], records["tenant"] = lane, columns.tenant_index
-    for name in ("class_index", "band", "shed_reason", "prompt_tokens", "max_tokens", "expected_tokens", "key", "patience_ns"):
+    for name in (
+        "class_index",
+        "band",
+        "shed_reason",
+        "prompt_tokens",
+        "max_tokens",
+        "expected_tokens",
+        "key",
+        "patience_ns",
+    ):
         records[name] = getattr(columns, name)
     return records
 
@@ -144,11 +194,11 @@ def _tenants(rules: tuple[TenantRules, ...]) -> Records:
     return records
 
 
-def _lanes(n_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]], class_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Records:
+def _lanes(
+    n_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]],
+    class_of_lane: np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> Records:
     records = np.zeros(len(n_of_lane), LANE)
     records["start"] = np.cumsum(n_of_lane) - n_of_lane
     records["class_index"] = class_of_lane
     return records
-
-
-__all__ = ["GateState", "Place", "new_gate_state"]

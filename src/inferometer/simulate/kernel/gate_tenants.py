@@ -1,4 +1,7 @@
-"""What has a tenant got, and what may it still have? Its bucket of tokens and its service so far. Compiled."""
+"""What has a tenant got, and what may it still have? Its bucket of tokens and its service so far.
+
+Compiled.
+"""
 
 from typing import Final
 
@@ -46,7 +49,10 @@ def pay(gate: GateState, i_tenant: int, n_tokens: int) -> None:
 
 @compiled
 def join(gate: GateState, i_tenant: int) -> None:
-    """One more of this tenant waits. If it was away, it begins where the least served of those who wait is (VTC's counter lift)."""
+    """One more of this tenant waits.
+
+    If it was away, it begins where the least served of those who wait is (VTC's counter lift).
+    """
     tenant = gate.tenants[i_tenant]
     tenant.n_waiting += 1
     if not gate.rules[0].is_fair or tenant.n_waiting > 1:
@@ -78,6 +84,3 @@ def _least_served(gate: GateState, newcomer: int) -> int:
             if least == NOTHING or tenant.service * best.weight < best.service * tenant.weight:
                 least = i_tenant
     return least
-
-
-__all__ = ["can_ever_pay", "join", "leave", "pay", "payable_ns"]

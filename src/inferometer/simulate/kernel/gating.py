@@ -1,4 +1,7 @@
-"""Who goes in when? The gate before the engines, compiled; ``gate_config`` tells its calls and their contract."""
+"""Who goes in when?
+
+The gate before the engines, compiled; ``gate_config`` tells its calls and their contract.
+"""
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.gate_config import NOTHING, Reason
@@ -6,9 +9,18 @@ from inferometer.simulate.kernel import gate_lanes, gate_tenants
 from inferometer.simulate.kernel.gate_state import GateState, Place
 from inferometer.simulate.outcome import FAR_NS
 
-_GATHERING, _READY, _INSIDE, _AWAY = int(Place.GATHERING), int(Place.READY), int(Place.INSIDE), int(Place.AWAY)
+_GATHERING, _READY, _INSIDE, _AWAY = (
+    int(Place.GATHERING),
+    int(Place.READY),
+    int(Place.INSIDE),
+    int(Place.AWAY),
+)
 _NONE, _TOO_LATE, _TOO_LARGE = int(Reason.NONE), int(Reason.TOO_LATE), int(Reason.TOO_LARGE)
-_QUEUE_FULL, _CLASS_QUEUE_FULL, _TOKENS_FULL = int(Reason.QUEUE_FULL), int(Reason.CLASS_QUEUE_FULL), int(Reason.TOKENS_FULL)
+_QUEUE_FULL, _CLASS_QUEUE_FULL, _TOKENS_FULL = (
+    int(Reason.QUEUE_FULL),
+    int(Reason.CLASS_QUEUE_FULL),
+    int(Reason.TOKENS_FULL),
+)
 
 
 @compiled
@@ -99,7 +111,9 @@ def _refusal(gate: GateState, index: int) -> int:
         return _CLASS_QUEUE_FULL
     if 0 < rules.max_queue <= counters.n_waiting:
         return _QUEUE_FULL
-    return _TOKENS_FULL if 0 < rules.max_queued_tokens < counters.n_queued_tokens + n_tokens else _NONE
+    return (
+        _TOKENS_FULL if 0 < rules.max_queued_tokens < counters.n_queued_tokens + n_tokens else _NONE
+    )
 
 
 @compiled
@@ -126,7 +140,10 @@ def _open_windows(gate: GateState, now_ns: int) -> int:
         group = gate.classes[i_class]
         if group.window_ns == 0:
             continue
-        while group.first_gathering != NOTHING and gate.requests[group.first_gathering].place != _GATHERING:
+        while (
+            group.first_gathering != NOTHING
+            and gate.requests[group.first_gathering].place != _GATHERING
+        ):
             group.first_gathering = gate.requests[group.first_gathering].next_gathering
         if group.first_gathering == NOTHING:
             continue
@@ -160,7 +177,9 @@ def _best(gate: GateState, now_ns: int) -> int:
         first = gate.tenants[i_tenant].first
         gate.tenants[i_tenant].first = NOTHING
         request = gate.requests[first]
-        paid_ns = gate_tenants.payable_ns(gate, i_tenant, request.prompt_tokens + request.max_tokens, now_ns)
+        paid_ns = gate_tenants.payable_ns(
+            gate, i_tenant, request.prompt_tokens + request.max_tokens, now_ns
+        )
         if paid_ns > now_ns:
             gate.counters[0].refill_ns = min(gate.counters[0].refill_ns, paid_ns)
         elif best == NOTHING or gate_lanes.is_before(gate, first, best):
@@ -217,6 +236,3 @@ def _leave(gate: GateState, index: int, place: int) -> None:
     counters.n_queued_tokens -= request.prompt_tokens + request.max_tokens
     gate.classes[request.class_index].n_waiting -= 1
     gate_tenants.leave(gate, request.tenant)
-
-
-__all__ = ["ended", "gone", "offer", "release", "shed"]

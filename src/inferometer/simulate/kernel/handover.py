@@ -1,7 +1,8 @@
 """How does a request go from the replica that computed its prompt to the one that generates its answer? Compiled.
 
-The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``TRANSFER`` record. While it has no seat its blocks
-are noted in a row of the block table behind those of the seats: rows that were given back are a list through their first column.
+The same as ``reference/handover.py``, on arrays. What such a request needs beside is a ``TRANSFER``
+record. While it has no seat its blocks are noted in a row of the block table behind those of the
+seats: rows that were given back are a list through their first column.
 """
 
 from inferometer.records.types import ABSENT
@@ -10,8 +11,18 @@ from inferometer.simulate.kernel import blocks, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.reference.request import Stage, Status
 
-_PREEMPTED, _STOPPED, _LENGTH, _PREFILLED = int(Status.PREEMPTED), int(Status.STOPPED), int(Status.LENGTH), int(Status.PREFILLED)
-_FOR_ROOM, _MOVING, _RECEIVED, _OVER = int(Stage.FOR_ROOM), int(Stage.MOVING), int(Stage.RECEIVED), int(Stage.OVER)
+_PREEMPTED, _STOPPED, _LENGTH, _PREFILLED = (
+    int(Status.PREEMPTED),
+    int(Status.STOPPED),
+    int(Status.LENGTH),
+    int(Status.PREFILLED),
+)
+_FOR_ROOM, _MOVING, _RECEIVED, _OVER = (
+    int(Stage.FOR_ROOM),
+    int(Stage.MOVING),
+    int(Stage.RECEIVED),
+    int(Stage.OVER),
+)
 
 
 @compiled
@@ -25,20 +36,35 @@ def shorten(state: State, index: int) -> None:
 
 @compiled
 def status_after_prefill(state: State, index: int) -> int:
-    """The one token is there: is the request done by that, or ``PREFILLED``? It wants again what its client asked for."""
+    """The one token is there: is the request done by that, or ``PREFILLED``?
+
+    It wants again what its client asked for.
+    """
     config, request, transfer = state.config[0], state.requests[index], state.transfers[index]
     request.stop_tokens, request.max_tokens = transfer.stop_tokens, transfer.max_tokens
     if config.gives_first_token and request.stop_tokens == 1:
         return _STOPPED if request.max_tokens > 1 else _LENGTH
-    return _LENGTH if config.gives_first_token and request.num_tokens >= config.max_model_len else _PREFILLED
+    return (
+        _LENGTH
+        if config.gives_first_token and request.num_tokens >= config.max_model_len
+        else _PREFILLED
+    )
 
 
 @compiled
 def leave(state: State, index: int) -> None:
     """A request whose prompt is computed gives up its seat and keeps its blocks."""
-    counters, world, request, transfer = state.counters[0], state.world[0], state.requests[index], state.transfers[index]
+    counters, world, request, transfer = (
+        state.counters[0],
+        state.world[0],
+        state.requests[index],
+        state.transfers[index],
+    )
     transfer.source, transfer.prefilled_ns = state.config[0].replica, counters.now_ns
-    transfer.source_row, transfer.num_source_blocks = _keep_row(state, request.seat, request.num_blocks), request.num_blocks
+    transfer.source_row, transfer.num_source_blocks = (
+        _keep_row(state, request.seat, request.num_blocks),
+        request.num_blocks,
+    )
     seats.release(state, index)
     request.num_blocks = request.num_cached_blocks = 0
     request.num_output_placeholders = 0
@@ -69,7 +95,9 @@ def join(state: State, index: int) -> None:
 @compiled
 def is_for_room(state: State, index: int) -> bool:
     """Does this request, which waits, wait for room to fetch its KV cache into?"""
-    is_waiting: bool = state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
+    is_waiting: bool = (
+        state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _FOR_ROOM
+    )
     return is_waiting
 
 
@@ -87,7 +115,9 @@ def fetch(state: State, index: int) -> bool:
     row = _keep_row(state, seat, n_hits)
     blocks.take(state, row, n_hits, n_needed)
     transfer.row, transfer.num_blocks, transfer.num_hits = row, n_needed, n_hits
-    transfer.num_moved_blocks = max((request.num_prompt_tokens + block_size - 1) // block_size - n_hits, 0)
+    transfer.num_moved_blocks = max(
+        (request.num_prompt_tokens + block_size - 1) // block_size - n_hits, 0
+    )
     transfer.stage = _MOVING
     transfer.asked_ns = state.counters[0].now_ns
     state.transfers[world.n_asked].nth_asked = index
@@ -133,7 +163,10 @@ def give_back(state: State, index: int) -> None:
 def peek_received(state: State) -> int:
     """Who is next of those whose KV cache has come? ``NOTHING`` where nobody is."""
     counters = state.counters[0]
-    while counters.first_received != NOTHING and state.requests[counters.first_received].status >= _STOPPED:
+    while (
+        counters.first_received != NOTHING
+        and state.requests[counters.first_received].status >= _STOPPED
+    ):
         counters.first_received = state.transfers[counters.first_received].next_received
     index: int = counters.first_received
     return index
@@ -142,16 +175,31 @@ def peek_received(state: State) -> int:
 @compiled
 def is_received(state: State, index: int) -> bool:
     """Is this request's KV cache here, though it has no seat?"""
-    is_here: bool = state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
+    is_here: bool = (
+        state.config[0].is_decode_pool != 0 and state.transfers[index].stage == _RECEIVED
+    )
     return is_here
 
 
 @compiled
 def adopt(state: State, index: int, num_new_tokens: int) -> bool:
-    """Seat the one that ``peek_received`` told, on its blocks, with room for its next tokens; False where there is none."""
-    config, counters, request, transfer = state.config[0], state.counters[0], state.requests[index], state.transfers[index]
-    num_slots = min(request.num_computed_tokens + num_new_tokens + config.num_lookahead_tokens, config.max_model_len)
-    if (num_slots + config.block_size - 1) // config.block_size - transfer.num_blocks > counters.n_free:
+    """Seat the one that ``peek_received`` told, on its blocks, with room for its next tokens.
+
+    False where there is none.
+    """
+    config, counters, request, transfer = (
+        state.config[0],
+        state.counters[0],
+        state.requests[index],
+        state.transfers[index],
+    )
+    num_slots = min(
+        request.num_computed_tokens + num_new_tokens + config.num_lookahead_tokens,
+        config.max_model_len,
+    )
+    if (
+        num_slots + config.block_size - 1
+    ) // config.block_size - transfer.num_blocks > counters.n_free:
         return False
     seats.take(state, index)
     for i_block in range(transfer.num_blocks):
@@ -183,19 +231,3 @@ def _keep_row(state: State, row: int, n_blocks: int) -> int:
 def _drop_row(state: State, row: int) -> None:
     state.block_table[row, 0] = state.counters[0].first_free_row
     state.counters[0].first_free_row = row
-
-
-__all__ = [
-    "adopt",
-    "fetch",
-    "give_back",
-    "give_back_source",
-    "is_for_room",
-    "is_received",
-    "join",
-    "leave",
-    "peek_received",
-    "receive",
-    "shorten",
-    "status_after_prefill",
-]

@@ -1,7 +1,7 @@
 """Where does each request's KV cache lie, if it has to lie in one piece? Compiled.
 
-The same as ``reference.holes.ContiguousKvCache``, on arrays: ``by_address`` lists who has a piece, in order of addresses; a piece
-begins at the first entry of its seat's row of the block table.
+The same as ``reference.holes.ContiguousKvCache``, on arrays: ``by_address`` lists who has a piece,
+in order of addresses; a piece begins at the first entry of its seat's row of the block table.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -124,6 +124,3 @@ def _n_needed(config: Record, request: Record) -> int:
         n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
     n_blocks: int = (n_tokens + config.block_size - 1) // config.block_size
     return n_blocks
-
-
-__all__ = ["admit", "free", "note"]

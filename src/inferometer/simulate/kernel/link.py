@@ -1,6 +1,9 @@
-"""When does which KV cache arrive at its decode replica? Compiled; the same as ``reference/link.py``, on arrays.
+"""When does which KV cache arrive at its decode replica?
 
-What travels is a heap, whoever arrives first at its top, of several at once the one with the smaller index.
+Compiled; the same as ``reference/link.py``, on arrays.
+
+What travels is a heap, whoever arrives first at its top, of several at once the one with the
+smaller index.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +15,9 @@ from inferometer.simulate.disaggregation_config import KvLink
 from inferometer.simulate.kernel.state import Records, State, Whole
 from inferometer.simulate.outcome import FAR_NS
 
-RULES: Final = np.dtype([(name, np.int64) for name in ("block_ps", "latency_ns", "is_shared")], align=True)
+RULES: Final = np.dtype(
+    [(name, np.int64) for name in ("block_ps", "latency_ns", "is_shared")], align=True
+)
 
 
 class LinkState(NamedTuple):
@@ -27,7 +32,11 @@ class LinkState(NamedTuple):
 def new_link(link: KvLink, n_replicas: int) -> LinkState:
     """A link that nothing travels on."""
     rules = np.zeros(1, RULES)
-    rules["block_ps"], rules["latency_ns"], rules["is_shared"] = link.block_ps, link.latency_ns, link.shape == "shared"
+    rules["block_ps"], rules["latency_ns"], rules["is_shared"] = (
+        link.block_ps,
+        link.latency_ns,
+        link.shape == "shared",
+    )
     return LinkState(rules, np.zeros(n_replicas, np.int64))
 
 
@@ -64,7 +73,9 @@ def take_next(states: State) -> int:
     size, last, place = world.n_arriving, heap[world.n_arriving].nth_arriving, 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and _is_before(states, heap[child + 1].nth_arriving, heap[child].nth_arriving):
+        if child + 1 < size and _is_before(
+            states, heap[child + 1].nth_arriving, heap[child].nth_arriving
+        ):
             child += 1
         if not _is_before(states, heap[child].nth_arriving, last):
             break
@@ -89,6 +100,3 @@ def _push(states: State, index: int) -> None:
 def _is_before(states: State, one: int, other: int) -> bool:
     first, second = states.transfers[one].received_ns, states.transfers[other].received_ns
     return first < second or (first == second and one < other)
-
-
-__all__ = ["RULES", "LinkState", "begin", "new_link", "next_ns", "take_next"]

@@ -1,10 +1,20 @@
-"""Where does a compiled loop, which allocates nothing, write what happens? Into one log after the other, as long as it asks for more."""
+"""Where does a compiled loop, which allocates nothing, write what happens?
+
+Into one log after the other, as long as it asks for more.
+"""
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.outcome import Outcome, PartLog, RequestFacts, StepLog, new_log, new_part_log
+from inferometer.simulate.outcome import (
+    Outcome,
+    PartLog,
+    RequestFacts,
+    StepLog,
+    new_log,
+    new_part_log,
+)
 from inferometer.simulate.pointers import pointed
 
 _ROWS: Final = 1 << 16
@@ -28,7 +38,9 @@ class Logged(NamedTuple):
     parts: list[PartLog] | None
 
 
-def run_logged(run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int) -> Logged:
+def run_logged(
+    run: Callable[..., int], tables: tuple[object, ...], wanted: Wanted, *, until_ns: int
+) -> Logged:
     """Call the loop on handles of these tables, with new logs, until it has come to an end."""
     n_part_rows = max(_PART_ROWS, wanted.n_parts_at_once) if wanted.parts else 0
     keeps_steps = wanted.steps or wanted.parts
@@ -45,7 +57,6 @@ def run_logged(run: Callable[..., int], tables: tuple[object, ...], wanted: Want
 def facts_of(state: State) -> RequestFacts:
     """What became of the requests of a simulation that is over?"""
     columns = {"arrival_ns": "sent_ns", "arrived_ns": "arrival_ns"}
-    return RequestFacts(**{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields})
-
-
-__all__ = ["Logged", "Wanted", "facts_of", "run_logged"]
+    return RequestFacts(
+        **{name: state.requests[columns.get(name, name)].copy() for name in RequestFacts._fields}
+    )

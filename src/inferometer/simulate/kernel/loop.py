@@ -1,8 +1,11 @@
-"""Which compiled loop runs an engine's rules? One for each kind, so that only the rules that are asked for are compiled.
+"""Which compiled loop runs an engine's rules?
 
-One loop with the rules of all engines took 90 s to compile, four times as long as vLLM's alone: the compiler optimises whatever
-a function may call together with it. Here the loops, ``kernel/steps.py`` and ``kernel/policy.py`` are compiled again for each kind, as they
-stand, with that kind as a constant, so that the branches of the others are left out.
+One for each kind, so that only the rules that are asked for are compiled.
+
+One loop with the rules of all engines took 90 s to compile, four times as long as vLLM's alone: the
+compiler optimises whatever a function may call together with it. Here the loops,
+``kernel/steps.py`` and ``kernel/policy.py`` are compiled again for each kind, as they stand, with
+that kind as a constant, so that the branches of the others are left out.
 """
 
 from collections.abc import Callable
@@ -18,15 +21,24 @@ from inferometer.simulate.kernel.config import Kind
 @cache
 def loop_of(kind: Kind) -> Callable[..., int]:
     """``kernel.one_replica.run`` for the rules of this kind only."""
-    run: Callable[..., int] = _compiled_again(one_replica, kind.name, {"steps": _steps_of(kind)}).run
+    run: Callable[..., int] = _compiled_again(
+        one_replica, kind.name, {"steps": _steps_of(kind)}
+    ).run
     return run
 
 
 @cache
-def cluster_loop_of(kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False) -> Callable[..., int]:
+def cluster_loop_of(
+    kind: Kind, *, has_gate: bool, is_split: bool = False, is_lockstep: bool = False
+) -> Callable[..., int]:
     """``kernel.cluster_run.run`` for the rules of this kind only, and without a gate, a link or a common step where there is none."""
     name = kind.name + "_GATE" * has_gate + "_SPLIT" * is_split + "_LOCKSTEP" * is_lockstep
-    changes = {"steps": _steps_of(kind), "HAS_GATE": has_gate, "IS_SPLIT": is_split, "IS_LOCKSTEP": is_lockstep}
+    changes = {
+        "steps": _steps_of(kind),
+        "HAS_GATE": has_gate,
+        "IS_SPLIT": is_split,
+        "IS_LOCKSTEP": is_lockstep,
+    }
     run: Callable[..., int] = _compiled_again(cluster_run, name, changes).run
     return run
 
@@ -38,7 +50,10 @@ def _steps_of(kind: Kind) -> ModuleType:
 
 
 def _compiled_again(module: ModuleType, suffix: str, changes: dict[str, Any]) -> ModuleType:
-    """The module once more, its compiled functions anew and in sight of one another; the suffix tells them apart in the cache."""
+    """The module once more, its compiled functions anew and in sight of one another.
+
+    The suffix tells them apart in the cache.
+    """
     again_module = ModuleType(f"{module.__name__}_{suffix}")
     scope = vars(again_module)
     scope.update(vars(module) | changes)
@@ -49,6 +64,3 @@ def _compiled_again(module: ModuleType, suffix: str, changes: dict[str, Any]) ->
             again.__qualname__ = f"{name}_{suffix}"
             scope[name] = compiled_like(value, again)
     return again_module
-
-
-__all__ = ["cluster_loop_of", "loop_of"]

@@ -1,8 +1,11 @@
-"""What happens when, from the first arrival to the last token? One replica's loop on a clock of nanoseconds, compiled.
+"""What happens when, from the first arrival to the last token?
 
-``kernel/steps.py`` says what the replica does; here is when. Order of events at one instant: whose client goes away, then tokens of the
-step that is done, in order of the batch, then who comes, by index (followers of those that just ended too), then ``schedule``. What
-happens while a step runs is seen at its end, in order of time.
+One replica's loop on a clock of nanoseconds, compiled.
+
+``kernel/steps.py`` says what the replica does; here is when. Order of events at one instant: whose
+client goes away, then tokens of the step that is done, in order of the batch, then who comes, by
+index (followers of those that just ended too), then ``schedule``. What happens while a step runs is
+seen at its end, in order of time.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -51,7 +54,9 @@ def _catch_up(state: State, until_ns: int) -> None:
             _drop(state, arrivals.take_next_abort(state))
         elif comes_ns <= until_ns:
             index = arrivals.take_next(state)
-            if state.requests[index].status == _UNSEEN:  # else its client has gone in the very instant
+            if (
+                state.requests[index].status == _UNSEEN
+            ):  # else its client has gone in the very instant
                 steps.take(state, index)
         else:
             return
@@ -69,7 +74,9 @@ def _drop(state: State, index: int) -> None:
 @compiled
 def _next_event_ns(state: State) -> int:
     """When does the next request arrive or go away, or a wait end?"""
-    when_ns: int = min(state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state))
+    when_ns: int = min(
+        state.counters[0].wake_ns, arrivals.next_ns(state), arrivals.next_abort_ns(state)
+    )
     return when_ns
 
 
@@ -80,6 +87,3 @@ def _end_of_run(state: State) -> int:
     if counters.n_running + counters.n_waiting > 0:
         return _STUCK if _next_event_ns(state) == FAR_NS else _HORIZON
     return _FINISHED if arrivals.next_ns(state) == FAR_NS else _HORIZON
-
-
-__all__ = ["run"]

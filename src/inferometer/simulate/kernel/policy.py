@@ -1,17 +1,34 @@
-"""Whose rules decide? The one place where compiled code asks; ``engine_config`` tells how an engine is added.
+"""Whose rules decide?
 
-``kernel/loop.py`` compiles this module once for each kind, and the branches of the others are left out.
+The one place where compiled code asks; ``engine_config`` tells how an engine is added.
+
+``kernel/loop.py`` compiles this module once for each kind, and the branches of the others are left
+out.
 """
 
 from typing import Final
 
 from inferometer.simulate.compiling import compiled, inlined, merged
-from inferometer.simulate.kernel import batches, queue, sglang, sglang_update, trtllm, trtllm_update, vllm_schedule, vllm_update
+from inferometer.simulate.kernel import (
+    batches,
+    queue,
+    sglang,
+    sglang_update,
+    trtllm,
+    trtllm_update,
+    vllm_schedule,
+    vllm_update,
+)
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status
 
-_VLLM, _TRTLLM, _BATCHES, _SGLANG = int(Kind.VLLM), int(Kind.TRTLLM), int(Kind.BATCHES), int(Kind.SGLANG)
+_VLLM, _TRTLLM, _BATCHES, _SGLANG = (
+    int(Kind.VLLM),
+    int(Kind.TRTLLM),
+    int(Kind.BATCHES),
+    int(Kind.SGLANG),
+)
 _WAITING = int(Status.WAITING)
 KIND: Final = int(Kind.VLLM)
 
@@ -99,6 +116,3 @@ def abort(state: State, index: int) -> None:
         sglang_update.abort(state, index)
     elif kind == _BATCHES:
         batches.abort(state, index)
-
-
-__all__ = ["abort", "add", "first_slot", "has_instances", "next_slot", "schedule", "update"]

@@ -1,4 +1,7 @@
-"""What does a request lose that has to go? Compiled; the same as ``reference.request.Request``'s methods of these names."""
+"""What does a request lose that has to go?
+
+Compiled; the same as ``reference.request.Request``'s methods of these names.
+"""
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel.state import Record, State
@@ -25,6 +28,3 @@ def lose_place(state: State, index: int) -> None:
     request.num_preemptions += 1
     state.preempted[counters.n_preempted] = index
     counters.n_preempted += 1
-
-
-__all__ = ["lose_place", "start_over"]

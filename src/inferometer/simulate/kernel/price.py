@@ -11,7 +11,10 @@ from inferometer.simulate.step_cost import compiled_group_duration_ns
 
 @inlined
 def duration_ns(state: State, cost: StepTimeArrays, slot: int) -> int:
-    """The nanoseconds of a batch, those of the drafts for the next step included; before it begins blocks are copied to and fro."""
+    """The nanoseconds of a batch, those of the drafts for the next step included.
+
+    Before it begins blocks are copied to and fro.
+    """
     batch = state.batches[slot]
     return group_duration_ns(state, cost, slot, n_rows(state, slot), batch.n_yielding)
 
@@ -24,15 +27,23 @@ def n_rows(state: State, slot: int) -> int:
 
 
 @inlined
-def group_duration_ns(state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int) -> int:
+def group_duration_ns(
+    state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int
+) -> int:
     """The same where so many rows, and of drafts so many, go through experts that several replicas share."""
     config, batch = state.config[0], state.batches[slot]
     swap_ns: int = (batch.num_swapped_blocks * config.swap_block_ps + 500) // 1000
-    return swap_ns + _computing_ns(state, cost, slot, n_group_rows, n_group_yielding) if batch.n_parts > 0 else swap_ns
+    return (
+        swap_ns + _computing_ns(state, cost, slot, n_group_rows, n_group_yielding)
+        if batch.n_parts > 0
+        else swap_ns
+    )
 
 
 @inlined
-def _computing_ns(state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int) -> int:
+def _computing_ns(
+    state: State, cost: StepTimeArrays, slot: int, n_group_rows: int, n_group_yielding: int
+) -> int:
     config, batch = state.config[0], state.batches[slot]
     step_ns: int = compiled_group_duration_ns(
         cost,
@@ -53,6 +64,3 @@ def _computing_ns(state: State, cost: StepTimeArrays, slot: int, n_group_rows: i
         )
     step_ns += (drafting_ns * config.draft_cost_millionths + 500_000) // 1_000_000
     return step_ns
-
-
-__all__ = ["duration_ns", "group_duration_ns", "n_rows"]

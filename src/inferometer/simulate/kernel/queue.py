@@ -1,7 +1,7 @@
 """Who waits, and who is next? A ring for first come, first served, a heap for priorities. Compiled.
 
-A heap orders by (priority, arrival time, index), as vLLM does with its ids. A request that was aborted or finished while it waited
-stays in its place, uncounted, until it comes up.
+A heap orders by (priority, arrival time, index), as vLLM does with its ids. A request that was
+aborted or finished while it waited stays in its place, uncounted, until it comes up.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -32,7 +32,9 @@ def put_back(state: State, index: int) -> None:
     if state.config[0].is_priority:
         _push(state, index)
         return
-    counters.waiting_head = counters.waiting_head - 1 if counters.waiting_head > 0 else len(state.waiting) - 1
+    counters.waiting_head = (
+        counters.waiting_head - 1 if counters.waiting_head > 0 else len(state.waiting) - 1
+    )
     state.waiting[counters.waiting_head] = index
     counters.waiting_size += 1
 
@@ -64,7 +66,9 @@ def _drop(state: State) -> None:
         state.waiting[0] = state.waiting[counters.waiting_size]
         _sink(state)
         return
-    counters.waiting_head = counters.waiting_head + 1 if counters.waiting_head + 1 < len(state.waiting) else 0
+    counters.waiting_head = (
+        counters.waiting_head + 1 if counters.waiting_head + 1 < len(state.waiting) else 0
+    )
 
 
 @compiled
@@ -73,7 +77,9 @@ def _is_before(state: State, one: int, other: int) -> bool:
     if first.priority != second.priority:
         is_before: bool = first.priority < second.priority
         return is_before
-    return first.arrival_ns < second.arrival_ns or (first.arrival_ns == second.arrival_ns and one < other)
+    return first.arrival_ns < second.arrival_ns or (
+        first.arrival_ns == second.arrival_ns and one < other
+    )
 
 
 @compiled
@@ -105,6 +111,3 @@ def _sink(state: State) -> None:
         heap[place] = heap[child]
         place = child
     heap[place] = index
-
-
-__all__ = ["add", "peek", "pop", "put_back"]

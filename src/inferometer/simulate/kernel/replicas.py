@@ -1,8 +1,11 @@
-"""How do several replicas lie in memory? As the arrays of one, stacked; what is about requests is there once.
+"""How do several replicas lie in memory?
 
-``new_states`` gives a ``State`` whose own arrays have one axis more, of R replicas in front; ``state_of`` is one of them as the steps
-want it, without a copy. The stack itself stands for a state where only what is ``SHARED`` is asked for. Pools of replicas that are set
-up in different ways lie in one stack, as large as the largest of them needs.
+As the arrays of one, stacked; what is about requests is there once.
+
+``new_states`` gives a ``State`` whose own arrays have one axis more, of R replicas in front;
+``state_of`` is one of them as the steps want it, without a copy. The stack itself stands for a
+state where only what is ``SHARED`` is asked for. Pools of replicas that are set up in different
+ways lie in one stack, as large as the largest of them needs.
 """
 
 from typing import Final
@@ -40,14 +43,21 @@ def new_pools(requests: Demand, config: DisaggregatedConfig) -> State:
 
 
 def _pool(requests: Demand, config: EngineConfig, n_seats: int) -> State:
-    """A replica whose block table has rows for all who may hold blocks without a seat: each of them has a block that no other has."""
+    """A replica whose block table has rows for all who may hold blocks without a seat.
+
+    Each of them has a block that no other has.
+    """
     state = new_state(requests, config)
     n_rows = n_seats + min(requests.n_requests, config.n_kv_blocks)
     return state._replace(block_table=np.zeros((n_rows, state.block_table.shape[1]), np.int32))
 
 
 def _stacked(replicas: list[State]) -> State:
-    own = {name: _stack(name, [getattr(one, name) for one in replicas]) for name in State._fields if name not in SHARED}
+    own = {
+        name: _stack(name, [getattr(one, name) for one in replicas])
+        for name in State._fields
+        if name not in SHARED
+    }
     states = replicas[0]._replace(**own)
     states.config["replica"][:, 0] = np.arange(len(replicas))
     return states
@@ -65,7 +75,10 @@ def _stack(name: str, arrays: list[Whole]) -> Whole:
 def pointed_states(states: State) -> State:
     """The handle of a stack of replicas, for compiled code."""
     own = {name: getattr(states, name) for name in State._fields if name not in SHARED}
-    rows = [states._replace(**{name: array[replica] for name, array in own.items()}) for replica in range(len(states.counters))]
+    rows = [
+        states._replace(**{name: array[replica] for name, array in own.items()})
+        for replica in range(len(states.counters))
+    ]
     return pointed_stack(states, rows)
 
 
@@ -74,6 +87,3 @@ def state_of(states: State, replica: int) -> State:
     """The arrays of one replica."""
     state: State = row_of(states, replica)
     return state
-
-
-__all__ = ["new_pools", "new_states", "pointed_states", "state_of"]

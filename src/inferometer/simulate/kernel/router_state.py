@@ -1,4 +1,7 @@
-"""What does the compiled router know? Letters of shapes: N requests, R replicas, K contents, C classes."""
+"""What does the compiled router know?
+
+Letters of shapes: N requests, R replicas, K contents, C classes.
+"""
 
 from typing import Final, NamedTuple
 
@@ -13,16 +16,27 @@ RULES: Final = np.dtype(
     [
         *(
             (name, np.int64)
-            for name in ("kind", "first", "last", "balance_abs_threshold", "report_interval_ns", "next_report_ns", "n_sent")
+            for name in (
+                "kind",
+                "first",
+                "last",
+                "balance_abs_threshold",
+                "report_interval_ns",
+                "next_report_ns",
+                "n_sent",
+            )
         ),
         ("cache_threshold_fraction", np.float64),
         ("balance_rel_threshold_ratio", np.float64),
     ],
     align=True,
 )
-"""``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it counts; ``last`` the one chosen last."""
+"""``kind`` is the place in ``ROUTERS``; ``first`` the first of its replicas, from which it
+counts; ``last`` the one chosen last."""
 
-REPORT: Final = np.dtype([(name, np.int64) for name in ("n_waiting", "n_running", "n_kv_blocks_used")], align=True)
+REPORT: Final = np.dtype(
+    [(name, np.int64) for name in ("n_waiting", "n_running", "n_kv_blocks_used")], align=True
+)
 """What a replica says of itself as a step of it begins."""
 
 
@@ -50,15 +64,26 @@ class RouterState(NamedTuple):
 def new_router_state(requests: Demand, config: ClusterConfig, first: int = 0) -> RouterState:
     """A router that has sent nothing yet, to replicas from ``first`` on."""
     rules = np.zeros(1, RULES)
-    rules["kind"], rules["first"], rules["last"] = ROUTERS.index(config.router), first, config.n_replicas - 1
-    for name in ("report_interval_ns", "balance_abs_threshold", "cache_threshold_fraction", "balance_rel_threshold_ratio"):
+    rules["kind"], rules["first"], rules["last"] = (
+        ROUTERS.index(config.router),
+        first,
+        config.n_replicas - 1,
+    )
+    for name in (
+        "report_interval_ns",
+        "balance_abs_threshold",
+        "cache_threshold_fraction",
+        "balance_rel_threshold_ratio",
+    ):
         rules[name] = getattr(config, name)
     is_drawing = config.router in {"random", "power-of-two"}
     n_reporting = config.n_replicas if config.router in {"vllm", "vllm-0.19"} else 0
     n_known = requests.n_contents if config.router == "prefix-affine" else 0
     return RouterState(
         rules=rules,
-        draws=router_draws(config.seed, requests.n_requests if is_drawing else 0, config.n_replicas),
+        draws=router_draws(
+            config.seed, requests.n_requests if is_drawing else 0, config.n_replicas
+        ),
         class_index=requests.class_index,
         is_own=_is_own(requests, config),
         is_known=np.zeros((config.n_replicas, n_known), np.bool_),
@@ -76,6 +101,3 @@ def _is_own(requests: Demand, config: ClusterConfig) -> Whole:
     for i_class, own in enumerate(replicas):
         is_own[i_class, list(own)] = True
     return is_own
-
-
-__all__ = ["REPORT", "RULES", "RouterState", "new_router_state"]

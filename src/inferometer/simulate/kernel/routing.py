@@ -5,7 +5,11 @@ from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel.router_state import RouterState
 from inferometer.simulate.kernel.state import State
 
-_RANDOM, _ROUND_ROBIN, _POWER_OF_TWO = ROUTERS.index("random"), ROUTERS.index("round-robin"), ROUTERS.index("power-of-two")
+_RANDOM, _ROUND_ROBIN, _POWER_OF_TWO = (
+    ROUTERS.index("random"),
+    ROUTERS.index("round-robin"),
+    ROUTERS.index("power-of-two"),
+)
 _PREFIX_AFFINE, _CLASS_AWARE = ROUTERS.index("prefix-affine"), ROUTERS.index("class-aware")
 _VLLM, _VLLM_0_19 = ROUTERS.index("vllm"), ROUTERS.index("vllm-0.19")
 _ANY_CLASS = -1
@@ -46,7 +50,11 @@ def hear(router: RouterState, now_ns: int) -> None:
         rules.next_report_ns = now_ns + rules.report_interval_ns
         for place in range(len(router.told)):
             told, heard = router.told[place], router.heard[place]
-            heard.n_waiting, heard.n_running, heard.n_kv_blocks_used = told.n_waiting, told.n_running, told.n_kv_blocks_used
+            heard.n_waiting, heard.n_running, heard.n_kv_blocks_used = (
+                told.n_waiting,
+                told.n_running,
+                told.n_kv_blocks_used,
+            )
 
 
 @compiled
@@ -55,7 +63,10 @@ def report(states: State, router: RouterState, replica: int) -> None:
     place = replica - router.rules[0].first
     if len(router.told) > 0:
         counters, told = states.counters[replica, 0], router.told[place]
-        told.n_waiting, told.n_running = counters.n_waiting, load(states, replica) - counters.n_waiting
+        told.n_waiting, told.n_running = (
+            counters.n_waiting,
+            load(states, replica) - counters.n_waiting,
+        )
         told.n_kv_blocks_used = states.config[replica, 0].n_kv_blocks - counters.n_free
 
 
@@ -121,7 +132,10 @@ def _is_uneven(states: State, router: RouterState) -> bool:
     for replica in range(1, len(router.n_known)):
         n_requests = _load(states, router, replica)
         least, most = min(least, n_requests), max(most, n_requests)
-    is_uneven: bool = most - least > rules.balance_abs_threshold and most > rules.balance_rel_threshold_ratio * least
+    is_uneven: bool = (
+        most - least > rules.balance_abs_threshold
+        and most > rules.balance_rel_threshold_ratio * least
+    )
     return is_uneven
 
 
@@ -131,12 +145,17 @@ def _with_prefix(states: State, router: RouterState, index: int) -> int:
     best, n_best, emptiest = 0, -1, 0
     for replica in range(len(router.n_known)):
         n_blocks = _n_known_blocks(states, router, index, replica)
-        if n_blocks > n_best or (n_blocks == n_best and _load(states, router, replica) < _load(states, router, best)):
+        if n_blocks > n_best or (
+            n_blocks == n_best and _load(states, router, replica) < _load(states, router, best)
+        ):
             best, n_best = replica, n_blocks
         if router.n_known[replica] < router.n_known[emptiest]:
             emptiest = replica
     n_tokens = n_best * states.config[0, 0].block_size
-    if n_tokens > router.rules[0].cache_threshold_fraction * states.requests[index].num_prompt_tokens:
+    if (
+        n_tokens
+        > router.rules[0].cache_threshold_fraction * states.requests[index].num_prompt_tokens
+    ):
         return best
     return emptiest
 
@@ -160,6 +179,3 @@ def _remember(states: State, router: RouterState, index: int, replica: int) -> N
         if not router.is_known[replica, content]:
             router.is_known[replica, content] = True
             router.n_known[replica] += 1
-
-
-__all__ = ["choose", "hear", "load", "report"]

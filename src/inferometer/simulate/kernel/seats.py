@@ -1,4 +1,6 @@
-"""In which slot of the batch does each request sit? The lowest free one, kept while it runs. Compiled.
+"""In which slot of the batch does each request sit? The lowest free one, kept while it runs.
+
+Compiled.
 
 Free seats are a heap, the lowest at its top; ``reference.batch.Seats`` is the same.
 """
@@ -45,6 +47,3 @@ def release(state: State, index: int) -> None:
         place = (place - 1) // 2
     heap[place] = request.seat
     request.seat = NOTHING
-
-
-__all__ = ["lowest", "release", "take"]

@@ -1,11 +1,18 @@
 """Who computes how many tokens in the next step? SGLang's scheduler, compiled.
 
-The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds who generates, ``joining`` whose prompts were computed
-in the step before; whoever holds pages is counted in ``n_running``.
+The same as ``reference.sglang.SglangScheduler``, on arrays. ``running`` holds who generates,
+``joining`` whose prompts were computed in the step before; whoever holds pages is counted in
+``n_running``.
 """
 
 from inferometer.simulate.compiling import compiled, merged
-from inferometer.simulate.kernel import queue, seats, sglang_admission as admission, sglang_cache as cache, vllm_schedule
+from inferometer.simulate.kernel import (
+    queue,
+    seats,
+    sglang_admission as admission,
+    sglang_cache as cache,
+    vllm_schedule,
+)
 from inferometer.simulate.kernel.sglang_decode import decode, mix
 from inferometer.simulate.kernel.sglang_order import order_queue
 from inferometer.simulate.kernel.sglang_preempt import preempt_for
@@ -83,7 +90,10 @@ def _merge(state: State) -> None:
 
 @compiled
 def _prefill(state: State, slot: int) -> None:
-    """Whose prompts are computed, and how much of them? Nobody's, where nobody waits or nothing is left for them."""
+    """Whose prompts are computed, and how much of them?
+
+    Nobody's, where nobody waits or nothing is left for them.
+    """
     own, config, size, n_old = state.sglang[0], state.config[0], state.config[0].block_size, 0
     if own.n_generating == 0 or config.is_preempting:
         own.is_batch_full = 0
@@ -111,7 +121,9 @@ def _prefill(state: State, slot: int) -> None:
     cache.make_room(state, n_tokens + (own.n_chosen * size if size > 1 else 0))
     for i_part in range(state.batches[slot].n_parts):
         part = state.parts[slot, i_part]
-        cache.extend(state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens)
+        cache.extend(
+            state, part.request, state.requests[part.request].num_computed_tokens + part.num_tokens
+        )
     for i_preempted in range(state.counters[0].n_preempted):
         cache.queue_up(state, state.preempted[i_preempted])
 
@@ -157,7 +169,9 @@ def _open(state: State, index: int) -> None:
 def _n_places(state: State) -> int:
     """How many may the next batch have, with those that it has already?"""
     own, n_most = state.sglang[0], state.config[0].max_num_active
-    n_places: int = min(n_most - own.n_generating, n_most - state.counters[0].n_running + own.n_chosen)
+    n_places: int = min(
+        n_most - own.n_generating, n_most - state.counters[0].n_running + own.n_chosen
+    )
     return n_places
 
 
@@ -168,6 +182,3 @@ def _add_part(state: State, slot: int, index: int, n_tokens: int) -> None:
     part.request = index
     part.num_tokens = n_tokens
     batch.n_parts += 1
-
-
-__all__ = ["add", "schedule"]

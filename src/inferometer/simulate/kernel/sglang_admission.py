@@ -1,6 +1,7 @@
 """Who may join a prefill batch, and with how many tokens? SGLang's budgets, compiled.
 
-The same as ``reference/sglang_admission.py``; ``State.sglang`` has the budgets of the batch that is being made.
+The same as ``reference/sglang_admission.py``; ``State.sglang`` has the budgets of the batch that is
+being made.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -18,7 +19,9 @@ def max_new_tokens(state: State, index: int) -> int:
     config, request = state.config[0], state.requests[index]
     size = config.block_size
     paged = (request.num_prompt_tokens + size - 1) // size * size
-    n_tokens: int = min(request.max_tokens, config.max_model_len + 5 - request.num_prompt_tokens - 1)
+    n_tokens: int = min(
+        request.max_tokens, config.max_model_len + 5 - request.num_prompt_tokens - 1
+    )
     n_tokens = min(n_tokens, config.n_kv_blocks * size - paged - size - 1)
     return max(0, n_tokens)
 
@@ -52,7 +55,10 @@ def n_expected(state: State, index: int) -> float:
 def verdict(state: State) -> int:
     """May one more come?"""
     own, config = state.sglang[0], state.config[0]
-    if total_left(state) <= 0 or state.counters[0].n_free * config.block_size - own.current_offset <= 0:
+    if (
+        total_left(state) <= 0
+        or state.counters[0].n_free * config.block_size - own.current_offset <= 0
+    ):
         return NO_TOKEN
     is_full = own.n_input_left <= 0 or (config.is_chunked == 1 and own.n_chunk_left <= 0)
     return OTHER if is_full else CONTINUE
@@ -71,7 +77,11 @@ def go_on(state: State, index: int) -> int:
     if max(n_pages - request.num_blocks, 0) * size > state.counters[0].n_free * size:
         return 0
     own.cut = index if n_tokens < n_remaining else NOTHING
-    _reserve(state, n_tokens, 0 if n_tokens < n_remaining else min(max_new_tokens(state, index), CLIP_MAX_NEW_TOKENS))
+    _reserve(
+        state,
+        n_tokens,
+        0 if n_tokens < n_remaining else min(max_new_tokens(state, index), CLIP_MAX_NEW_TOKENS),
+    )
     return n_tokens
 
 
@@ -83,7 +93,9 @@ def try_to_add(state: State, index: int, node: int, num_cached_tokens: int) -> t
     max_new = max_new_tokens(state, index)
     n_said = request.num_tokens - request.num_prompt_tokens
     tree.lock(state, node)
-    answer, n_fitting = _fitting(state, n_tokens, min(max(max_new - n_said, 0), CLIP_MAX_NEW_TOKENS))
+    answer, n_fitting = _fitting(
+        state, n_tokens, min(max(max_new - n_said, 0), CLIP_MAX_NEW_TOKENS)
+    )
     tree.unlock(state, node)
     if answer != CONTINUE:
         return answer, 0
@@ -125,8 +137,7 @@ def _reserve(state: State, n_tokens: int, n_planned: int) -> None:
 @compiled
 def total_left(state: State) -> float:
     """How much memory is left, if everybody says what is expected?"""
-    left: float = state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
+    left: float = (
+        state.counters[0].n_free * state.config[0].block_size - state.sglang[0].total_offset
+    )
     return left
-
-
-__all__ = ["CONTINUE", "NO_TOKEN", "OTHER", "begin", "go_on", "max_new_tokens", "n_expected", "total_left", "try_to_add", "verdict"]

@@ -1,7 +1,9 @@
-"""Which pages of KV cache does which request own, and which the tree? SGLang's bookkeeping, compiled.
+"""Which pages of KV cache does which request own, and which the tree?
 
-The same as ``reference/sglang_cache.py``. A request's ``node`` is where its locked path ends, ``num_cached_blocks`` the pages on that
-path and ``num_blocks`` its pages in all.
+SGLang's bookkeeping, compiled.
+
+The same as ``reference/sglang_cache.py``. A request's ``node`` is where its locked path ends,
+``num_cached_blocks`` the pages on that path and ``num_blocks`` its pages in all.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -99,6 +101,3 @@ def queue_up(state: State, index: int) -> None:
     own.n_turns += 1
     state.requests[index].turn = own.n_turns
     queue.add(state, index)
-
-
-__all__ = ["checkpoint", "extend", "make_room", "match", "n_unused_pages", "open_row", "queue_up", "release", "throw_out"]

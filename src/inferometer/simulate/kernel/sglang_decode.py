@@ -1,4 +1,7 @@
-"""Who generates a token, and who has to go for that? SGLang's rules, compiled; the same as ``reference.sglang.SglangScheduler``'s."""
+"""Who generates a token, and who has to go for that?
+
+SGLang's rules, compiled; the same as ``reference.sglang.SglangScheduler``'s.
+"""
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import sglang_cache as cache
@@ -14,7 +17,9 @@ def decode(state: State) -> int:
     _drop_finishing(state)
     if own.n_generating > 0:
         if _fits(state):
-            own.new_token_ratio = max(own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio)
+            own.new_token_ratio = max(
+                own.new_token_ratio - own.new_token_ratio_decay, own.least_new_token_ratio
+            )
         elif own.n_generating < n_before:  # the pages of those who finish come free with this step
             return 0
         else:
@@ -30,7 +35,10 @@ def decode(state: State) -> int:
 
 @compiled
 def mix(state: State) -> bool:
-    """Does everybody in ``running`` generate a token in a step of prompts? All or, where memory lacks, nobody."""
+    """Does everybody in ``running`` generate a token in a step of prompts?
+
+    All or, where memory lacks, nobody.
+    """
     own = state.sglang[0]
     _drop_finishing(state)
     if own.n_generating == 0 or not _fits(state):
@@ -62,7 +70,11 @@ def _extend(state: State) -> None:
     n_generating = state.sglang[0].n_generating
     cache.make_room(state, n_generating * state.config[0].block_size)
     for i_running in range(n_generating):
-        cache.extend(state, state.running[i_running], state.requests[state.running[i_running]].num_computed_tokens + 1)
+        cache.extend(
+            state,
+            state.running[i_running],
+            state.requests[state.running[i_running]].num_computed_tokens + 1,
+        )
 
 
 @compiled
@@ -71,7 +83,9 @@ def _will_finish(state: State, index: int) -> bool:
     request = state.requests[index]
     if request.num_output_placeholders == 0:
         return False
-    will_finish: bool = request.num_tokens - request.num_prompt_tokens + 1 >= max_new_tokens(state, index)
+    will_finish: bool = request.num_tokens - request.num_prompt_tokens + 1 >= max_new_tokens(
+        state, index
+    )
     return will_finish
 
 
@@ -80,7 +94,9 @@ def _fits(state: State) -> bool:
     """Is there room for one more token of each, if what nobody uses goes?"""
     size, n_tokens = state.config[0].block_size, 0
     for i_running in range(state.sglang[0].n_generating):
-        n_tokens += size * (state.requests[state.running[i_running]].num_computed_tokens % size == 0)
+        n_tokens += size * (
+            state.requests[state.running[i_running]].num_computed_tokens % size == 0
+        )
     cache.make_room(state, n_tokens)
     is_fitting: bool = cache.n_unused_pages(state) * size >= n_tokens
     return is_fitting
@@ -101,7 +117,9 @@ def _retract(state: State) -> None:
         request = state.requests[state.running[i_running]]
         n_said += request.num_tokens - request.num_prompt_tokens
         n_most += max_new_tokens(state, state.running[i_running])
-    own.new_token_ratio = min((n_said + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0)
+    own.new_token_ratio = min(
+        (n_said + RETRACT_DECODE_STEPS * own.n_generating) / (n_most + 1), 1.0
+    )
 
 
 @compiled
@@ -119,12 +137,12 @@ def _sort_by_progress(state: State) -> None:
 @compiled
 def _is_ahead(state: State, one: int, other: int) -> bool:
     first, second = state.requests[one], state.requests[other]
-    n_first, n_second = first.num_tokens - first.num_prompt_tokens, second.num_tokens - second.num_prompt_tokens
+    n_first, n_second = (
+        first.num_tokens - first.num_prompt_tokens,
+        second.num_tokens - second.num_prompt_tokens,
+    )
     if n_first != n_second:
         is_ahead: bool = n_first > n_second
         return is_ahead
     has_shorter: bool = first.num_prompt_tokens < second.num_prompt_tokens
     return has_shorter
-
-
-__all__ = ["decode", "mix"]

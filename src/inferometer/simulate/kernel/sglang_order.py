@@ -5,7 +5,13 @@ from inferometer.simulate.kernel import sglang_admission as admission, sglang_ca
 from inferometer.simulate.kernel.sglang_weight import sort_by_weight
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.reference.request import Status
-from inferometer.simulate.sglang_config import MATCHED_QUEUE, N_DRAWS, QUEUE_ORDERS, REFRESH_INTERVAL, SHARED_TOKENS
+from inferometer.simulate.sglang_config import (
+    MATCHED_QUEUE,
+    N_DRAWS,
+    QUEUE_ORDERS,
+    REFRESH_INTERVAL,
+    SHARED_TOKENS,
+)
 
 _STOPPED = int(Status.STOPPED)
 _FCFS, _LPM, _DFS_WEIGHT = (QUEUE_ORDERS.index(name) for name in ("fcfs", "lpm", "dfs-weight"))
@@ -46,7 +52,9 @@ def _refresh_prefixes(state: State) -> None:
     if own.n_looks % REFRESH_INTERVAL == 0:
         n_first = min(_gather(state), MATCHED_QUEUE)
         for i_waiting in range(n_first - 1, -1, -1):
-            cache.match(state, state.skipped[i_waiting], state.requests[state.skipped[i_waiting]].num_tokens)
+            cache.match(
+                state, state.skipped[i_waiting], state.requests[state.skipped[i_waiting]].num_tokens
+            )
     own.n_looks += 1
 
 
@@ -72,14 +80,18 @@ def _sort_by_longest_prefix(state: State, n_waiting: int) -> None:
 def _sort_by_longest_output(state: State, n_waiting: int) -> None:
     """By priority where that counts, then by what is allowed."""
     for i_waiting in range(n_waiting):
-        state.requests[state.skipped[i_waiting]].queue_key = -admission.max_new_tokens(state, state.skipped[i_waiting])
+        state.requests[state.skipped[i_waiting]].queue_key = -admission.max_new_tokens(
+            state, state.skipped[i_waiting]
+        )
     sign = state.config[0].priority_sign
     for i_next in range(1, n_waiting):
         index, place = state.skipped[i_next], i_next
         urgency, key = sign * state.requests[index].priority, state.requests[index].queue_key
         while place > 0:
             before = state.requests[state.skipped[place - 1]]
-            if sign * before.priority < urgency or (sign * before.priority == urgency and before.queue_key <= key):
+            if sign * before.priority < urgency or (
+                sign * before.priority == urgency and before.queue_key <= key
+            ):
                 break
             state.skipped[place] = state.skipped[place - 1]
             place -= 1
@@ -129,7 +141,9 @@ def _sort_by_priority(state: State, n_waiting: int) -> None:
         key, turn = sign * state.requests[index].priority, state.requests[index].turn
         while place > 0:
             before = state.requests[state.skipped[place - 1]]
-            if sign * before.priority < key or (sign * before.priority == key and before.turn < turn):
+            if sign * before.priority < key or (
+                sign * before.priority == key and before.turn < turn
+            ):
                 break
             state.skipped[place] = state.skipped[place - 1]
             place -= 1
@@ -146,6 +160,3 @@ def _sort(state: State, n_waiting: int) -> None:
             state.skipped[place] = state.skipped[place - 1]
             place -= 1
         state.skipped[place] = index
-
-
-__all__ = ["order_queue"]

@@ -1,6 +1,7 @@
 """Who has to go for somebody more urgent? SGLang's rules, compiled.
 
-The same as ``reference.sglang_admission.PrefillAdder.victims_of`` and ``reference.sglang.SglangScheduler._preempt_for``.
+The same as ``reference.sglang_admission.PrefillAdder.victims_of`` and
+``reference.sglang.SglangScheduler._preempt_for``.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -33,20 +34,32 @@ def preempt_for(state: State, index: int) -> bool:
 
 @compiled
 def _mark_victims(state: State, index: int) -> int:
-    """How many, noted in ``chunks``? The least urgent first, of equals the last to come; nobody, if all of them are not enough."""
+    """How many, noted in ``chunks``?
+
+    The least urgent first, of equals the last to come; nobody, if all of them are not enough.
+    """
     own, config, request, n_victims = state.sglang[0], state.config[0], state.requests[index], 0
     for i_running in range(own.n_generating):
         state.chunks[i_running] = 0
-    n_wanted = request.num_known_tokens + min(admission.max_new_tokens(state, index), CLIP_MAX_NEW_TOKENS) - admission.total_left(state)
+    n_wanted = (
+        request.num_known_tokens
+        + min(admission.max_new_tokens(state, index), CLIP_MAX_NEW_TOKENS)
+        - admission.total_left(state)
+    )
     while True:
         i_worst = NOTHING
         for i_running in range(own.n_generating):
-            if not state.chunks[i_running] and (i_worst == NOTHING or _is_less_urgent(state, i_running, i_worst)):
+            if not state.chunks[i_running] and (
+                i_worst == NOTHING or _is_less_urgent(state, i_running, i_worst)
+            ):
                 i_worst = i_running
         if i_worst == NOTHING:
             return 0
         worst = state.requests[state.running[i_worst]]
-        if config.priority_sign * (worst.priority - request.priority) <= config.preemption_threshold:
+        if (
+            config.priority_sign * (worst.priority - request.priority)
+            <= config.preemption_threshold
+        ):
             return 0
         state.chunks[i_worst] = 1
         n_victims += 1
@@ -63,6 +76,3 @@ def _is_less_urgent(state: State, i_one: int, i_other: int) -> bool:
         return is_less
     came_later: bool = one.turn > other.turn
     return came_later
-
-
-__all__ = ["preempt_for"]

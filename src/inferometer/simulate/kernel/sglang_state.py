@@ -13,17 +13,32 @@ _NOBODY: Final = -1
 NODE: Final = np.dtype(
     [
         ("start", np.int64),
-        *((name, np.int32) for name in ("parent", "n_pages", "lock_ref", "n_children", "previous", "next", "born")),
-        *((name, np.int32) for name in ("weight", "first_child", "next_sibling", "first_waiting", "last_waiting")),
+        *(
+            (name, np.int32)
+            for name in ("parent", "n_pages", "lock_ref", "n_children", "previous", "next", "born")
+        ),
+        *(
+            (name, np.int32)
+            for name in ("weight", "first_child", "next_sibling", "first_waiting", "last_waiting")
+        ),
     ],
     align=True,
 )
-"""A run of pages of the radix tree; ``start`` is where its first content is among all contents, ``born`` its place among its parent's
-children. ``weight`` and what follows it are scratch of the policy dfs-weight, 0 for nothing: nodes, and requests + 1."""
+"""A run of pages of the radix tree; ``start`` is where its first content is among all contents,
+``born`` its place among its parent's children. ``weight`` and what follows it are scratch of the
+policy dfs-weight, 0 for nothing: nodes, and requests + 1."""
 
 SGLANG: Final = np.dtype(
     [
-        *((name, np.float64) for name in ("new_token_ratio", "initial_new_token_ratio", "least_new_token_ratio", "new_token_ratio_decay")),
+        *(
+            (name, np.float64)
+            for name in (
+                "new_token_ratio",
+                "initial_new_token_ratio",
+                "least_new_token_ratio",
+                "new_token_ratio_decay",
+            )
+        ),
         ("total_offset", np.float64),
         *(
             (name, np.int64)
@@ -71,6 +86,3 @@ def node_records(config: EngineConfig) -> NDArray[Any]:
     nodes = np.zeros(config.n_kv_blocks + 2, NODE)
     nodes["next"][1:-1] = np.arange(2, len(nodes))
     return nodes
-
-
-__all__ = ["NODE", "SGLANG", "node_records", "sglang_record"]

@@ -1,7 +1,8 @@
 """Which prefixes are in the cache, and which of them may go? SGLang's radix tree, compiled.
 
-The same as ``reference/sglang_tree.py``, on arrays: node 0 is the root; all nodes form a ring through it, the longest unused first.
-``first_equal`` tells which node begins with a content. ``n_free`` counts the pages that no request holds: free ones and evictable.
+The same as ``reference/sglang_tree.py``, on arrays: node 0 is the root; all nodes form a ring
+through it, the longest unused first. ``first_equal`` tells which node begins with a content.
+``n_free`` counts the pages that no request holds: free ones and evictable.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -10,7 +11,10 @@ from inferometer.simulate.kernel.state import NOTHING, State
 
 @compiled
 def match(state: State, index: int, n_pages: int) -> tuple[int, int]:
-    """How many of a request's first pages are there, and at which node do they end? It is split there; its path counts as used."""
+    """How many of a request's first pages are there, and at which node do they end?
+
+    It is split there; its path counts as used.
+    """
     start = state.requests[index].content_start
     node, n_matched = 0, 0
     while n_matched < n_pages:
@@ -160,6 +164,3 @@ def _unlink(state: State, node: int) -> None:
     before, after = state.nodes[node].previous, state.nodes[node].next
     state.nodes[before].next = after
     state.nodes[after].previous = before
-
-
-__all__ = ["evict", "insert", "lock", "match", "unlock"]

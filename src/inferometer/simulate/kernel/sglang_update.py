@@ -17,7 +17,10 @@ _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 
 @merged
 def update(state: State, slot: int) -> int:
-    """Process what batch ``slot`` yielded; returns how many tokens. What was in flight when its request was thrown out comes again."""
+    """Process what batch ``slot`` yielded; returns how many tokens.
+
+    What was in flight when its request was thrown out comes again.
+    """
     parts, n_delivered = state.parts[slot], 0
     for i_part in range(state.batches[slot].n_parts):
         part = parts[i_part]
@@ -39,7 +42,10 @@ def update(state: State, slot: int) -> int:
 
 @compiled
 def abort(state: State, index: int) -> None:
-    """A client has gone; what was computed stays in the tree. Who waits stays in the queue, uncounted."""
+    """A client has gone; what was computed stays in the tree.
+
+    Who waits stays in the queue, uncounted.
+    """
     status, when_ns = state.requests[index].status, state.abort_ns[index]
     if status >= _STOPPED:
         return
@@ -59,7 +65,9 @@ def _deliver_token(state: State, index: int, is_first: bool) -> None:  # noqa: F
         request.num_output_placeholders -= 1
     num_output = request.num_tokens - request.num_prompt_tokens
     if num_output == request.stop_tokens:
-        _end(state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns)
+        _end(
+            state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns
+        )
     elif num_output >= max_new_tokens(state, index):
         _end(state, index, _LENGTH, now_ns)
     elif is_first:
@@ -76,6 +84,3 @@ def _end(state: State, index: int, status: int, when_ns: int) -> None:
     if state.sglang[0].cut == index:
         state.sglang[0].cut = NOTHING
     arrivals.end(state, index, status, when_ns)
-
-
-__all__ = ["abort", "update"]

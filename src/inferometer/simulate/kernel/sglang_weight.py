@@ -1,7 +1,10 @@
-"""In which order does SGLang's policy dfs-weight put the queue? Compiled; the same as ``reference/sglang_order.py``.
+"""In which order does SGLang's policy dfs-weight put the queue?
 
-The nodes at which the prefixes of those who wait end, and all above them, are linked to a tree of their own (``first_child``,
-``next_sibling``), which is walked and taken apart: the scratch of each node is 0 again when all its requests are noted.
+Compiled; the same as ``reference/sglang_order.py``.
+
+The nodes at which the prefixes of those who wait end, and all above them, are linked to a tree of
+their own (``first_child``, ``next_sibling``), which is walked and taken apart: the scratch of each
+node is 0 again when all its requests are noted.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -12,7 +15,9 @@ from inferometer.simulate.kernel.state import State
 @compiled
 def sort_by_weight(state: State, n_waiting: int) -> None:
     """Depth first, of a node's children that one first for which most requests wait, at last the node's own requests."""
-    for i_waiting in range(n_waiting):  # all of them first: a match may split the node where another one ended
+    for i_waiting in range(
+        n_waiting
+    ):  # all of them first: a match may split the node where another one ended
         index = state.skipped[i_waiting]
         _, state.requests[index].node = cache.match(state, index, state.requests[index].num_tokens)
     for i_waiting in range(n_waiting):
@@ -52,7 +57,9 @@ def _take_heaviest_child(state: State, node: int) -> int:
     child = nodes[node].first_child
     while child != 0:
         is_heavier = best == 0 or nodes[child].weight > nodes[best].weight
-        if is_heavier or (nodes[child].weight == nodes[best].weight and nodes[child].born < nodes[best].born):
+        if is_heavier or (
+            nodes[child].weight == nodes[best].weight and nodes[child].born < nodes[best].born
+        ):
             best, before_best = child, before
         before = child
         child = nodes[child].next_sibling
@@ -79,6 +86,3 @@ def _note_requests(state: State, node: int, n_noted: int) -> int:
     at.first_waiting = 0
     at.last_waiting = 0
     return n_noted
-
-
-__all__ = ["sort_by_weight"]

@@ -1,7 +1,9 @@
-"""What does the compiled simulator keep in memory? Everything it writes to is allocated here, once per simulation.
+"""What does the compiled simulator keep in memory?
 
-Records (numpy structured arrays) keep what is used together on the same cache line. Letters of shapes: N requests, K contents,
-M seats (``max_num_seqs``), B blocks, D batches in flight.
+Everything it writes to is allocated here, once per simulation.
+
+Records (numpy structured arrays) keep what is used together on the same cache line. Letters of
+shapes: N requests, K contents, M seats (``max_num_seqs``), B blocks, D batches in flight.
 """
 
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -65,14 +67,18 @@ REQUEST: Final = np.dtype(
     ],
     align=True,
 )
-"""``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later where something stands in between."""
+"""``sent_ns`` is when its client sends it, ``arrival_ns`` when it comes to the engine: later
+where something stands in between."""
 
 BLOCK: Final = np.dtype(
-    [(name, np.int32) for name in ("ref_count", "previous", "next", "content", "previous_equal", "next_equal")],
+    [
+        (name, np.int32)
+        for name in ("ref_count", "previous", "next", "content", "previous_equal", "next_equal")
+    ],
     align=True,
 )
-"""Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null block, 0.
-Blocks of equal content form a list in order of registration."""
+"""Free blocks form a ring through ``previous`` and ``next`` that begins and ends at the null
+block, 0. Blocks of equal content form a list in order of registration."""
 
 TRANSFER: Final = np.dtype(
     [
@@ -94,11 +100,15 @@ TRANSFER: Final = np.dtype(
             "nth_arriving",
         )
     ]
-    + [(name, np.int64) for name in ("arrived_ns", "prefilled_ns", "asked_ns", "begun_ns", "received_ns")],
+    + [
+        (name, np.int64)
+        for name in ("arrived_ns", "prefilled_ns", "asked_ns", "begun_ns", "received_ns")
+    ],
     align=True,
 )
-"""Of a request whose prompt another replica computes. ``source_row`` and ``row`` are those of the block table where its blocks are noted
-at both ends. The i-th record also keeps whose turn is i-th: to be sent on, to be fetched, and in the heap of what travels."""
+"""Of a request whose prompt another replica computes. ``source_row`` and ``row`` are those of
+the block table where its blocks are noted at both ends. The i-th record also keeps whose turn is
+i-th: to be sent on, to be fetched, and in the heap of what travels."""
 
 PART: Final = np.dtype(
     [
@@ -181,9 +191,11 @@ COUNTERS: Final = np.dtype(
     ],
     align=True,
 )
-"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on the mean stage; ``ready_ns`` is
-when its oldest batch or its wait is over (``FAR_NS``: never), ``is_due``: has it anything to decide now? ``n_rows`` of the block table
-behind the seats were ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for nobody."""
+"""``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
+the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
+``is_due``: has it anything to decide now? ``n_rows`` of the block table behind the seats were
+ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
+nobody."""
 
 WORLD: Final = np.dtype(
     [
@@ -207,9 +219,10 @@ WORLD: Final = np.dtype(
     ],
     align=True,
 )
-"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that ended, and lets in
-``max_in_flight``, of whom prompts of ``max_waiting_tokens`` may wait in the engines. Of
-``n_handed`` whose prompts are computed ``n_joined`` were sent on, of ``n_asked`` KV caches ``n_begun`` were given a place on the link."""
+"""What all replicas share beside the requests. A gate was told of ``n_told`` of those that
+ended, and lets in ``max_in_flight``, of whom prompts of ``max_waiting_tokens`` may wait in the
+engines. Of ``n_handed`` whose prompts are computed ``n_joined`` were sent on, of ``n_asked`` KV
+caches ``n_begun`` were given a place on the link."""
 
 
 class State(NamedTuple):
@@ -231,7 +244,8 @@ class State(NamedTuple):
     """(contents) The first block registered with each content."""
     last_equal: Whole
     block_table: Whole
-    """(M, blocks of the longest request) The blocks of whoever has the seat, in order; in a pool also rows of those that have none."""
+    """(M, blocks of the longest request) The blocks of whoever has the seat, in order; in a pool
+    also rows of those that have none."""
     by_address: Whole
     """(M + 1) Whose piece of a contiguous KV cache comes after whose?"""
     free_seats: Whole
@@ -239,7 +253,8 @@ class State(NamedTuple):
     running: Whole
     """(M) In order of admission."""
     waiting: Whole
-    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted stay until they come up."""
+    """(N) A ring (first come, first served) or a heap (priorities). Requests that were aborted
+    stay until they come up."""
     skipped: Whole
     """(N) Scratch."""
     chunks: Whole
@@ -261,7 +276,8 @@ class State(NamedTuple):
     batches: Records
     """(D) ``BATCH``"""
     stages: Whole
-    """(2, stages of the pipeline) When is each free? When are the tokens of each of the last batches known?"""
+    """(2, stages of the pipeline) When is each free? When are the tokens of each of the last
+    batches known?"""
     abort_ns: Whole
     """(N) Of one that follows another and is not sent: how long after its sending."""
     leaving: Whole
@@ -307,16 +323,28 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
     n_seats = config.max_num_active
     longest = int((requests.prompt_tokens.astype(np.int64) + requests.output_tokens).max()) + 1
     acceptance = config.acceptance if isinstance(config, SchedulerConfig) else ()
-    longest += (config.depth + 2) * (1 + len(acceptance))  # drafts in flight, and what is reserved beyond them
-    n_columns = min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
+    longest += (config.depth + 2) * (
+        1 + len(acceptance)
+    )  # drafts in flight, and what is reserved beyond them
+    n_columns = (
+        min(-(-min(longest, config.max_model_len) // config.block_size), config.n_kv_blocks) + 2
+    )
     followers = np.flatnonzero(requests.follows != NOTHING)
     leaving, world = leaving_order(requests), np.zeros(1, WORLD)
     world["n_leaving"] = len(leaving) - np.sum(requests.abort_ns[followers] != ABSENT)
     follower = np.full(requests.n_requests if followers.size else 0, NOTHING, np.int32)
     follower[requests.follows[followers]] = followers
     counters, config_columns = np.zeros(1, COUNTERS), config_record(config)
-    counters["n_free"], counters["n_seats"], counters["n_host_free"] = config.n_kv_blocks, n_seats, config_columns["n_host_blocks"]
-    counters["ready_ns"], counters["first_free_row"], counters["first_received"] = FAR_NS, NOTHING, NOTHING
+    counters["n_free"], counters["n_seats"], counters["n_host_free"] = (
+        config.n_kv_blocks,
+        n_seats,
+        config_columns["n_host_blocks"],
+    )
+    counters["ready_ns"], counters["first_free_row"], counters["first_received"] = (
+        FAR_NS,
+        NOTHING,
+        NOTHING,
+    )
     return State(
         config=config_columns,
         counters=counters,
@@ -336,7 +364,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
         sglang=sglang_record(config),
         nodes=node_records(config),
         joining=np.empty(n_seats, np.int32),
-        chances=np.array(config.shuffle_draws if isinstance(config, SglangConfig) else acceptance, np.int64),
+        chances=np.array(
+            config.shuffle_draws if isinstance(config, SglangConfig) else acceptance, np.int64
+        ),
         is_preferred=_is_preferred(config),
         preempted=np.empty(n_seats, np.int32),
         parts=np.zeros((config.depth, n_seats), PART),
@@ -357,7 +387,9 @@ def new_state(requests: Demand, config: EngineConfig) -> State:
 def _is_preferred(config: EngineConfig) -> Whole:
     if not isinstance(config, BatchConfig):
         return np.zeros(0, np.int32)
-    return np.isin(np.arange(config.max_num_active + 1), config.rules.preferred_batch_size).astype(np.int32)
+    return np.isin(np.arange(config.max_num_active + 1), config.rules.preferred_batch_size).astype(
+        np.int32
+    )
 
 
 def _request_records(requests: Demand) -> Records:
@@ -366,7 +398,9 @@ def _request_records(requests: Demand) -> Records:
     records["stop_tokens"] = requests.output_tokens
     records["max_tokens"] = requests.max_tokens
     records["priority"] = requests.priority
-    records["sent_ns"] = records["arrival_ns"] = np.where(requests.follows == NOTHING, requests.arrival_ns, FAR_NS)
+    records["sent_ns"] = records["arrival_ns"] = np.where(
+        requests.follows == NOTHING, requests.arrival_ns, FAR_NS
+    )
     records["content_start"] = requests.content_start[:-1]
     records["status"] = int(Status.UNSEEN)
     records["is_prefill_chunk"] = 1
@@ -383,21 +417,3 @@ def _block_records(num_blocks: int) -> Records:
     for name in ("content", "previous_equal", "next_equal"):
         blocks[name] = NOTHING
     return blocks
-
-
-__all__ = [
-    "BATCH",
-    "BLOCK",
-    "COUNTERS",
-    "NOTHING",
-    "PART",
-    "REQUEST",
-    "SHARED",
-    "TRANSFER",
-    "WORLD",
-    "Record",
-    "Records",
-    "State",
-    "Whole",
-    "new_state",
-]

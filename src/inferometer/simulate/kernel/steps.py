@@ -1,8 +1,10 @@
-"""What does one replica do: take requests in, launch batches, finish them? Compiled; the loops call it, one replica or many.
+"""What does one replica do: take requests in, launch batches, finish them?
 
-Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0: batches are launched until
-``depth`` are in flight; then the oldest is awaited. Batches run one after the other on the stages of the device
-(``reference/stages.py``).
+Compiled; the loops call it, one replica or many.
+
+Mirrors ``EngineCore.step`` (depth 1) and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0:
+batches are launched until ``depth`` are in flight; then the oldest is awaited. Batches run one
+after the other on the stages of the device (``reference/stages.py``).
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
@@ -18,7 +20,10 @@ _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 
 @compiled
 def take(state: State, index: int) -> None:
-    """A request comes to this replica. A prompt longer than it takes is refused by the engine's front end."""
+    """A request comes to this replica.
+
+    A prompt longer than it takes is refused by the engine's front end.
+    """
     request, config = state.requests[index], state.config[0]
     state.counters[0].n_taken += 1
     request.replica = config.replica
@@ -46,7 +51,9 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
         policy.schedule(state, slot)
         _price(state, cost, slot)
         _note(state, log, slot)
-        is_idle = state.batches[slot].n_parts == 0 and (counters.n_busy_in_flight == 0 or policy.has_instances())
+        is_idle = state.batches[slot].n_parts == 0 and (
+            counters.n_busy_in_flight == 0 or policy.has_instances()
+        )
         if is_idle and counters.n_preempted == 0:
             counters.n_in_flight = counters.n_busy_in_flight
             break
@@ -59,7 +66,10 @@ def fill(state: State, cost: StepTimeArrays, log: StepLog) -> bool:
 
 @compiled
 def joins(state: State) -> bool:
-    """Has it a part in the step of its group that begins now? It decides that now, if it did not before."""
+    """Has it a part in the step of its group that begins now?
+
+    It decides that now, if it did not before.
+    """
     return state.counters[0].n_in_flight > 0 or _decide(state)
 
 
@@ -100,9 +110,13 @@ def own_yielding(state: State) -> int:
 
 
 @compiled
-def own_duration_ns(state: State, cost: StepTimeArrays, n_group_rows: int, n_group_yielding: int) -> int:
+def own_duration_ns(
+    state: State, cost: StepTimeArrays, n_group_rows: int, n_group_yielding: int
+) -> int:
     """How long would its part in the next step take, if the others waited for nothing else?"""
-    return price.group_duration_ns(state, cost, state.counters[0].first_batch, n_group_rows, n_group_yielding)
+    return price.group_duration_ns(
+        state, cost, state.counters[0].first_batch, n_group_rows, n_group_yielding
+    )
 
 
 @compiled
@@ -110,7 +124,11 @@ def begin(state: State, log: StepLog, duration_ns: int) -> None:
     """Its part in the step of the group begins, and takes as long as everybody's."""
     counters, slot = state.counters[0], state.counters[0].first_batch
     batch = state.batches[slot]
-    batch.start_ns, batch.end_ns, batch.busy_ns = counters.now_ns, counters.now_ns + duration_ns, duration_ns
+    batch.start_ns, batch.end_ns, batch.busy_ns = (
+        counters.now_ns,
+        counters.now_ns + duration_ns,
+        duration_ns,
+    )
     _note(state, log, slot)
 
 
@@ -149,13 +167,23 @@ def has_room(state: State, log: StepLog, part_log: PartLog, n_replicas: int) -> 
     """Can all replicas note what they may do at one instant?"""
     n_steps, n_parts = n_replicas * state.parts.shape[0], n_replicas * state.parts.shape[1]
     has_rows = log.n_filled[0] + n_steps <= len(log.start_ns)
-    return has_rows and (len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat))
+    return has_rows and (
+        len(part_log.seat) == 0 or part_log.n_filled[0] + n_parts <= len(part_log.seat)
+    )
 
 
 @inlined
 def _price(state: State, cost: StepTimeArrays, slot: int) -> None:
-    """When does the device begin this batch, and when is it done? A batch without tokens takes the time of what it swaps."""
-    counters, batch, stages, n_stages = state.counters[0], state.batches[slot], state.stages, state.config[0].n_stages
+    """When does the device begin this batch, and when is it done?
+
+    A batch without tokens takes the time of what it swaps.
+    """
+    counters, batch, stages, n_stages = (
+        state.counters[0],
+        state.batches[slot],
+        state.stages,
+        state.config[0].n_stages,
+    )
     duration_ns: int = price.duration_ns(state, cost, slot)
     i_sampled = counters.current_step % n_stages
     if policy.has_instances():
@@ -201,7 +229,9 @@ def _note(state: State, log: StepLog, slot: int) -> None:
     log.free_blocks[row] = log.largest_hole_blocks[row] = log.compaction_debt_blocks[row] = ABSENT
     if state.config[0].is_contiguous:
         holes.note(state, log, row)
-    log.swapped_blocks[row] = batch.num_swapped_blocks if state.config[0].n_host_blocks > 0 else ABSENT
+    log.swapped_blocks[row] = (
+        batch.num_swapped_blocks if state.config[0].n_host_blocks > 0 else ABSENT
+    )
     log.n_filled[0] = row + 1
     batch.step_index = state.world[0].n_steps
     state.world[0].n_steps += 1
@@ -222,19 +252,3 @@ def _note_parts(state: State, log: PartLog, slot: int) -> None:
         log.n_delivered_tokens[row] = part.n_delivered
         row += 1
     log.n_filled[0] = row
-
-
-__all__ = [
-    "begin",
-    "complete_oldest",
-    "decide_ahead",
-    "drop",
-    "fill",
-    "has_room",
-    "joins",
-    "own_duration_ns",
-    "own_rows",
-    "own_yielding",
-    "ready_ns",
-    "take",
-]

@@ -1,6 +1,9 @@
-"""Which requests compute how many tokens in the next step? TensorRT-LLM's in-flight batching, compiled.
+"""Which requests compute how many tokens in the next step?
 
-The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` holds the active requests in order of arrival.
+TensorRT-LLM's in-flight batching, compiled.
+
+The same as ``reference.trtllm.TrtllmScheduler``, on arrays. ``State.running`` holds the active
+requests in order of arrival.
 """
 
 from inferometer.simulate.compiling import compiled, inlined, merged
@@ -11,7 +14,10 @@ from inferometer.simulate.reference.request import Status
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
 
 _RUNNING = int(Status.RUNNING)
-_MAX_UTILIZATION, _STATIC_BATCH = CAPACITY_POLICIES.index("MAX_UTILIZATION"), CAPACITY_POLICIES.index("STATIC_BATCH")
+_MAX_UTILIZATION, _STATIC_BATCH = (
+    CAPACITY_POLICIES.index("MAX_UTILIZATION"),
+    CAPACITY_POLICIES.index("STATIC_BATCH"),
+)
 
 
 @merged
@@ -28,13 +34,20 @@ def schedule(state: State, slot: int) -> None:
         counters.n_waiting += 1  # until it is given blocks
         state.running[counters.n_active] = index
         counters.n_active += 1
-    n_fitting = _fit_for_a_step(state) if config.capacity_policy == _MAX_UTILIZATION else _fit_to_completion(state)
+    n_fitting = (
+        _fit_for_a_step(state)
+        if config.capacity_policy == _MAX_UTILIZATION
+        else _fit_to_completion(state)
+    )
     form_batch(state, slot, n_fitting)
 
 
 @inlined
 def _fit_to_completion(state: State) -> int:
-    """Whoever generates, then in order whoever can be given all blocks that it may ever need. They are noted in ``skipped``."""
+    """Whoever generates, then in order whoever can be given all blocks that it may ever need.
+
+    They are noted in ``skipped``.
+    """
     counters, fitting = state.counters[0], state.skipped
     n_available, n_fitting = counters.n_free, 0
     for i_active in range(counters.n_active):
@@ -103,7 +116,10 @@ def _note_contents_that_come(state: State) -> None:
 
 @compiled
 def _is_worth_waiting(state: State, index: int) -> bool:
-    """Will another one leave the first block that this one, which has not begun, would compute? If not, this one will."""
+    """Will another one leave the first block that this one, which has not begun, would compute?
+
+    If not, this one will.
+    """
     if state.requests[index].status == _RUNNING or not state.config[0].is_prefix_aware:
         return False
     content = tree.first_new_content(state, index)
@@ -139,7 +155,9 @@ def _is_generating(state: State, index: int) -> bool:
 @compiled
 def _n_most_tokens(state: State, index: int) -> int:
     request = state.requests[index]
-    n_tokens: int = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
+    n_tokens: int = min(
+        request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len
+    )
     return n_tokens
 
 
@@ -162,7 +180,11 @@ def _n_blocks_for_a_step(state: State, index: int) -> int:
     """How many more does its next step need?"""
     request = state.requests[index]
     if request.is_prefill_chunk:
-        return 0 if request.status == _RUNNING else _n_blocks(state, request.num_tokens) - _n_blocks_given(state, index)
+        return (
+            0
+            if request.status == _RUNNING
+            else _n_blocks(state, request.num_tokens) - _n_blocks_given(state, index)
+        )
     n_tokens = min(request.num_computed_tokens + 1, _n_most_tokens(state, index))
     n_more: int = _n_blocks(state, n_tokens) - request.num_blocks
     return n_more
@@ -172,8 +194,7 @@ def _n_blocks_for_a_step(state: State, index: int) -> int:
 def _n_blocks_given(state: State, index: int) -> int:
     """What it has, or could have without taking a free block."""
     request = state.requests[index]
-    n_given: int = request.num_blocks if request.status == _RUNNING else tree.n_hits_in_use(state, index)
+    n_given: int = (
+        request.num_blocks if request.status == _RUNNING else tree.n_hits_in_use(state, index)
+    )
     return n_given
-
-
-__all__ = ["release", "schedule"]

@@ -1,6 +1,9 @@
-"""Which of the requests that fit into the KV cache fit into the batch, and with how many tokens? TensorRT-LLM's rules, compiled.
+"""Which of the requests that fit into the KV cache fit into the batch, and with how many tokens?
 
-The same as ``_micro_batch`` and ``_launch`` of ``reference/trtllm.py`` and as ``reference/trtllm_chunks.py``.
+TensorRT-LLM's rules, compiled.
+
+The same as ``_micro_batch`` and ``_launch`` of ``reference/trtllm.py`` and as
+``reference/trtllm_chunks.py``.
 """
 
 from inferometer.simulate.compiling import compiled, inlined
@@ -16,7 +19,10 @@ _BY_ARRIVAL = CHUNKING_POLICIES.index("FIRST_COME_FIRST_SERVED")
 
 @inlined
 def form_batch(state: State, slot: int, n_fitting: int) -> None:
-    """Make batch ``slot`` of the first ``n_fitting`` requests in ``skipped``: contexts, unfinished ones first, then generations."""
+    """Make batch ``slot`` of the first ``n_fitting`` requests in ``skipped``.
+
+    Contexts, unfinished ones first, then generations.
+    """
     config = state.config[0]
     n_chosen, n_tokens, n_remaining = _choose(state, n_fitting)
     budget = config.max_num_batched_tokens - n_tokens
@@ -31,7 +37,11 @@ def form_batch(state: State, slot: int, n_fitting: int) -> None:
         for i_chosen in range(n_chosen):
             index = state.skipped[i_chosen]
             size = state.chunks[i_chosen]
-            if _is_context(state, index) and size > 0 and is_last == (not is_cut or size == _remaining(state, index)):
+            if (
+                _is_context(state, index)
+                and size > 0
+                and is_last == (not is_cut or size == _remaining(state, index))
+            ):
                 _add_part(state, slot, index, size)
     for i_chosen in range(n_chosen):
         if not _is_context(state, state.skipped[i_chosen]) and state.chunks[i_chosen] > 0:
@@ -45,7 +55,10 @@ def form_batch(state: State, slot: int, n_fitting: int) -> None:
 
 @compiled
 def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
-    """Keep those that the batch has room for: how many, their tokens but those to be chunked, and those. The first too many ends it."""
+    """Keep those that the batch has room for.
+
+    How many, their tokens but those to be chunked, and those. The first too many ends it.
+    """
     config, chosen = state.config[0], state.skipped
     n_chosen, n_tokens, n_remaining = 0, 0, 0
     for i_fitting in range(n_fitting):
@@ -53,7 +66,9 @@ def _choose(state: State, n_fitting: int) -> tuple[int, int, int]:
         if _will_complete(state, index):
             continue
         if state.requests[index].status != _RUNNING:
-            state.requests[index].num_computed_tokens = tree.n_hits(state, index) * config.block_size
+            state.requests[index].num_computed_tokens = (
+                tree.n_hits(state, index) * config.block_size
+            )
         n_own = _remaining(state, index) if _is_context(state, index) else 1
         cost = 0 if config.is_chunked and _is_context(state, index) else n_own
         if n_tokens + cost > config.max_num_batched_tokens:
@@ -129,7 +144,11 @@ def _begin(state: State, index: int) -> None:
 def _give_blocks(state: State, index: int) -> None:
     """The blocks of the whole context at its first chunk, then one whenever a token needs it."""
     request = state.requests[index]
-    tree.extend(state, index, request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + 1)
+    tree.extend(
+        state,
+        index,
+        request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + 1,
+    )
 
 
 @compiled
@@ -149,8 +168,8 @@ def _will_complete(state: State, index: int) -> bool:
     """Is its last token in flight? It keeps its blocks and its place, and computes nothing."""
     request = state.requests[index]
     n_most = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
-    will_complete: bool = request.num_output_placeholders > 0 and request.num_tokens + request.num_output_placeholders >= n_most
+    will_complete: bool = (
+        request.num_output_placeholders > 0
+        and request.num_tokens + request.num_output_placeholders >= n_most
+    )
     return will_complete
-
-
-__all__ = ["form_batch"]

@@ -1,7 +1,7 @@
 """Which KV blocks does which request of TensorRT-LLM own, which are free, and which hold a prefix that can be reused? Compiled.
 
-The same as ``reference/trtllm_blocks.py``, on the arrays of ``kernel/blocks.py``: a block's parent is in ``previous_equal`` and
-``first_equal`` is the tree.
+The same as ``reference/trtllm_blocks.py``, on the arrays of ``kernel/blocks.py``: a block's parent
+is in ``previous_equal`` and ``first_equal`` is the tree.
 """
 
 from inferometer.simulate.compiling import compiled
@@ -77,7 +77,10 @@ def extend(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def store(state: State, index: int, num_tokens: int) -> None:
-    """Put the blocks that these first tokens fill into the tree; what is there already stays, and the request keeps its own."""
+    """Put the blocks that these first tokens fill into the tree.
+
+    What is there already stays, and the request keeps its own.
+    """
     config, request, parent = state.config[0], state.requests[index], _ROOT
     if not config.is_caching:
         return
@@ -94,7 +97,10 @@ def store(state: State, index: int, num_tokens: int) -> None:
 
 @compiled
 def release(state: State, index: int) -> None:
-    """Take all blocks and the seat, after storing what is computed: the last block goes first. The last token's KV is not there."""
+    """Take all blocks and the seat, after storing what is computed: the last block goes first.
+
+    The last token's KV is not there.
+    """
     request = state.requests[index]
     store(state, index, min(request.num_tokens - 1, request.num_computed_tokens))
     for i_block in range(request.num_blocks - 1, -1, -1):
@@ -123,11 +129,11 @@ def _path(state: State, index: int, n_most: int) -> tuple[int, int]:
 
 @compiled
 def _child(state: State, parent: int, content: int) -> int:
-    """Which block holds this content behind its parent? What was stored behind a block that has been taken is lost with it."""
+    """Which block holds this content behind its parent?
+
+    What was stored behind a block that has been taken is lost with it.
+    """
     block: int = state.first_equal[content]
     if block != NOTHING and state.blocks[block].previous_equal != parent:
         return NOTHING
     return block
-
-
-__all__ = ["claim", "extend", "first_new_content", "n_hits", "n_hits_in_use", "release", "store"]

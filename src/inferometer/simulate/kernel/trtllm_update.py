@@ -18,7 +18,8 @@ _LENGTH, _ABORTED = int(Status.LENGTH), int(Status.ABORTED)
 def update(state: State, slot: int) -> int:
     """Process what batch ``slot`` yielded, at the present time; returns how many tokens were delivered.
 
-    A token that was in flight when its request was paused is delivered, unless a context yielded it: that comes again.
+    A token that was in flight when its request was paused is delivered, unless a context yielded
+    it: that comes again.
     """
     parts, counters = state.parts[slot], state.counters[0]
     n_delivered, n_ended = 0, 0
@@ -30,7 +31,11 @@ def update(state: State, slot: int) -> int:
         if is_stale:
             request.num_stale_output_tokens -= part.num_tokens
         part.n_delivered = 0
-        if request.status >= _STOPPED or not part.yields_token or (is_stale and part.kind == _CONTEXT):
+        if (
+            request.status >= _STOPPED
+            or not part.yields_token
+            or (is_stale and part.kind == _CONTEXT)
+        ):
             continue
         part.n_delivered = 1
         n_delivered += 1
@@ -66,7 +71,9 @@ def _deliver_token(state: State, index: int, is_stale: bool, is_context: bool) -
         request.num_output_placeholders -= 1
     num_output, now_ns = request.num_tokens - request.num_prompt_tokens, state.counters[0].now_ns
     if num_output == request.stop_tokens:
-        _end(state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns)
+        _end(
+            state, index, _STOPPED if request.stop_tokens < request.max_tokens else _LENGTH, now_ns
+        )
         return 1
     if num_output >= request.max_tokens or request.num_tokens >= config.max_model_len:
         _end(state, index, _LENGTH, now_ns)
@@ -94,6 +101,3 @@ def _drop_ended(state: State) -> None:
             active[n_kept] = index
             n_kept += 1
     counters.n_active = n_kept
-
-
-__all__ = ["abort", "update"]

@@ -1,6 +1,7 @@
 """Which requests compute how many tokens in the next step? vLLM's v1 scheduler, compiled.
 
-The same as ``reference.Scheduler``, on arrays; both mirror ``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
+The same as ``reference.Scheduler``, on arrays; both mirror
+``vllm/v1/core/sched/{scheduler,async_scheduler}.py`` of vLLM 0.32.0.
 """
 
 from inferometer.records.types import PartKind
@@ -58,16 +59,26 @@ def _choose(state: State, slot: int) -> None:
 
 @compiled
 def _make_way(state: State, slot: int) -> None:
-    """Shortest remaining first: who has to go, so that the next in the queue, with less left to compute, finds a seat and blocks?"""
+    """Shortest remaining first.
+
+    Who has to go, so that the next in the queue, with less left to compute, finds a seat and
+    blocks?
+    """
     config, counters = state.config[0], state.counters[0]
     while counters.n_running > 0:
         index = queue.peek(state)
         if index == NOTHING:
             return
         request, i_victim = state.requests[index], _victim(state)
-        n_blocks = (request.num_tokens + config.block_size - 1) // config.block_size + config.watermark_blocks
+        n_blocks = (
+            request.num_tokens + config.block_size - 1
+        ) // config.block_size + config.watermark_blocks
         has_room = counters.n_running < config.max_num_active and n_blocks <= counters.n_free
-        if has_room or request.num_stale_output_tokens > 0 or _num_left(state, state.running[i_victim]) <= request.priority:
+        if (
+            has_room
+            or request.num_stale_output_tokens > 0
+            or _num_left(state, state.running[i_victim]) <= request.priority
+        ):
             return
         _preempt(state, slot, i_victim)
 
@@ -76,13 +87,19 @@ def _make_way(state: State, slot: int) -> None:
 def _num_left(state: State, index: int) -> int:
     """How many tokens has a request at most left to compute?"""
     request = state.requests[index]
-    n_tokens: int = min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len) - request.num_computed_tokens
+    n_tokens: int = (
+        min(request.num_prompt_tokens + request.max_tokens, state.config[0].max_model_len)
+        - request.num_computed_tokens
+    )
     return n_tokens
 
 
 @compiled
 def _long_prefill_threshold(state: State) -> int:
-    """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
+    """How many tokens may one request compute in this step (0: any number)?
+
+    A lone request is never capped.
+    """
     config, counters = state.config[0], state.counters[0]
     n_eligible = counters.n_running + counters.n_waiting
     threshold: int = config.long_prefill_token_threshold if n_eligible > 1 else 0
@@ -94,11 +111,17 @@ def _long_prefill_threshold(state: State) -> int:
 @compiled
 def _schedule_running(state: State, slot: int, budget: int, threshold: int, is_prefill: int) -> int:
     """Those that run, in order of admission, decodes and prefill chunks alike (``NOTHING``) or one kind. Returns the budget left."""
-    counters, batch, num_slots = state.counters[0], state.batches[slot], state.config[0].num_draft_slots
+    counters, batch, num_slots = (
+        state.counters[0],
+        state.batches[slot],
+        state.config[0].num_draft_slots,
+    )
     i_running = 0
     while i_running < counters.n_running and budget > num_slots * (batch.n_parts + 1):
         index = state.running[i_running]
-        n_tokens = _num_running_tokens(state, index, budget - num_slots * (batch.n_parts + 1), threshold)
+        n_tokens = _num_running_tokens(
+            state, index, budget - num_slots * (batch.n_parts + 1), threshold
+        )
         if n_tokens == 0 or is_prefill == 1 - state.requests[index].is_prefill_chunk:
             i_running += 1
             continue
@@ -146,10 +169,16 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
     """How many tokens would this running request compute now?"""
     request = state.requests[index]
     placeholders = request.num_output_placeholders
-    is_last = placeholders > 0 and request.num_computed_tokens + 2 - placeholders >= request.num_prompt_tokens + request.max_tokens
+    is_last = (
+        placeholders > 0
+        and request.num_computed_tokens + 2 - placeholders
+        >= request.num_prompt_tokens + request.max_tokens
+    )
     if is_last or state.counters[0].current_step < request.next_decode_eligible_step:
         return 0  # its last token is in flight, or not known on the first stage of a pipeline
-    n_tokens: int = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
+    n_tokens: int = (
+        request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
+    )
     if 0 < threshold < n_tokens:
         n_tokens = threshold
     n_left: int = state.config[0].max_model_len - request.num_computed_tokens - 1
@@ -158,7 +187,10 @@ def _num_running_tokens(state: State, index: int, budget: int, threshold: int) -
 
 @compiled
 def _victim(state: State) -> int:
-    """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
+    """Who has to go?
+
+    The last admitted; under priorities the least urgent, of equals the first in the list.
+    """
     n_running: int = state.counters[0].n_running
     if not state.config[0].is_priority:
         return n_running - 1
@@ -167,7 +199,9 @@ def _victim(state: State) -> int:
         one, other = state.running[i_running], state.running[worst]
         own = _num_left(state, one) if is_srpt else state.requests[one].priority
         most = _num_left(state, other) if is_srpt else state.requests[other].priority
-        if own > most or (own == most and state.requests[one].arrival_ns > state.requests[other].arrival_ns):
+        if own > most or (
+            own == most and state.requests[one].arrival_ns > state.requests[other].arrival_ns
+        ):
             worst = i_running
     return worst
 
@@ -212,7 +246,10 @@ def _preempt(state: State, slot: int, i_running: int) -> None:
 
 @compiled
 def _swap_out(state: State, slot: int, request: Record) -> bool:
-    """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""
+    """Copy what a request has computed to the host, if there is room.
+
+    What is in flight will be there by then.
+    """
     counters, block_size = state.counters[0], state.config[0].block_size
     n_blocks = (request.num_computed_tokens + block_size - 1) // block_size
     if n_blocks > counters.n_host_free:
@@ -230,8 +267,12 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
     n_skipped, n_scheduled = 0, state.batches[slot].n_parts
     is_padding = config.num_spec_tokens > 0 and not _is_prefilling(state, slot)
     if config.is_decode_pool:
-        budget = _admit_received(state, slot, budget, threshold, n_scheduled if is_padding else NOTHING)
-    while counters.n_running < config.max_num_active and not (config.is_one_prefill and _is_prefilling(state, slot)):
+        budget = _admit_received(
+            state, slot, budget, threshold, n_scheduled if is_padding else NOTHING
+        )
+    while counters.n_running < config.max_num_active and not (
+        config.is_one_prefill and _is_prefilling(state, slot)
+    ):
         input_budget = _input_budget(state, slot, budget)
         if input_budget <= 0:
             break
@@ -239,7 +280,9 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
         if index == NOTHING:
             break
         request = state.requests[index]
-        if request.num_stale_output_tokens > 0 or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0):
+        if request.num_stale_output_tokens > 0 or (
+            request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
+        ):
             queue.pop(state)
             state.skipped[n_skipped] = index
             n_skipped += 1
@@ -249,7 +292,9 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
                 break
             queue.pop(state)
             continue
-        n_tokens = _admit(state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING)
+        n_tokens = _admit(
+            state, slot, index, input_budget, threshold, n_scheduled if is_padding else NOTHING
+        )
         if n_tokens == 0:
             break
         budget -= n_tokens
@@ -259,7 +304,10 @@ def _admit_waiting(state: State, slot: int, budget: int, threshold: int) -> None
 
 @compiled
 def _admit_received(state: State, slot: int, budget: int, threshold: int, n_scheduled: int) -> int:
-    """Those whose KV cache has come, before all others. Returns the budget left, 0 where one of them does not fit."""
+    """Those whose KV cache has come, before all others.
+
+    Returns the budget left, 0 where one of them does not fit.
+    """
     counters = state.counters[0]
     while counters.n_running < state.config[0].max_num_active:
         index, input_budget = handover.peek_received(state), _input_budget(state, slot, budget)
@@ -282,14 +330,26 @@ def _is_prefilling(state: State, slot: int) -> bool:
 
 
 @compiled
-def _admit(state: State, slot: int, index: int, budget: int, threshold: int, n_scheduled: int) -> int:
+def _admit(
+    state: State, slot: int, index: int, budget: int, threshold: int, n_scheduled: int
+) -> int:
     """Seat the next one; returns the tokens that it computes, 0 where it does not fit.
 
-    ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody is padded with drafts.
+    ``n_scheduled`` is how many were scheduled before it that run already; ``NOTHING`` where nobody
+    is padded with drafts.
     """
-    config, counters, request, batch = state.config[0], state.counters[0], state.requests[index], state.batches[slot]
+    config, counters, request, batch = (
+        state.config[0],
+        state.counters[0],
+        state.requests[index],
+        state.batches[slot],
+    )
     is_swapped, is_received = request.num_host_blocks > 0, handover.is_received(state, index)
-    n_hits = blocks.find_hits(state, index) if config.is_caching and not (is_swapped or is_received) else 0
+    n_hits = (
+        blocks.find_hits(state, index)
+        if config.is_caching and not (is_swapped or is_received)
+        else 0
+    )
     num_cached = request.num_computed_tokens + n_hits * config.block_size
     n_padding = 0
     if n_scheduled != NOTHING and n_scheduled + num_cached > 0:
@@ -341,9 +401,15 @@ def _num_padded_drafts(config: Record, request: Record, num_computed_tokens: int
 def launch(state: State, slot: int) -> None:
     """Count the tokens of a step as computed, though they are only about to be, and what its time depends on.
 
-    Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong to.
+    Drafts that are verified are rows as a prompt's are, and attend with the decode that they belong
+    to.
     """
-    batch, parts, counters, is_async = state.batches[slot], state.parts[slot], state.counters[0], state.config[0].is_async
+    batch, parts, counters, is_async = (
+        state.batches[slot],
+        state.parts[slot],
+        state.counters[0],
+        state.config[0].is_async,
+    )
     n_prefill, n_decode, prefill_tokens, pairs, context = 0, 0, 0, 0, 0
     n_drafts: int = state.config[0].num_spec_tokens
     num_spec, n_yielding, yielding_context = 0, 0, 0
@@ -366,11 +432,16 @@ def launch(state: State, slot: int) -> None:
             context += before + n_tokens
         request.num_computed_tokens = before + n_tokens
         request.num_in_flight_tokens += n_tokens
-        request.is_prefill_chunk = int(before + n_tokens < request.num_tokens + request.num_output_placeholders)
+        request.is_prefill_chunk = int(
+            before + n_tokens < request.num_tokens + request.num_output_placeholders
+        )
         part.yields_token = 1 - request.is_prefill_chunk
         if is_async and not request.is_prefill_chunk:
             request.num_output_placeholders += 1 + part.num_spec_tokens
-            request.num_spec_tokens, request.next_decode_eligible_step = n_drafts, counters.current_step + state.config[0].n_stages
+            request.num_spec_tokens, request.next_decode_eligible_step = (
+                n_drafts,
+                counters.current_step + state.config[0].n_stages,
+            )
         if n_drafts > 0 and not request.is_prefill_chunk:
             n_yielding += 1
             yielding_context += before + n_tokens
@@ -387,12 +458,14 @@ def launch(state: State, slot: int) -> None:
 @compiled
 def _take_drafts(part: Record, request: Record) -> int:
     """How many of a part's tokens are drafts that its request waited with? They wait no longer."""
-    n_beyond = part.num_tokens + request.num_computed_tokens - request.num_tokens - request.num_output_placeholders
+    n_beyond = (
+        part.num_tokens
+        + request.num_computed_tokens
+        - request.num_tokens
+        - request.num_output_placeholders
+    )
     n_drafts: int = max(min(request.num_spec_tokens, n_beyond), 0)
     part.num_spec_tokens = n_drafts
     part.has_padded_drafts = request.has_padded_drafts
     request.num_spec_tokens = request.has_padded_drafts = 0
     return n_drafts
-
-
-__all__ = ["add", "launch", "schedule"]

@@ -28,7 +28,11 @@ def update(state: State, slot: int) -> int:
         if is_stale:
             request.num_stale_output_tokens -= part.num_tokens
         part.n_delivered = 0
-        if request.status >= _STOPPED or not part.yields_token or (is_stale and state.config[0].is_prefill_pool):
+        if (
+            request.status >= _STOPPED
+            or not part.yields_token
+            or (is_stale and state.config[0].is_prefill_pool)
+        ):
             continue
         num_tokens_before, num_accepted = request.num_tokens, 0
         if part.num_spec_tokens > 0:
@@ -65,7 +69,9 @@ def _verify(state: State, slot: int, i_part: int, is_stale: bool) -> int:  # noq
     request, num_accepted = state.requests[part.request], 0
     if not part.has_padded_drafts:
         n_outputs = request.num_tokens - request.num_prompt_tokens
-        num_accepted = compiled_n_accepted(state.chances, part.request, n_outputs, part.num_spec_tokens)
+        num_accepted = compiled_n_accepted(
+            state.chances, part.request, n_outputs, part.num_spec_tokens
+        )
     if not is_stale:
         request.num_computed_tokens -= part.num_spec_tokens - num_accepted
         if state.config[0].is_async:
@@ -91,7 +97,9 @@ def _deliver_tokens(state: State, index: int, num_tokens: int, is_stale: bool) -
         if not is_stale:
             request.num_output_placeholders -= num_tokens
         if was_running:
-            blocks.cache_blocks(state, index, request.num_computed_tokens - request.num_output_placeholders)
+            blocks.cache_blocks(
+                state, index, request.num_computed_tokens - request.num_output_placeholders
+            )
     return 0 if status < _STOPPED else _finish(state, index, status)
 
 
@@ -124,6 +132,3 @@ def _drop_finished(state: State) -> None:
             running[n_kept] = index
             n_kept += 1
     counters.n_running = n_kept
-
-
-__all__ = ["abort", "update"]

@@ -1,4 +1,7 @@
-"""What is a step made of, and in which slot of the batch does each request sit? In plain Python, for every engine's rules."""
+"""What is a step made of, and in which slot of the batch does each request sit?
+
+In plain Python, for every engine's rules.
+"""
 
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -71,7 +74,9 @@ class Seats:
         request.seat = NO_SEAT
 
 
-def launch(request: Request, num_tokens: int, *, is_async: bool, num_speculative_tokens: int = 0) -> Scheduled:
+def launch(
+    request: Request, num_tokens: int, *, is_async: bool, num_speculative_tokens: int = 0
+) -> Scheduled:
     """Count a request's tokens as computed, though they are only about to be; drafts are verified with them."""
     num_before = request.num_computed_tokens
     num_spec = num_tokens + num_before - request.num_tokens - request.num_output_placeholders
@@ -81,12 +86,20 @@ def launch(request: Request, num_tokens: int, *, is_async: bool, num_speculative
     kind = PartKind.CONTEXT if request.is_prefill_chunk else PartKind.GENERATION
     request.num_computed_tokens += num_tokens
     request.num_in_flight_tokens += num_tokens
-    request.is_prefill_chunk = request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
+    request.is_prefill_chunk = (
+        request.num_computed_tokens < request.num_tokens + request.num_output_placeholders
+    )
     if is_async and not request.is_prefill_chunk:
         request.num_output_placeholders += 1 + num_spec
         request.num_spec_tokens = num_speculative_tokens
     yields = not request.is_prefill_chunk
-    return Scheduled(request, num_tokens, num_before, kind, yields, request.seat, num_spec_tokens=num_spec, has_padded_drafts=is_padded)
-
-
-__all__ = ["NO_SEAT", "Batch", "Delivery", "Scheduled", "Seats", "launch"]
+    return Scheduled(
+        request,
+        num_tokens,
+        num_before,
+        kind,
+        yields,
+        request.seat,
+        num_spec_tokens=num_spec,
+        has_padded_drafts=is_padded,
+    )

@@ -1,8 +1,10 @@
-"""Which requests form the next batch, and what does it compute until its last row stops? In plain Python.
+"""Which requests form the next batch, and what does it compute until its last row stops?
 
-The forming mirrors ``DynamicBatchScheduler::GetDynamicBatch`` and ``PriorityQueue`` of Triton's core (``src/``, commits 01ea7d90 and
-05295b70) for requests of batch size 1: without its rules it is static batching, with one row none at all. ``kernel/batches.py`` does
-the same on arrays.
+In plain Python.
+
+The forming mirrors ``DynamicBatchScheduler::GetDynamicBatch`` and ``PriorityQueue`` of Triton's
+core (``src/``, commits 01ea7d90 and 05295b70) for requests of batch size 1: without its rules it is
+static batching, with one row none at all. ``kernel/batches.py`` does the same on arrays.
 """
 
 from bisect import insort
@@ -17,7 +19,10 @@ from inferometer.simulate.reference.request import Request, Status
 
 
 class _Formed(NamedTuple):
-    """What the walk through the queue led to: how many of the first leave now, or when to look again, and who was refused."""
+    """What the walk through the queue led to.
+
+    How many of the first leave now, or when to look again, and who was refused.
+    """
 
     n_sent: int
     wake_ns: int
@@ -78,10 +83,15 @@ class BatchScheduler:
     def schedule(self, now_ns: int) -> Batch:
         """The next step of a batch, or the first one of a new batch, or nothing yet; some instance must be idle."""
         formed = _Formed(0, FAR_NS, ())
-        instance = min((one for one in self._instances if not one.is_computing), key=lambda one: not one.rows)
+        instance = min(
+            (one for one in self._instances if not one.is_computing), key=lambda one: not one.rows
+        )
         if not instance.rows:
             formed = self._form(now_ns)
-            instance.rows, self.waiting = self.waiting[: formed.n_sent], self.waiting[formed.n_sent :]
+            instance.rows, self.waiting = (
+                self.waiting[: formed.n_sent],
+                self.waiting[formed.n_sent :],
+            )
             for request in instance.rows:
                 request.status = Status.RUNNING
                 self._seats.take(request)
@@ -91,8 +101,18 @@ class BatchScheduler:
         is_context = bool(instance.rows) and instance.rows[0].num_computed_tokens == 0
         scheduled = tuple(self._launch(request) for request in instance.rows)
         longest = max((request.num_prompt_tokens for request in instance.rows), default=0)
-        n_padding = sum(longest - request.num_prompt_tokens for request in instance.rows) if is_context else 0
-        return Batch(scheduled, rejected=formed.rejected, num_padding_tokens=n_padding, wake_ns=formed.wake_ns, instance=instance.number)
+        n_padding = (
+            sum(longest - request.num_prompt_tokens for request in instance.rows)
+            if is_context
+            else 0
+        )
+        return Batch(
+            scheduled,
+            rejected=formed.rejected,
+            num_padding_tokens=n_padding,
+            wake_ns=formed.wake_ns,
+            instance=instance.number,
+        )
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process a step: each live row has one token more; when the last one has all of its tokens the batch is over."""
@@ -103,7 +123,10 @@ class BatchScheduler:
         if self._rules.is_streaming:
             served = [self._deliver(request, 1) for request in live]
         else:
-            served = [self._deliver(request, self._n_wanted(request)) for request in self._answered(instance, is_over=is_over)]
+            served = [
+                self._deliver(request, self._n_wanted(request))
+                for request in self._answered(instance, is_over=is_over)
+            ]
         if is_over:
             for request in instance.rows:
                 self._seats.release(request)
@@ -111,7 +134,10 @@ class BatchScheduler:
         return served
 
     def abort(self, request: Request) -> None:
-        """A client has gone. Its row, where it has one, is computed on with the others, which do not wait for it."""
+        """A client has gone.
+
+        Its row, where it has one, is computed on with the others, which do not wait for it.
+        """
         if request.status is Status.WAITING:
             self.waiting.remove(request)
         request.status = Status.ABORTED
@@ -119,7 +145,9 @@ class BatchScheduler:
     def _answered(self, instance: _Instance, *, is_over: bool) -> list[Request]:
         """Who gets its answer now: the rows of a batch that is over, or in order whoever waits for nobody's any more."""
         if not is_over or not self._rules.is_preserving:
-            return [request for request in instance.rows if is_over and request.status is Status.RUNNING]
+            return [
+                request for request in instance.rows if is_over and request.status is Status.RUNNING
+            ]
         self._computed.update(request.index for request in instance.rows)
         answered = list[Request]()
         while self._unanswered and self._unanswered[0].index in self._computed:
@@ -142,7 +170,10 @@ class BatchScheduler:
             self._apply_timeouts(n_pending, now_ns, rejected)
             if n_pending == len(self.waiting):
                 break
-            is_full = n_pending == rules.max_batch_size or self._n_blocks(self.waiting[: n_pending + 1]) > self._config.num_blocks
+            is_full = (
+                n_pending == rules.max_batch_size
+                or self._n_blocks(self.waiting[: n_pending + 1]) > self._config.num_blocks
+            )
             if is_full:
                 break
             n_pending += 1
@@ -156,7 +187,11 @@ class BatchScheduler:
             return _Formed(best, FAR_NS, tuple(rejected))
         if is_full or n_pending >= rules.largest or now_ns >= due_ns:
             return _Formed(n_pending, FAR_NS, tuple(rejected))
-        timeouts = [request.arrival_ns + rules.timeout_ns + 1 for request in pending if rules.timeout_ns and not self._is_delayed(request)]
+        timeouts = [
+            request.arrival_ns + rules.timeout_ns + 1
+            for request in pending
+            if rules.timeout_ns and not self._is_delayed(request)
+        ]
         return _Formed(0, min([due_ns, *timeouts]), tuple(rejected))
 
     def _apply_timeouts(self, cursor: int, now_ns: int, rejected: list[Request]) -> None:
@@ -174,8 +209,16 @@ class BatchScheduler:
         """One row of a step; a row that has stopped is computed on."""
         num_before = request.num_computed_tokens
         num_tokens = 1 if num_before else request.num_prompt_tokens
-        is_live = request.status is Status.RUNNING and (num_before == 0 or _n_outputs(request) < self._n_wanted(request))
-        kind = PartKind.CONTEXT if num_before == 0 else PartKind.GENERATION if is_live else PartKind.ENDED
+        is_live = request.status is Status.RUNNING and (
+            num_before == 0 or _n_outputs(request) < self._n_wanted(request)
+        )
+        kind = (
+            PartKind.CONTEXT
+            if num_before == 0
+            else PartKind.GENERATION
+            if is_live
+            else PartKind.ENDED
+        )
         request.num_computed_tokens += num_tokens
         return Scheduled(request, num_tokens, num_before, kind, is_live, request.seat)
 
@@ -190,7 +233,9 @@ class BatchScheduler:
         """How many blocks are reserved for such a batch?"""
         if not rows:
             return 0
-        n_tokens = max(request.num_prompt_tokens for request in rows) + max(self._n_allowed(request) for request in rows)
+        n_tokens = max(request.num_prompt_tokens for request in rows) + max(
+            self._n_allowed(request) for request in rows
+        )
         return len(rows) * -(-n_tokens // self._config.block_size)
 
     def _level(self, request: Request) -> int:
@@ -203,12 +248,11 @@ class BatchScheduler:
         return request.index in self._delayed
 
     def _is_expired(self, request: Request, now_ns: int) -> bool:
-        return 0 < self._rules.timeout_ns < now_ns - request.arrival_ns and not self._is_delayed(request)
+        return 0 < self._rules.timeout_ns < now_ns - request.arrival_ns and not self._is_delayed(
+            request
+        )
 
 
 def _n_outputs(request: Request) -> int:
     """Tokens that its row has yielded, wanted or not: the prompt's step yields one."""
     return request.num_computed_tokens - request.num_prompt_tokens + 1
-
-
-__all__ = ["BatchScheduler"]

@@ -1,7 +1,8 @@
 """Which KV blocks does which request own, which are free, and which hold a prefix that can be reused? In plain Python.
 
-Mirrors ``BlockPool``, ``FreeKVCacheBlockQueue`` and ``KVCacheManager`` of vLLM 0.32.0 (``vllm/v1/core``) for one group of
-full-attention layers. A block's *content* is an integer: equal contents mean equal tokens from the start of the sequence.
+Mirrors ``BlockPool``, ``FreeKVCacheBlockQueue`` and ``KVCacheManager`` of vLLM 0.32.0
+(``vllm/v1/core``) for one group of full-attention layers. A block's *content* is an integer: equal
+contents mean equal tokens from the start of the sequence.
 """
 
 from collections import OrderedDict, deque
@@ -30,7 +31,10 @@ class BlockPool:
         return len(self.free_queue)
 
     def find(self, content: int) -> int | None:
-        """Which block holds this content? Of several equal ones, that which was registered first."""
+        """Which block holds this content?
+
+        Of several equal ones, that which was registered first.
+        """
         blocks = self._blocks_with.get(content)
         return next(iter(blocks)) if blocks else None
 
@@ -60,7 +64,11 @@ class BlockPool:
         for block in reversed(blocks):
             self.ref_count[block] -= 1
             if self.ref_count[block] == 0:
-                (with_content if self._is_caching and self._content[block] != _NO_CONTENT else without).append(block)
+                (
+                    with_content
+                    if self._is_caching and self._content[block] != _NO_CONTENT
+                    else without
+                ).append(block)
         self.free_queue.extendleft(reversed(without))
         self.free_queue.extend(with_content)
 
@@ -87,7 +95,10 @@ class KvCache:
         return self.pool.n_free
 
     def computed_blocks(self, request: Request) -> list[int]:
-        """Which blocks hold a prefix of this request? At least its last token stays to be computed."""
+        """Which blocks hold a prefix of this request?
+
+        At least its last token stays to be computed.
+        """
         hits = list[int]()
         if not self._config.enable_prefix_caching:
             return hits
@@ -99,7 +110,13 @@ class KvCache:
         return hits[:-1] if self._config.is_recomputing_last_block else hits
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, hits: Sequence[int] = (), *, is_admission: bool = False, has_running: bool = False
+        self,
+        request: Request,
+        num_new_tokens: int,
+        hits: Sequence[int] = (),
+        *,
+        is_admission: bool = False,
+        has_running: bool = False,
     ) -> bool:
         """Find room for the next tokens of a request, on top of what it has and hits; False where there is none."""
         size, max_len = self._config.block_size, self._config.max_model_len
@@ -109,7 +126,11 @@ class KvCache:
         n_spare = self.pool.n_free - n_evictable
         if is_admission and has_running:
             n_spare -= self._config.watermark_blocks
-        n_reserved = _n_blocks(min(request.num_tokens, max_len), size) if is_admission and self._config.scheduler_reserve_full_isl else 0
+        n_reserved = (
+            _n_blocks(min(request.num_tokens, max_len), size)
+            if is_admission and self._config.scheduler_reserve_full_isl
+            else 0
+        )
         if n_reserved and max(n_reserved - n_owned, 0) > n_spare:
             return False
         n_slots = min(num_done + num_new_tokens + self._config.num_lookahead_tokens, max_len)
@@ -127,7 +148,10 @@ class KvCache:
         return True
 
     def reserve(self, request: Request, hits: Sequence[int], *, has_running: bool) -> bool:
-        """Find room for all tokens of a request, on top of hits, whose contents are still to come; False where there is none."""
+        """Find room for all tokens of a request, on top of hits, whose contents are still to come.
+
+        False where there is none.
+        """
         n_new_blocks = _n_blocks(request.num_tokens, self._config.block_size) - len(hits)
         n_spare = self.pool.n_free - sum(self.pool.ref_count[block] == 0 for block in hits)
         if n_new_blocks > n_spare - (self._config.watermark_blocks if has_running else 0):
@@ -159,6 +183,3 @@ class KvCache:
 
 def _n_blocks(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
-
-
-__all__ = ["BlockPool", "KvCache"]

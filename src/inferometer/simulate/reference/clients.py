@@ -1,10 +1,14 @@
-"""Who comes and who goes, and what became of everybody? In plain Python; ``kernel/arrivals.py`` does the same on arrays."""
+"""Who comes and who goes, and what became of everybody?
+
+In plain Python; ``kernel/arrivals.py`` does the same on arrays.
+"""
 
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from inferometer.records.types import ABSENT, I64
+from inferometer.records.columns import I64
+from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import Demand
 from inferometer.simulate.outcome import FAR_NS, RequestFacts
 from inferometer.simulate.reference.request import Request, Status
@@ -21,9 +25,17 @@ class Clients:
         self.finished_ns = [ABSENT] * demand.n_requests
         self.replica = [-1] * demand.n_requests
         self._demand = demand
-        self._arrivals = [(request.arrival_ns, request.index) for request in self.requests if demand.follows[request.index] < 0]
+        self._arrivals = [
+            (request.arrival_ns, request.index)
+            for request in self.requests
+            if demand.follows[request.index] < 0
+        ]
         self._followers = {int(leader): i for i, leader in enumerate(demand.follows) if leader >= 0}
-        self._departures = [(int(when), i) for i, when in enumerate(demand.abort_ns) if when != ABSENT and demand.follows[i] < 0]
+        self._departures = [
+            (int(when), i)
+            for i, when in enumerate(demand.abort_ns)
+            if when != ABSENT and demand.follows[i] < 0
+        ]
         heapify(self._departures)
 
     @property
@@ -49,11 +61,17 @@ class Clients:
         self.finished_ns[request.index] = when_ns
         if request.index in self._followers:
             after = self.requests[self._followers[request.index]]
-            after.arrival_ns = max(int(self._demand.arrival_ns[after.index]), when_ns + int(self._demand.think_ns[after.index]))
+            after.arrival_ns = max(
+                int(self._demand.arrival_ns[after.index]),
+                when_ns + int(self._demand.think_ns[after.index]),
+            )
             self.sent_ns[after.index] = after.arrival_ns
             heappush(self._arrivals, (after.arrival_ns, after.index))
             if self._demand.abort_ns[after.index] != ABSENT:
-                heappush(self._departures, (after.arrival_ns + int(self._demand.abort_ns[after.index]), after.index))
+                heappush(
+                    self._departures,
+                    (after.arrival_ns + int(self._demand.abort_ns[after.index]), after.index),
+                )
 
     def facts(self) -> RequestFacts:
         """What became of them?"""
@@ -83,7 +101,13 @@ def _requests(demand: Demand) -> list[Request]:
     )
     return [
         Request(
-            i, arrival_ns=arrival, prompt=prompt, stop=stop, max_tokens=most, priority=priority, contents=contents[start[i] : start[i + 1]]
+            i,
+            arrival_ns=arrival,
+            prompt=prompt,
+            stop=stop,
+            max_tokens=most,
+            priority=priority,
+            contents=contents[start[i] : start[i + 1]],
         )
         for i, (arrival, prompt, stop, most, priority) in enumerate(columns)
     ]
@@ -91,6 +115,3 @@ def _requests(demand: Demand) -> list[Request]:
 
 def _column(values: list[int] | list[Status]) -> I64:
     return np.array(values, dtype=np.int64)
-
-
-__all__ = ["Clients"]

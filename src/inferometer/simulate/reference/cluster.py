@@ -1,4 +1,7 @@
-"""What happens when, with several replicas behind a router? ``kernel/cluster_run.py`` tells the order."""
+"""What happens when, with several replicas behind a router?
+
+``kernel/cluster_run.py`` tells the order.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,24 +27,38 @@ class Entry(NamedTuple):
     """Of prompts that wait in the engines' own queues; 0: no such rule."""
 
 
-def entry_of(gate: GateConfig | None, requests: Demand, pools: Sequence[ClusterConfig]) -> Entry | None:
+def entry_of(
+    gate: GateConfig | None, requests: Demand, pools: Sequence[ClusterConfig]
+) -> Entry | None:
     """The gate before these pools of replicas, of which the first takes what it lets in.
 
-    Where the gate says no ``max_in_flight``, engines are given as many prompt tokens as the batches that may be in flight can compute,
-    and no more: so no engine lacks work, and whoever waits does so at the gate, in its order.
+    Where the gate says no ``max_in_flight``, engines are given as many prompt tokens as the batches
+    that may be in flight can compute, and no more: so no engine lacks work, and whoever waits does
+    so at the gate, in its order.
     """
     if gate is None:
         return None
-    n_most = sum(pool.n_replicas * (gate.max_in_flight or pool.engine.max_num_active) for pool in pools)
+    n_most = sum(
+        pool.n_replicas * (gate.max_in_flight or pool.engine.max_num_active) for pool in pools
+    )
     first = pools[0].engine
-    n_tokens = 0 if gate.max_in_flight else pools[0].n_replicas * first.depth * first.step_budget_tokens
+    n_tokens = (
+        0 if gate.max_in_flight else pools[0].n_replicas * first.depth * first.step_budget_tokens
+    )
     return Entry(Gate(requests, gate), n_most, n_tokens)
 
 
 class Cluster:
     """Replicas behind a router, and their clients; sometimes a gate between them."""
 
-    def __init__(self, clients: Clients, replicas: list[Replica], router: RouterRule, config: ClusterConfig, entry: Entry | None) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        replicas: list[Replica],
+        router: RouterRule,
+        config: ClusterConfig,
+        entry: Entry | None,
+    ) -> None:
         self.now_ns = 0
         self._max_prompt_tokens = config.engine.max_prompt_tokens
         self._clients = clients
@@ -75,7 +92,12 @@ class Cluster:
         if self._gate is not None and any(replica.ended for replica in self._replicas):
             return self.now_ns  # refused at the door of an engine: there is room again
         gate_ns = FAR_NS if self._gate is None else self._gate.wake_ns
-        return min(gate_ns, self._clients.next_ns, self._clients.next_abort_ns, *(replica.ready_ns for replica in self._replicas))
+        return min(
+            gate_ns,
+            self._clients.next_ns,
+            self._clients.next_abort_ns,
+            *(replica.ready_ns for replica in self._replicas),
+        )
 
     def _hear(self) -> None:
         """What do replicas say of themselves?"""
@@ -89,7 +111,9 @@ class Cluster:
         """Whose client goes away now?"""
         while self._clients.next_abort_ns <= self.now_ns:
             request = self._clients.take_next_abort()
-            if request.status is Status.UNSEEN:  # it would have come in this very instant, or waits at the gate
+            if (
+                request.status is Status.UNSEEN
+            ):  # it would have come in this very instant, or waits at the gate
                 if self._gate is not None:
                     self._gate.gone(request.index, self.now_ns)
                 self._end_outside(request, Status.ABORTED)
@@ -105,7 +129,10 @@ class Cluster:
         self._touch(replica)
 
     def _complete(self) -> bool:
-        """Whose oldest step is done, or whose wait over? False where a replica's requests preempt one another for ever."""
+        """Whose oldest step is done, or whose wait over?
+
+        False where a replica's requests preempt one another for ever.
+        """
         for replica in self._replicas:
             if replica.ready_ns > self.now_ns:
                 continue
@@ -128,7 +155,9 @@ class Cluster:
                 continue  # its client has gone in this very instant
             if self._gate is None:
                 self._send(request)
-            elif request.num_prompt_tokens > self._max_prompt_tokens or not self._gate.offer(request.index, self.now_ns):
+            elif request.num_prompt_tokens > self._max_prompt_tokens or not self._gate.offer(
+                request.index, self.now_ns
+            ):
                 self._end_outside(request, Status.REJECTED)
         if self._gate is not None:
             self._open(self._gate)
@@ -146,12 +175,20 @@ class Cluster:
             self._end_outside(self._clients.requests[index], Status.REJECTED)
         n_room = self._max_in_flight - sum(replica.n_inside for replica in self._replicas)
         admitted_ns = self._clients.admitted_ns
-        self._let_in = [one for one in self._let_in if admitted_ns[one.index] == ABSENT and not one.status.is_finished]
+        self._let_in = [
+            one
+            for one in self._let_in
+            if admitted_ns[one.index] == ABSENT and not one.status.is_finished
+        ]
         n_waiting_tokens = sum(one.num_prompt_tokens for one in self._let_in)
         n_free_tokens = sum(replica.n_free_tokens for replica in self._entrances)
         while True:
-            is_enough = n_waiting_tokens >= self._max_waiting_tokens or n_waiting_tokens > n_free_tokens
-            index = gate.release(self.now_ns, 0 if self._max_waiting_tokens and is_enough else n_room)
+            is_enough = (
+                n_waiting_tokens >= self._max_waiting_tokens or n_waiting_tokens > n_free_tokens
+            )
+            index = gate.release(
+                self.now_ns, 0 if self._max_waiting_tokens and is_enough else n_room
+            )
             if index == NOTHING:
                 return
             request = self._clients.requests[index]
@@ -173,7 +210,9 @@ class Cluster:
         self._touch(replica)
 
     def _route(self, request: Request) -> Replica:
-        return self._replicas[self._router.choose(request, [replica.n_inside for replica in self._replicas])]
+        return self._replicas[
+            self._router.choose(request, [replica.n_inside for replica in self._replicas])
+        ]
 
     def _end_outside(self, request: Request, status: Status) -> None:
         """A request ends that no replica has."""
@@ -202,9 +241,8 @@ class Cluster:
         """Nothing will happen any more, or not in time: how did it end?"""
         if self._gate is not None and self._gate.n_waiting > 0:
             return Outcome.STUCK if when_ns == FAR_NS else Outcome.HORIZON
-        if any(replica.scheduler.has_unfinished or replica.is_computing for replica in self._replicas):
+        if any(
+            replica.scheduler.has_unfinished or replica.is_computing for replica in self._replicas
+        ):
             return Outcome.STUCK if when_ns == FAR_NS else Outcome.HORIZON
         return Outcome.FINISHED if self._clients.next_ns == FAR_NS else Outcome.HORIZON
-
-
-__all__ = ["Cluster", "Entry", "entry_of"]

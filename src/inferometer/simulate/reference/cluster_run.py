@@ -1,4 +1,7 @@
-"""What would happen on several replicas behind a router? The plain simulator, to hold the compiled one to."""
+"""What would happen on several replicas behind a router?
+
+The plain simulator, to hold the compiled one to.
+"""
 
 import numpy as np
 
@@ -6,7 +9,13 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, contents_checked
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
+from inferometer.simulate.outcome import (
+    FAR_NS,
+    Outcome,
+    Simulation,
+    seats_numbered_through,
+    simulation,
+)
 from inferometer.simulate.reference import cluster as clusters, lockstep
 from inferometer.simulate.reference.clients import Clients
 from inferometer.simulate.reference.log import Log
@@ -23,10 +32,17 @@ def simulate_cluster_plainly(
     until_ns: int | None = None,
     record_parts: bool = False,
 ) -> Simulation:
-    """What becomes of these requests on this cluster? The same as ``cluster.simulate_cluster``, some hundred times slower."""
-    requests = contents_checked(requests if gate is None else cut_answers(requests, gate), config.engine)
+    """What becomes of these requests on this cluster?
+
+    The same as ``cluster.simulate_cluster``, some hundred times slower.
+    """
+    requests = contents_checked(
+        requests if gate is None else cut_answers(requests, gate), config.engine
+    )
     clients, log = Clients(requests), Log([], [])
-    replicas = [Replica(config.engine, cost, clients, log, number) for number in range(config.n_replicas)]
+    replicas = [
+        Replica(config.engine, cost, clients, log, number) for number in range(config.n_replicas)
+    ]
     entry = clusters.entry_of(gate, requests, (config,))
     kind = lockstep.LockstepCluster if config.in_lockstep else clusters.Cluster
     cluster = kind(clients, replicas, RouterRule(requests, config), config, entry)
@@ -44,7 +60,6 @@ def simulate_cluster_plainly(
     made = seats_numbered_through(found, config.engine.max_num_active)
     if gate is None or entry is None:
         return made
-    return made._replace(shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names)
-
-
-__all__ = ["simulate_cluster_plainly"]
+    return made._replace(
+        shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names
+    )

@@ -1,4 +1,7 @@
-"""What happens when, if prompts and answers are computed by different replicas? ``kernel/cluster_run.py`` tells the order."""
+"""What happens when, if prompts and answers are computed by different replicas?
+
+``kernel/cluster_run.py`` tells the order.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -28,7 +31,9 @@ class Pools(NamedTuple):
 class SplitCluster(Cluster):
     """Prefill replicas behind a router, decode replicas behind another, and a link between them."""
 
-    def __init__(self, clients: Clients, pools: Pools, config: DisaggregatedConfig, entry: Entry | None) -> None:
+    def __init__(
+        self, clients: Clients, pools: Pools, config: DisaggregatedConfig, entry: Entry | None
+    ) -> None:
         super().__init__(clients, pools.replicas, pools.routers[0], config.prefill, entry)
         self._pools = pools
         self._link = Link(config.link, config.n_replicas)
@@ -46,7 +51,11 @@ class SplitCluster(Cluster):
 
     def _report(self, replica: Replica) -> None:
         n_prefill = len(self._pools.prefill)
-        router, first = (self._pools.routers[0], 0) if replica.number < n_prefill else (self._pools.routers[1], n_prefill)
+        router, first = (
+            (self._pools.routers[0], 0)
+            if replica.number < n_prefill
+            else (self._pools.routers[1], n_prefill)
+        )
         router.report(replica.number - first, replica.report())
 
     def _route(self, request: Request) -> Replica:
@@ -56,7 +65,10 @@ class SplitCluster(Cluster):
         return replica
 
     def _drop(self, request: Request) -> None:
-        if not request.status.is_finished and self._pools.transfers.of(request).stage is Stage.FOR_ROOM:
+        if (
+            not request.status.is_finished
+            and self._pools.transfers.of(request).stage is Stage.FOR_ROOM
+        ):
             self._forget(request)
         super()._drop(request)
 
@@ -74,7 +86,9 @@ class SplitCluster(Cluster):
                 transfer.source, transfer.prefilled_ns = source.number, self.now_ns
                 request.arrival_ns = self.now_ns
                 decode = self._replicas[len(self._pools.prefill) :]
-                replica = decode[self._pools.routers[1].choose(request, [one.n_inside for one in decode])]
+                replica = decode[
+                    self._pools.routers[1].choose(request, [one.n_inside for one in decode])
+                ]
                 replica.take(request)
                 self._touch(replica)
             source.prefilled.clear()
@@ -91,11 +105,10 @@ class SplitCluster(Cluster):
             return
         scheduler = self._pools.decode[replica.number - len(self._pools.prefill)]
         for request in scheduler.asked:
-            self._link.begin(request, self._pools.transfers.of(request), replica.number, self.now_ns)
+            self._link.begin(
+                request, self._pools.transfers.of(request), replica.number, self.now_ns
+            )
         scheduler.asked.clear()
 
     def _end_of_run(self, when_ns: int) -> Outcome:
         return Outcome.HORIZON if self._link.next_ns != FAR_NS else super()._end_of_run(when_ns)
-
-
-__all__ = ["Pools", "SplitCluster"]

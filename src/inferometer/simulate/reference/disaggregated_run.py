@@ -1,4 +1,7 @@
-"""What would happen if prompts and answers were computed on different servers? The plain simulator, to hold the compiled one to."""
+"""What would happen if prompts and answers were computed on different servers?
+
+The plain simulator, to hold the compiled one to.
+"""
 
 import numpy as np
 
@@ -7,7 +10,13 @@ from inferometer.simulate.demand import Demand
 from inferometer.simulate.disaggregated import PoolCosts, contents_of_pools
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
-from inferometer.simulate.outcome import FAR_NS, Outcome, Simulation, seats_numbered_through, simulation
+from inferometer.simulate.outcome import (
+    FAR_NS,
+    Outcome,
+    Simulation,
+    seats_numbered_through,
+    simulation,
+)
 from inferometer.simulate.reference import (
     cluster as reference_cluster,
     log as reference_log,
@@ -29,7 +38,10 @@ def simulate_disaggregated_plainly(
     until_ns: int | None = None,
     record_parts: bool = False,
 ) -> Simulation:
-    """What becomes of these requests? The same as ``disaggregated.simulate_disaggregated``, some hundred times slower."""
+    """What becomes of these requests?
+
+    The same as ``disaggregated.simulate_disaggregated``, some hundred times slower.
+    """
     requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
     clients, log = Clients(requests), reference_log.Log([], [])
     pools = _pools(requests, config, costs, clients, log)
@@ -45,30 +57,51 @@ def simulate_disaggregated_plainly(
         end_ns=until_ns if outcome is Outcome.HORIZON and until_ns is not None else cluster.now_ns,
         busy_ns=np.array([replica.busy_ns for replica in pools.replicas]),
     )
-    numbered = seats_numbered_through(found, max(engine.max_num_active for engine in config.engines))
+    numbered = seats_numbered_through(
+        found, max(engine.max_num_active for engine in config.engines)
+    )
     made = handover_outcome.with_handovers(numbered, _facts(clients, pools.transfers))
     if gate is None or entry is None:
         return made
-    return made._replace(shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names)
+    return made._replace(
+        shed_reasons=np.array(entry.gate.reasons, np.int32), gate_classes=gate.class_names
+    )
 
 
-def _pools(requests: Demand, config: DisaggregatedConfig, costs: PoolCosts, clients: Clients, log: reference_log.Log) -> Pools:
+def _pools(
+    requests: Demand,
+    config: DisaggregatedConfig,
+    costs: PoolCosts,
+    clients: Clients,
+    log: reference_log.Log,
+) -> Pools:
     transfers, (prefill, decode) = Transfers(), config.engines
     gives_first_token = config.answer_begins_at == "prefill"
     replica_of = reference_replica.Replica
-    prefilling = [PrefillScheduler(prefill, transfers, gives_first_token=gives_first_token) for _ in range(config.prefill.n_replicas)]
+    prefilling = [
+        PrefillScheduler(prefill, transfers, gives_first_token=gives_first_token)
+        for _ in range(config.prefill.n_replicas)
+    ]
     decoding = [DecodeScheduler(decode, transfers) for _ in range(config.decode.n_replicas)]
-    replicas = [replica_of(prefill, costs.prefill, clients, log, number, scheduler) for number, scheduler in enumerate(prefilling)]
+    replicas = [
+        replica_of(prefill, costs.prefill, clients, log, number, scheduler)
+        for number, scheduler in enumerate(prefilling)
+    ]
     replicas += [
         replica_of(decode, costs.decode, clients, log, number, scheduler)
         for number, scheduler in enumerate(decoding, start=len(prefilling))
     ]
-    routers = (router.RouterRule(requests, config.prefill), router.RouterRule(requests, config.decode))
+    routers = (
+        router.RouterRule(requests, config.prefill),
+        router.RouterRule(requests, config.decode),
+    )
     return Pools(prefilling, decoding, replicas, transfers, routers)
 
 
 def _facts(clients: Clients, transfers: Transfers) -> handover_outcome.HandoverFacts:
-    rows = [_row(request, clients.replica[request.index], transfers) for request in clients.requests]
+    rows = [
+        _row(request, clients.replica[request.index], transfers) for request in clients.requests
+    ]
     return handover_outcome.HandoverFacts._make(np.array(rows, np.int64).T)
 
 
@@ -76,8 +109,11 @@ def _row(request: Request, replica: int, transfers: Transfers) -> tuple[int, ...
     found = transfers.find(request.index)
     if found is None or found.stage is Stage.ABSENT:
         return (Stage.ABSENT, 0, replica, 0, 0, 0, 0, 0, 0)
-    times = (found.arrived_ns, found.prefilled_ns, found.asked_ns, found.begun_ns, found.received_ns)
+    times = (
+        found.arrived_ns,
+        found.prefilled_ns,
+        found.asked_ns,
+        found.begun_ns,
+        found.received_ns,
+    )
     return (found.stage, found.source, replica, found.num_moved_blocks, *times)
-
-
-__all__ = ["simulate_disaggregated_plainly"]

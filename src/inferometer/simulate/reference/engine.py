@@ -1,4 +1,7 @@
-"""What happens when, from the first arrival to the last token? ``kernel/one_replica.py`` tells the order."""
+"""What happens when, from the first arrival to the last token?
+
+``kernel/one_replica.py`` tells the order.
+"""
 
 from inferometer.simulate.outcome import FAR_NS, Outcome
 from inferometer.simulate.reference.clients import Clients
@@ -35,7 +38,10 @@ class Engine:
                 return Outcome.LIVELOCK
 
     def _catch_up(self, until_ns: int) -> None:
-        """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
+        """Who has gone by now, and who has come until then, in order of time.
+
+        At one instant who goes is before who comes.
+        """
         clients = self._clients
         while True:
             if clients.next_abort_ns <= min(clients.next_ns, self._replica.now_ns):
@@ -63,6 +69,3 @@ class Engine:
         if self._replica.scheduler.has_unfinished:
             return Outcome.STUCK if self._next_event_ns() == FAR_NS else Outcome.HORIZON
         return Outcome.FINISHED if self._clients.next_ns == FAR_NS else Outcome.HORIZON
-
-
-__all__ = ["Engine"]

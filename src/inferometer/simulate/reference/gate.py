@@ -1,4 +1,7 @@
-"""Who goes in when? The gate before the engines in plain Python; ``gate_config`` tells its calls and their contract."""
+"""Who goes in when?
+
+The gate before the engines in plain Python; ``gate_config`` tells its calls and their contract.
+"""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,7 +35,10 @@ class Gate:
         self._config = config
         self._columns = gate_columns(requests, config)
         self._classes = rules_by_index(config.classes, self._columns.class_index, "class")
-        self._tenants = [Tenant(rules) for rules in rules_by_index(config.tenants, self._columns.tenant_index, "tenant")]
+        self._tenants = [
+            Tenant(rules)
+            for rules in rules_by_index(config.tenants, self._columns.tenant_index, "tenant")
+        ]
         self._last_served: Tenant | None = None
         self._ready: list[_Ticket] = []
         self._gathering: list[list[_Ticket]] = [[] for _ in self._classes]
@@ -49,7 +55,9 @@ class Gate:
     def wake_ns(self) -> int:
         """When is the gate to be asked again, if nothing happens before?"""
         windows = [self._window_end_ns(i) for i in range(len(self._classes))]
-        return min(*windows, self._refill_ns, *(ticket.expires_ns for ticket in self._waiting()), FAR_NS)
+        return min(
+            *windows, self._refill_ns, *(ticket.expires_ns for ticket in self._waiting()), FAR_NS
+        )
 
     def offer(self, index: int, now_ns: int) -> bool:
         """A request arrives; is it let wait?"""
@@ -81,7 +89,8 @@ class Gate:
     def release(self, now_ns: int, n_room: int) -> int:
         """Who goes in now? ``NOTHING`` where nobody can.
 
-        A tenant whose bucket does not pay for its first request sends none: a small one behind it would keep it out for ever.
+        A tenant whose bucket does not pay for its first request sends none: a small one behind it
+        would keep it out for ever.
         """
         for class_index in range(len(self._classes)):
             if self._window_end_ns(class_index) <= now_ns:
@@ -114,12 +123,17 @@ class Gate:
         columns = self._columns
         self._n_in_flight[columns.class_index[index]] -= 1
         surplus = n_output_tokens - int(columns.expected_tokens[index])
-        self._tenants[columns.tenant_index[index]].service += self._config.output_token_weight * surplus
+        self._tenants[columns.tenant_index[index]].service += (
+            self._config.output_token_weight * surplus
+        )
 
     def _refusal(self, index: int) -> Reason:
         """Why is the newcomer turned away at once, if it is?"""
         config, columns = self._config, self._columns
-        rules, tenant = self._classes[columns.class_index[index]], self._tenants[columns.tenant_index[index]]
+        rules, tenant = (
+            self._classes[columns.class_index[index]],
+            self._tenants[columns.tenant_index[index]],
+        )
         waiting = self._waiting()
         n_of_class = sum(ticket.class_index == columns.class_index[index] for ticket in waiting)
         n_tokens = sum(self._price(ticket.index) for ticket in waiting) + self._price(index)
@@ -148,7 +162,9 @@ class Gate:
 
     def _order(self, ticket: _Ticket) -> tuple[int, Fraction, int, int, int]:
         """Who goes before whom? The smaller."""
-        service = self._tenants[ticket.tenant].share if self._config.order == "fair" else Fraction(0)
+        service = (
+            self._tenants[ticket.tenant].share if self._config.order == "fair" else Fraction(0)
+        )
         return (ticket.band, service, ticket.key, ticket.arrival_ns, ticket.index)
 
     def _price(self, index: int) -> int:
@@ -162,7 +178,9 @@ class Gate:
 
     def _window_end_ns(self, class_index: int) -> int:
         gathering = self._gathering[class_index]
-        return gathering[0].arrival_ns + self._classes[class_index].window_ns if gathering else FAR_NS
+        return (
+            gathering[0].arrival_ns + self._classes[class_index].window_ns if gathering else FAR_NS
+        )
 
     def _open(self, class_index: int) -> None:
         self._ready += self._gathering[class_index]
@@ -175,7 +193,9 @@ class Gate:
         tenant, columns = self._tenants[ticket.tenant], self._columns
         tenant.pay(self._price(ticket.index))
         tenant.service += int(columns.prompt_tokens[ticket.index])
-        tenant.service += self._config.output_token_weight * int(columns.expected_tokens[ticket.index])
+        tenant.service += self._config.output_token_weight * int(
+            columns.expected_tokens[ticket.index]
+        )
 
     def _leave(self, ticket: _Ticket) -> None:
         """One waits no more."""
@@ -194,6 +214,3 @@ class Gate:
             there = [self._last_served]
         if there:
             self._tenants[tenant].lift(min(other.share for other in there))
-
-
-__all__ = ["Gate"]

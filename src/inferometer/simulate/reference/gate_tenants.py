@@ -1,4 +1,7 @@
-"""What has a tenant got, and what may it still have? Its bucket of tokens and its service so far, in plain Python."""
+"""What has a tenant got, and what may it still have?
+
+Its bucket of tokens and its service so far, in plain Python.
+"""
 
 import math
 from fractions import Fraction
@@ -8,7 +11,10 @@ from inferometer.units import NS_PER_S
 
 
 class Tenant:
-    """A bucket counts billionths of a token: at one token a second one comes in each nanosecond, so nothing is ever rounded."""
+    """A bucket counts billionths of a token.
+
+    At one token a second one comes in each nanosecond, so nothing is ever rounded.
+    """
 
     def __init__(self, rules: TenantRules) -> None:
         self._rules = rules
@@ -35,7 +41,9 @@ class Tenant:
         rate = self._rules.tokens_per_s
         if rate == 0:
             return now_ns
-        self._level = min(self._level + (now_ns - self._filled_ns) * rate, self._rules.burst_tokens * NS_PER_S)
+        self._level = min(
+            self._level + (now_ns - self._filled_ns) * rate, self._rules.burst_tokens * NS_PER_S
+        )
         self._filled_ns = now_ns
         lacking = max(n_tokens * NS_PER_S - self._level, 0)
         return now_ns - (-lacking // rate)
@@ -44,6 +52,3 @@ class Tenant:
         """Take so many out."""
         if self._rules.tokens_per_s:
             self._level -= n_tokens * NS_PER_S
-
-
-__all__ = ["Tenant"]

@@ -1,8 +1,9 @@
 """How does a request go from the replica that computed its prompt to the one that generates its answer? In plain Python.
 
-The decode side is that of vLLM 0.32.0 with a connector that loads asynchronously (``Scheduler.schedule``, ``WAITING_FOR_REMOTE_KVS``):
-blocks for the whole prompt are taken in the request's turn, then it waits aside, without a seat; whose KV cache has come is admitted
-before all others, first come, first served. ``kernel/handover.py`` does the same on arrays.
+The decode side is that of vLLM 0.32.0 with a connector that loads asynchronously
+(``Scheduler.schedule``, ``WAITING_FOR_REMOTE_KVS``): blocks for the whole prompt are taken in the
+request's turn, then it waits aside, without a seat; whose KV cache has come is admitted before all
+others, first come, first served. ``kernel/handover.py`` does the same on arrays.
 """
 
 from collections import deque
@@ -55,7 +56,9 @@ class Transfers:
 class PrefillScheduler(Scheduler):
     """Computes prompts. Whoever has his one token keeps his blocks until they are fetched."""
 
-    def __init__(self, config: SchedulerConfig, transfers: Transfers, *, gives_first_token: bool) -> None:
+    def __init__(
+        self, config: SchedulerConfig, transfers: Transfers, *, gives_first_token: bool
+    ) -> None:
         super().__init__(config)
         self._transfers = transfers
         self._gives_first_token = gives_first_token
@@ -70,7 +73,10 @@ class PrefillScheduler(Scheduler):
         return super()._is_delivering(part, is_stale=is_stale) and not is_stale
 
     def _end(self, request: Request) -> None:
-        """The one token is there: is the request done by that? It wants again what its client asked for."""
+        """The one token is there: is the request done by that?
+
+        It wants again what its client asked for.
+        """
         transfer = self._transfers.of(request)
         request.stop_tokens, request.max_tokens = transfer.stop_tokens, transfer.max_tokens
         if self._gives_first_token and request.stop_tokens == 1:
@@ -112,7 +118,9 @@ class DecodeScheduler(Scheduler):
         """A request comes whose prompt is computed; it goes on as one that was preempted does."""
         request.status = Status.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
-        request.next_decode_eligible_step = request.num_spec_tokens = 0  # counted and drafted by the other engine
+        request.next_decode_eligible_step = request.num_spec_tokens = (
+            0  # counted and drafted by the other engine
+        )
         self._transfers.of(request).stage = Stage.FOR_ROOM
         self.waiting.add(request)
 
@@ -139,14 +147,18 @@ class DecodeScheduler(Scheduler):
             case _:
                 super().abort(request)
 
-    def _admit_fetched(self, budget: int, threshold: int, chosen: dict[Request, int], *, is_padding: bool) -> int:
+    def _admit_fetched(
+        self, budget: int, threshold: int, chosen: dict[Request, int], *, is_padding: bool
+    ) -> int:
         """Nobody else is admitted where one of them does not fit."""
         n_scheduled = len(chosen)
         while self._received and len(self.running) < self._config.max_num_active:
             if (input_budget := self._input_budget(budget, chosen)) <= 0:
                 break
             request = self._received[0]
-            n_tokens = self._admit(request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding)
+            n_tokens = self._admit(
+                request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding
+            )
             if n_tokens == 0:
                 return 0
             self._received.popleft()
@@ -164,10 +176,9 @@ class DecodeScheduler(Scheduler):
         hits = self._kv_cache.computed_blocks(request)
         if not self._kv_cache.reserve(request, hits, has_running=bool(self.running)):
             return False
-        transfer.num_moved_blocks = max(-(-request.num_prompt_tokens // self._config.block_size) - len(hits), 0)
+        transfer.num_moved_blocks = max(
+            -(-request.num_prompt_tokens // self._config.block_size) - len(hits), 0
+        )
         transfer.stage = Stage.MOVING
         self.asked.append(request)
         return True
-
-
-__all__ = ["DecodeScheduler", "PrefillScheduler", "Transfer", "Transfers"]

@@ -1,8 +1,9 @@
 """Where does each request's KV cache lie, if it has to lie in one piece? In plain Python.
 
-A request reserves room for its prompt and all tokens that it may generate, as engines did before paging: it is never thrown out,
-and what it does not use is lost to others. The first hole that is large enough, from low addresses, is taken; a request that has
-ended leaves a hole. ``kernel/holes.py`` does the same on arrays.
+A request reserves room for its prompt and all tokens that it may generate, as engines did before
+paging: it is never thrown out, and what it does not use is lost to others. The first hole that is
+large enough, from low addresses, is taken; a request that has ended leaves a hole.
+``kernel/holes.py`` does the same on arrays.
 """
 
 from bisect import insort
@@ -19,8 +20,8 @@ class Holes(NamedTuple):
     n_free: int
     largest: int
     debt: int
-    """Blocks to move so that the largest request that waits fits: neighbours slide together. 0: nobody waits, or it fits; -1: too
-    little is free, moving does not help."""
+    """Blocks to move so that the largest request that waits fits: neighbours slide together. 0:
+    nobody waits, or it fits; -1: too little is free, moving does not help."""
 
 
 class _Piece(NamedTuple):
@@ -47,7 +48,13 @@ class ContiguousKvCache:
         return []
 
     def allocate_slots(
-        self, request: Request, num_new_tokens: int, hits: Sequence[int] = (), *, is_admission: bool = False, has_running: bool = False
+        self,
+        request: Request,
+        num_new_tokens: int,
+        hits: Sequence[int] = (),
+        *,
+        is_admission: bool = False,
+        has_running: bool = False,
     ) -> bool:
         """Room for all tokens at the admission, where there is a hole; later on there is room."""
         del num_new_tokens, hits
@@ -81,7 +88,12 @@ class ContiguousKvCache:
         if wanted > self.n_free:
             return -1
         sizes = [piece.n_blocks for piece in self._pieces]
-        spans = [(i, j) for i in range(len(gaps)) for j in range(i, len(gaps)) if sum(gaps[i : j + 1]) >= wanted]
+        spans = [
+            (i, j)
+            for i in range(len(gaps))
+            for j in range(i, len(gaps))
+            if sum(gaps[i : j + 1]) >= wanted
+        ]
         return min(sum(sizes[i:j]) for i, j in spans)
 
     def _gaps(self) -> list[int]:
@@ -92,13 +104,12 @@ class ContiguousKvCache:
 
     def _first_fit(self, n_blocks: int) -> int | None:
         ends = [0, *(piece.end for piece in self._pieces)]
-        return next((end for end, gap in zip(ends, self._gaps(), strict=True) if gap >= n_blocks), None)
+        return next(
+            (end for end, gap in zip(ends, self._gaps(), strict=True) if gap >= n_blocks), None
+        )
 
     def _n_needed(self, request: Request) -> int:
         n_tokens = self._config.max_model_len
         if self._config.rules != "orca":
             n_tokens = min(request.num_prompt_tokens + request.max_tokens, n_tokens)
         return -(-n_tokens // self._config.block_size)
-
-
-__all__ = ["ContiguousKvCache", "Holes"]

@@ -1,4 +1,7 @@
-"""When does which KV cache arrive at its decode replica? In plain Python; ``kernel/link.py`` does the same on arrays."""
+"""When does which KV cache arrive at its decode replica?
+
+In plain Python; ``kernel/link.py`` does the same on arrays.
+"""
 
 from heapq import heappop, heappush
 
@@ -26,7 +29,9 @@ class Link:
         ports = (0, 0) if self._config.shape == "shared" else (transfer.source, replica)
         transfer.asked_ns = now_ns
         transfer.begun_ns = max(now_ns, *(self._free_ns[port] for port in ports))
-        end_ns = transfer.begun_ns + (transfer.num_moved_blocks * self._config.block_ps + 500) // 1000
+        end_ns = (
+            transfer.begun_ns + (transfer.num_moved_blocks * self._config.block_ps + 500) // 1000
+        )
         for port in ports:
             self._free_ns[port] = end_ns
         transfer.received_ns = end_ns + self._config.latency_ns
@@ -35,6 +40,3 @@ class Link:
     def take_next(self) -> int:
         """Whose KV cache arrives at ``next_ns``?"""
         return heappop(self._arriving)[1]
-
-
-__all__ = ["Link"]

@@ -1,7 +1,10 @@
-"""What happens when, with several replicas that take each step together? ``kernel/cluster_run.py`` tells the order.
+"""What happens when, with several replicas that take each step together?
 
-Mirrors ``DPEngineCoreProc`` of vLLM 0.32.0: in each layer the tokens of all replicas go to the experts and back, so nobody's step is done
-before everybody's is. A replica that has nothing to do computes a dummy batch meanwhile, and sees who came when that is done.
+``kernel/cluster_run.py`` tells the order.
+
+Mirrors ``DPEngineCoreProc`` of vLLM 0.32.0: in each layer the tokens of all replicas go to the
+experts and back, so nobody's step is done before everybody's is. A replica that has nothing to do
+computes a dummy batch meanwhile, and sees who came when that is done.
 """
 
 from inferometer.simulate.outcome import FAR_NS
@@ -13,7 +16,10 @@ class LockstepCluster(Cluster):
     """Replicas behind a router, and one clock of steps for all."""
 
     def _launch(self) -> None:
-        """Where no step of the group runs: whoever has something to do begins one, all at once, and decides ahead what follows."""
+        """Where no step of the group runs.
+
+        Whoever has something to do begins one, all at once, and decides ahead what follows.
+        """
         self._due.clear()
         if any(self.now_ns < replica.ready_ns < FAR_NS for replica in self._replicas):
             return
@@ -28,6 +34,3 @@ class LockstepCluster(Cluster):
             replica.decide_ahead()
         for replica in self._replicas:
             self._report(replica)
-
-
-__all__ = ["LockstepCluster"]

@@ -15,14 +15,27 @@ class Log(NamedTuple):
 
     def step_log(self) -> StepLog:
         """The rows as columns."""
-        columns = np.array(self.steps, dtype=np.int64).reshape(len(self.steps), len(StepLog._fields) - 1).T
+        columns = (
+            np.array(self.steps, dtype=np.int64)
+            .reshape(len(self.steps), len(StepLog._fields) - 1)
+            .T
+        )
         return StepLog._make([*columns, np.array([len(self.steps)])])
 
     def part_log(self) -> PartLog:
         """The rows as columns."""
-        columns = np.array(self.parts, dtype=np.int64).reshape(len(self.parts), len(PartLog._fields) - 1).T
+        columns = (
+            np.array(self.parts, dtype=np.int64)
+            .reshape(len(self.parts), len(PartLog._fields) - 1)
+            .T
+        )
         step_index, request_index, seat, kind, n_computed, n_delivered = columns.astype(np.int32)
-        return PartLog(step_index, request_index, seat, kind.astype(np.int8), n_computed, n_delivered, np.array([len(self.parts)]))
-
-
-__all__ = ["Log"]
+        return PartLog(
+            step_index,
+            request_index,
+            seat,
+            kind.astype(np.int8),
+            n_computed,
+            n_delivered,
+            np.array([len(self.parts)]),
+        )

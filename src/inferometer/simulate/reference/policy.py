@@ -1,4 +1,7 @@
-"""What must an engine's rules be able to do, and which are these? In plain Python; ``engine_config`` tells how to add some."""
+"""What must an engine's rules be able to do, and which are these?
+
+In plain Python; ``engine_config`` tells how to add some.
+"""
 
 from typing import Protocol
 
@@ -15,7 +18,10 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 class Policy(Protocol):
-    """Call ``schedule``, compute, ``update``; with a depth of 2 ``schedule`` the next step before ``update`` of the last."""
+    """Call ``schedule``, compute, ``update``.
+
+    With a depth of 2 ``schedule`` the next step before ``update`` of the last.
+    """
 
     @property
     def n_waiting(self) -> int:
@@ -41,7 +47,10 @@ class Policy(Protocol):
         ...
 
     def update(self, batch: Batch) -> list[Delivery]:
-        """Process what a step yielded: who got how many tokens, in order? Statuses say who has ended by that."""
+        """Process what a step yielded: who got how many tokens, in order?
+
+        Statuses say who has ended by that.
+        """
         ...
 
     def abort(self, request: Request) -> None:
@@ -56,6 +65,3 @@ def policy_of(config: EngineConfig) -> Policy:
     if isinstance(config, SglangConfig):
         return SglangScheduler(config)
     return TrtllmScheduler(config) if isinstance(config, TrtllmConfig) else BatchScheduler(config)
-
-
-__all__ = ["Policy", "policy_of"]

@@ -1,7 +1,8 @@
 """How long does a step take, with what is done around it? In plain Python.
 
-A draft model works like the model, ``draft_cost_ratio`` as long: first on the rows of the step itself, whose cache it needs too, then
-once for each further draft on one row of each request that got a token. What it drafts is verified in the next step.
+A draft model works like the model, ``draft_cost_ratio`` as long: first on the rows of the step
+itself, whose cache it needs too, then once for each further draft on one row of each request that
+got a token. What it drafts is verified in the next step.
 """
 
 from typing import NamedTuple
@@ -23,11 +24,22 @@ class SharedRows(NamedTuple):
 
 def rows_of(batch: Batch, step: StepStatistics) -> SharedRows:
     """Those of one batch."""
-    return SharedRows(step.prefill_tokens + step.n_decode_requests, sum(part.yields_token for part in batch.scheduled))
+    return SharedRows(
+        step.prefill_tokens + step.n_decode_requests,
+        sum(part.yields_token for part in batch.scheduled),
+    )
 
 
-def duration_ns(batch: Batch, step: StepStatistics, config: EngineConfig, cost: StepTimeArrays, shared: SharedRows | None = None) -> int:
-    """The nanoseconds of a batch, those of the drafts for the next step included; before it begins blocks are copied to and fro.
+def duration_ns(
+    batch: Batch,
+    step: StepStatistics,
+    config: EngineConfig,
+    cost: StepTimeArrays,
+    shared: SharedRows | None = None,
+) -> int:
+    """The nanoseconds of a batch, those of the drafts for the next step included.
+
+    Before it begins blocks are copied to and fro.
 
     ``shared`` are the rows of all replicas where they share experts.
     """
@@ -38,7 +50,14 @@ def duration_ns(batch: Batch, step: StepStatistics, config: EngineConfig, cost: 
     return swap_ns + _computing_ns(batch, step, cost, shared, draft=config)
 
 
-def _computing_ns(batch: Batch, step: StepStatistics, cost: StepTimeArrays, shared: SharedRows, *, draft: SchedulerConfig | None) -> int:
+def _computing_ns(
+    batch: Batch,
+    step: StepStatistics,
+    cost: StepTimeArrays,
+    shared: SharedRows,
+    *,
+    draft: SchedulerConfig | None,
+) -> int:
     if not batch.scheduled:
         return 0
     num_spec_tokens = sum(part.num_spec_tokens for part in batch.scheduled)
@@ -53,6 +72,3 @@ def _computing_ns(batch: Batch, step: StepStatistics, cost: StepTimeArrays, shar
             cost, 0, len(yielding), 0, 0, context_tokens, 0, shared.n_yielding
         )
     return step_ns + (drafting_ns * draft.draft_cost_millionths + 500_000) // 1_000_000
-
-
-__all__ = ["SharedRows", "duration_ns", "rows_of"]

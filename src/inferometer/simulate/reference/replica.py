@@ -1,6 +1,9 @@
-"""What does one replica do: take requests in, launch batches, finish them? In plain Python; the loops call it, one replica or many.
+"""What does one replica do: take requests in, launch batches, finish them?
 
-Mirrors ``EngineCore.step`` and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0; ``kernel/steps.py`` does the same on arrays.
+In plain Python; the loops call it, one replica or many.
+
+Mirrors ``EngineCore.step`` and ``EngineCore.step_with_batch_queue`` of vLLM 0.32.0;
+``kernel/steps.py`` does the same on arrays.
 """
 
 from collections import deque
@@ -80,12 +83,19 @@ class Replica:
     @property
     def ready_ns(self) -> int:
         """When is the first batch in flight done, or a wait over?"""
-        return min(self._in_flight[self._i_first].end_ns, self._wake_ns) if self._in_flight else self._wake_ns
+        return (
+            min(self._in_flight[self._i_first].end_ns, self._wake_ns)
+            if self._in_flight
+            else self._wake_ns
+        )
 
     @property
     def _i_first(self) -> int:
         """Which batch in flight is done first?"""
-        return min(range(len(self._in_flight)), key=lambda i: (self._in_flight[i].end_ns, self._in_flight[i].batch.instance))
+        return min(
+            range(len(self._in_flight)),
+            key=lambda i: (self._in_flight[i].end_ns, self._in_flight[i].batch.instance),
+        )
 
     def report(self) -> router.Report:
         """How much has it to do?"""
@@ -95,7 +105,9 @@ class Replica:
     @property
     def n_free_tokens(self) -> int:
         """For how many tokens is there memory that nobody holds?"""
-        return (self._config.n_kv_blocks - self.scheduler.n_kv_blocks_used) * self._config.block_size
+        return (
+            self._config.n_kv_blocks - self.scheduler.n_kv_blocks_used
+        ) * self._config.block_size
 
     def take(self, request: Request) -> None:
         """A request comes to this replica."""
@@ -129,7 +141,10 @@ class Replica:
         return bool(self._in_flight)
 
     def joins(self) -> bool:
-        """Has it a part in the step of its group that begins now? It decides that now, if it did not before."""
+        """Has it a part in the step of its group that begins now?
+
+        It decides that now, if it did not before.
+        """
         if not self._decided:
             self._decide()
         return bool(self._decided)
@@ -151,10 +166,15 @@ class Replica:
         """Its part in the step of the group begins, and takes as long as everybody's."""
         batch, step = self._decided.popleft()
         self._note(batch, step, self.now_ns, duration_ns)
-        self._in_flight.append(_InFlight(batch, self.now_ns + duration_ns, duration_ns, len(self._log.steps) - 1))
+        self._in_flight.append(
+            _InFlight(batch, self.now_ns + duration_ns, duration_ns, len(self._log.steps) - 1)
+        )
 
     def complete_oldest(self) -> bool:
-        """If the first batch in flight is done, deliver what it yielded; False where requests preempt one another for ever."""
+        """If the first batch in flight is done, deliver what it yielded.
+
+        False where requests preempt one another for ever.
+        """
         oldest = self._in_flight[self._i_first]
         if oldest.end_ns > self.now_ns:
             return True  # a wait is over
@@ -163,7 +183,13 @@ class Replica:
         served = self.scheduler.update(oldest.batch)
         delivered = {request.index: num_tokens for request, num_tokens in served}
         for part in oldest.batch.scheduled:
-            row = (part.request.index, part.seat, part.kind, part.num_tokens, delivered.get(part.request.index, 0))
+            row = (
+                part.request.index,
+                part.seat,
+                part.kind,
+                part.num_tokens,
+                delivered.get(part.request.index, 0),
+            )
             self._log.parts.append((oldest.step_index, *row))
         for request, num_tokens in served:
             self._n_barren_steps = 0
@@ -181,7 +207,9 @@ class Replica:
         step = step_statistics.step_statistics(batch)
         duration_ns = price.duration_ns(batch, step, self._config, self._cost)
         stages = self._stages if self._n_instances == 1 else Stages(1)  # each works by itself
-        start_ns, end_ns = stages.work(self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled))
+        start_ns, end_ns = stages.work(
+            self.now_ns, duration_ns, is_sampling=any(part.yields_token for part in batch.scheduled)
+        )
         self._admit(batch)
         for request in batch.rejected:
             self._end(request, self.now_ns)
@@ -206,22 +234,35 @@ class Replica:
             if self._clients.admitted_ns[part.request.index] == ABSENT:
                 self._clients.admitted_ns[part.request.index] = self.now_ns
 
-    def _note(self, batch: Batch, step: step_statistics.StepStatistics, start_ns: int, duration_ns: int) -> None:
+    def _note(
+        self, batch: Batch, step: step_statistics.StepStatistics, start_ns: int, duration_ns: int
+    ) -> None:
         """Log a batch that computes or that cost somebody his place."""
         self._n_barren_steps += bool(batch.preempted)
         if batch.scheduled or batch.preempted:
-            counts = (step.n_prefill_requests, step.n_decode_requests, self.scheduler.n_waiting, len(batch.preempted))
-            memory = (self.scheduler.n_kv_blocks_used, self.number, *(batch.holes or (ABSENT, ABSENT, ABSENT)), self._swapped_blocks(batch))
+            counts = (
+                step.n_prefill_requests,
+                step.n_decode_requests,
+                self.scheduler.n_waiting,
+                len(batch.preempted),
+            )
+            memory = (
+                self.scheduler.n_kv_blocks_used,
+                self.number,
+                *(batch.holes or (ABSENT, ABSENT, ABSENT)),
+                self._swapped_blocks(batch),
+            )
             self._log.steps.append((start_ns, duration_ns, *counts, *step[2:], *memory))
 
     def _swapped_blocks(self, batch: Batch) -> int:
         config = self._config
-        return batch.num_swapped_blocks if isinstance(config, scheduler_config.SchedulerConfig) and config.n_host_blocks > 0 else ABSENT
+        return (
+            batch.num_swapped_blocks
+            if isinstance(config, scheduler_config.SchedulerConfig) and config.n_host_blocks > 0
+            else ABSENT
+        )
 
     def _end(self, request: Request, when_ns: int) -> None:
         self.n_inside -= 1
         self.ended.append(request)
         self._clients.end(request, when_ns)
-
-
-__all__ = ["Replica"]

@@ -40,8 +40,8 @@ class Stage(IntEnum):
 class Request:
     """A request and what became of it so far.
 
-    ``stop_tokens`` is where the model would stop by itself (an end-of-sequence token is its last one), ``max_tokens`` what the
-    client allows: the scheduler knows only the latter beforehand.
+    ``stop_tokens`` is where the model would stop by itself (an end-of-sequence token is its last
+    one), ``max_tokens`` what the client allows: the scheduler knows only the latter beforehand.
     """
 
     __slots__ = (
@@ -73,7 +73,15 @@ class Request:
     )
 
     def __init__(
-        self, index: int, *, arrival_ns: int, prompt: int, stop: int, max_tokens: int, priority: int, contents: Sequence[int]
+        self,
+        index: int,
+        *,
+        arrival_ns: int,
+        prompt: int,
+        stop: int,
+        max_tokens: int,
+        priority: int,
+        contents: Sequence[int],
     ) -> None:
         self.index = index
         self.arrival_ns = arrival_ns
@@ -94,7 +102,8 @@ class Request:
         """Tokens that batches in flight will yield (asynchronous scheduling)."""
         self.num_in_flight_tokens = 0
         self.num_stale_output_tokens = 0
-        """Tokens in flight when the request was preempted: what they yield is delivered and counts no more."""
+        """Tokens in flight when the request was preempted: what they yield is delivered and
+        counts no more."""
         self.is_prefill_chunk = True
         self.next_decode_eligible_step = 0
         self.num_preemptions = 0
@@ -133,6 +142,3 @@ class Request:
     def order(self) -> tuple[int, int, int]:
         """The more urgent of two requests is the one whose order is smaller."""
         return (self.priority, self.arrival_ns, self.index)
-
-
-__all__ = ["Request", "Stage", "Status"]

@@ -1,8 +1,9 @@
 """Who computes how many tokens in the next step? SGLang's scheduler in plain Python, to be read.
 
-Mirrors ``Scheduler.get_next_batch_to_run`` and ``ScheduleBatch.retract_decode`` (``sglang/srt/managers``) of SGLang 0.5.23: a step
-computes prompts or generates, and prompts come first; with mixed chunks who generates joins a step of prompts. ``sglang_order`` has
-the orders of the queue. No speculation, no hierarchical cache.
+Mirrors ``Scheduler.get_next_batch_to_run`` and ``ScheduleBatch.retract_decode``
+(``sglang/srt/managers``) of SGLang 0.5.23: a step computes prompts or generates, and prompts come
+first; with mixed chunks who generates joins a step of prompts. ``sglang_order`` has the orders of
+the queue. No speculation, no hierarchical cache.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,9 @@ class SglangScheduler:
     @property
     def n_kv_blocks_used(self) -> int:
         """How many pages do requests hold? What only the tree holds can go at any time."""
-        return self._config.n_kv_blocks - self.cache.n_free_pages - self.cache.tree.n_evictable_pages
+        return (
+            self._config.n_kv_blocks - self.cache.n_free_pages - self.cache.tree.n_evictable_pages
+        )
 
     def add(self, request: Request) -> None:
         """A request arrives."""
@@ -59,7 +62,9 @@ class SglangScheduler:
 
     def schedule(self, now_ns: int) -> Batch:
         """Decide the next step."""
-        if not self.cache.rows and all(request.arrival_ns == now_ns for request in self.waiting):  # nothing was to do before
+        if not self.cache.rows and all(
+            request.arrival_ns == now_ns for request in self.waiting
+        ):  # nothing was to do before
             self.new_token_ratio = self._config.initial_new_token_ratio
         self._merge()
         self._preempted = []
@@ -71,10 +76,16 @@ class SglangScheduler:
             decoding, retracted = self._decode()
             chosen = [(request, 1) for request in decoding]
             self._preempted += retracted
-        return Batch(scheduled=tuple(self._launch(request, n_tokens) for request, n_tokens in chosen), preempted=tuple(self._preempted))
+        return Batch(
+            scheduled=tuple(self._launch(request, n_tokens) for request, n_tokens in chosen),
+            preempted=tuple(self._preempted),
+        )
 
     def update(self, batch: Batch) -> list[Delivery]:
-        """Process what a step yielded. What was in flight when its request was thrown out comes again."""
+        """Process what a step yielded.
+
+        What was in flight when its request was thrown out comes again.
+        """
         served = list[Delivery]()
         for part in batch.scheduled:
             request = part.request
@@ -100,14 +111,21 @@ class SglangScheduler:
         """Whoever has its whole prompt joins those who generate; whoever is done leaves."""
         if self._cut is not None:
             self.cache.checkpoint(self._cut, self._cut.num_computed_tokens)
-        joining = [request for request in self._last_extend if not request.status.is_finished and request is not self._cut]
+        joining = [
+            request
+            for request in self._last_extend
+            if not request.status.is_finished and request is not self._cut
+        ]
         staying = [request for request in self.running if not request.status.is_finished]
         if len(joining) < len(self._last_extend) or len(staying) < len(self.running):
             self._is_batch_full = False
         self.running = staying + joining
 
     def _prefill(self) -> list[tuple[Request, int]]:
-        """Whose prompts are computed, and how much of them? Nobody's, where nobody waits or nothing is left for them."""
+        """Whose prompts are computed, and how much of them?
+
+        Nobody's, where nobody waits or nothing is left for them.
+        """
         if not self.running or self._config.is_preempting:
             self._is_batch_full = False
         if self._cut is None and (self._is_batch_full or not self.waiting):
@@ -135,7 +153,9 @@ class SglangScheduler:
                 return
             if len(adder.chosen) >= self._n_places(adder.chosen):
                 self._is_batch_full = True
-            if self._is_batch_full and not (self._config.is_preempting and self._preempt_for(request, adder)):
+            if self._is_batch_full and not (
+                self._config.is_preempting and self._preempt_for(request, adder)
+            ):
                 return
             num_cached, node = self.cache.match(request, request.num_tokens - 1)
             request.num_known_tokens = request.num_tokens - num_cached
@@ -202,7 +222,8 @@ class SglangScheduler:
                 retracted = self._retract()
             else:
                 self.new_token_ratio = max(
-                    self.new_token_ratio - self._config.new_token_ratio_decay_ratio, self._config.least_new_token_ratio
+                    self.new_token_ratio - self._config.new_token_ratio_decay_ratio,
+                    self._config.least_new_token_ratio,
                 )
         if len(self.running) < n_before:
             self._is_batch_full = False
@@ -226,7 +247,10 @@ class SglangScheduler:
 
     def _retract(self) -> list[Request]:
         """Throw out whoever has said least, of these who has the longest prompt, until the others fit; the last one stays."""
-        self.running.sort(key=lambda request: (request.num_output_tokens, -request.num_prompt_tokens), reverse=True)
+        self.running.sort(
+            key=lambda request: (request.num_output_tokens, -request.num_prompt_tokens),
+            reverse=True,
+        )
         retracted = list[Request]()
         while len(self.running) > 1 and (not retracted or not self._fits(self.running)):
             retracted.append(self.running.pop())
@@ -234,7 +258,9 @@ class SglangScheduler:
         self._queue(retracted)
         n_said = sum(request.num_output_tokens for request in self.running)
         n_most = sum(max_new_tokens(self._config, request) for request in self.running)
-        self.new_token_ratio = min((n_said + RETRACT_DECODE_STEPS * len(self.running)) / (n_most + 1), 1.0)
+        self.new_token_ratio = min(
+            (n_said + RETRACT_DECODE_STEPS * len(self.running)) / (n_most + 1), 1.0
+        )
         return retracted
 
     def _throw_out(self, request: Request) -> None:
@@ -253,7 +279,10 @@ class SglangScheduler:
 
     def _will_finish(self, request: Request) -> bool:
         """Is its last token in flight?"""
-        return request.num_output_placeholders > 0 and request.num_output_tokens + 1 >= max_new_tokens(self._config, request)
+        return (
+            request.num_output_placeholders > 0
+            and request.num_output_tokens + 1 >= max_new_tokens(self._config, request)
+        )
 
     def _launch(self, request: Request, num_tokens: int) -> Scheduled:
         return launch(request, num_tokens, is_async=not self._config.disable_overlap_schedule)
@@ -263,7 +292,10 @@ class SglangScheduler:
         if not self._config.disable_overlap_schedule:
             request.num_output_placeholders -= 1
         if request.num_output_tokens == request.stop_tokens:
-            self._end(request, Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH)
+            self._end(
+                request,
+                Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH,
+            )
         elif request.num_output_tokens >= max_new_tokens(self._config, request):
             self._end(request, Status.LENGTH)
         elif is_first:
@@ -275,6 +307,3 @@ class SglangScheduler:
         if request is self._cut:
             self._cut = None
         request.status = status
-
-
-__all__ = ["SglangScheduler"]

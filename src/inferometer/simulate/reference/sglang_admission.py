@@ -1,6 +1,7 @@
 """Who may join a prefill batch, and with how many tokens? SGLang's budgets in plain Python.
 
-Mirrors ``PrefillAdder`` (``managers/schedule_policy.py``) and ``PrefillBudget`` (``mem_cache/prefill_budget.py``) of SGLang 0.5.23.
+Mirrors ``PrefillAdder`` (``managers/schedule_policy.py``) and ``PrefillBudget``
+(``mem_cache/prefill_budget.py``) of SGLang 0.5.23.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,13 @@ class Verdict(IntEnum):
 class PrefillAdder:
     """The budgets of one prefill batch: tokens to compute, and memory now and to the expected end of all who run."""
 
-    def __init__(self, config: SglangConfig, cache: PageCache, running: Sequence[Request], new_token_ratio: float) -> None:
+    def __init__(
+        self,
+        config: SglangConfig,
+        cache: PageCache,
+        running: Sequence[Request],
+        new_token_ratio: float,
+    ) -> None:
         self._config = config
         self._cache = cache
         n_mixed = len(running) if config.enable_mixed_chunk else 0
@@ -55,12 +62,23 @@ class PrefillAdder:
             n_left = self._n_chunk_left
         n_remaining = request.num_tokens - request.num_computed_tokens
         n_tokens = min(n_remaining, n_left)
-        if self._cache.n_missing_pages(request, request.num_computed_tokens + n_tokens) * self._size > self._cache.n_available_tokens:
+        if (
+            self._cache.n_missing_pages(request, request.num_computed_tokens + n_tokens)
+            * self._size
+            > self._cache.n_available_tokens
+        ):
             return  # SGLang would end here, out of memory
         self.chosen.append((request, n_tokens))
         if n_tokens < n_remaining:
             self.cut = request
-        self._reserve(n_tokens, 0 if n_tokens < n_remaining else min(max_new_tokens(self._config, request), CLIP_MAX_NEW_TOKENS))
+        self._reserve(
+            n_tokens,
+            (
+                0
+                if n_tokens < n_remaining
+                else min(max_new_tokens(self._config, request), CLIP_MAX_NEW_TOKENS)
+            ),
+        )
 
     def try_to_add(self, request: Request, node: Node, num_cached_tokens: int) -> Verdict:
         """Add one that waits, with its whole prompt or with what the budget leaves of it, or say why not."""
@@ -81,12 +99,22 @@ class PrefillAdder:
         return self.verdict
 
     def victims_of(self, request: Request, running: Sequence[Request]) -> list[Request]:
-        """Who has to go for one that waits? The least urgent first, of equals the last to come; nobody, if all of them are not enough."""
+        """Who has to go for one that waits?
+
+        The least urgent first, of equals the last to come; nobody, if all of them are not enough.
+        """
         config, victims = self._config, list[Request]()
         sign = 1 if config.schedule_low_priority_values_first else -1
-        n_wanted = request.num_known_tokens + min(max_new_tokens(config, request), CLIP_MAX_NEW_TOKENS) - self._total_left
+        n_wanted = (
+            request.num_known_tokens
+            + min(max_new_tokens(config, request), CLIP_MAX_NEW_TOKENS)
+            - self._total_left
+        )
         for other in sorted(running, key=lambda other: (-sign * other.priority, -other.turn)):
-            if sign * (other.priority - request.priority) <= config.priority_scheduling_preemption_threshold:
+            if (
+                sign * (other.priority - request.priority)
+                <= config.priority_scheduling_preemption_threshold
+            ):
                 break
             victims.append(other)
             n_wanted -= self._n_expected(other)
@@ -100,7 +128,13 @@ class PrefillAdder:
 
     def _n_expected(self, request: Request) -> float:
         """How much more will one say that generates?"""
-        return min(max_new_tokens(self._config, request) - request.num_output_tokens, CLIP_MAX_NEW_TOKENS) * self._ratio
+        return (
+            min(
+                max_new_tokens(self._config, request) - request.num_output_tokens,
+                CLIP_MAX_NEW_TOKENS,
+            )
+            * self._ratio
+        )
 
     def _fitting(self, n_tokens: int, n_planned: int) -> tuple[Verdict, int]:
         """How many of these tokens fit?"""
@@ -143,6 +177,3 @@ class PrefillAdder:
 def max_new_tokens(config: SglangConfig, request: Request) -> int:
     """How much may this request say?"""
     return config.max_new_tokens(request.num_prompt_tokens, request.max_tokens)
-
-
-__all__ = ["PrefillAdder", "Verdict", "max_new_tokens"]

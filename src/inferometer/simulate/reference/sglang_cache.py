@@ -1,6 +1,9 @@
-"""Which pages of KV cache does which request own, and which the tree? SGLang's bookkeeping in plain Python.
+"""Which pages of KV cache does which request own, and which the tree?
 
-Mirrors ``sglang/srt/mem_cache/{common,allocation,unified_radix_cache}.py`` of SGLang 0.5.23. Pages are counted, not named.
+SGLang's bookkeeping in plain Python.
+
+Mirrors ``sglang/srt/mem_cache/{common,allocation,unified_radix_cache}.py`` of SGLang 0.5.23. Pages
+are counted, not named.
 """
 
 from inferometer.simulate.reference.request import Request
@@ -75,7 +78,9 @@ class PageCache:
         self.n_free_pages += n_known - row.n_protected
         n_prompt = request.num_prompt_tokens // self._size
         if 0 < n_prompt < n_pages:
-            self.tree.insert(request.contents, n_prompt)  # so that the answer may go and the prompt stay
+            self.tree.insert(
+                request.contents, n_prompt
+            )  # so that the answer may go and the prompt stay
         self.tree.lock(node)
         self.tree.unlock(row.node)
         row.node, row.n_protected = node, n_pages
@@ -87,6 +92,3 @@ class PageCache:
         row = self.rows.pop(request)
         self.n_free_pages += row.n_pages - row.n_protected
         self.tree.unlock(row.node)
-
-
-__all__ = ["PageCache", "Row"]

@@ -1,7 +1,8 @@
 """In which order do SGLang's requests wait? In plain Python.
 
-Mirrors ``SchedulePolicy.calc_priority`` (``sglang/srt/managers/schedule_policy.py``) and ``_dfs_weight_order``
-(``sglang/srt/mem_cache/base_prefix_cache.py``) of SGLang 0.5.23. Sorts are stable: of equals the one that was ahead stays ahead.
+Mirrors ``SchedulePolicy.calc_priority`` (``sglang/srt/managers/schedule_policy.py``) and
+``_dfs_weight_order`` (``sglang/srt/mem_cache/base_prefix_cache.py``) of SGLang 0.5.23. Sorts are
+stable: of equals the one that was ahead stays ahead.
 """
 
 from operator import itemgetter
@@ -10,7 +11,14 @@ from inferometer.simulate.reference.request import Request
 from inferometer.simulate.reference.sglang_admission import max_new_tokens
 from inferometer.simulate.reference.sglang_cache import PageCache
 from inferometer.simulate.reference.sglang_tree import Node
-from inferometer.simulate.sglang_config import CACHE_AWARE, MATCHED_QUEUE, N_DRAWS, REFRESH_INTERVAL, SHARED_TOKENS, SglangConfig
+from inferometer.simulate.sglang_config import (
+    CACHE_AWARE,
+    MATCHED_QUEUE,
+    N_DRAWS,
+    REFRESH_INTERVAL,
+    SHARED_TOKENS,
+    SglangConfig,
+)
 
 
 class QueueOrder:
@@ -48,12 +56,19 @@ class QueueOrder:
 
     def _by_arrival(self, waiting: list[Request]) -> list[Request]:
         sign = self._priority_sign
-        return waiting if sign == 0 else sorted(waiting, key=lambda request: (sign * request.priority, request.turn))
+        return (
+            waiting
+            if sign == 0
+            else sorted(waiting, key=lambda request: (sign * request.priority, request.turn))
+        )
 
     def _by_longest_output(self, waiting: list[Request]) -> list[Request]:
         """By what is allowed, not by what is left of it."""
         sign = self._priority_sign
-        return sorted(waiting, key=lambda request: (sign * request.priority, -max_new_tokens(self._config, request)))
+        return sorted(
+            waiting,
+            key=lambda request: (sign * request.priority, -max_new_tokens(self._config, request)),
+        )
 
     def _shuffled(self, waiting: list[Request]) -> list[Request]:
         """Fisher and Yates' shuffle, as Python's ``random.shuffle``, by draws that are given."""
@@ -71,13 +86,18 @@ class QueueOrder:
         for request in waiting:
             num_cached, _ = self._cache.match(request, request.num_tokens)
             key = -min(num_cached, request.num_tokens - 1)
-            if num_cached <= SHARED_TOKENS and request.num_tokens // self._config.page_size >= n_shared:
+            if (
+                num_cached <= SHARED_TOKENS
+                and request.num_tokens // self._config.page_size >= n_shared
+            ):
                 content = request.contents[n_shared - 1]
                 if content in seen:
                     key = 1  # behind all others
                 seen.add(content)
             keys.append(key)
-        return [request for _, request in sorted(zip(keys, waiting, strict=True), key=itemgetter(0))]
+        return [
+            request for _, request in sorted(zip(keys, waiting, strict=True), key=itemgetter(0))
+        ]
 
     def _by_weight(self, waiting: list[Request]) -> list[Request]:
         """Depth first through the tree, of a node's children that one first for which most requests wait, at last its own requests."""
@@ -100,7 +120,9 @@ class QueueOrder:
                 ordered += at.get(node, [])
                 continue
             stack.append((node, True))
-            heaviest_last = sorted(children.get(node, []), key=lambda child: (weight[child], -child.born))
+            heaviest_last = sorted(
+                children.get(node, []), key=lambda child: (weight[child], -child.born)
+            )
             stack += [(child, False) for child in heaviest_last]
         return ordered
 
@@ -110,6 +132,3 @@ class QueueOrder:
             for request in reversed(waiting[:MATCHED_QUEUE]):
                 self._cache.match(request, request.num_tokens)
         self._n_looks += 1
-
-
-__all__ = ["QueueOrder"]

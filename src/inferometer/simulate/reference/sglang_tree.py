@@ -1,8 +1,9 @@
 """Which prefixes are in the cache, and which of them may go? SGLang's radix tree in plain Python.
 
-Mirrors ``UnifiedTreeCore`` of SGLang 0.5.23 (``sglang/srt/mem_cache/unified_cache``) with its full component alone and the eviction
-policy ``lru``. A page's *content* is an integer: equal contents mean equal tokens from the start of the sequence, so that a content
-is in the tree at most once and its place tells the whole path.
+Mirrors ``UnifiedTreeCore`` of SGLang 0.5.23 (``sglang/srt/mem_cache/unified_cache``) with its full
+component alone and the eviction policy ``lru``. A page's *content* is an integer: equal contents
+mean equal tokens from the start of the sequence, so that a content is in the tree at most once and
+its place tells the whole path.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,10 @@ class RadixTree:
         self._n_born = 0
 
     def match(self, contents: Sequence[int], n_pages: int) -> tuple[int, Node]:
-        """How many of these pages are there, and where do they end? The node is split there, and its path counts as used."""
+        """How many of these pages are there, and where do they end?
+
+        The node is split there, and its path counts as used.
+        """
         node, n_matched = self.root, 0
         while n_matched < n_pages:
             child = self._node_of.get(contents[n_matched])
@@ -97,7 +101,11 @@ class RadixTree:
         """Throw out whole leaves that nobody uses, the longest unused first, until so many pages are free; returns how many are."""
         n_evicted = 0
         while n_evicted < n_pages:
-            leaves = [node for node in self._node_of.values() if node.lock_ref == 0 and node.n_children == 0]
+            leaves = [
+                node
+                for node in self._node_of.values()
+                if node.lock_ref == 0 and node.n_children == 0
+            ]
             if not leaves:
                 break
             leaf = min(leaves, key=lambda node: node.last_access)
@@ -130,6 +138,3 @@ def _n_same(own: Sequence[int], contents: Sequence[int], start: int, end: int) -
     while n_same < len(own) and start + n_same < end and own[n_same] == contents[start + n_same]:
         n_same += 1
     return n_same
-
-
-__all__ = ["Node", "RadixTree"]

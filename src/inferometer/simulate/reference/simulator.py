@@ -24,10 +24,15 @@ def simulate_plainly(
     record_parts: bool = False,
     gate: GateConfig | None = None,
 ) -> Simulation:
-    """What becomes of these requests? The same as ``kernel.simulate``, some hundred times slower."""
+    """What becomes of these requests?
+
+    The same as ``kernel.simulate``, some hundred times slower.
+    """
     if gate is not None or config.n_instances > 1:
         alone = ClusterConfig(engine=config)
-        return simulate_cluster_plainly(requests, alone, cost, gate=gate, until_ns=until_ns, record_parts=record_parts)
+        return simulate_cluster_plainly(
+            requests, alone, cost, gate=gate, until_ns=until_ns, record_parts=record_parts
+        )
     requests = contents_checked(requests, config)
     clients, log = Clients(requests), Log([], [])
     replica = Replica(config, cost, clients, log)
@@ -42,6 +47,3 @@ def simulate_plainly(
         end_ns=end_ns,
         busy_ns=np.array([replica.busy_ns]),
     )
-
-
-__all__ = ["simulate_plainly"]

@@ -1,8 +1,9 @@
 """When does a batch leave the devices of a replica, one after the other through the stages of its pipeline? In plain Python.
 
-Stages have equal shares of the layers, so of a step's time; each works off batches in order. A batch begins when the tokens are known
-that were sampled as many batches ago as there are stages (``PPHandler.get_prev_sampled_outputs`` of vLLM 0.32.0): the next token of a
-request follows from its last one. ``kernel/steps.py`` does the same on arrays.
+Stages have equal shares of the layers, so of a step's time; each works off batches in order. A
+batch begins when the tokens are known that were sampled as many batches ago as there are stages
+(``PPHandler.get_prev_sampled_outputs`` of vLLM 0.32.0): the next token of a request follows from
+its last one. ``kernel/steps.py`` does the same on arrays.
 """
 
 from collections import deque
@@ -32,6 +33,3 @@ class Stages:
             end_ns = self._free_ns[stage] = max(end_ns, self._free_ns[stage]) + share_ns
         self._sampled_ns.append(end_ns if is_sampling else 0)
         return Passage(start_ns, end_ns)
-
-
-__all__ = ["Passage", "Stages"]

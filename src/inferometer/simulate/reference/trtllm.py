@@ -1,9 +1,13 @@
-"""Which requests compute how many tokens in the next step? TensorRT-LLM's in-flight batching in plain Python, to be read.
+"""Which requests compute how many tokens in the next step?
 
-Mirrors ``PyCapacityScheduler`` and ``PyMicroBatchScheduler`` (``tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py``, commit
-002f3cc3), the block counts of ``kvCacheManager.cpp`` and the order of ``PyExecutor``'s loops: one window, beam width 1, no drafts,
-no pipeline parallelism. A step is decided in two stages: who fits into the KV cache, and who into the batch. What can be reused counts
-in both; TensorRT-LLM's estimate of it may count the last block of a prompt, which is computed again: here it never does.
+TensorRT-LLM's in-flight batching in plain Python, to be read.
+
+Mirrors ``PyCapacityScheduler`` and ``PyMicroBatchScheduler``
+(``tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py``, commit 002f3cc3), the block counts of
+``kvCacheManager.cpp`` and the order of ``PyExecutor``'s loops: one window, beam width 1, no drafts,
+no pipeline parallelism. A step is decided in two stages: who fits into the KV cache, and who into
+the batch. What can be reused counts in both; TensorRT-LLM's estimate of it may count the last block
+of a prompt, which is computed again: here it never does.
 """
 
 from collections import deque
@@ -18,20 +22,26 @@ from inferometer.simulate.trtllm_config import TrtllmConfig
 
 
 class TrtllmScheduler:
-    """Call ``schedule``, compute, ``update``; with the overlap scheduler ``schedule`` the next step before ``update`` of the last."""
+    """Call ``schedule``, compute, ``update``.
+
+    With the overlap scheduler ``schedule`` the next step before ``update`` of the last.
+    """
 
     def __init__(self, config: TrtllmConfig) -> None:
         self._config = config
         self._seats = Seats(config.max_batch_size)
         self._queue: deque[Request] = deque()
         self.active: list[Request] = []
-        """In order of arrival, at most ``max_batch_size``: only these are looked at. Whoever is paused keeps its place."""
+        """In order of arrival, at most ``max_batch_size``: only these are looked at. Whoever is
+        paused keeps its place."""
         self.blocks = ReuseTree(config)
 
     @property
     def waiting(self) -> list[Request]:
         """Who has no blocks: new, or paused."""
-        return [request for request in self.active if request.status is not Status.RUNNING] + list(self._queue)
+        return [request for request in self.active if request.status is not Status.RUNNING] + list(
+            self._queue
+        )
 
     @property
     def has_unfinished(self) -> bool:
@@ -60,7 +70,10 @@ class TrtllmScheduler:
             self.active.append(self._queue.popleft())
         fitting, paused = self._fitting()
         contexts, generations = self._micro_batch(fitting)
-        for request, _ in contexts:  # all of them before anybody takes a block: ``addSequenceBatch`` claims what is reused first
+        for (
+            request,
+            _,
+        ) in contexts:  # all of them before anybody takes a block: ``addSequenceBatch`` claims what is reused first
             self._begin(request)
         parts = [self._launch(request, n_tokens) for request, n_tokens in contexts]
         parts += [self._launch(request, 1) for request in generations]
@@ -69,7 +82,8 @@ class TrtllmScheduler:
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded.
 
-        A token that was in flight when its request was paused is delivered, unless a context yielded it: that comes again.
+        A token that was in flight when its request was paused is delivered, unless a context
+        yielded it: that comes again.
         """
         served = list[Delivery]()
         for part in batch.scheduled:
@@ -78,10 +92,16 @@ class TrtllmScheduler:
             request.num_in_flight_tokens -= part.num_tokens
             if is_stale:
                 request.num_stale_output_tokens -= part.num_tokens
-            if request.status.is_finished or not part.yields_token or (is_stale and part.kind is PartKind.CONTEXT):
+            if (
+                request.status.is_finished
+                or not part.yields_token
+                or (is_stale and part.kind is PartKind.CONTEXT)
+            ):
                 continue
             served.append(Delivery(request, 1))
-            self._deliver_token(request, is_context=part.kind is PartKind.CONTEXT, is_stale=is_stale)
+            self._deliver_token(
+                request, is_context=part.kind is PartKind.CONTEXT, is_stale=is_stale
+            )
         return served
 
     def abort(self, request: Request) -> None:
@@ -99,15 +119,22 @@ class TrtllmScheduler:
         return self._fitting_to_completion(), ()
 
     def _fitting_to_completion(self) -> list[Request]:
-        """Whoever generates, then in order whoever can be given all blocks that it may ever need; the first that cannot ends it."""
+        """Whoever generates, then in order whoever can be given all blocks that it may ever need.
+
+        The first that cannot ends it.
+        """
         fitting = [request for request in self.active if _is_generating(request)]
         is_static = self._config.capacity_scheduler_policy == "STATIC_BATCH"
         if fitting and is_static:
             return fitting
-        n_available = self.blocks.n_free - sum(self._n_blocks_to_completion(request) for request in fitting)
+        n_available = self.blocks.n_free - sum(
+            self._n_blocks_to_completion(request) for request in fitting
+        )
         coming = self._contents_that_come()
         for request in self.active:
-            if _is_generating(request) or (not is_static and self._is_worth_waiting(request, coming)):
+            if _is_generating(request) or (
+                not is_static and self._is_worth_waiting(request, coming)
+            ):
                 continue
             n_needed = self._n_blocks_to_completion(request)
             if n_needed > n_available:
@@ -132,23 +159,34 @@ class TrtllmScheduler:
                 n_scheduled += n_needed
                 i_active += 1
                 continue
-            started = [i for i in range(i_active, n_active) if self.active[i].status is Status.RUNNING]
+            started = [
+                i for i in range(i_active, n_active) if self.active[i].status is Status.RUNNING
+            ]
             if not started:
                 break
             n_active = started[-1]
             paused.append(self.active[n_active])
             self._pause(self.active[n_active])
-            n_scheduled = sum(self._n_blocks_for_a_step(other) for other in fitting)  # what they would share may have come free
+            n_scheduled = sum(
+                self._n_blocks_for_a_step(other) for other in fitting
+            )  # what they would share may have come free
         return fitting, paused
 
     def _contents_that_come(self) -> set[int]:
         """What those will leave first whose contexts are computed in chunks."""
-        started = (request for request in self.active if request.status is Status.RUNNING and request.is_prefill_chunk)
+        started = (
+            request
+            for request in self.active
+            if request.status is Status.RUNNING and request.is_prefill_chunk
+        )
         contents = (self.blocks.first_new_content(request) for request in started)
         return {content for content in contents if content is not None}
 
     def _is_worth_waiting(self, request: Request, coming: set[int]) -> bool:
-        """Will another one leave the first block that this one, which has not begun, would compute? If not, this one will."""
+        """Will another one leave the first block that this one, which has not begun, would compute?
+
+        If not, this one will.
+        """
         if request.status is Status.RUNNING or not self._config.enable_prefix_aware_scheduling:
             return False
         content = self.blocks.first_new_content(request)
@@ -157,15 +195,22 @@ class TrtllmScheduler:
         coming.add(content)
         return False
 
-    def _micro_batch(self, fitting: Sequence[Request]) -> tuple[list[tuple[Request, int]], list[Request]]:
-        """Who of these fits into the batch: contexts with their tokens, and generations? The first that does not ends it."""
+    def _micro_batch(
+        self, fitting: Sequence[Request]
+    ) -> tuple[list[tuple[Request, int]], list[Request]]:
+        """Who of these fits into the batch: contexts with their tokens, and generations?
+
+        The first that does not ends it.
+        """
         config, n_tokens = self._config, 0
         contexts, generations = list[Request](), list[Request]()
         for request in fitting:
             if self._will_complete(request):
                 continue
             if request.status is not Status.RUNNING:
-                request.num_computed_tokens = len(self.blocks.hits(request)) * config.tokens_per_block
+                request.num_computed_tokens = (
+                    len(self.blocks.hits(request)) * config.tokens_per_block
+                )
             n_own = 1 if _is_generating(request) else _n_remaining(request)
             cost = 0 if config.enable_chunked_prefill and not _is_generating(request) else n_own
             if n_tokens + cost > config.max_num_tokens:
@@ -178,8 +223,12 @@ class TrtllmScheduler:
         n_left = config.max_num_tokens - n_tokens
         if not config.enable_chunked_prefill or sum(remaining) <= n_left:
             return list(zip(contexts, remaining, strict=True)), generations
-        sizes = chunk_sizes(remaining, n_left, config.tokens_per_block, config.context_chunking_policy)
-        chunks = [(request, size) for request, size in zip(contexts, sizes, strict=True) if size > 0]
+        sizes = chunk_sizes(
+            remaining, n_left, config.tokens_per_block, config.context_chunking_policy
+        )
+        chunks = [
+            (request, size) for request, size in zip(contexts, sizes, strict=True) if size > 0
+        ]
         chunks.sort(key=lambda chunk: chunk[1] == _n_remaining(chunk[0]))  # last chunks go last
         return chunks, generations
 
@@ -200,7 +249,11 @@ class TrtllmScheduler:
 
     def _launch(self, request: Request, num_tokens: int) -> Scheduled:
         """The blocks of the whole context are taken at its first chunk, then one whenever a token needs it."""
-        n_reserved = request.num_tokens if request.is_prefill_chunk else request.num_computed_tokens + num_tokens
+        n_reserved = (
+            request.num_tokens
+            if request.is_prefill_chunk
+            else request.num_computed_tokens + num_tokens
+        )
         self.blocks.extend(request, n_reserved)
         return launch(request, num_tokens, is_async=not self._config.disable_overlap_scheduler)
 
@@ -216,7 +269,10 @@ class TrtllmScheduler:
         if not self._config.disable_overlap_scheduler and not is_stale:
             request.num_output_placeholders -= 1
         if request.num_output_tokens == request.stop_tokens:
-            self._end(request, Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH)
+            self._end(
+                request,
+                Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH,
+            )
         elif request.num_output_tokens >= self._max_new_tokens(request):
             self._end(request, Status.LENGTH)
 
@@ -245,13 +301,21 @@ class TrtllmScheduler:
     def _n_blocks_for_a_step(self, request: Request) -> int:
         """How many more does its next step need?"""
         if request.is_prefill_chunk:
-            return 0 if request.status is Status.RUNNING else self._n_blocks(request.num_tokens) - self._n_blocks_given(request)
+            return (
+                0
+                if request.status is Status.RUNNING
+                else self._n_blocks(request.num_tokens) - self._n_blocks_given(request)
+            )
         n_most = request.num_prompt_tokens + self._max_new_tokens(request)
         return self._n_blocks(min(request.num_computed_tokens + 1, n_most)) - len(request.blocks)
 
     def _n_blocks_given(self, request: Request) -> int:
         """What it has, or could have without taking a free block."""
-        return len(request.blocks) if request.status is Status.RUNNING else self.blocks.n_hits_in_use(request)
+        return (
+            len(request.blocks)
+            if request.status is Status.RUNNING
+            else self.blocks.n_hits_in_use(request)
+        )
 
 
 def _is_generating(request: Request) -> bool:
@@ -261,6 +325,3 @@ def _is_generating(request: Request) -> bool:
 def _n_remaining(request: Request) -> int:
     """Tokens of the context that are still to be computed."""
     return request.num_tokens - request.num_computed_tokens
-
-
-__all__ = ["TrtllmScheduler"]

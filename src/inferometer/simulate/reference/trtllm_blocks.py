@@ -1,8 +1,10 @@
 """Which KV blocks does which request of TensorRT-LLM own, which are free, and which hold a prefix that can be reused? In plain Python.
 
-Mirrors ``WindowBlockManager`` (``cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp``) and ``LRUEvictionPolicy`` (``evictionPolicy.cpp``)
-of TensorRT-LLM 1.3 with one window and one priority, whole blocks (``enable_partial_reuse: false``) and no host memory. A *content* is
-an integer: equal contents mean equal tokens from the start of the sequence, so that a content is in the tree at most once.
+Mirrors ``WindowBlockManager`` (``cpp/tensorrt_llm/batch_manager/kvCacheManager.cpp``) and
+``LRUEvictionPolicy`` (``evictionPolicy.cpp``) of TensorRT-LLM 1.3 with one window and one priority,
+whole blocks (``enable_partial_reuse: false``) and no host memory. A *content* is an integer: equal
+contents mean equal tokens from the start of the sequence, so that a content is in the tree at most
+once.
 """
 
 from collections import deque
@@ -29,7 +31,10 @@ class ReuseTree:
 
     @property
     def n_free(self) -> int:
-        """How many blocks does no request hold? Those that can be reused are among them, as in TensorRT-LLM's count."""
+        """How many blocks does no request hold?
+
+        Those that can be reused are among them, as in TensorRT-LLM's count.
+        """
         return len(self._free_queue)
 
     def hits(self, request: Request) -> list[int]:
@@ -66,7 +71,10 @@ class ReuseTree:
             request.blocks.append(block)
 
     def store(self, request: Request, num_tokens: int) -> None:
-        """Put the blocks that these first tokens fill into the tree; what is there already stays, and the request keeps its own."""
+        """Put the blocks that these first tokens fill into the tree.
+
+        What is there already stays, and the request keeps its own.
+        """
         parent = _ROOT
         for i_block in range(num_tokens // self._size if self._is_caching else 0):
             content = request.contents[i_block]
@@ -98,9 +106,9 @@ class ReuseTree:
         return path
 
     def _child(self, parent: int, content: int) -> int | None:
-        """Which block holds this content behind its parent? What was stored behind a block that has been taken is lost with it."""
+        """Which block holds this content behind its parent?
+
+        What was stored behind a block that has been taken is lost with it.
+        """
         block = self._block_with.get(content)
         return block if block is not None and self._parent[block] == parent else None
-
-
-__all__ = ["ReuseTree"]

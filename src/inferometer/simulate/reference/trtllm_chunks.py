@@ -1,13 +1,22 @@
-"""How is a budget of tokens split among contexts that do not all fit? TensorRT-LLM's chunking policies in plain Python."""
+"""How is a budget of tokens split among contexts that do not all fit?
+
+TensorRT-LLM's chunking policies in plain Python.
+"""
 
 from collections.abc import Sequence
 
 from inferometer.simulate.trtllm_config import ChunkingPolicy
 
 
-def chunk_sizes(remaining: Sequence[int], budget: int, unit: int, policy: ChunkingPolicy) -> list[int]:
+def chunk_sizes(
+    remaining: Sequence[int], budget: int, unit: int, policy: ChunkingPolicy
+) -> list[int]:
     """How many of its ``remaining`` tokens does each context compute now? 0 leaves it out."""
-    return _by_arrival(remaining, budget, unit) if policy == "FIRST_COME_FIRST_SERVED" else _in_lockstep(remaining, budget, unit)
+    return (
+        _by_arrival(remaining, budget, unit)
+        if policy == "FIRST_COME_FIRST_SERVED"
+        else _in_lockstep(remaining, budget, unit)
+    )
 
 
 def _by_arrival(remaining: Sequence[int], budget: int, unit: int) -> list[int]:
@@ -33,6 +42,3 @@ def _in_lockstep(remaining: Sequence[int], budget: int, unit: int) -> list[int]:
                 budget -= more
                 grows = True
     return sizes
-
-
-__all__ = ["chunk_sizes"]

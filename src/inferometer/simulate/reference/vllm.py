@@ -1,7 +1,10 @@
-"""Which requests compute how many tokens in the next step? vLLM's v1 scheduler in plain Python, to be read.
+"""Which requests compute how many tokens in the next step?
 
-Mirrors ``Scheduler`` and ``AsyncScheduler`` of vLLM 0.32.0 (``vllm/v1/core/sched``): one group of full-attention layers, no
-connectors, no pipeline parallelism. ``kernel/vllm_schedule.py`` does the same on arrays; tests hold both to the real one.
+vLLM's v1 scheduler in plain Python, to be read.
+
+Mirrors ``Scheduler`` and ``AsyncScheduler`` of vLLM 0.32.0 (``vllm/v1/core/sched``): one group of
+full-attention layers, no connectors, no pipeline parallelism. ``kernel/vllm_schedule.py`` does the
+same on arrays; tests hold both to the real one.
 """
 
 from bisect import insort
@@ -58,7 +61,10 @@ class WaitingQueue:
 
 
 class Scheduler:
-    """Call ``schedule``, compute, ``update``; in asynchronous mode ``schedule`` the next step before ``update`` of the last."""
+    """Call ``schedule``, compute, ``update``.
+
+    In asynchronous mode ``schedule`` the next step before ``update`` of the last.
+    """
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
@@ -102,12 +108,21 @@ class Scheduler:
         self._choose(chosen, preempted)
         is_async = self._config.async_scheduling
         n_drafts = self._config.num_speculative_tokens
-        scheduled = tuple(launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts) for request, n in chosen.items())
+        scheduled = tuple(
+            launch(request, n, is_async=is_async, num_speculative_tokens=n_drafts)
+            for request, n in chosen.items()
+        )
         for part in scheduled if is_async else ():
             if part.yields_token:
-                part.request.next_decode_eligible_step = self._current_step + self._config.pipeline_parallel_size
-        holes = None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
-        return Batch(scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks)
+                part.request.next_decode_eligible_step = (
+                    self._current_step + self._config.pipeline_parallel_size
+                )
+        holes = (
+            None if self._contiguous is None else self._contiguous.holes(self.waiting.in_order())
+        )
+        return Batch(
+            scheduled, tuple(preempted), holes=holes, num_swapped_blocks=self._num_swapped_blocks
+        )
 
     def update(self, batch: Batch) -> list[Delivery]:
         """Process what a step yielded; returns the requests that got a token, in order."""
@@ -120,7 +135,10 @@ class Scheduler:
                 request.num_stale_output_tokens -= part.num_tokens
             if not self._is_delivering(part, is_stale=is_stale):
                 continue
-            num_tokens_before, num_accepted = request.num_tokens, self._verify(part, is_stale=is_stale)
+            num_tokens_before, num_accepted = (
+                request.num_tokens,
+                self._verify(part, is_stale=is_stale),
+            )
             if self._deliver_tokens(request, 1 + num_accepted, is_stale=is_stale):
                 stopped.append(request)
             served.append(Delivery(request, request.num_tokens - num_tokens_before))
@@ -158,13 +176,23 @@ class Scheduler:
                 self._admit_waiting(budget, threshold, chosen)
 
     def _make_way(self, preempted: list[Request]) -> None:
-        """Shortest remaining first: who has to go, so that the next in the queue, with less left to compute, finds a seat and blocks?"""
+        """Shortest remaining first.
+
+        Who has to go, so that the next in the queue, with less left to compute, finds a seat and
+        blocks?
+        """
         config = self._config
         while config.policy == "srpt" and len(self.waiting) and self.running:
             following, victim = self.waiting.peek(), self.running[self._victim()]
             n_blocks = -(-following.num_tokens // config.block_size) + config.watermark_blocks
-            has_room = len(self.running) < config.max_num_active and n_blocks <= self.kv_cache.n_free
-            if has_room or following.num_stale_output_tokens > 0 or self._num_left(victim) <= following.priority:
+            has_room = (
+                len(self.running) < config.max_num_active and n_blocks <= self.kv_cache.n_free
+            )
+            if (
+                has_room
+                or following.num_stale_output_tokens > 0
+                or self._num_left(victim) <= following.priority
+            ):
                 break
             self.running.remove(victim)
             self._preempt(victim)
@@ -172,14 +200,23 @@ class Scheduler:
 
     def _num_left(self, request: Request) -> int:
         """How many tokens has a request at most left to compute?"""
-        return min(request.num_prompt_tokens + request.max_tokens, self._config.max_model_len) - request.num_computed_tokens
+        return (
+            min(request.num_prompt_tokens + request.max_tokens, self._config.max_model_len)
+            - request.num_computed_tokens
+        )
 
     def _urgency(self, request: Request) -> tuple[int, int]:
         """The smaller, the more urgent."""
-        return (self._num_left(request) if self._config.policy == "srpt" else request.priority, request.arrival_ns)
+        return (
+            self._num_left(request) if self._config.policy == "srpt" else request.priority,
+            request.arrival_ns,
+        )
 
     def _long_prefill_threshold(self) -> int:
-        """How many tokens may one request compute in this step (0: any number)? A lone request is never capped."""
+        """How many tokens may one request compute in this step (0: any number)?
+
+        A lone request is never capped.
+        """
         n_eligible = len(self.running) + self.n_waiting
         threshold = self._config.long_prefill_token_threshold if n_eligible > 1 else 0
         if threshold > 0 and self._config.long_prefill_token_threshold_adaptive:
@@ -187,13 +224,24 @@ class Scheduler:
         return threshold
 
     def _schedule_running(
-        self, budget: int, threshold: int, chosen: dict[Request, int], preempted: list[Request], *, is_prefill: bool | None = None
+        self,
+        budget: int,
+        threshold: int,
+        chosen: dict[Request, int],
+        preempted: list[Request],
+        *,
+        is_prefill: bool | None = None,
     ) -> int:
-        """Those that run, in order of admission, decodes and prefill chunks alike or one kind only. Returns the budget left."""
+        """Those that run, in order of admission, decodes and prefill chunks alike or one kind only.
+
+        Returns the budget left.
+        """
         i_running = 0
         while i_running < len(self.running) and self._input_budget(budget, chosen) > 0:
             request = self.running[i_running]
-            n_tokens = self._num_running_tokens(request, self._input_budget(budget, chosen), threshold)
+            n_tokens = self._num_running_tokens(
+                request, self._input_budget(budget, chosen), threshold
+            )
             if n_tokens == 0 or is_prefill is (not request.is_prefill_chunk):
                 i_running += 1
                 continue
@@ -231,13 +279,21 @@ class Scheduler:
             return 0  # its last token is in flight
         if self._current_step < request.next_decode_eligible_step:
             return 0  # of a pipeline: its last token is not known on the first stage
-        n_tokens = request.num_tokens + request.num_spec_tokens + placeholders - request.num_computed_tokens
+        n_tokens = (
+            request.num_tokens
+            + request.num_spec_tokens
+            + placeholders
+            - request.num_computed_tokens
+        )
         if 0 < threshold < n_tokens:
             n_tokens = threshold
         return min(n_tokens, budget, config.max_model_len - request.num_computed_tokens - 1)
 
     def _victim(self) -> int:
-        """Who has to go? The last admitted; under priorities the least urgent, of equals the first in the list."""
+        """Who has to go?
+
+        The last admitted; under priorities the least urgent, of equals the first in the list.
+        """
         if self._config.policy == "fcfs":
             return len(self.running) - 1
         return max(range(len(self.running)), key=lambda i: self._urgency(self.running[i]))
@@ -255,7 +311,10 @@ class Scheduler:
         self.waiting.put_back(request)
 
     def _swap_out(self, request: Request) -> bool:
-        """Copy what a request has computed to the host, if there is room. What is in flight will be there by then."""
+        """Copy what a request has computed to the host, if there is room.
+
+        What is in flight will be there by then.
+        """
         n_blocks = -(-request.num_computed_tokens // self._config.block_size)
         if n_blocks > self.n_host_free:
             return False
@@ -276,13 +335,22 @@ class Scheduler:
     def _admit_waiting(self, budget: int, threshold: int, chosen: dict[Request, int]) -> None:
         """Those that wait, strictly in order: the first that does not fit ends it."""
         skipped = list[Request]()
-        is_padding, n_scheduled = not any(request.is_prefill_chunk for request in chosen), len(chosen)
+        is_padding, n_scheduled = (
+            not any(request.is_prefill_chunk for request in chosen),
+            len(chosen),
+        )
         budget = self._admit_fetched(budget, threshold, chosen, is_padding=is_padding)
-        while len(self.waiting) and len(self.running) < self._config.max_num_active and not self._is_prefill_full(chosen):
+        while (
+            len(self.waiting)
+            and len(self.running) < self._config.max_num_active
+            and not self._is_prefill_full(chosen)
+        ):
             if (input_budget := self._input_budget(budget, chosen)) <= 0:
                 break
             request = self.waiting.peek()
-            if request.num_stale_output_tokens > 0 or (request.num_host_blocks > 0 and request.num_in_flight_tokens > 0):
+            if request.num_stale_output_tokens > 0 or (
+                request.num_host_blocks > 0 and request.num_in_flight_tokens > 0
+            ):
                 skipped.append(self.waiting.pop())
                 continue
             if self._is_elsewhere(request):
@@ -290,7 +358,9 @@ class Scheduler:
                     break
                 self.waiting.pop()
                 continue
-            n_tokens = self._admit(request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding)
+            n_tokens = self._admit(
+                request, input_budget, threshold, n_scheduled=n_scheduled, is_padding=is_padding
+            )
             if n_tokens == 0:
                 break
             self.waiting.pop()
@@ -299,8 +369,18 @@ class Scheduler:
         for request in reversed(skipped):
             self.waiting.put_back(request)
 
-    def _admit_fetched(self, budget: int, threshold: int, chosen: dict[Request, int], *, is_padding: bool) -> int:  # noqa: ARG002
-        """Those whose KV cache was computed elsewhere and is here, before all others. Returns the budget left."""
+    def _admit_fetched(
+        self,
+        budget: int,
+        threshold: int,  # noqa: ARG002
+        chosen: dict[Request, int],  # noqa: ARG002
+        *,
+        is_padding: bool,  # noqa: ARG002
+    ) -> int:
+        """Those whose KV cache was computed elsewhere and is here, before all others.
+
+        Returns the budget left.
+        """
         return budget
 
     def _is_elsewhere(self, request: Request) -> bool:  # noqa: ARG002 -- others fetch what they compute on
@@ -311,19 +391,30 @@ class Scheduler:
         """Ask for it, if there is room."""
         return False
 
-    def _admit(self, request: Request, budget: int, threshold: int, *, n_scheduled: int, is_padding: bool) -> int:
-        """Seat the next one, whose blocks may be here already; returns the tokens that it computes, 0 where it does not fit."""
+    def _admit(
+        self, request: Request, budget: int, threshold: int, *, n_scheduled: int, is_padding: bool
+    ) -> int:
+        """Seat the next one, whose blocks may be here already.
+
+        Returns the tokens that it computes, 0 where it does not fit.
+        """
         is_swapped, is_here = request.num_host_blocks > 0, bool(request.blocks)
         hits = [] if is_swapped or is_here else self.kv_cache.computed_blocks(request)
         num_cached = request.num_computed_tokens + len(hits) * self._config.block_size
-        n_padding = self._num_padded_drafts(request, num_cached) if is_padding and num_cached + n_scheduled > 0 else 0
+        n_padding = (
+            self._num_padded_drafts(request, num_cached)
+            if is_padding and num_cached + n_scheduled > 0
+            else 0
+        )
         n_tokens = request.num_tokens - num_cached + n_padding
         if 0 < threshold < n_tokens:
             n_tokens = threshold
         if n_tokens > budget and (n_padding or not self._config.enable_chunked_prefill):
             return 0
         n_tokens = min(n_tokens, budget)
-        if not self.kv_cache.allocate_slots(request, n_tokens, hits, is_admission=not is_here, has_running=bool(self.running)):
+        if not self.kv_cache.allocate_slots(
+            request, n_tokens, hits, is_admission=not is_here, has_running=bool(self.running)
+        ):
             return 0
         self.running.append(request)
         request.num_spec_tokens, request.has_padded_drafts = n_padding, n_padding > 0
@@ -340,23 +431,37 @@ class Scheduler:
         """How many drafts that cannot be accepted fill up a request that needs one token, so that all decodes have as many rows?"""
         n_drafts = self._config.num_speculative_tokens
         is_decode = request.num_tokens - num_computed_tokens == 1
-        return n_drafts if is_decode and num_computed_tokens + n_drafts + 2 <= self._config.max_model_len else 0
+        return (
+            n_drafts
+            if is_decode and num_computed_tokens + n_drafts + 2 <= self._config.max_model_len
+            else 0
+        )
 
     def _is_prefill_full(self, chosen: dict[Request, int]) -> bool:
         """May nobody begin his prefill in this step?"""
-        return self._config.one_prefill_at_a_time and any(request.is_prefill_chunk for request in chosen)
+        return self._config.one_prefill_at_a_time and any(
+            request.is_prefill_chunk for request in chosen
+        )
 
     def _is_delivering(self, part: Scheduled, *, is_stale: bool) -> bool:  # noqa: ARG002 -- a prefill replica asks
         """Does this part yield something for its request?"""
         return part.yields_token and not part.request.status.is_finished
 
     def _verify(self, part: Scheduled, *, is_stale: bool) -> int:
-        """How many drafts were accepted? The others were computed for nothing, and are taken back."""
+        """How many drafts were accepted?
+
+        The others were computed for nothing, and are taken back.
+        """
         request, num_accepted = part.request, 0
         if part.num_spec_tokens == 0:
             return 0
         if not part.has_padded_drafts:
-            num_accepted = n_accepted(self._config.acceptance, request.index, request.num_output_tokens, part.num_spec_tokens)
+            num_accepted = n_accepted(
+                self._config.acceptance,
+                request.index,
+                request.num_output_tokens,
+                part.num_spec_tokens,
+            )
         if not is_stale:
             request.num_computed_tokens -= part.num_spec_tokens - num_accepted
             if self._config.async_scheduling:
@@ -366,16 +471,27 @@ class Scheduler:
     def _deliver_tokens(self, request: Request, num_tokens: int, *, is_stale: bool) -> bool:
         """A request got tokens, those beyond its end not counted; is it finished by that?"""
         was_running = request.status is Status.RUNNING
-        num_tokens = min(num_tokens, request.stop_tokens - request.num_output_tokens, self._config.max_model_len - request.num_tokens)
+        num_tokens = min(
+            num_tokens,
+            request.stop_tokens - request.num_output_tokens,
+            self._config.max_model_len - request.num_tokens,
+        )
         request.num_tokens += num_tokens
         if request.num_output_tokens == request.stop_tokens:
-            request.status = Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH
-        elif request.num_tokens >= self._config.max_model_len or request.num_output_tokens >= request.max_tokens:
+            request.status = (
+                Status.STOPPED if request.stop_tokens < request.max_tokens else Status.LENGTH
+            )
+        elif (
+            request.num_tokens >= self._config.max_model_len
+            or request.num_output_tokens >= request.max_tokens
+        ):
             request.status = Status.LENGTH
         if self._config.async_scheduling and not is_stale:
             request.num_output_placeholders -= num_tokens
         if self._config.async_scheduling and was_running:
-            self.kv_cache.cache_blocks(request, request.num_computed_tokens - request.num_output_placeholders)
+            self.kv_cache.cache_blocks(
+                request, request.num_computed_tokens - request.num_output_placeholders
+            )
         if not request.status.is_finished:
             return False
         if not was_running:
@@ -392,6 +508,3 @@ class Scheduler:
         self._drop_host_blocks(request)
         self.kv_cache.free(request)
         self._seats.release(request)
-
-
-__all__ = ["Scheduler", "WaitingQueue"]

@@ -29,9 +29,10 @@ class LengthSummary:
 class PlanDescription:
     """A plan in a few numbers; what cannot be told is None.
 
-    ``rate_per_s`` is that of arrivals that wait for nobody, over the time from the start to the last of them; ``gap_cv_ratio``, the
-    standard deviation of their gaps over the mean, has a 95 % interval (delta method, gaps independent of each other).
-    ``shared_prefix_fraction``: of all prompt tokens, those that an earlier request held already (hits of an endless prefix cache).
+    ``rate_per_s`` is that of arrivals that wait for nobody, over the time from the start to the
+    last of them; ``gap_cv_ratio``, the standard deviation of their gaps over the mean, has a 95 %
+    interval (delta method, gaps independent of each other). ``shared_prefix_fraction``: of all
+    prompt tokens, those that an earlier request held already (hits of an endless prefix cache).
     """
 
     n_requests: int
@@ -75,7 +76,9 @@ def describe(plan: RequestPlan) -> PlanDescription:
         gap_cv_high_ratio=None if cv is None else cv[0] + cv[1],
         prompt=_lengths(plan.prompt_tokens),
         output=_lengths(plan.output_tokens),
-        shared_prefix_fraction=float(plan.prefix_tokens.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64)),
+        shared_prefix_fraction=float(
+            plan.prefix_tokens.sum(dtype=np.int64) / plan.prompt_tokens.sum(dtype=np.int64)
+        ),
     )
 
 
@@ -95,7 +98,10 @@ def _variation(gaps_s: NDArray[np.float64]) -> tuple[float, float] | None:
 
 def _lengths(tokens: NDArray[np.int32]) -> LengthSummary:
     p50, p90, p99 = np.quantile(tokens, (0.5, 0.9, 0.99)).tolist()
-    return LengthSummary(mean_tokens=float(tokens.mean()), p50_tokens=p50, p90_tokens=p90, p99_tokens=p99, max_tokens=int(tokens.max()))
-
-
-__all__ = ["CONFIDENCE_FRACTION", "LengthSummary", "PlanDescription", "describe"]
+    return LengthSummary(
+        mean_tokens=float(tokens.mean()),
+        p50_tokens=p50,
+        p90_tokens=p90,
+        p99_tokens=p99,
+        max_tokens=int(tokens.max()),
+    )

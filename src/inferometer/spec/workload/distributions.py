@@ -1,7 +1,7 @@
 """How is a number of a workload distributed: tokens, seconds or turns, in the unit of the key that holds it?
 
-Each distribution is a quantile function of a uniform number: with the same uniform numbers a longer mean makes every draw longer,
-and no other part of the workload moves.
+Each distribution is a quantile function of a uniform number: with the same uniform numbers a longer
+mean makes every draw longer, and no other part of the workload moves.
 """
 
 from itertools import pairwise
@@ -25,13 +25,27 @@ NotNegative: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=_MOST)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
-class Constant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+class Constant(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="constant",
+):
     """Always this value."""
 
     value: NotNegative
 
 
-class Uniform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="uniform"):
+class Uniform(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="uniform",
+):
     """Any value from low to high, all alike."""
 
     low: NotNegative
@@ -41,7 +55,14 @@ class Uniform(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         _ordered(low=self.low, high=self.high)
 
 
-class Normal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="normal"):
+class Normal(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="normal",
+):
     """Around a mean; what falls outside of min and max is moved to them."""
 
     mean: NotNegative
@@ -53,7 +74,14 @@ class Normal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _ordered(min=self.min, max=self.max)
 
 
-class Lognormal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"):
+class Lognormal(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="lognormal",
+):
     """The logarithm is normal around that of the median with standard deviation sigma; moved into min and max."""
 
     median: Positive
@@ -65,7 +93,14 @@ class Lognormal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         _ordered(min=self.min, max=self.max)
 
 
-class Exponential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exponential"):
+class Exponential(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="exponential",
+):
     """Memoryless with this mean; moved into min and max."""
 
     mean: Positive
@@ -76,7 +111,14 @@ class Exponential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         _ordered(min=self.min, max=self.max)
 
 
-class Pareto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="pareto"):
+class Pareto(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="pareto",
+):
     """From low on, with the fraction (low/x)^exponent beyond x; moved below max."""
 
     low: Positive
@@ -87,7 +129,14 @@ class Pareto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _ordered(low=self.low, max=self.max)
 
 
-class Zipf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="zipf"):
+class Zipf(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="zipf",
+):
     """The whole numbers from low to high, k with a probability that goes as k^-exponent."""
 
     exponent: Annotated[float, msgspec.Meta(ge=0, le=100)]
@@ -98,8 +147,18 @@ class Zipf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         _ordered(low=self.low, high=self.high)
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="table"):
-    """One of these values, each with its weight (all alike without weights): an empirical sample or a probability table."""
+class Table(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="table",
+):
+    """One of these values, each with its weight (all alike without weights).
+
+    An empirical sample or a probability table.
+    """
 
     values: tuple[NotNegative, ...]
     weights: tuple[NotNegative, ...] | None = None
@@ -113,7 +172,14 @@ class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("every weight is 0: no value can come")
 
 
-class Quantiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="quantiles"):
+class Quantiles(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="quantiles",
+):
     """Straight lines between the values below which these fractions lie; fractions run from 0 to 1."""
 
     fractions: tuple[Annotated[float, msgspec.Meta(ge=0, le=1)], ...]
@@ -130,7 +196,14 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError("values fall as fractions grow")
 
 
-class TraceLengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="trace"):
+class TraceLengths(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="trace",
+):
     """A column of a trace file, every row alike."""
 
     path: str
@@ -138,7 +211,9 @@ class TraceLengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     format: str | None = None
 
 
-Sampled: TypeAlias = Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Zipf | Table | Quantiles
+Sampled: TypeAlias = (
+    Constant | Uniform | Normal | Lognormal | Exponential | Pareto | Zipf | Table | Quantiles
+)
 """Distributions that can be drawn from as they are."""
 Distribution: TypeAlias = Sampled | TraceLengths
 
@@ -175,7 +250,9 @@ def quantile(distribution: Sampled, fractions: Floats) -> Floats:
 def mean_of(distribution: Sampled, *, at_least: float = 0.0) -> float:
     """What is the mean of the values, rounded to whole numbers that are no smaller than ``at_least``? Over 4,096 equal shares."""
     middles = (np.arange(4096) + 0.5) / 4096
-    return float(np.cumsum(np.maximum(np.rint(quantile(distribution, middles)), at_least))[-1] / 4096)
+    return float(
+        np.cumsum(np.maximum(np.rint(quantile(distribution, middles)), at_least))[-1] / 4096
+    )
 
 
 def seconds_to_ns(distribution: Sampled, fractions: Floats) -> NDArray[np.int64]:
@@ -193,12 +270,19 @@ def sampled(distribution: Distribution) -> Sampled:
         It does: ``draw_workload`` reads traces, ``draw_classes`` does not.
     """
     if isinstance(distribution, TraceLengths):
-        raise SpecError("a distribution points to a trace that has not been read", where="the workload", try_="draw_workload")
+        raise SpecError(
+            "a distribution points to a trace that has not been read",
+            where="the workload",
+            try_="draw_workload",
+        )
     return distribution
 
 
 def interpolated(x: Floats, knots: Floats, values: Floats) -> Floats:
-    """The values at x on straight lines between knots, held beyond them; the same on every machine, unlike ``numpy.interp``."""
+    """The values at x on straight lines between knots, held beyond them.
+
+    The same on every machine, unlike ``numpy.interp``.
+    """
     right = np.clip(np.searchsorted(knots, x, side="right"), 1, len(knots) - 1)
     left = right - 1
     share = np.clip((x - knots[left]) / (knots[right] - knots[left]), 0.0, 1.0)
@@ -211,7 +295,11 @@ def _tabulated(distribution: Table | Zipf, fractions: Floats) -> Floats:
         weights = exp(-distribution.exponent * log(values))
     else:
         values = np.array(distribution.values, dtype=np.float64)
-        weights = np.ones(len(values)) if distribution.weights is None else np.array(distribution.weights, dtype=np.float64)
+        weights = (
+            np.ones(len(values))
+            if distribution.weights is None
+            else np.array(distribution.weights, dtype=np.float64)
+        )
         order = np.argsort(values, kind="stable")
         values, weights = values[order], weights[order]
     below = np.cumsum(weights)
@@ -223,28 +311,3 @@ def _ordered(**bounds: float) -> None:
     (low_name, low), (high_name, high) = bounds.items()
     if low > high:
         raise ValueError(f"{low_name} = {low:g} is above {high_name} = {high:g}: no value can come")
-
-
-__all__ = [
-    "Constant",
-    "Distribution",
-    "Exponential",
-    "Lognormal",
-    "Natural",
-    "Normal",
-    "NotNegative",
-    "Pareto",
-    "Positive",
-    "Quantiles",
-    "Rate",
-    "Sampled",
-    "Table",
-    "TraceLengths",
-    "Uniform",
-    "Zipf",
-    "interpolated",
-    "mean_of",
-    "quantile",
-    "sampled",
-    "seconds_to_ns",
-]

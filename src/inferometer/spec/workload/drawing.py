@@ -1,7 +1,8 @@
 """Which requests come of a workload specification?
 
-Every part draws from a stream of its own, by the index of the session or of the request: another rate, length or class weight
-changes nothing else, and more requests are the same ones and some more. Letters of shapes: S sessions, N requests.
+Every part draws from a stream of its own, by the index of the session or of the request: another
+rate, length or class weight changes nothing else, and more requests are the same ones and some
+more. Letters of shapes: S sessions, N requests.
 """
 
 from dataclasses import dataclass
@@ -12,11 +13,25 @@ from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.spec.workload.arrivals import DEFAULT_ARRIVALS, close_loop, session_arrivals
-from inferometer.spec.workload.distributions import Distribution, Zipf, mean_of, quantile, sampled, seconds_to_ns
+from inferometer.spec.workload.distributions import (
+    Distribution,
+    Zipf,
+    mean_of,
+    quantile,
+    sampled,
+    seconds_to_ns,
+)
 from inferometer.spec.workload.exact_math import Floats, normal_fraction, normal_quantile
 from inferometer.spec.workload.plan import I64, NONE, DrawnWorkload, RequestPlan, request_plan
 from inferometer.spec.workload.substreams import uniforms
-from inferometer.spec.workload.types import Cap, ClosedArrivals, Multiple, OpenArrivals, RequestClass, WorkloadSpec
+from inferometer.spec.workload.types import (
+    Cap,
+    ClosedArrivals,
+    Multiple,
+    OpenArrivals,
+    RequestClass,
+    WorkloadSpec,
+)
 from inferometer.units import MOST_S, NS_PER_S
 
 _MAX_TOKENS: Final = 2**31 - 1
@@ -47,7 +62,9 @@ class _Turns:
 
 
 def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -> DrawnWorkload:
-    """The requests of a workload of classes; ``recorded`` instants take the place of its arrivals. No file is read.
+    """The requests of a workload of classes; ``recorded`` instants take the place of its arrivals.
+
+    No file is read.
 
     Raises
     ------
@@ -61,7 +78,11 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         arrival_ns = _session_arrivals(spec, recorded, n_sessions)
         turns = _turns(spec, len(arrival_ns))
         n_requests = len(turns.session)
-        in_time = n_requests if spec.duration_s is None else int(_in_time(spec, arrival_ns)[turns.session].sum())
+        in_time = (
+            n_requests
+            if spec.duration_s is None
+            else int(_in_time(spec, arrival_ns)[turns.session].sum())
+        )
         is_enough = spec.n_requests is not None and n_requests >= spec.n_requests
         is_over = in_time < n_requests
         if is_enough or is_over or len(arrival_ns) < n_sessions:
@@ -69,13 +90,28 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         n_sessions *= 2
         if n_requests > _MAX_REQUESTS:  # a profile of rates can bring more than rate_per_s tells
             what = f"more than {n_requests:,} requests come within duration_s"
-            raise SpecError(what, where=_WHERE, allowed=f"{_MAX_REQUESTS:,}", try_="n_requests, or a lower profile")
+            raise SpecError(
+                what,
+                where=_WHERE,
+                allowed=f"{_MAX_REQUESTS:,}",
+                try_="n_requests, or a lower profile",
+            )
     n_kept = min(in_time, spec.n_requests or in_time)
     if spec.n_requests is not None and spec.duration_s is None and n_kept < spec.n_requests:
         try_ = f"n_requests = {n_kept}" if n_kept else "a higher rate_per_s"
-        raise SpecError(f"only {n_kept} of {spec.n_requests} requests ever come", where=_WHERE, allowed=f"within {MOST_S:g} s", try_=try_)
+        raise SpecError(
+            f"only {n_kept} of {spec.n_requests} requests ever come",
+            where=_WHERE,
+            allowed=f"within {MOST_S:g} s",
+            try_=try_,
+        )
     if n_kept == 0:
-        raise SpecError("no request comes within duration_s", where=_WHERE, allowed="at least one", try_="a longer duration_s")
+        raise SpecError(
+            "no request comes within duration_s",
+            where=_WHERE,
+            allowed="at least one",
+            try_="a longer duration_s",
+        )
     n_tenants = spec.tenants.n_tenants if spec.tenants is not None else 1
     return DrawnWorkload(
         name=spec.name,
@@ -88,22 +124,40 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
 
 def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
     is_open = isinstance(spec.arrivals or DEFAULT_ARRIVALS, OpenArrivals)
-    if spec.n_requests is None and not (recorded is not None or (is_open and spec.duration_s is not None)):
-        allowed = "n_requests, duration_s or both" if is_open else "n_requests: how many come in a duration depends on the server"
-        raise SpecError("the workload has no end", where=_WHERE, allowed=allowed, try_="n_requests = 1000")
+    if spec.n_requests is None and not (
+        recorded is not None or (is_open and spec.duration_s is not None)
+    ):
+        allowed = (
+            "n_requests, duration_s or both"
+            if is_open
+            else "n_requests: how many come in a duration depends on the server"
+        )
+        raise SpecError(
+            "the workload has no end", where=_WHERE, allowed=allowed, try_="n_requests = 1000"
+        )
     if spec.duration_s is not None and not is_open and recorded is None:
         raise SpecError(
-            "duration_s of a closed loop or a batch depends on the server", where=_WHERE, allowed="n_requests", try_="n_requests = 1000"
+            "duration_s of a closed loop or a batch depends on the server",
+            where=_WHERE,
+            allowed="n_requests",
+            try_="n_requests = 1000",
         )
 
 
 def _check_size(spec: WorkloadSpec) -> None:
     arrivals = spec.arrivals or DEFAULT_ARRIVALS
-    if spec.n_requests is None and spec.duration_s is not None and isinstance(arrivals, OpenArrivals):
+    if (
+        spec.n_requests is None
+        and spec.duration_s is not None
+        and isinstance(arrivals, OpenArrivals)
+    ):
         expected = arrivals.rate_per_s * spec.duration_s
         if expected > _MAX_REQUESTS:
             raise SpecError(
-                f"about {expected:.3g} requests come within duration_s", where=_WHERE, allowed=f"{_MAX_REQUESTS:,}", try_="n_requests"
+                f"about {expected:.3g} requests come within duration_s",
+                where=_WHERE,
+                allowed=f"{_MAX_REQUESTS:,}",
+                try_="n_requests",
             )
 
 
@@ -118,14 +172,23 @@ def _first_guess(spec: WorkloadSpec) -> int:
 def _mean_turns(spec: WorkloadSpec) -> float:
     """Requests of a session on average, those not counted that ``max_context_tokens`` cuts off."""
     weights = np.array([one.weight_ratio for one in spec.classes])
-    turns = np.array([1.0 if one.sessions is None else mean_of(sampled(one.sessions.turns), at_least=1) for one in spec.classes])
+    turns = np.array(
+        [
+            1.0 if one.sessions is None else mean_of(sampled(one.sessions.turns), at_least=1)
+            for one in spec.classes
+        ]
+    )
     return float(np.cumsum(weights * turns)[-1] / np.cumsum(weights)[-1])
 
 
-def _session_arrivals(spec: WorkloadSpec, recorded: RecordedArrivals | None, n_sessions: int) -> I64:
+def _session_arrivals(
+    spec: WorkloadSpec, recorded: RecordedArrivals | None, n_sessions: int
+) -> I64:
     if recorded is not None:
         return recorded.at_ns[:n_sessions]
-    return session_arrivals(spec.arrivals or DEFAULT_ARRIVALS, spec.seed, n_sessions, turns_ratio=_mean_turns(spec))
+    return session_arrivals(
+        spec.arrivals or DEFAULT_ARRIVALS, spec.seed, n_sessions, turns_ratio=_mean_turns(spec)
+    )
 
 
 def _in_time(spec: WorkloadSpec, arrival_ns: I64) -> NDArray[np.bool_]:
@@ -134,13 +197,17 @@ def _in_time(spec: WorkloadSpec, arrival_ns: I64) -> NDArray[np.bool_]:
 
 def _turns(spec: WorkloadSpec, n_sessions: int) -> _Turns:
     weights = np.cumsum([one.weight_ratio for one in spec.classes])
-    class_of = np.searchsorted(weights, uniforms(spec.seed, "class", n_sessions) * weights[-1], side="right")
+    class_of = np.searchsorted(
+        weights, uniforms(spec.seed, "class", n_sessions) * weights[-1], side="right"
+    )
     n_turns = np.ones(n_sessions, np.int64)
     u_turns = uniforms(spec.seed, "turns", n_sessions)
     for index, one in enumerate(spec.classes):
         mine = class_of == index
         if one.sessions is not None:
-            n_turns[mine] = np.maximum(np.rint(quantile(sampled(one.sessions.turns), u_turns[mine])), 1)
+            n_turns[mine] = np.maximum(
+                np.rint(quantile(sampled(one.sessions.turns), u_turns[mine])), 1
+            )
     session = np.repeat(np.arange(n_sessions), n_turns)
     first = np.cumsum(n_turns) - n_turns
     turn = np.arange(len(session)) - first[session]
@@ -150,9 +217,16 @@ def _turns(spec: WorkloadSpec, n_sessions: int) -> _Turns:
 def _grown(spec: WorkloadSpec, session: I64, turn: I64, class_index: I64) -> _Turns:
     """Lengths of every turn, the prompts of later turns grown by what was said before."""
     n_rows = len(session)
-    u = {name: uniforms(spec.seed, name, n_rows) for name in ("prompt", "output", "think", "patience")}
+    u = {
+        name: uniforms(spec.seed, name, n_rows)
+        for name in ("prompt", "output", "think", "patience")
+    }
     new, output, most = (np.ones(n_rows, np.int64) for _ in range(3))
-    system, think_ns, abort_ns = np.zeros(n_rows, np.int64), np.full(n_rows, NONE, np.int64), np.full(n_rows, NONE, np.int64)
+    system, think_ns, abort_ns = (
+        np.zeros(n_rows, np.int64),
+        np.full(n_rows, NONE, np.int64),
+        np.full(n_rows, NONE, np.int64),
+    )
     most_context = np.full(n_rows, _MAX_TOKENS, np.int64)
     for index, one in enumerate(spec.classes):
         mine = np.flatnonzero(class_index == index)
@@ -192,7 +266,10 @@ def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64
     if rho != 0:
         score = rho * normal_quantile(u_prompt) + np.sqrt(1 - rho * rho) * normal_quantile(u_output)
         u_output = normal_fraction(score)
-    prompt, output = (_tokens(dist, u) for dist, u in ((one.prompt_tokens, u_prompt), (one.output_tokens, u_output)))
+    prompt, output = (
+        _tokens(dist, u)
+        for dist, u in ((one.prompt_tokens, u_prompt), (one.output_tokens, u_output))
+    )
     match one.max_tokens:
         case Cap(tokens=tokens):
             return prompt, np.minimum(output, tokens), np.full(len(output), tokens, np.int64)
@@ -203,7 +280,9 @@ def _lengths(one: RequestClass, u_prompt: Floats, u_output: Floats) -> tuple[I64
 
 
 def _tokens(distribution: Distribution, fractions: Floats) -> I64:
-    return np.clip(np.rint(quantile(sampled(distribution), fractions)), 1, _MAX_TOKENS).astype(np.int64)
+    return np.clip(np.rint(quantile(sampled(distribution), fractions)), 1, _MAX_TOKENS).astype(
+        np.int64
+    )
 
 
 def _system_tokens(spec: WorkloadSpec, class_index: int) -> I64:
@@ -217,7 +296,9 @@ def _system_prompt(spec: WorkloadSpec, class_index: int, session: I64) -> I64:
     """Which system prompt of its class does each of these sessions begin with?"""
     one = spec.classes[class_index]
     assert one.system_prompts is not None  # noqa: S101 -- asked for only where it has some
-    popularity = Zipf(exponent=one.system_prompts.popularity_exponent, high=one.system_prompts.n_prompts)
+    popularity = Zipf(
+        exponent=one.system_prompts.popularity_exponent, high=one.system_prompts.n_prompts
+    )
     u = uniforms(spec.seed, f"system prompt/{one.name}", int(session.max(initial=-1)) + 1)
     return quantile(popularity, u[session]).astype(np.int64) - 1
 
@@ -228,12 +309,24 @@ def _plan(spec: WorkloadSpec, arrival_ns: I64, turns: _Turns, n_kept: int) -> Re
     think_ns = rows.think_ns.copy()
     if isinstance(spec.arrivals, ClosedArrivals):
         firsts = np.flatnonzero(rows.turn == 0)
-        close_loop(spec.arrivals, spec.seed, firsts=firsts, lasts=np.append(firsts[1:], n_kept) - 1, follows=follows, think_ns=think_ns)
+        close_loop(
+            spec.arrivals,
+            spec.seed,
+            firsts=firsts,
+            lasts=np.append(firsts[1:], n_kept) - 1,
+            follows=follows,
+            think_ns=think_ns,
+        )
     prefix_request, prefix_tokens = _prefixes(spec, rows)
     tenant = np.zeros(n_kept, np.int64)
     if spec.tenants is not None:
         popularity = Zipf(exponent=spec.tenants.popularity_exponent, high=spec.tenants.n_tenants)
-        tenant = quantile(popularity, uniforms(spec.seed, "tenant", int(rows.session[-1]) + 1))[rows.session].astype(np.int64) - 1
+        tenant = (
+            quantile(popularity, uniforms(spec.seed, "tenant", int(rows.session[-1]) + 1))[
+                rows.session
+            ].astype(np.int64)
+            - 1
+        )
     has_sessions = np.array([one.sessions is not None for one in spec.classes])
     return request_plan(
         _WHERE,
@@ -262,11 +355,12 @@ def _prefixes(spec: WorkloadSpec, rows: _Turns) -> tuple[I64, I64]:
         if one.system_prompts is None:
             continue
         firsts = np.flatnonzero((rows.turn == 0) & (rows.class_index == index))
-        _, where_first, group = np.unique(_system_prompt(spec, index, rows.session[firsts]), return_index=True, return_inverse=True)
+        _, where_first, group = np.unique(
+            _system_prompt(spec, index, rows.session[firsts]),
+            return_index=True,
+            return_inverse=True,
+        )
         holder = firsts[where_first[group]]
         owner[firsts] = np.where(holder == firsts, NONE, holder)
         n_tokens[firsts] = np.where(holder == firsts, 0, rows.system_tokens[firsts])
     return owner, n_tokens
-
-
-__all__ = ["RecordedArrivals", "draw_classes"]

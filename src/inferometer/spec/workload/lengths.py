@@ -1,4 +1,7 @@
-"""Which workload do bare lengths describe, as every benchmark's users write them: `1024x256`, `8k1k`, `prompt=1024,output=64..256`?"""
+"""Which workload do bare lengths describe, as every benchmark's users write them.
+
+`1024x256`, `8k1k`, `prompt=1024,output=64..256`?
+"""
 
 import re
 from typing import Any, Final
@@ -26,7 +29,8 @@ def lengths_table(text: str) -> dict[str, Any] | None:
     Raises
     ------
     SpecError
-        A length of 0 or above 2^31 - 1, a range that ends before it begins, or a side that is missing.
+        A length of 0 or above 2^31 - 1, a range that ends before it begins, or a side that is
+        missing.
 
     Example
     -------
@@ -50,12 +54,20 @@ def _paired(text: str) -> dict[str, str] | None:
 
 def _named(text: str) -> dict[str, str] | None:
     pairs = [part.partition("=") for part in text.split(",")]
-    sides = {_KEY_OF.get(name.strip().lower().replace("-", "_"), name): side.strip() for name, _, side in pairs}
+    sides = {
+        _KEY_OF.get(name.strip().lower().replace("-", "_"), name): side.strip()
+        for name, _, side in pairs
+    }
     if not set(sides) <= set(_KEYS):
         return None
-    if set(sides) != set(_KEYS) or not all(re.fullmatch(_SIDE, side, re.IGNORECASE) for side in sides.values()):
+    if set(sides) != set(_KEYS) or not all(
+        re.fullmatch(_SIDE, side, re.IGNORECASE) for side in sides.values()
+    ):
         raise SpecError(
-            f"{text!r} is not a pair of lengths", where="--workload", allowed=SPELLINGS, try_="--workload prompt=1024,output=256"
+            f"{text!r} is not a pair of lengths",
+            where="--workload",
+            allowed=SPELLINGS,
+            try_="--workload prompt=1024,output=256",
         )
     return sides
 
@@ -65,7 +77,11 @@ def _distribution(side: str, text: str) -> dict[str, Any]:
     first, last = _tokens(low, text), _tokens(high if is_range else low, text)
     if last < first:
         raise SpecError(f"{side!r} ends before it begins", where="--workload", allowed=SPELLINGS)
-    return {"kind": "uniform", "low": first, "high": last} if is_range else {"kind": "constant", "value": first}
+    return (
+        {"kind": "uniform", "low": first, "high": last}
+        if is_range
+        else {"kind": "constant", "value": first}
+    )
 
 
 def _tokens(number: str, text: str) -> int:
@@ -73,8 +89,10 @@ def _tokens(number: str, text: str) -> int:
     # Capped before it becomes a float: 400 digits are an infinity.
     tokens = round(float(number.rstrip("kK")[:20]) * (_KIBI if is_kibi else 1))
     if not 1 <= tokens <= _MOST_TOKENS:
-        raise SpecError(f"{number!r} tokens in {text!r}", where="--workload", allowed=f"1 to {_MOST_TOKENS:,}", try_="--workload 1024x256")
+        raise SpecError(
+            f"{number!r} tokens in {text!r}",
+            where="--workload",
+            allowed=f"1 to {_MOST_TOKENS:,}",
+            try_="--workload 1024x256",
+        )
     return tokens
-
-
-__all__ = ["SPELLINGS", "lengths_table"]

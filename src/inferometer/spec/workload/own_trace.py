@@ -1,7 +1,8 @@
 """How are the requests of a plan written to a file and read back the same: JSON lines, CSV or Parquet?
 
-One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty). The names of classes and tenants
-stand in a head: the first line (CSV: behind ``#``), or Parquet's metadata.
+One row a request, the columns those of ``RequestPlan``; what does not apply is null (CSV: empty).
+The names of classes and tenants stand in a head: the first line (CSV: behind ``#``), or Parquet's
+metadata.
 """
 
 import csv
@@ -16,13 +17,27 @@ from numpy.typing import NDArray
 from inferometer.errors import SpecError
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.foreign_parquet import connection, parquet_columns, parquet_metadata
-from inferometer.spec.workload.plan import NONE, DrawnWorkload, RequestPlan, WorkloadCaution, column_types, request_plan
+from inferometer.spec.workload.plan import (
+    NONE,
+    DrawnWorkload,
+    RequestPlan,
+    WorkloadCaution,
+    column_types,
+    request_plan,
+)
 from inferometer.spec.workload.trace_lines import DOOR, OWN_FORMAT, broken, decoded, lines
 
 _PARQUET: Final = Door(noun="file of requests", allowed="a whole Parquet file")
 _VERSION: Final = 1
 _COLUMNS: Final = tuple(column_types())
-_NULLABLE: Final = ("arrival_ns", "follows", "think_ns", "abort_after_ns", "session_index", "prefix_request")
+_NULLABLE: Final = (
+    "arrival_ns",
+    "follows",
+    "think_ns",
+    "abort_after_ns",
+    "session_index",
+    "prefix_request",
+)
 _NEEDED: Final = ("prompt_tokens", "output_tokens")
 _SUFFIXES: Final = (".jsonl", ".csv", ".parquet")
 _METADATA_KEY: Final = "inferometer"
@@ -62,20 +77,35 @@ def write_own_trace(workload: DrawnWorkload, path: Path) -> None:
             case ".jsonl":
                 encode = msgspec.json.Encoder().encode
                 path.write_bytes(
-                    b"\n".join([encode(head), *(encode(dict(zip(_COLUMNS, row, strict=True))) for row in _rows(workload.plan))]) + b"\n"
+                    b"\n".join(
+                        [
+                            encode(head),
+                            *(
+                                encode(dict(zip(_COLUMNS, row, strict=True)))
+                                for row in _rows(workload.plan)
+                            ),
+                        ]
+                    )
+                    + b"\n"
                 )
             case ".csv":
                 with path.open("w", encoding="utf-8", newline="") as file:
                     file.write(f"# {msgspec.json.encode(head).decode()}\n")
-                    csv.writer(file, lineterminator="\n").writerows([_COLUMNS, *_rows(workload.plan)])
+                    csv.writer(file, lineterminator="\n").writerows(
+                        [_COLUMNS, *_rows(workload.plan)]
+                    )
             case ".parquet":
                 _write_parquet(workload.plan, head, path)
             case _:
                 raise SpecError(
-                    f"requests are not written to {path.suffix or 'files without suffix'}", where=str(path), allowed=", ".join(_SUFFIXES)
+                    f"requests are not written to {path.suffix or 'files without suffix'}",
+                    where=str(path),
+                    allowed=", ".join(_SUFFIXES),
                 )
     except OSError as error:
-        raise SpecError(f"the requests cannot be written: {error}", where=str(path), try_="another folder") from error
+        raise SpecError(
+            f"the requests cannot be written: {error}", where=str(path), try_="another folder"
+        ) from error
 
 
 def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
@@ -92,7 +122,11 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     else:
         head, columns, numbers = _read_lines(path)
     if head.format != OWN_FORMAT or head.version != _VERSION:
-        raise SpecError(f"this is {head.format} version {head.version}", where=str(path), allowed=f"{OWN_FORMAT} version {_VERSION}")
+        raise SpecError(
+            f"this is {head.format} version {head.version}",
+            where=str(path),
+            allowed=f"{OWN_FORMAT} version {_VERSION}",
+        )
     if not is_sorted:
         order = np.argsort(_root_arrival(columns), kind="stable")
         columns = _reordered(columns, order)
@@ -105,7 +139,9 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
     for name, names in (("class_index", head.class_names), ("tenant_index", head.tenant_names)):
         if int(getattr(plan, name).max()) >= len(names):
             raise SpecError(
-                f"{name} goes to {getattr(plan, name).max()}", where=str(path), allowed=f"below {len(names)}, the names in the head"
+                f"{name} goes to {getattr(plan, name).max()}",
+                where=str(path),
+                allowed=f"below {len(names)}, the names in the head",
             )
     return DrawnWorkload(
         name=head.name,
@@ -119,7 +155,11 @@ def read_own_trace(path: Path, *, is_sorted: bool = True) -> DrawnWorkload:
 
 def _rows(plan: RequestPlan) -> Iterator[tuple[int | None, ...]]:
     columns = [
-        [None if value == NONE else value for value in column.tolist()] if name in _NULLABLE else column.tolist()
+        (
+            [None if value == NONE else value for value in column.tolist()]
+            if name in _NULLABLE
+            else column.tolist()
+        )
         for name, column in plan._asdict().items()
     ]
     return zip(*columns, strict=True)
@@ -147,12 +187,16 @@ def _read_lines(path: Path) -> tuple[Head, dict[str, NDArray[Any]], list[int]]:
         return head, {name: np.array(column, np.int64) for name, column in values.items()}, numbers
 
 
-def _json_rows(found: Iterator[tuple[int, bytes]], path: Path) -> Iterator[tuple[int, dict[str, int | None]]]:
+def _json_rows(
+    found: Iterator[tuple[int, bytes]], path: Path
+) -> Iterator[tuple[int, dict[str, int | None]]]:
     for number, line in found:
         yield number, decoded(line, dict[str, int | None], path, number)
 
 
-def _csv_rows(found: Iterator[tuple[int, bytes]], path: Path) -> Iterator[tuple[int, dict[str, int | None]]]:
+def _csv_rows(
+    found: Iterator[tuple[int, bytes]], path: Path
+) -> Iterator[tuple[int, dict[str, int | None]]]:
     _, header = next(found, (0, b""))
     names = header.decode("utf-8", errors="replace").split(",")
     for number, line in found:
@@ -160,18 +204,29 @@ def _csv_rows(found: Iterator[tuple[int, bytes]], path: Path) -> Iterator[tuple[
         if len(fields) != len(names):
             broken(path, number, f"{len(fields)} fields for {len(names)} columns")
         try:
-            yield number, {name: int(field) if field else None for name, field in zip(names, fields, strict=True)}
+            yield (
+                number,
+                {
+                    name: int(field) if field else None
+                    for name, field in zip(names, fields, strict=True)
+                },
+            )
         except ValueError as error:
             broken(path, number, str(error))
 
 
 def _write_parquet(plan: RequestPlan, head: Head, path: Path) -> None:
-    expressions = ", ".join(f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS)
+    expressions = ", ".join(
+        f"nullif({name}, {NONE}) AS {name}" if name in _NULLABLE else name for name in _COLUMNS
+    )
     metadata = msgspec.json.encode(head).decode().replace("'", "''")
     with connection() as database:
         database.register("columns_of_plan", plan._asdict())
         options = f"FORMAT parquet, COMPRESSION zstd, KV_METADATA {{{_METADATA_KEY}: '{metadata}'}}"
-        database.execute(f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})", [str(path)])  # noqa: S608 -- our own names
+        database.execute(
+            f"COPY (SELECT {expressions} FROM columns_of_plan) TO ? ({options})",  # noqa: S608
+            [str(path)],
+        )
 
 
 def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
@@ -179,14 +234,20 @@ def _read_parquet(path: Path) -> tuple[Head, dict[str, NDArray[Any]]]:
     columns = parquet_columns(path, _PARQUET)
     if found is None:
         raise SpecError(
-            "a Parquet file without a head", where=str(path), allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it"
+            "a Parquet file without a head",
+            where=str(path),
+            allowed=f"metadata {_METADATA_KEY!r}, as write_own_trace makes it",
         )
     _check_names(columns, path)
     filled: dict[str, NDArray[Any]] = {}
     for name, column in columns.items():
         is_null = np.ma.getmaskarray(column)
         if name not in _NULLABLE and bool(is_null.any()):
-            raise SpecError(f"{name} of request {int(is_null.argmax())} is absent", where=str(path), allowed="a value in each row")
+            raise SpecError(
+                f"{name} of request {int(is_null.argmax())} is absent",
+                where=str(path),
+                allowed="a value in each row",
+            )
         filled[name] = np.where(is_null, NONE, np.ma.getdata(column))
     return decoded(found, Head, path, 0), filled
 
@@ -209,13 +270,14 @@ def _root_arrival(columns: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
     return np.array(arrival, np.int64)
 
 
-def _reordered(columns: dict[str, NDArray[Any]], order: NDArray[np.intp]) -> dict[str, NDArray[Any]]:
+def _reordered(
+    columns: dict[str, NDArray[Any]], order: NDArray[np.intp]
+) -> dict[str, NDArray[Any]]:
     """The rows in another order, what points to a row pointing to its new place."""
     place = np.empty(len(order) + 1, np.int64)
     place[order] = np.arange(len(order))
     place[-1] = NONE
     moved = {name: column[order] for name, column in columns.items()}
-    return moved | {name: place[moved[name]] for name in ("follows", "prefix_request") if name in moved}
-
-
-__all__ = ["Head", "read_own_trace", "write_own_trace"]
+    return moved | {
+        name: place[moved[name]] for name in ("follows", "prefix_request") if name in moved
+    }

@@ -22,17 +22,22 @@ NONE: Final = -1
 
 
 class RequestPlan(NamedTuple):
-    """N requests in the order in which they come; a request that follows another stands behind it. Made by ``request_plan``, which checks.
+    """N requests in the order in which they come; a request that follows another stands behind it.
 
-    Equal tokens are said by the tree of ``prefix_request`` and ``prefix_tokens``: a request's prompt begins with the first tokens of
-    what an earlier request holds at its end (prompt and answer); all its other tokens are its own. System prompts, turns of
-    sessions and the chained block hashes of traces all come out of it exactly, for blocks of any size.
+    Made by ``request_plan``, which checks.
+
+    Equal tokens are said by the tree of ``prefix_request`` and ``prefix_tokens``: a request's
+    prompt begins with the first tokens of what an earlier request holds at its end (prompt and
+    answer); all its other tokens are its own. System prompts, turns of sessions and the chained
+    block hashes of traces all come out of it exactly, for blocks of any size.
     """
 
     arrival_ns: I64
-    """Since the start; NONE of a request that follows another. The others stand in order of arrival."""
+    """Since the start; NONE of a request that follows another. The others stand in order of
+    arrival."""
     follows: I32
-    """The request after whose end this one is sent; NONE where ``arrival_ns`` says when. At most one request follows another."""
+    """The request after whose end this one is sent; NONE where ``arrival_ns`` says when. At most
+    one request follows another."""
     think_ns: I64
     """From that end to the sending; NONE where it follows none."""
     prompt_tokens: I32
@@ -48,7 +53,8 @@ class RequestPlan(NamedTuple):
     """From the sending to the client's going away; NONE where it stays."""
     session_index: I32
     prefix_request: I32
-    """The earlier request with whose tokens this prompt begins; NONE where it shares none or is the first to hold them."""
+    """The earlier request with whose tokens this prompt begins; NONE where it shares none or is
+    the first to hold them."""
     prefix_tokens: I32
     """How many tokens: 0 where there is no such request."""
 
@@ -78,11 +84,15 @@ class DrawnWorkload:
     tenant_names: tuple[str, ...]
     cautions: tuple[WorkloadCaution, ...] = ()
     asked_rate_per_s: float | None = None
-    """The steady rate that open arrivals were asked for; None of others, and where the rate changes with time."""
+    """The steady rate that open arrivals were asked for; None of others, and where the rate
+    changes with time."""
 
 
 class BlockContents(NamedTuple):
-    """What each full block of prompt and output holds: ids are equal if and only if all tokens from the start to the block's end are."""
+    """What each full block of prompt and output holds.
+
+    Ids are equal if and only if all tokens from the start to the block's end are.
+    """
 
     start: I64
     """(N + 1) Where each request's ids begin."""
@@ -90,8 +100,17 @@ class BlockContents(NamedTuple):
     """(B) Numbered from 0 without gaps."""
 
 
-_TYPES: Final = {name: np.dtype(get_args(get_args(hint)[1])[0]) for name, hint in get_type_hints(RequestPlan).items()}
-_NULLABLE: Final[tuple[str, ...]] = ("follows", "think_ns", "abort_after_ns", "session_index", "prefix_request")
+_TYPES: Final = {
+    name: np.dtype(get_args(get_args(hint)[1])[0])
+    for name, hint in get_type_hints(RequestPlan).items()
+}
+_NULLABLE: Final[tuple[str, ...]] = (
+    "follows",
+    "think_ns",
+    "abort_after_ns",
+    "session_index",
+    "prefix_request",
+)
 _ZEROS: Final[tuple[str, ...]] = ("class_index", "tenant_index", "priority", "prefix_tokens")
 _DEFAULTS: Final[dict[str, int]] = {**dict.fromkeys(_ZEROS, 0), **dict.fromkeys(_NULLABLE, NONE)}
 
@@ -101,23 +120,33 @@ def column_types() -> dict[str, np.dtype[Any]]:
     return dict(_TYPES)
 
 
-def request_plan(where: str, row_name: Callable[[int], str] = "request {}".format, **columns: ArrayLike) -> RequestPlan:
-    """The plan of these columns. Only arrivals, prompts and outputs must be given; ``max_tokens`` is else the output.
+def request_plan(
+    where: str, row_name: Callable[[int], str] = "request {}".format, **columns: ArrayLike
+) -> RequestPlan:
+    """The plan of these columns.
+
+    Only arrivals, prompts and outputs must be given; ``max_tokens`` is else the output.
 
     Raises
     ------
     SpecError
-        A column of another length or kind, a row that cannot be; ``row_name`` says how a row is called.
+        A column of another length or kind, a row that cannot be; ``row_name`` says how a row is
+        called.
     """
     n_requests = len(np.asarray(columns["arrival_ns"]))
     given = {"max_tokens": columns["output_tokens"]} | columns
-    filled = {name: given[name] if name in given else np.full(n_requests, _DEFAULTS[name]) for name in _TYPES}
+    filled = {
+        name: given[name] if name in given else np.full(n_requests, _DEFAULTS[name])
+        for name in _TYPES
+    }
     plan = RequestPlan(**{name: _column(name, filled[name], n_requests, where) for name in _TYPES})
     check_plan(plan, where, row_name)
     return plan
 
 
-def check_plan(plan: RequestPlan, where: str, row_name: Callable[[int], str] = "request {}".format) -> None:
+def check_plan(
+    plan: RequestPlan, where: str, row_name: Callable[[int], str] = "request {}".format
+) -> None:
     """Can these requests be sent?
 
     Raises
@@ -130,24 +159,67 @@ def check_plan(plan: RequestPlan, where: str, row_name: Callable[[int], str] = "
     rows = np.arange(plan.n_requests)
     _check_arrivals(plan, where, row_name)
     for name in ("prompt_tokens", "output_tokens"):
-        _refuse(getattr(plan, name) < 1, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="1 or more")
-    _refuse(plan.max_tokens < plan.output_tokens, "max_tokens of {} is {}, below its output_tokens", plan.max_tokens, where, row_name)
+        _refuse(
+            getattr(plan, name) < 1,
+            name + " of {} is {}",
+            getattr(plan, name),
+            where,
+            row_name,
+            allowed="1 or more",
+        )
+    _refuse(
+        plan.max_tokens < plan.output_tokens,
+        "max_tokens of {} is {}, below its output_tokens",
+        plan.max_tokens,
+        where,
+        row_name,
+    )
     for name in ("follows", "prefix_request"):
         pointer = getattr(plan, name)
         is_wrong = (pointer < NONE) | (pointer >= rows)
-        _refuse(is_wrong, name + " of {} is {}", pointer, where, row_name, allowed="an earlier request (counted from 0), or none")
+        _refuse(
+            is_wrong,
+            name + " of {} is {}",
+            pointer,
+            where,
+            row_name,
+            allowed="an earlier request (counted from 0), or none",
+        )
     for name in ("class_index", "tenant_index", "prefix_tokens"):
-        _refuse(getattr(plan, name) < 0, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more")
+        _refuse(
+            getattr(plan, name) < 0,
+            name + " of {} is {}",
+            getattr(plan, name),
+            where,
+            row_name,
+            allowed="0 or more",
+        )
     for name in ("abort_after_ns", "session_index"):
-        _refuse(getattr(plan, name) < NONE, name + " of {} is {}", getattr(plan, name), where, row_name, allowed="0 or more, or none")
+        _refuse(
+            getattr(plan, name) < NONE,
+            name + " of {} is {}",
+            getattr(plan, name),
+            where,
+            row_name,
+            allowed="0 or more, or none",
+        )
     for name in ("arrival_ns", "think_ns", "abort_after_ns"):
-        _refuse(getattr(plan, name) > MOST_NS, name + " of {} is {}", getattr(plan, name), where, row_name, allowed=f"up to {MOST_NS}")
+        _refuse(
+            getattr(plan, name) > MOST_NS,
+            name + " of {} is {}",
+            getattr(plan, name),
+            where,
+            row_name,
+            allowed=f"up to {MOST_NS}",
+        )
     _check_followers(plan, where, row_name)
     _check_prefixes(plan, where, row_name)
 
 
 def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
-    """What do the full blocks of ``block_size`` tokens hold? Request by request, those of the shared prefix are its owner's.
+    """What do the full blocks of ``block_size`` tokens hold?
+
+    Request by request, those of the shared prefix are its owner's.
 
     Example
     -------
@@ -166,7 +238,8 @@ def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
             allowed="2^31 - 1",
             try_="fewer requests at once",
         )
-    # +1 and -1 at the ends of each shared stretch; summed up: whose a block is; summed up again: how many own ones came before.
+    # +1 and -1 at the ends of each shared stretch; summed up: whose a block is; summed up again:
+    # how many own ones came before.
     ids = np.zeros(start[-1] + 1, np.int32)
     np.add.at(ids, start[:-1], 1)
     np.subtract.at(ids, start[:-1] + n_shared, 1)
@@ -176,7 +249,9 @@ def block_contents(plan: RequestPlan, block_size: int) -> BlockContents:
     ids = ids[:-1] - np.int32(1)
     shares = np.flatnonzero(n_shared)
     owner = start[plan.prefix_request[shares]]
-    for mine, theirs, n_blocks in zip(start[shares].tolist(), owner.tolist(), n_shared[shares].tolist(), strict=True):
+    for mine, theirs, n_blocks in zip(
+        start[shares].tolist(), owner.tolist(), n_shared[shares].tolist(), strict=True
+    ):
         ids[mine : mine + n_blocks] = ids[theirs : theirs + n_blocks]
     return BlockContents(start=start, ids=ids)
 
@@ -192,7 +267,14 @@ def _check_arrivals(plan: RequestPlan, where: str, row_name: Callable[[int], str
         allowed="none",
     )
     advice = {"allowed": "0 or more", "try_": "count from the first request, which comes at 0"}
-    _refuse(~is_follower & (plan.arrival_ns < 0), "arrival_ns of {} is {}", plan.arrival_ns, where, row_name, **advice)
+    _refuse(
+        ~is_follower & (plan.arrival_ns < 0),
+        "arrival_ns of {} is {}",
+        plan.arrival_ns,
+        where,
+        row_name,
+        **advice,
+    )
     known = np.maximum.accumulate(plan.arrival_ns)
     _refuse(
         ~is_follower & (plan.arrival_ns < known),
@@ -208,11 +290,25 @@ def _check_arrivals(plan: RequestPlan, where: str, row_name: Callable[[int], str
 def _check_followers(plan: RequestPlan, where: str, row_name: Callable[[int], str]) -> None:
     is_follower = plan.follows != NONE
     has_think = plan.think_ns >= 0
-    _refuse(is_follower != has_think, "think_ns of {} is {}", plan.think_ns, where, row_name, allowed="0 or more for followers only")
+    _refuse(
+        is_follower != has_think,
+        "think_ns of {} is {}",
+        plan.think_ns,
+        where,
+        row_name,
+        allowed="0 or more for followers only",
+    )
     follower = np.flatnonzero(is_follower)
     is_second = np.zeros(plan.n_requests, np.bool_)
     is_second[np.delete(follower, np.unique(plan.follows[follower], return_index=True)[1])] = True
-    _refuse(is_second, "{} follows request {}, which another follows already", plan.follows, where, row_name, allowed="one follower each")
+    _refuse(
+        is_second,
+        "{} follows request {}, which another follows already",
+        plan.follows,
+        where,
+        row_name,
+        allowed="one follower each",
+    )
 
 
 def _check_prefixes(plan: RequestPlan, where: str, row_name: Callable[[int], str]) -> None:
@@ -235,33 +331,27 @@ def _refuse(
     wrong = np.flatnonzero(is_wrong)
     if wrong.size:
         more = f" (and {wrong.size - 1:,} rows more)" if wrong.size > 1 else ""
-        raise SpecError(what.format(row_name(int(wrong[0])), values[wrong[0]]) + more, where=where, **advice)
+        raise SpecError(
+            what.format(row_name(int(wrong[0])), values[wrong[0]]) + more, where=where, **advice
+        )
 
 
 def _column(name: str, values: ArrayLike, n_requests: int, where: str) -> NDArray[Any]:
     array = np.asarray(values)
     if array.shape != (n_requests,):
-        raise SpecError(f"{name} has the shape {array.shape}", where=where, allowed=f"one value for each of {n_requests} requests")
+        raise SpecError(
+            f"{name} has the shape {array.shape}",
+            where=where,
+            allowed=f"one value for each of {n_requests} requests",
+        )
     try:
         cast = array.astype(_TYPES[name])
     except OverflowError:
         cast = None
     if cast is None or not np.array_equal(cast, array):
-        raise SpecError(f"{name} does not fit {_TYPES[name]}", where=where, allowed="whole numbers; instants within 292 years")
+        raise SpecError(
+            f"{name} does not fit {_TYPES[name]}",
+            where=where,
+            allowed="whole numbers; instants within 292 years",
+        )
     return np.ascontiguousarray(cast)
-
-
-__all__ = [
-    "I32",
-    "I64",
-    "MOST_NS",
-    "NONE",
-    "BlockContents",
-    "DrawnWorkload",
-    "RequestPlan",
-    "WorkloadCaution",
-    "block_contents",
-    "check_plan",
-    "column_types",
-    "request_plan",
-]

@@ -16,7 +16,10 @@ from inferometer.spec.workload.types import TraceSource, WorkloadSpec
 
 
 def resolve_workload(text: str) -> WorkloadSpec:
-    """Which workload is meant: a preset's name, lengths (`1024x256`), a workload file (.toml, .json), or a trace (any other file)?
+    """Which workload is meant.
+
+    A preset's name, lengths (`1024x256`), a workload file (.toml, .json), or a trace (any other
+    file)?
 
     Of ServeGen's rates of clients it is the first ten minutes.
 
@@ -36,17 +39,24 @@ def resolve_workload(text: str) -> WorkloadSpec:
         return table_from(lengths, WorkloadSpec, where=f"--workload {text}")
     path = path_named(text, where="--workload")
     if path.is_dir():
-        raise SpecError(f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path))
+        raise SpecError(
+            f"{text!r} is a folder", where="--workload", allowed="one file", try_=_inside(path)
+        )
     if not path.is_file():
         raise SpecError(
             f"no workload {text!r}",
             where="--workload",
-            allowed=f"a preset ({', '.join(preset_names())}), {SPELLINGS}, a workload file (.toml, .json), or a trace file",
+            allowed=(
+                f"a preset ({', '.join(preset_names())}), {SPELLINGS}, a workload file (.toml,"
+                " .json), or a trace file"
+            ),
         )
     if _is_workload_file(path):
         return read_workload(path)
     if servegen.is_servegen(path):
-        return WorkloadSpec(name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path))
+        return WorkloadSpec(
+            name=path.stem, duration_s=servegen.WINDOW_S, replay=servegen.servegen_beside(path)
+        )
     return WorkloadSpec(name=path.stem, replay=TraceSource(path=str(path)))
 
 
@@ -56,7 +66,8 @@ def read_workload(path: Path) -> WorkloadSpec:
     Raises
     ------
     SpecError
-        The file cannot be read, or a key or value of it cannot be: the message names file, key, value and what is allowed.
+        The file cannot be read, or a key or value of it cannot be: the message names file, key,
+        value and what is allowed.
     """
     text = text_of(path, noun="workload", endings=".toml or .json")
     spec = workload_from_text(text, where=str(path), is_json=path.suffix.lower() == ".json")
@@ -76,7 +87,9 @@ def workload_from_text(text: str, *, where: str, is_json: bool = False) -> Workl
 
 
 def with_changes(spec: WorkloadSpec, changes: Mapping[str, object], *, where: str) -> WorkloadSpec:
-    """The same workload with some keys changed, tables within tables; a table of another ``kind`` takes the old one's place.
+    """The same workload with some keys changed, tables within tables.
+
+    A table of another ``kind`` takes the old one's place.
 
     Raises
     ------
@@ -105,7 +118,11 @@ def checked_workload(spec: WorkloadSpec) -> WorkloadSpec:
 def _inside(folder: Path) -> str:
     """The files of a folder that can be a workload."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
-    usable = [str(path) for path in files if path.suffix == ".toml" or known_format(path) is not None or servegen.is_servegen(path)]
+    usable = [
+        str(path)
+        for path in files
+        if path.suffix == ".toml" or known_format(path) is not None or servegen.is_servegen(path)
+    ]
     return " or ".join(usable[:5]) or "a trace: it holds none"
 
 
@@ -116,10 +133,15 @@ def _is_workload_file(path: Path) -> bool:
 
 
 def _merged(old: object, new: Mapping[str, object]) -> dict[str, object]:
-    base: dict[str, object] = {str(key): value for key, value in old.items()} if isinstance(old, dict) else {}
+    base: dict[str, object] = (
+        {str(key): value for key, value in old.items()} if isinstance(old, dict) else {}
+    )
     if "kind" in new and base.get("kind") != new["kind"]:
         base = {}
-    return base | {key: _merged(base.get(key), value) if isinstance(value, Mapping) else value for key, value in new.items()}
+    return base | {
+        key: _merged(base.get(key), value) if isinstance(value, Mapping) else value
+        for key, value in new.items()
+    }
 
 
 def _rooted(value: object, folder: Path) -> object:
@@ -128,9 +150,10 @@ def _rooted(value: object, folder: Path) -> object:
     if not isinstance(value, dict):
         return value
     return {
-        key: str(folder / item) if (key == "path" or key.endswith("_path")) and isinstance(item, str) else _rooted(item, folder)
+        key: (
+            str(folder / item)
+            if (key == "path" or key.endswith("_path")) and isinstance(item, str)
+            else _rooted(item, folder)
+        )
         for key, item in value.items()
     }
-
-
-__all__ = ["checked_workload", "read_workload", "resolve_workload", "with_changes", "workload_from_text"]

@@ -1,7 +1,9 @@
-"""Which requests come of ServeGen's statistics of clients: a rate and a pattern of gaps for each ten minutes, tables of lengths?
+"""Which requests come of ServeGen's statistics of clients.
 
-Source: Xiang et al. 2025, ServeGen, arXiv 2505.09999: gaps of a client are drawn from its gamma or Weibull distribution and
-stretched to fill the window.
+A rate and a pattern of gaps for each ten minutes, tables of lengths?
+
+Source: Xiang et al. 2025, ServeGen, arXiv 2505.09999: gaps of a client are drawn from its gamma or
+Weibull distribution and stretched to fill the window.
 """
 
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ from inferometer.spec.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.units import NS_PER_S
 
 WINDOW_S: Final = 600
-_COLUMNS: Final = "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2"
+_COLUMNS: Final = (
+    "client,window_start_s,rate_req_s,inter_arrival_cv,pattern,pattern_param1,pattern_param2"
+)
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -51,7 +55,9 @@ def is_servegen(path: Path) -> bool:
 
 
 def servegen_beside(rates: Path) -> ServeGenSource:
-    """The clients of a file of rates and of the tables of lengths beside it; who has no tables draws from those of the others.
+    """The clients of a file of rates and of the tables of lengths beside it.
+
+    Who has no tables draws from those of the others.
 
     Raises
     ------
@@ -59,7 +65,9 @@ def servegen_beside(rates: Path) -> ServeGenSource:
         No tables of lengths, or several, whose name begins as that of the rates.
     """
     begin = rates.name.partition("client_rates")[0]
-    found = sorted(path for path in rates.parent.glob("*length_pdfs.jsonl*") if path.name.startswith(begin))
+    found = sorted(
+        path for path in rates.parent.glob("*length_pdfs.jsonl*") if path.name.startswith(begin)
+    )
     if len(found) != 1:
         raise SpecError(
             f"{len(found)} files of tables of lengths beside ServeGen's rates",
@@ -83,7 +91,8 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
     Raises
     ------
     SpecError
-        A broken line, by its number; no duration; clients without tables of lengths, where the source says to refuse them.
+        A broken line, by its number; no duration; clients without tables of lengths, where the
+        source says to refuse them.
     """
     if spec.duration_s is None or spec.arrivals is not None:
         raise SpecError(
@@ -93,7 +102,11 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
             try_="duration_s = 600",
         )
     end_s = source.start_s + spec.duration_s
-    windows = [one for one in _rate_windows(Path(source.rates_path)) if source.start_s - WINDOW_S < one.window_start_s < end_s]
+    windows = [
+        one
+        for one in _rate_windows(Path(source.rates_path))
+        if source.start_s - WINDOW_S < one.window_start_s < end_s
+    ]
     lengths = _lengths(Path(source.lengths_path))
     windows, cautions = _with_lengths(windows, lengths, source)
     times: list[Floats] = [np.empty(0)]
@@ -108,7 +121,9 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
     n_zero = int(((prompt < 1) | (output < 1)).sum())
     if n_zero:
         text = f"{n_zero} of {len(at_s)} requests drew a length of 0 tokens and have 1"
-        cautions.append(WorkloadCaution(code="zero_lengths", text=text, remedy="none: the tables hold them"))
+        cautions.append(
+            WorkloadCaution(code="zero_lengths", text=text, remedy="none: the tables hold them")
+        )
     order = np.argsort(at_s, kind="stable")[: spec.n_requests]
     names, tenant = np.unique(client[order], return_inverse=True)
     plan = request_plan(
@@ -155,7 +170,9 @@ def _lengths(path: Path) -> _Lengths:
         for table, pool in zip(tables, pools, strict=True):
             for value, share in table.items():
                 pool[value] = pool.get(value, 0.0) + share
-        of_client.setdefault(one.client, []).append((one.window_start_s, _table(tables[0]), _table(tables[1])))
+        of_client.setdefault(one.client, []).append(
+            (one.window_start_s, _table(tables[0]), _table(tables[1]))
+        )
     if not of_client:
         raise SpecError("no tables of lengths", where=str(path), allowed="at least one line")
     for windows in of_client.values():
@@ -167,35 +184,62 @@ def _table(shares: dict[int, float]) -> Table:
     return Table(values=tuple(shares), weights=tuple(shares.values()))
 
 
-def _with_lengths(windows: list[RateWindow], lengths: _Lengths, source: ServeGenSource) -> tuple[list[RateWindow], list[WorkloadCaution]]:
+def _with_lengths(
+    windows: list[RateWindow], lengths: _Lengths, source: ServeGenSource
+) -> tuple[list[RateWindow], list[WorkloadCaution]]:
     """The windows that take part, and what must be said about it."""
     if not windows:
-        raise SpecError("no client asks in this span", where=source.rates_path, allowed="a span with rates", try_="another start_s")
+        raise SpecError(
+            "no client asks in this span",
+            where=source.rates_path,
+            allowed="a span with rates",
+            try_="another start_s",
+        )
     cautions = [
         WorkloadCaution(
             code="lengths_independent",
-            text="ServeGen's tables say nothing of prompt and answer together: they are drawn independently",
+            text=(
+                "ServeGen's tables say nothing of prompt and answer together: they are drawn"
+                " independently"
+            ),
             remedy="a trace of requests",
         )
     ]
     known = [one for one in windows if one.client in lengths.of_client]
     if len(known) == len(windows):
         return windows, cautions
-    missing_fraction = 1 - sum(one.rate_req_s for one in known) / sum(one.rate_req_s for one in windows)
+    missing_fraction = 1 - sum(one.rate_req_s for one in known) / sum(
+        one.rate_req_s for one in windows
+    )
     n_clients = len({one.client for one in windows} - lengths.of_client.keys())
-    what = f"{n_clients} clients with {missing_fraction * 100:.3g} % of the requests have no tables of lengths"
+    what = (
+        f"{n_clients} clients with {missing_fraction * 100:.3g} % of the requests have no tables of"
+        " lengths"
+    )
     if source.without_lengths == "refuse" or not known:
-        raise SpecError(what, where=source.lengths_path, allowed='without_lengths = "drop" or "pool"')
+        raise SpecError(
+            what, where=source.lengths_path, allowed='without_lengths = "drop" or "pool"'
+        )
     is_drop = source.without_lengths == "drop"
-    done = "they are left out, and the rate with them" if is_drop else "they draw from the tables of the others, pooled line by line"
-    cautions.append(WorkloadCaution(code="clients_without_lengths", text=f"{what}: {done}", remedy="the whole set of tables"))
+    done = (
+        "they are left out, and the rate with them"
+        if is_drop
+        else "they draw from the tables of the others, pooled line by line"
+    )
+    cautions.append(
+        WorkloadCaution(
+            code="clients_without_lengths", text=f"{what}: {done}", remedy="the whole set of tables"
+        )
+    )
     return (known if is_drop else windows), cautions
 
 
 def _instants_s(one: RateWindow, seed: int, rate_ratio: float) -> Floats:
     """When a client asks in a window: gaps of its pattern, stretched to fill it."""
     name = f"servegen/{one.client}/{one.window_start_s:g}"
-    n_requests = int(one.rate_req_s * rate_ratio * WINDOW_S + substreams.uniforms(seed, f"{name}/count", 1)[0])
+    n_requests = int(
+        one.rate_req_s * rate_ratio * WINDOW_S + substreams.uniforms(seed, f"{name}/count", 1)[0]
+    )
     if one.pattern == "Gamma":
         gaps = arrivals.gamma_draws(one.pattern_param1, seed, name, n_requests + 1)
     else:
@@ -210,7 +254,9 @@ def _drawn_lengths(seed: int, at_s: Floats, client: I64, lengths: _Lengths) -> t
     for name in np.unique(client).tolist():
         mine = np.flatnonzero(client == name)
         windows = lengths.of_client.get(name, [(0.0, *lengths.pooled)])
-        which = np.maximum(np.searchsorted([start for start, _, _ in windows], at_s[mine], side="right") - 1, 0)
+        which = np.maximum(
+            np.searchsorted([start for start, _, _ in windows], at_s[mine], side="right") - 1, 0
+        )
         for column, drawn in enumerate((prompt, output), start=1):
             u = substreams.uniforms(seed, f"servegen/{name}/length {column}", len(mine))
             for index in np.unique(which).tolist():
@@ -219,6 +265,3 @@ def _drawn_lengths(seed: int, at_s: Floats, client: I64, lengths: _Lengths) -> t
                 assert isinstance(table, Table)  # noqa: S101 -- a tuple's items have one type each
                 drawn[mine[here]] = quantile(table, u[here])
     return prompt, output
-
-
-__all__ = ["WINDOW_S", "LengthWindow", "RateWindow", "draw_servegen", "is_servegen", "servegen_beside"]

@@ -1,8 +1,8 @@
 """Which random numbers does a named part of a workload get?
 
-Each part (gaps, classes, prompt lengths, ...) has a stream of its own: what one part asks for moves no other part, and the
-first n numbers of a stream are the same however many are drawn. Only raw 64-bit words of Philox are used, whose values
-numpy promises not to change.
+Each part (gaps, classes, prompt lengths, ...) has a stream of its own: what one part asks for moves
+no other part, and the first n numbers of a stream are the same however many are drawn. Only raw
+64-bit words of Philox are used, whose values numpy promises not to change.
 """
 
 import hashlib
@@ -28,6 +28,3 @@ def uniforms(seed: int, name: str, n_numbers: int) -> NDArray[np.float64]:
     raw = np.asarray(philox.random_raw(n_numbers), dtype=np.uint64)
     cells = (raw >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64)
     return cells * 2.0**-_FRACTION_BITS + 2.0 ** -(_FRACTION_BITS + 1)
-
-
-__all__ = ["uniforms"]

@@ -46,7 +46,11 @@ def azure_rows(path: Path) -> Iterator[TraceRow]:
         fields = line.decode("utf-8", errors="replace").split(",")
         match = _INSTANT.fullmatch(fields[0])
         if len(fields) != 3 or match is None:
-            broken(path, number, f"{line.decode(errors='replace')!r} is not TIMESTAMP,ContextTokens,GeneratedTokens")
+            broken(
+                path,
+                number,
+                f"{line.decode(errors='replace')!r} is not TIMESTAMP,ContextTokens,GeneratedTokens",
+            )
         if not all(field.isdecimal() and len(field) < 10 for field in fields[1:]):
             broken(path, number, f"{fields[1]!r}, {fields[2]!r} are no counts of tokens")
         at_ns = _wall_ns(match[1], match[2] or "", path, number)
@@ -59,23 +63,53 @@ def mooncake_rows(path: Path, block_tokens: int) -> Iterator[TraceRow]:
         row = decoded(line, MooncakeLine, path, number)
         at_ns = ns_from_trace(row.timestamp, _NS_PER_MS, path, number)
         _check_blocks(len(row.hash_ids), row.input_length, block_tokens, path, number)
-        yield TraceRow(number, at_ns, row.input_length, row.output_length, block_ids=row.hash_ids, block_tokens=block_tokens)
+        yield TraceRow(
+            number,
+            at_ns,
+            row.input_length,
+            row.output_length,
+            block_ids=row.hash_ids,
+            block_tokens=block_tokens,
+        )
 
 
 def llmservingsim_rows(path: Path) -> Iterator[TraceRow]:
-    """Requests of an LLMServingSim workload: nanoseconds, lengths, runs of ids of blocks of 16 tokens with all before them."""
+    """Requests of an LLMServingSim workload.
+
+    Nanoseconds, lengths, runs of ids of blocks of 16 tokens with all before them.
+    """
     for number, line in lines(path):
         row = decoded(line, LlmServingSimLine, path, number)
-        _check_blocks(sum(count for _, count in row.hash_runs), row.input_toks, _LLMSERVINGSIM_BLOCK, path, number)
-        ids = tuple(chain.from_iterable(range(first, first + count) for first, count in row.hash_runs))
-        yield TraceRow(number, row.arrival_time_ns, row.input_toks, row.output_toks, block_ids=ids, block_tokens=_LLMSERVINGSIM_BLOCK)
+        _check_blocks(
+            sum(count for _, count in row.hash_runs),
+            row.input_toks,
+            _LLMSERVINGSIM_BLOCK,
+            path,
+            number,
+        )
+        ids = tuple(
+            chain.from_iterable(range(first, first + count) for first, count in row.hash_runs)
+        )
+        yield TraceRow(
+            number,
+            row.arrival_time_ns,
+            row.input_toks,
+            row.output_toks,
+            block_ids=ids,
+            block_tokens=_LLMSERVINGSIM_BLOCK,
+        )
 
 
-def _check_blocks(n_ids: int, prompt_tokens: int, block_tokens: int, path: Path, number: int) -> None:
+def _check_blocks(
+    n_ids: int, prompt_tokens: int, block_tokens: int, path: Path, number: int
+) -> None:
     n_full, n_touched = prompt_tokens // block_tokens, -(-prompt_tokens // block_tokens)
     if n_ids and not n_full <= n_ids <= n_touched:
         fitting = -(-prompt_tokens // n_ids)
-        what = f"{n_ids} block ids for {prompt_tokens} tokens, which are {n_touched} blocks of {block_tokens}"
+        what = (
+            f"{n_ids} block ids for {prompt_tokens} tokens, which are {n_touched} blocks of"
+            f" {block_tokens}"
+        )
         broken(path, number, f"{what} (hash_block_tokens = {fitting} would fit)")
 
 
@@ -85,6 +119,3 @@ def _wall_ns(seconds: str, fraction: str, path: Path, number: int) -> int:
     except ValueError as error:
         broken(path, number, str(error))
     return round(whole.timestamp()) * NS_PER_S + int(fraction.ljust(9, "0"))
-
-
-__all__ = ["LlmServingSimLine", "MooncakeLine", "azure_rows", "llmservingsim_rows", "mooncake_rows"]

@@ -46,13 +46,15 @@ class TraceRow(NamedTuple):
     """Ids of the prompt's blocks, equal where the blocks and all before them are."""
     block_tokens: int = 0
     session: int | None = None
-    """Rows of one session stand together: each prompt is all that was said before, and something new."""
+    """Rows of one session stand together: each prompt is all that was said before, and something
+    new."""
     prompt_is_estimate: bool = False
     output_is_estimate: bool = False
     n_later_turns: int = 0
     """Left out, since the trace does not have the answers between."""
     said: tuple[Spoken, ...] = ()
-    """What the prompt adds to that of the session's request before, the answer to it first; empty unless asked for."""
+    """What the prompt adds to that of the session's request before, the answer to it first;
+    empty unless asked for."""
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -82,7 +84,9 @@ def detect_format(path: Path) -> TraceFormat:
         raise SpecError("the trace is empty", where=str(path), allowed=_FORMATS)
     if first.startswith(b"{"):
         decoded(first, dict[str, msgspec.Raw], path, number)
-    raise SpecError("the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format")
+    raise SpecError(
+        "the trace's format is not known", where=str(path), allowed=_FORMATS, try_="--trace-format"
+    )
 
 
 def known_format(path: Path) -> TraceFormat | None:
@@ -137,7 +141,9 @@ def ns_from_trace(value: float, unit_ns: int, path: Path, number: int) -> int:
     return round(value * unit_ns)
 
 
-def broken(path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format") -> NoReturn:
+def broken(
+    path: Path, number: int, what: str, *, try_: str = "remove the line, or --trace-format"
+) -> NoReturn:
     """Refuse a line by its number.
 
     Raises
@@ -147,6 +153,3 @@ def broken(path: Path, number: int, what: str, *, try_: str = "remove the line, 
     """
     where, allowed = f"{path}, line {number}", "lines as docs/workloads.md says of each format"
     raise SpecError(f"line {number} is broken: {what}", where=where, allowed=allowed, try_=try_)
-
-
-__all__ = ["OWN_FORMAT", "Spoken", "TraceRow", "broken", "decoded", "detect_format", "known_format", "lines", "ns_from_trace"]

@@ -1,6 +1,9 @@
-"""How long are the requests of files of texts, and what do they say: ShareGPT conversations, OpenAI batches, lists of prompts?
+"""How long are the requests of files of texts, and what do they say.
 
-Counts that a file gives are taken. Where it has only text, a token is taken for four characters, and the row says so.
+ShareGPT conversations, OpenAI batches, lists of prompts?
+
+Counts that a file gives are taken. Where it has only text, a token is taken for four characters,
+and the row says so.
 """
 
 from collections.abc import Iterator
@@ -90,8 +93,13 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
-def sharegpt_rows(path: Path, *, only_first_turn: bool, with_texts: bool = False) -> Iterator[TraceRow]:
-    """Requests of a ShareGPT file: each answer is one, its prompt everything said before. A conversation is a session without instants."""
+def sharegpt_rows(
+    path: Path, *, only_first_turn: bool, with_texts: bool = False
+) -> Iterator[TraceRow]:
+    """Requests of a ShareGPT file: each answer is one, its prompt everything said before.
+
+    A conversation is a session without instants.
+    """
     for index, (number, raw) in enumerate(_items(path)):
         said_tokens, n_turns, new = 0, 0, list[Spoken]()
         for message in decoded(raw, Conversation, path, number).conversations:
@@ -99,7 +107,15 @@ def sharegpt_rows(path: Path, *, only_first_turn: bool, with_texts: bool = False
             role = _role(message, path, number)
             if role == "assistant" and (said_tokens or n_turns):
                 if n_turns == 0 or not only_first_turn:
-                    row = TraceRow(number, None, said_tokens, tokens, session=index, prompt_is_estimate=True, output_is_estimate=True)
+                    row = TraceRow(
+                        number,
+                        None,
+                        said_tokens,
+                        tokens,
+                        session=index,
+                        prompt_is_estimate=True,
+                        output_is_estimate=True,
+                    )
                     yield row._replace(said=tuple(new) if with_texts else ())
                 n_turns += 1
                 new = []
@@ -107,28 +123,57 @@ def sharegpt_rows(path: Path, *, only_first_turn: bool, with_texts: bool = False
             said_tokens += tokens
 
 
-def prompt_rows(path: Path, *, output_tokens: int | None, with_texts: bool = False) -> Iterator[TraceRow]:
-    """Requests of a list of prompts, without instants; ``output_tokens`` where a line has no answer. Of several turns the first."""
+def prompt_rows(
+    path: Path, *, output_tokens: int | None, with_texts: bool = False
+) -> Iterator[TraceRow]:
+    """Requests of a list of prompts, without instants.
+
+    ``output_tokens`` where a line has no answer. Of several turns the first.
+    """
     for number, line in lines(path):
         row = decoded(line, PromptLine, path, number)
-        asked = next((text for text in (row.prompt, row.question, *row.turns[:1]) if text is not None), None)
+        asked = next(
+            (text for text in (row.prompt, row.question, *row.turns[:1]) if text is not None), None
+        )
         if asked is None:
             broken(path, number, "neither a prompt nor a question nor turns")
         answer = row.answer if row.answer is not None else row.canonical_solution
-        said = row.output_tokens if row.output_tokens is not None else None if answer is None else estimated_tokens(answer)
+        said = (
+            row.output_tokens
+            if row.output_tokens is not None
+            else None
+            if answer is None
+            else estimated_tokens(answer)
+        )
         output = output_tokens if said is None else said
         if output is None:
-            broken(path, number, "no answer, so nothing says how long it is", try_="--output-tokens 256")
+            broken(
+                path,
+                number,
+                "no answer, so nothing says how long it is",
+                try_="--output-tokens 256",
+            )
         is_estimate = row.output_tokens is None and answer is not None
         n_later = max(len(row.turns) - 1, 0)
         found = TraceRow(
-            number, None, estimated_tokens(asked), output, prompt_is_estimate=True, output_is_estimate=is_estimate, n_later_turns=n_later
+            number,
+            None,
+            estimated_tokens(asked),
+            output,
+            prompt_is_estimate=True,
+            output_is_estimate=is_estimate,
+            n_later_turns=n_later,
         )
         yield found._replace(said=(Spoken("user", asked),)) if with_texts else found
 
 
-def openai_batch_rows(path: Path, *, output_tokens: int | None = None, with_texts: bool = False) -> Iterator[TraceRow]:
-    """Requests of an OpenAI batch, all there at once: of an output file what was counted, of an input file what can be told."""
+def openai_batch_rows(
+    path: Path, *, output_tokens: int | None = None, with_texts: bool = False
+) -> Iterator[TraceRow]:
+    """Requests of an OpenAI batch, all there at once.
+
+    Of an output file what was counted, of an input file what can be told.
+    """
     for number, line in lines(path):
         row = decoded(line, BatchLine, path, number)
         if row.response is not None:
@@ -139,11 +184,26 @@ def openai_batch_rows(path: Path, *, output_tokens: int | None = None, with_text
             broken(path, number, "neither a body nor a response")
         most = row.body.max_completion_tokens or row.body.max_tokens or output_tokens
         if most is None:
-            what = "no max_tokens, so nothing says how long the answer is; a batch's output file says it"
+            what = (
+                "no max_tokens, so nothing says how long the answer is; a batch's output file"
+                " says it"
+            )
             broken(path, number, what, try_="--output-tokens 256")
         is_counted = isinstance(row.body.prompt, list)
-        prompt = len(row.body.prompt) if isinstance(row.body.prompt, list) else sum(map(estimated_tokens, _texts(row.body)))
-        found = TraceRow(number, 0, prompt, most, max_tokens=most, prompt_is_estimate=not is_counted, output_is_estimate=True)
+        prompt = (
+            len(row.body.prompt)
+            if isinstance(row.body.prompt, list)
+            else sum(map(estimated_tokens, _texts(row.body)))
+        )
+        found = TraceRow(
+            number,
+            0,
+            prompt,
+            most,
+            max_tokens=most,
+            prompt_is_estimate=not is_counted,
+            output_is_estimate=True,
+        )
         yield found._replace(said=tuple(_spoken(row.body))) if with_texts else found
 
 
@@ -158,7 +218,11 @@ def _role(message: Said, path: Path, number: int) -> str:
     if message.by in _ANSWERS:
         return "assistant"
     if message.by not in _ASKS:
-        broken(path, number, f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}")
+        broken(
+            path,
+            number,
+            f"a message is from {message.by!r}, not from one of {', '.join((*_ASKS, *_ANSWERS))}",
+        )
     return "system" if message.by == "system" else "user"
 
 
@@ -188,22 +252,3 @@ def _items(path: Path) -> Iterator[tuple[int, bytes]]:
         line += text.count(b"\n", at, begin)
         at = begin
         yield line, item
-
-
-__all__ = [
-    "CHARACTERS_PER_TOKEN",
-    "Answer",
-    "AnswerBody",
-    "BatchBody",
-    "BatchLine",
-    "Conversation",
-    "Message",
-    "PromptLine",
-    "Said",
-    "Usage",
-    "estimated_tokens",
-    "openai_batch_rows",
-    "prompt_rows",
-    "sharegpt_rows",
-    "text_of_parts",
-]

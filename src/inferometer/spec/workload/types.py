@@ -1,19 +1,35 @@
 """What can be asked of a server: arrivals, classes of requests, sessions, tenants, or a trace to replay?
 
-These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes requests of them.
+These are the tables of a workload file, key for key; ``reading`` reads them, ``drawing`` makes
+requests of them.
 """
 
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from inferometer.spec.workload.distributions import Distribution, Natural, NotNegative, Positive, Rate
+from inferometer.spec.workload.distributions import (
+    Distribution,
+    Natural,
+    NotNegative,
+    Positive,
+    Rate,
+)
 
-TraceFormat: TypeAlias = Literal["azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"]
+TraceFormat: TypeAlias = Literal[
+    "azure", "mooncake", "llmservingsim", "sharegpt", "openai-batch", "prompts", "inferometer"
+]
 Process: TypeAlias = Literal["poisson", "gamma", "constant"]
 
 
-class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="ramp"):
+class Ramp(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="ramp",
+):
     """The rate goes from ``from_ratio`` to ``to_ratio`` times ``rate_per_s`` in ``over_s``, and stays there."""
 
     from_ratio: NotNegative
@@ -21,7 +37,14 @@ class Ramp(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     over_s: Positive
 
 
-class Bursts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="bursts"):
+class Bursts(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="bursts",
+):
     """``on_ratio`` times ``rate_per_s`` for ``on_s``, ``off_ratio`` times it for ``off_s``, and again."""
 
     on_s: Positive
@@ -30,7 +53,14 @@ class Bursts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     off_ratio: NotNegative = 0.0
 
 
-class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="points"):
+class Points(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="points",
+):
     """``ratios`` times ``rate_per_s`` from each instant on (or straight lines between), over again after ``repeat_s`` (a day, say)."""
 
     at_s: tuple[NotNegative, ...]
@@ -42,11 +72,19 @@ class Points(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 Profile: TypeAlias = Ramp | Bursts | Points
 
 
-class OpenArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="open"):
+class OpenArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="open",
+):
     """Requests come whether or not earlier ones are done.
 
-    ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate that makes it so.
-    ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of vLLM's ``bench serve``: gaps vary by its root's inverse.
+    ``rate_per_s`` counts requests; where sessions have several turns, sessions begin at the rate
+    that makes it so. ``burstiness_ratio`` is the shape of the gamma process, as ``--burstiness`` of
+    vLLM's ``bench serve``: gaps vary by its root's inverse.
     """
 
     rate_per_s: Rate = 1.0
@@ -56,8 +94,18 @@ class OpenArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     source: str | None = None
 
 
-class ClosedArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="closed"):
-    """``concurrency`` users, each of whom sends, waits for the end, thinks, and sends again; they start evenly over ``start_over_s``."""
+class ClosedArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="closed",
+):
+    """``concurrency`` users, each of whom sends, waits for the end, thinks, and sends again.
+
+    They start evenly over ``start_over_s``.
+    """
 
     concurrency: Natural
     think_s: Distribution | None = None
@@ -65,7 +113,14 @@ class ClosedArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     source: str | None = None
 
 
-class TraceArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="trace"):
+class TraceArrivals(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="trace",
+):
     """The instants of a trace, ``speed_up_ratio`` times as fast; lengths come from the classes."""
 
     path: str
@@ -74,7 +129,14 @@ class TraceArrivals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     source: str | None = None
 
 
-class AtOnce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="at_once"):
+class AtOnce(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="at_once",
+):
     """All requests wait at the start: an offline batch."""
 
     source: str | None = None
@@ -83,17 +145,38 @@ class AtOnce(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 Arrivals: TypeAlias = OpenArrivals | ClosedArrivals | TraceArrivals | AtOnce
 
 
-class Exact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="exact"):
+class Exact(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="exact",
+):
     """The client asks for just as many tokens as come."""
 
 
-class Cap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="cap"):
+class Cap(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="cap",
+):
     """The client allows this many tokens whatever comes; longer answers are cut."""
 
     tokens: Natural
 
 
-class Multiple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="multiple"):
+class Multiple(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="multiple",
+):
     """The client allows this many times the tokens that come."""
 
     ratio: Annotated[float, msgspec.Meta(ge=1, le=1e6)]
@@ -105,8 +188,9 @@ MaxTokens: TypeAlias = Exact | Cap | Multiple
 class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Conversations: each turn's prompt is all that was said before and new tokens.
 
-    New are ``prompt_tokens`` of the class, in later turns ``later_prompt_tokens`` where it is given.
-    A session ends early where a turn would exceed ``max_context_tokens`` with its answer; its first turn is kept whatever its length.
+    New are ``prompt_tokens`` of the class, in later turns ``later_prompt_tokens`` where it is
+    given. A session ends early where a turn would exceed ``max_context_tokens`` with its answer;
+    its first turn is kept whatever its length.
     """
 
     turns: Distribution
@@ -117,7 +201,10 @@ class Sessions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``; the k-th most popular goes as k^-exponent."""
+    """``n_prompts`` texts that sessions begin with, in front of ``prompt_tokens``.
+
+    The k-th most popular goes as k^-exponent.
+    """
 
     n_prompts: Natural = 1
     popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
@@ -128,8 +215,8 @@ class SystemPrompts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class RequestClass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One kind of request: how often (by sessions), how long, how urgent, how patient.
 
-    ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian copula). A smaller ``priority`` is
-    more urgent. ``slo`` is carried along as text.
+    ``correlation_ratio`` is that of the normal scores of prompt and output length (a Gaussian
+    copula). A smaller ``priority`` is more urgent. ``slo`` is carried along as text.
     """
 
     name: str
@@ -153,11 +240,19 @@ class Tenants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     popularity_exponent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
 
 
-class TraceSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="file"):
+class TraceSource(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="file",
+):
     """A trace to replay: its requests, and its instants unless the workload has ``arrivals`` of its own.
 
-    ``jitter_s`` spreads instants that the trace rounded down to multiples of it. ``hash_block_tokens``: tokens of a Mooncake block.
-    ``is_sorted`` = false sorts the rows first. ``skip_empty`` leaves out requests without prompt or output, and says how many.
+    ``jitter_s`` spreads instants that the trace rounded down to multiples of it.
+    ``hash_block_tokens``: tokens of a Mooncake block. ``is_sorted`` = false sorts the rows first.
+    ``skip_empty`` leaves out requests without prompt or output, and says how many.
     ``output_tokens`` is what is asked where the trace says nothing of an answer.
     """
 
@@ -173,11 +268,18 @@ class TraceSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     output_tokens: Natural | None = None
 
 
-class ServeGenSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="servegen"):
+class ServeGenSource(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag_field="kind",
+    tag="servegen",
+):
     """ServeGen's per-client rates and length tables, drawn from; each client is a tenant.
 
-    ``without_lengths``: what becomes of clients whose length tables are not in the file: ``refuse``, ``drop`` them, or ``pool`` the tables
-    of the others.
+    ``without_lengths``: what becomes of clients whose length tables are not in the file:
+    ``refuse``, ``drop`` them, or ``pool`` the tables of the others.
     """
 
     rates_path: str
@@ -193,7 +295,8 @@ Replay: TypeAlias = TraceSource | ServeGenSource
 class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which requests are asked: drawn from ``classes`` at ``arrivals``, or those of a ``replay``.
 
-    Ends after ``n_requests``, or with the last request that comes within ``duration_s``, whichever is first.
+    Ends after ``n_requests``, or with the last request that comes within ``duration_s``, whichever
+    is first.
     """
 
     name: str = "workload"
@@ -216,30 +319,3 @@ class WorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         names = [one.name for one in self.classes]
         if len(set(names)) < len(names):
             raise ValueError(f"two classes have one name: {', '.join(names)}")
-
-
-__all__ = [
-    "Arrivals",
-    "AtOnce",
-    "Bursts",
-    "Cap",
-    "ClosedArrivals",
-    "Exact",
-    "MaxTokens",
-    "Multiple",
-    "OpenArrivals",
-    "Points",
-    "Process",
-    "Profile",
-    "Ramp",
-    "Replay",
-    "RequestClass",
-    "ServeGenSource",
-    "Sessions",
-    "SystemPrompts",
-    "Tenants",
-    "TraceArrivals",
-    "TraceFormat",
-    "TraceSource",
-    "WorkloadSpec",
-]
