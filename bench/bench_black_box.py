@@ -20,14 +20,13 @@ from inferometer.decide.capacity import CapacityQuestion, find_capacity
 from inferometer.decide.probing import ReplicaProbe
 from inferometer.decide.traffic import Traffic, at_load
 from inferometer.errors import InferometerError
-from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.load_looks import LoadTest
-from inferometer.fit.probes import Address
-from inferometer.fit.server_fit import ServerFit
-from inferometer.fit.server_knobs import ToldByServer
+from inferometer.fit.loads.conclusions import Address
+from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.load_tests import LoadTest
+from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.perfmodel.steptime_arrays import arrays_of
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_step_time
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.deployment import Deployment, Knobs
 from inferometer.simulate.one_engine import simulate

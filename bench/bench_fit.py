@@ -13,7 +13,7 @@ from types import FunctionType
 import numba
 import numpy as np
 
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel import steptime_arrays
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.types import decode_shape

@@ -15,10 +15,9 @@ from pathlib import Path
 import numpy as np
 from results_log import log_row
 
-from inferometer.fit.agreement import STATISTICS, agreements, noticed_ns, statistic_of
-from inferometer.fit.from_requests import fit_requests
-from inferometer.fit.published_serving import published_subject
-from inferometer.fit.replay import latencies
+from inferometer.fit.loads.replay import STATISTICS, agreements, latencies, noticed_ns, statistic_of
+from inferometer.fit.loads.requests import fit_requests
+from inferometer.fit.published.serving import published_subject
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.spec.catalog import find_hardware

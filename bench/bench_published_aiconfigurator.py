@@ -22,7 +22,7 @@ import numpy as np
 from bench_published_devices import DATA, groups_of, half, tables
 from results_log import log_row
 
-from inferometer.fit.published_loads import published_loads
+from inferometer.fit.published.loads import published_loads
 
 RELEASE = "aiconfigurator==0.12.0"
 TABLES = ("inferencemax-official-2025-11", "inferencex-silicon")

@@ -6,7 +6,7 @@ runs. A group is one device, engine, model and precision of one table. Asked of 
 *degree* of tensor parallelism (each left out in turn), other *lengths* (1k in, 1k out foretell the
 rest), larger *batches* (up to 16 users foretell more), another *device* (the others of that table
 foretell it from its datasheet). Families (engine, model, precision) are halved by hash. Sizes and
-shares in ``fit.discrepancy`` and ``fit.device_beliefs`` were chosen on the *learned* half alone;
+shares in ``fit.published.priors`` were chosen on the *learned* half alone;
 the *reported* half was printed beside it while this was built, and nothing was fitted to it. Rates
 of kernels come from tables of kernels. Two choices among them were made after sums over the
 reported half of *device* had been seen: that B200 multiplies gpt-oss's weights with 8-bit
@@ -30,10 +30,10 @@ import numpy as np
 from results_log import log_row
 
 from inferometer.errors import SpecError
-from inferometer.fit.from_published import fit_published, simulated
-from inferometer.fit.published_loads import published_loads
+from inferometer.fit.published.loads import published_loads
+from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.perfmodel.scenario import BEST
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
 from inferometer.records.published_points import PublishedPointTable
 

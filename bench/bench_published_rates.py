@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from results_log import log_row
 
-from inferometer.fit.from_kernels import model_from_kernels
-from inferometer.fit.from_requests import moved_to
-from inferometer.fit.inverse import Unknowns, solve
+from inferometer.fit.loads.requests import moved_to
+from inferometer.fit.map import Unknowns, solve
+from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.imports.kernel_tables import read_kernel_tables

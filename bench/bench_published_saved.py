@@ -16,9 +16,9 @@ from bench_published_devices import DATA, Loads, groups_of, half, questions, tab
 from results_log import log_row
 
 from inferometer.errors import SpecError
-from inferometer.fit import published_model, published_settled
-from inferometer.fit.published_loads import published_loads
-from inferometer.fit.published_told import PHASES
+from inferometer.fit.published import step_time
+from inferometer.fit.published.loads import published_loads
+from inferometer.fit.published.step_time import PHASES
 
 TABLES = ("inferencemax-official-2025-11", "inferencex-silicon")
 QUESTIONS = ("concurrency", "degree", "lengths", "batches", "device")
@@ -35,14 +35,14 @@ def misses(model, asked):
         miss = np.log(
             [seen.tpot_s[0] / one.published.tpot_s, seen.ttft_s[0] / one.published.ttft_s]
         )
-        shapes = [published_settled.usual_step(one, phase) for phase in PHASES]
+        shapes = [step_time.usual_step(one, phase) for phase in PHASES]
         found.append((miss, model.log_half_widths(shapes, model.work(shapes))))
     return np.array(found)
 
 
 def asked_about(name, data, cache, wanted):
     loads, load = published_loads(tables(data, name)).loads, Loads(cache)
-    published_model.simulated = load
+    step_time.simulated = load
     groups = groups_of(loads, name)
     for key, rows in sorted(groups.items()):
         others = [
@@ -59,9 +59,7 @@ def asked_about(name, data, cache, wanted):
                 by_degree[one.engine.tensor_parallel_size].append(one)
             for degree, mine in by_degree.items():
                 try:
-                    model = published_model.published_step_time(
-                        seen, mine[0].hardware, n_tensor=degree
-                    )
+                    model = step_time.published_step_time(seen, mine[0].hardware, n_tensor=degree)
                     told = misses(model, [load(one) for one in mine])
                 except SpecError as error:
                     print("  not asked:", key, question, error)

@@ -32,10 +32,10 @@ from inferometer.cli.published_rows import are_published
 from inferometer.cli.request_view import request_view
 from inferometer.decide.artefacts.folder import plan_text, read_plan as read_fleet
 from inferometer.errors import SpecError
-from inferometer.fit.server_fit import is_server_fit, load_server_fit
-from inferometer.fit.server_told import told_by_server
+from inferometer.fit.loads.reported import told_by_server
+from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.perfmodel.kv_cache import kv_bytes_per_token
-from inferometer.perfmodel.steptime_file import load_step_time_model
+from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.records import raw_log
 from inferometer.records.answers import answer_of
 from inferometer.records.error_words import error_words
@@ -54,7 +54,7 @@ from inferometer.spec import gate, gguf, model_config, objectives, prices, verif
 from inferometer.spec.workload import own_trace, plan, reading, replay, traces
 from inferometer.spec.workload.types import OpenArrivals, TraceSource
 from inferometer.units import parse_bytes, parse_bytes_per_s, parse_duration_s
-from inferometer.verify import ledger, seal_file
+from inferometer.verify import ledger, seals
 
 RESULTS = ROOT / "tests" / "records" / "imports" / "results"
 EXAMPLES = Path(__file__).with_name("mutated_examples")
@@ -265,7 +265,7 @@ def made_files(folder: Path) -> dict[str, bytes]:
     )
     for suffix in ("jsonl", "csv", "parquet"):
         own_trace.write_own_trace(drawn, folder / f"own.{suffix}")
-    seal_file.write_seal(folder / "seal", seal())
+    seals.write_seal(folder / "seal", seal())
     ledger.append(folder / "ledger.jsonl", at_utc="2026-11-21T12:00:00Z", add=lambda _: seal())
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -474,7 +474,7 @@ def readers(folder: Path) -> tuple[Reader, ...]:
             "seal",
             "seal.json",
             (own["seal/seal.json"],),
-            lambda path: seal_file.read_seal(path.parent),
+            lambda path: seals.read_seal(path.parent),
             weight=0.5,
         ),
         Reader("ledger", "ledger.jsonl", (own["ledger.jsonl"],), ledger.read_ledger, weight=0.5),

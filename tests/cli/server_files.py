@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from inferometer.fit.effective_steps import STEP_NAMES, step_belief
-from inferometer.fit.knob_fit import KnobFit
-from inferometer.fit.load_looks import FirstPace
-from inferometer.fit.server_fit import SeenLoad, ServerFit, plain_base
+from inferometer.fit.loads.load_tests import FirstPace
+from inferometer.fit.loads.server import STEP_NAMES, KnobFit, step_belief
+from inferometer.fit.loads.server_fit import SeenLoad, ServerFit, plain_base
 from inferometer.perfmodel.steptime import FittedParameter
 from inferometer.spec.types import EngineSpec
 from inferometer.stats.estimate import Estimate

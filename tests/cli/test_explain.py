@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from inferometer.cli.explain import headline
 from inferometer.cli.main import app
-from inferometer.perfmodel.utilisation import exact
+from inferometer.perfmodel.roofline import exact
 from inferometer.report.views import Explained, TimePart
 
 SMOLLM2 = Path(__file__).parents[1] / "fit" / "data" / "smollm2-135m-float32"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from command_line import check_refused, run
 
-from inferometer.fit.from_published import simulated
-from inferometer.fit.published_loads import published_loads
+from inferometer.fit.published.loads import published_loads
+from inferometer.fit.published.posterior import simulated
 from inferometer.perfmodel.scenario import LIKELY
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.perfmodel.steptime_file import load_step_time_model
+from inferometer.perfmodel.steptime import load_step_time_model
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.imports.inferencex import read_inferencex
 
 

@@ -9,9 +9,9 @@ import pytest
 from command_line import check_refused, run
 from server_files import server_fit
 
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, subject_of
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import PhaseDoubt
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_hardware, find_model

@@ -4,7 +4,7 @@ import pytest
 
 from inferometer.cli.known_facts import known_facts, with_known
 from inferometer.errors import SpecError
-from inferometer.fit.server_knobs import ToldByServer
+from inferometer.fit.loads.server import ToldByServer
 
 
 def test_names_are_those_of_vllm():

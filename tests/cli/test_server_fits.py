@@ -7,7 +7,7 @@ import pytest
 from command_line import check_refused, run
 from server_files import FRONT_END_S, LIMITS, SWITCHES, server_fit, write_server
 
-from inferometer.fit.server_fit import ServerDraw
+from inferometer.fit.loads.server_fit import ServerDraw
 
 TRAFFIC = ("--rate", "0.5", "--requests", "40", "--json")
 

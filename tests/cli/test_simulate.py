@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import check_refused, run
 
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel import memory
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.records.reading import read_run

@@ -13,10 +13,9 @@ from click.testing import CliRunner
 from inferometer.cli.main import app
 from inferometer.cli.sizing_offers import Fit, offers_of
 from inferometer.errors import InferometerError, SpecError
-from inferometer.perfmodel.steptime_box import BoxRange
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
-from inferometer.perfmodel.steptime_file import load_step_time_model
-from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.perfmodel.steptime import load_step_time_model
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
+from inferometer.perfmodel.steptime_limits import BoxRange, PhaseDoubt
 from inferometer.records.reading import read_run
 from inferometer.records.whole_run import write_run
 from inferometer.spec import catalog

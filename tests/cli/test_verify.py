@@ -16,9 +16,9 @@ import pytest
 from command_line import check_refused, run
 
 from inferometer.cli.verify import command
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.measure.run_names import now_utc
-from inferometer.perfmodel.steptime_file import load_step_time_model
+from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records import durability
 from inferometer.records.reading import read_run

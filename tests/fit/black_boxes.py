@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferometer.fit.effective_steps import STEP_NAMES, step_belief, steps_at
-from inferometer.fit.load_looks import FirstPace
+from inferometer.fit.loads.load_tests import FirstPace
+from inferometer.fit.loads.server import STEP_NAMES, step_belief, steps_at
 from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand

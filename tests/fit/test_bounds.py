@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from known_truths import CPU_TRUTH, PublishedRow
 
-from inferometer.fit.diagnostics import at_bounds
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.diagnostics import at_bounds
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, term_columns, work_columns
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.spec.catalog import find_hardware, find_model

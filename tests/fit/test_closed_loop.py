@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.closed_loop import ClosedLoad, loop_demand, loop_schedule
-from inferometer.fit.replay import latencies
+from inferometer.fit.loads.replay import latencies
+from inferometer.fit.published.closed_loop import ClosedLoad, loop_demand, loop_schedule
 from inferometer.perfmodel.scenario import BEST, WORST
 from inferometer.perfmodel.steptime_arrays import arrays_of
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_hardware, find_model

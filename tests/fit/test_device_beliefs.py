@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
+from inferometer.fit.published.priors import UNKNOWNS, device_belief
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 

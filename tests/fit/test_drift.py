@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.drift import MachineState, Repetitions, estimate_drift, machine_states
+from inferometer.fit.sweeps.drift import MachineState, Repetitions, estimate_drift, machine_states
 
 
 def repetitions(phase, log_speed, log_s):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from inferometer.fit.explain import explain
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.diagnostics import explain
+from inferometer.fit.sweeps.step_time import fit_step_time
 
 
 def test_parts_sum_to_what_was_measured(made_run):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError
-from inferometer.fit.from_kernels import model_from_kernels
-from inferometer.fit.kernel_steps import kernel_curves, kernel_step_s, link_of
+from inferometer.fit.sweeps.kernels import kernel_curves, kernel_step_s, link_of, model_from_kernels
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.imports.kernel_tables import (
     AttentionTable,

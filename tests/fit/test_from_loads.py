@@ -5,12 +5,12 @@ import pytest
 from black_boxes import BLOCKS, SEATS, Box, config
 
 from inferometer.errors import ModelError
-from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.load_looks import LoadTest, crowd, first_pace, look
-from inferometer.fit.probes import Address
-from inferometer.fit.server_draws import N_DRAWS
-from inferometer.fit.server_fit import is_server_fit, load_server_fit
-from inferometer.fit.server_knobs import ToldByServer
+from inferometer.fit.loads.conclusions import Address
+from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.intervals import N_DRAWS
+from inferometer.fit.loads.load_tests import LoadTest, crowd, first_pace, look
+from inferometer.fit.loads.server import ToldByServer
+from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.closed_loop import ClosedLoad
-from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
-from inferometer.fit.from_published import fit_published, simulated
-from inferometer.fit.published_loads import PublishedLoad, published_loads
-from inferometer.fit.published_model import published_step_time
+from inferometer.fit.published.closed_loop import ClosedLoad
+from inferometer.fit.published.loads import PublishedLoad, published_loads
+from inferometer.fit.published.posterior import fit_published, simulated
+from inferometer.fit.published.priors import UNKNOWNS, device_belief
+from inferometer.fit.published.step_time import published_step_time
 from inferometer.perfmodel.steptime_terms import NO_STAIRCASE, PARAMETERS, term_columns
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.inferencex import read_inferencex

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError
-from inferometer.fit.from_rates import STATISTICS, RateStatistics, fit_rates
+from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
 from inferometer.perfmodel.steptime_arrays import arrays_of
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.demand import demand
 from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from inferometer.errors import MeasureError, ModelError
-from inferometer.fit.agreement import agreements, noticed_ns
-from inferometer.fit.from_requests import fit_requests, moved_to
-from inferometer.fit.replay import Replay, latencies
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.fit.loads.replay import Replay, agreements, latencies, noticed_ns
+from inferometer.fit.loads.requests import fit_requests, moved_to
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.types import ABSENT, RequestStatus, Run, RunManifest
 from inferometer.simulate.demand import demand

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferometer.fit.inverse import Unknowns, solve
+from inferometer.fit.map import Unknowns, solve
 
 N_MISFITS, N_GROUPS = 400, 40
 

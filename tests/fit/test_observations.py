@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from inferometer.fit.observations import observe
+from inferometer.fit.sweeps.observations import observe
 from inferometer.records.types import ABSENT, PointStatus
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from inferometer.fit.observations import kv_traffic_ratio
-from inferometer.fit.priors import ceilings_of
+from inferometer.fit.sweeps.observations import kv_traffic_ratio
+from inferometer.fit.sweeps.priors import ceilings_of
 from inferometer.spec.catalog import find_model
 from inferometer.spec.types import EngineSpec
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.fit.agreement import agreements
-from inferometer.fit.from_requests import fit_requests
-from inferometer.fit.published_serving import published_subject
-from inferometer.fit.replay import latencies
+from inferometer.fit.loads.replay import agreements, latencies
+from inferometer.fit.loads.requests import fit_requests
+from inferometer.fit.published.serving import published_subject
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.records.imports.llmservingsim import read_llmservingsim
 from inferometer.spec.catalog import find_hardware

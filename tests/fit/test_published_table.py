@@ -5,9 +5,9 @@ from itertools import combinations
 
 import pytest
 
-from inferometer.fit.diagnostics import unidentified
-from inferometer.fit.observations import computes_all_logits
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.diagnostics import unidentified
+from inferometer.fit.sweeps.observations import computes_all_logits
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 
 

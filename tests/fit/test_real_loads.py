@@ -7,11 +7,11 @@ import pytest
 from real_loads import BLOCKS, DATA, rtx4090
 
 from inferometer.errors import ModelError
-from inferometer.fit.from_loads import Subject, fit_server, judged_server
-from inferometer.fit.load_looks import LoadTest, crowd, look
-from inferometer.fit.probes import Address
-from inferometer.fit.server_knobs import ToldByServer, terms_of
-from inferometer.fit.server_told import told_by_server
+from inferometer.fit.loads.conclusions import Address
+from inferometer.fit.loads.estimation import Subject, fit_server, judged_server
+from inferometer.fit.loads.load_tests import LoadTest, crowd, look
+from inferometer.fit.loads.reported import told_by_server
+from inferometer.fit.loads.server import ToldByServer, terms_of
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape
 from inferometer.records.imports.llmservingsim import read_llmservingsim

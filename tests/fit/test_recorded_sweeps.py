@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from inferometer.errors import ModelError, SpecError
-from inferometer.fit.sweep_fit import fit_and_validate
+from inferometer.fit.sweeps.step_time import fit_and_validate
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import find_hardware

@@ -5,7 +5,7 @@ import pytest
 from black_boxes import manifest
 
 from inferometer.errors import ModelError
-from inferometer.fit.server_told import told_by_server
+from inferometer.fit.loads.reported import told_by_server
 from inferometer.records.load_types import ServerSampleTable
 from inferometer.records.types import RequestTable, Run
 

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from black_boxes import Box, config
 
-from inferometer.fit.from_loads import Subject, judged_server
-from inferometer.fit.load_looks import Crowd, LoadTest
-from inferometer.fit.probes import Address, Room
-from inferometer.fit.server_knobs import ToldByServer
-from inferometer.fit.server_verdict import refusal_of
+from inferometer.fit.loads.conclusions import Address, Room, refusal_of
+from inferometer.fit.loads.estimation import Subject, judged_server
+from inferometer.fit.loads.load_tests import Crowd, LoadTest
+from inferometer.fit.loads.server import ToldByServer
 from inferometer.spec.types import EngineSpec
 
 TOLD = ToldByServer(

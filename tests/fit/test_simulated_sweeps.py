@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from black_boxes import CpuBox, config
 
-from inferometer.fit.from_loads import Subject, fit_server
-from inferometer.fit.load_looks import LoadTest, crowd, look
-from inferometer.fit.probes import Address, Room, limit_probe, quiet_probe, switch_probe
-from inferometer.fit.server_knobs import LIMITS, SWITCHES, ToldByServer
+from inferometer.fit.loads.conclusions import Address, Room, limit_probe, quiet_probe, switch_probe
+from inferometer.fit.loads.estimation import Subject, fit_server
+from inferometer.fit.loads.load_tests import LoadTest, crowd, look
+from inferometer.fit.loads.server import LIMITS, SWITCHES, ToldByServer
 from inferometer.spec.types import EngineSpec
 from inferometer.spec.workload.reading import resolve_workload
 

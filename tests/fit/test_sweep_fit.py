@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from inferometer.errors import ModelError
-from inferometer.fit.held_out import held_out_errors
-from inferometer.fit.sweep_fit import cross_validate, fit_and_validate, fit_step_time
+from inferometer.fit.sweeps.step_time import (
+    cross_validate,
+    fit_and_validate,
+    fit_step_time,
+    held_out_errors,
+)
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 
 

@@ -7,14 +7,12 @@ import numpy as np
 import pytest
 
 from inferometer.errors import OutOfRangeError
-from inferometer.fit.device_beliefs import UNKNOWNS, device_belief
-from inferometer.fit.from_published import simulated
-from inferometer.fit.published_loads import published_loads
-from inferometer.fit.published_model import published_step_time
-from inferometer.fit.published_settled import usual_step
-from inferometer.fit.published_told import PHASES
-from inferometer.fit.transfer import transferred
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.fit.published.loads import published_loads
+from inferometer.fit.published.posterior import simulated
+from inferometer.fit.published.priors import UNKNOWNS, device_belief
+from inferometer.fit.published.step_time import PHASES, published_step_time, usual_step
+from inferometer.fit.published.transfer import transferred
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.perfmodel.steptime_limits import PhaseDoubt
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.perfmodel.types import decode_shape, prefill_shape

@@ -8,7 +8,7 @@ import pytest
 from inferometer.cli.ledger import BEGIN, END
 from inferometer.cli.ledger_text import ledger_markdown
 from inferometer.cli.main import VERBS
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.records.reading import read_run
 from inferometer.spec.catalog import load_models
 from inferometer.verify.ledger import read_ledger

@@ -31,7 +31,7 @@ FOREIGN = {
     "cli/verify_runs.py": "vLLM bench",
     "measure/executors/ray_cluster.py": "ray start",
     "decide/artefacts/": "flags of vLLM, Kubernetes and HAProxy",
-    "fit/server_told.py": "flags in a server's log",
+    "fit/loads/reported.py": "flags in a server's log",
     "measure/code_version.py": "git",
     "measure/environments.py": "pip",
     "measure/engines/": "flags of engines",

@@ -8,8 +8,7 @@ from hypothesis import given, strategies as st
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import predict_datasheet, predict_scenario
-from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.speculation import Speculation
+from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.spec.catalog import find_hardware, find_model, load_hardware, load_models
 from inferometer.spec.types import EngineSpec
 

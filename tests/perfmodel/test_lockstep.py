@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.lockstep import lockstep_arrays
 from inferometer.perfmodel.steptime_arrays import arrays_of, group_step_duration_s, step_duration_s
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time, lockstep_arrays
 from inferometer.perfmodel.weights import linears
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec

@@ -4,9 +4,8 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.pipelines import through_stages
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
-from inferometer.perfmodel.steptime_levels import datasheet_levels
+from inferometer.perfmodel.steptime_levels import datasheet_levels, through_stages
 from inferometer.perfmodel.types import decode_shape
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec

@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from inferometer.perfmodel.datasheet import predict_scenario
-from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.sparsity import sparse_work
+from inferometer.perfmodel.scenario import Scenario, sparse_work
 from inferometer.perfmodel.types import decode_shape
 from inferometer.perfmodel.weights import linears, stored_weight_bits, weight_bytes
 from inferometer.perfmodel.whatif import newly_fits_on, what_if, with_sparsity

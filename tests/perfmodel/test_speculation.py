@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.speculation import (
+from inferometer.perfmodel.scenario import (
     Speculation,
     expected_tokens,
     verification_shape,

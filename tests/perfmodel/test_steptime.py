@@ -15,17 +15,20 @@ from hypothesis import given, strategies as st
 
 from inferometer.errors import ModelError
 from inferometer.perfmodel import steptime_arrays
-from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
+from inferometer.perfmodel.steptime import (
+    FittedParameter,
+    StepTimeModel,
+    TrainedOn,
+    load_step_time_model,
+)
 from inferometer.perfmodel.steptime_arrays import (
     CLOSED_FORM_PARTS,
     StepTimeArrays,
     arrays_of,
     step_duration_s,
 )
-from inferometer.perfmodel.steptime_box import box_of, outside
-from inferometer.perfmodel.steptime_file import load_step_time_model
 from inferometer.perfmodel.steptime_levels import fitted_levels
-from inferometer.perfmodel.steptime_limits import PhaseDoubt
+from inferometer.perfmodel.steptime_limits import PhaseDoubt, box_of, outside
 from inferometer.perfmodel.steptime_terms import PARAMETERS, StepParameters
 from inferometer.perfmodel.types import BatchShape, decode_shape, prefill_shape
 from inferometer.spec.catalog import find_model

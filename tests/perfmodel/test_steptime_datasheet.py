@@ -5,7 +5,7 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Scenario, phases_at
 from inferometer.perfmodel.steptime_arrays import arrays_of, slowed, step_duration_s
-from inferometer.perfmodel.steptime_datasheet import datasheet_step_time
+from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec
 

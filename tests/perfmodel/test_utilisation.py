@@ -2,14 +2,14 @@
 
 import pytest
 
-from inferometer.perfmodel.types import StepWork
-from inferometer.perfmodel.utilisation import (
+from inferometer.perfmodel.roofline import (
     exact,
     joule_per_million_tokens,
     mbu_fraction,
     mfu_fraction,
     usd_per_million_tokens,
 )
+from inferometer.perfmodel.types import StepWork
 from inferometer.stats.estimate import Estimate
 
 WORK = StepWork(

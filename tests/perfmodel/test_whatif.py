@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.speculation import Speculation
+from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.whatif import (
     what_if,
     with_devices,

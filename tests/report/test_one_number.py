@@ -10,7 +10,7 @@ from inferometer.cli.analysis import analyse
 from inferometer.cli.fit_views import held_out_rows, predictions
 from inferometer.cli.request_view import request_view
 from inferometer.cli.sweep_view import sweep_view
-from inferometer.fit.held_out import held_out_errors
+from inferometer.fit.sweeps.step_time import held_out_errors
 from inferometer.records.latencies import Latency
 from inferometer.records.reading import read_run
 from inferometer.report.cells import LEAST_FOR_P95, held_out_text

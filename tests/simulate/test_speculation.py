@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from simulator_strategies import assert_equal, settings_of_a_speculating_run
 
 from inferometer.errors import SpecError
-from inferometer.perfmodel.speculation import Speculation, expected_tokens, walltime_ratio
+from inferometer.perfmodel.scenario import Speculation, expected_tokens, walltime_ratio
 from inferometer.records.types import PartKind, RequestStatus
 from inferometer.simulate.acceptance import N_DRAWS, compiled_n_accepted, n_accepted
 from inferometer.simulate.demand import demand

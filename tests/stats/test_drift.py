@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from inferometer.stats.drift import drift, lag_1_correlation_ratio
+from inferometer.stats.comparison import drift, lag_1_correlation_ratio
 
 
 def test_a_slowdown_is_seen():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from inferometer.stats.resampling import MIN_SAMPLES, bootstrap_estimate, resampled_medians
+from inferometer.stats.quantiles import MIN_SAMPLES, bootstrap_estimate, resampled_medians
 
 
 def means(resamples):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inferometer.errors import ModelError
-from inferometer.fit.held_out import HeldOutPoint
-from inferometer.fit.sweep_fit import fit_and_validate
+from inferometer.fit.sweeps.step_time import HeldOutPoint, fit_and_validate
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.collapse import TokenCostChange, collapses
 from inferometer.records.summaries import PointSummary, summarise_points

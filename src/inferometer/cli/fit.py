@@ -21,10 +21,10 @@ from inferometer.cli.runs import RunRequest, takes_runs
 from inferometer.cli.step_fitting import fit_steps
 from inferometer.cli.terminal import talk
 from inferometer.errors import EXIT_UNDECIDED, RecordError
-from inferometer.fit.diagnostics import Unidentified, unidentified
-from inferometer.fit.server_fit import SERVER_FIT_NAME, ServerFit
-from inferometer.fit.server_verdict import Refusal
-from inferometer.perfmodel import steptime, steptime_file
+from inferometer.fit.loads.conclusions import Refusal
+from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
+from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
+from inferometer.perfmodel import steptime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def command(
     known.check_is_for(is_load=is_load)
     first = request.paths[0]
     path = out or (first if first.is_dir() else first.parent) / (
-        SERVER_FIT_NAME if is_load else steptime_file.FIT_NAME
+        SERVER_FIT_NAME if is_load else steptime.FIT_NAME
     )
     if is_load:
         talk("simulating the load tests until they do as they did: about a minute")

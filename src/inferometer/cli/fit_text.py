@@ -9,12 +9,12 @@ from rich.text import Text
 from inferometer import suggestions
 from inferometer.cli.fit_views import parameter_row
 from inferometer.cli.kernel_fitting import ServedFit
-from inferometer.fit import knob_wording
-from inferometer.fit.diagnostics import at_bounds
-from inferometer.fit.knob_fit import KnobFit
-from inferometer.fit.server_fit import ServerFit
-from inferometer.fit.server_verdict import Refusal
-from inferometer.perfmodel import steptime_box, types
+from inferometer.fit.loads import conclusions
+from inferometer.fit.loads.conclusions import Refusal
+from inferometer.fit.loads.server import KnobFit
+from inferometer.fit.loads.server_fit import ServerFit
+from inferometer.fit.sweeps.diagnostics import at_bounds
+from inferometer.perfmodel import steptime_limits, types
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.report.cells import ABSENT_TEXT, LEAST_FOR_P95, error_text
 from inferometer.report.request_words import duration_cell
@@ -105,13 +105,13 @@ def _seen_as(model: StepTimeModel) -> dict[str, str]:
 
 def _answer(model: StepTimeModel) -> str:
     """How long do a prefill and decode steps take, and how far off was that on points held out?"""
-    context = steptime_box.nearest(
+    context = steptime_limits.nearest(
         model.box, "context tokens per decoding request", _TYPICAL_TOKENS
     )
-    prompt = steptime_box.nearest(model.box, "prompt tokens per request", _TYPICAL_TOKENS)
+    prompt = steptime_limits.nearest(model.box, "prompt tokens per request", _TYPICAL_TOKENS)
     batches = sorted(
         {
-            steptime_box.nearest(model.box, "decoding requests", batch)
+            steptime_limits.nearest(model.box, "decoding requests", batch)
             for batch in (1, _TYPICAL_BATCH)
         }
     )
@@ -238,9 +238,9 @@ def _server_answer(fit: ServerFit) -> str:
     decode = types.decode_shape(batch_size=n_decodes, context_tokens=seen.median_context_tokens)
     prompt, token = fit.step_estimate(prefill, further_s=fit.front_end_s), fit.step_estimate(decode)
     limits = [
-        f"{_interval(knob) or _value(knob.value)} {knob_wording.LIMIT_WORDS[knob.name]}"
+        f"{_interval(knob) or _value(knob.value)} {conclusions.LIMIT_WORDS[knob.name]}"
         for knob in fit.knobs
-        if knob.name in knob_wording.LIMIT_WORDS
+        if knob.name in conclusions.LIMIT_WORDS
     ]
     prompt_takes, step_takes = duration_cell(prompt), duration_cell(token)
     takes = (

@@ -7,10 +7,10 @@ import numpy as np
 
 from inferometer.cli.analysis import Analysis
 from inferometer.cli.point_rows import decode_shape_of, held_out_estimate, prefill_shape_of
-from inferometer.fit.explain import explain
-from inferometer.fit.held_out import is_judged
+from inferometer.fit.sweeps.diagnostics import explain
+from inferometer.fit.sweeps.step_time import is_judged
+from inferometer.perfmodel.roofline import exact
 from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel
-from inferometer.perfmodel.utilisation import exact
 from inferometer.report.views import (
     Curve,
     CurvePoint,

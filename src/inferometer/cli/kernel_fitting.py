@@ -12,11 +12,10 @@ from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.fit.agreement import agreements
-from inferometer.fit.from_kernels import model_from_kernels
-from inferometer.fit.from_requests import fit_requests
-from inferometer.fit.published_serving import published_subject
-from inferometer.fit.replay import latencies
+from inferometer.fit.loads.replay import agreements, latencies
+from inferometer.fit.loads.requests import fit_requests
+from inferometer.fit.published.serving import published_subject
+from inferometer.fit.sweeps.kernels import model_from_kernels
 from inferometer.perfmodel.fit_subject import FitSubject, subject_of
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports import llmservingsim

@@ -10,7 +10,7 @@ import click
 
 from inferometer import suggestions
 from inferometer.errors import SpecError
-from inferometer.fit.server_knobs import LIMITS, SWITCHES, Limit, Switch, ToldByServer
+from inferometer.fit.loads.server import LIMITS, SWITCHES, Limit, Switch, ToldByServer
 
 _WHERE: Final = "--known"
 _COUNTS: Final = (

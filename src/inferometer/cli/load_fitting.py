@@ -6,13 +6,7 @@ from typing import Final
 from inferometer.cli.known_facts import ServerKnowledge, known_facts, with_known
 from inferometer.cli.runs import RunRequest, load_run
 from inferometer.errors import InferometerError, SpecError
-from inferometer.fit import (
-    from_loads,
-    load_looks,
-    probes,
-    server_subject,
-    server_told,
-)
+from inferometer.fit.loads import conclusions, estimation, load_tests, reported
 from inferometer.records.types import Run
 from inferometer.records.validity import require_valid
 from inferometer.spec.foreign_bytes import Door
@@ -28,12 +22,12 @@ _LOG: Final = Door(
     try_="its first megabytes, in which vLLM reports its limits",
 )
 
-_NOWHERE: Final = probes.Address(url="URL", served_model="server")
+_NOWHERE: Final = conclusions.Address(url="URL", served_model="server")
 
 
 def fit_load_tests(
     request: RunRequest, known: ServerKnowledge, *, n_tensor: int | None, forced: bool
-) -> from_loads.JudgedFit:
+) -> estimation.JudgedFit:
     """The server behind the load tests that were named.
 
     Raises
@@ -49,24 +43,24 @@ def fit_load_tests(
         require_valid(run, forced=forced)
     hardware, table = request.hardware, request.table
     log = None if known.log is None else _LOG.bytes_of(known.log).decode("utf-8", "replace")
-    stated = server_subject.StatedServer(hardware, table.engine, n_tensor)
-    facts = server_subject.server_subject(runs, log, stated)
-    subject = from_loads.Subject(
+    stated = reported.StatedServer(hardware, table.engine, n_tensor)
+    facts = reported.server_subject(runs, log, stated)
+    subject = estimation.Subject(
         address=_address(runs),
         model=table.model or _imported_model(runs),
         hardware=hardware,
-        engine=server_subject.server_engine(facts, stated),
+        engine=reported.server_engine(facts, stated),
         facts=facts,
-        told=with_known(server_told.told_by_server(runs, log), known_facts(known.facts)),
+        told=with_known(reported.told_by_server(runs, log), known_facts(known.facts)),
     )
-    return from_loads.judged_server(
-        [load_looks.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject
+    return estimation.judged_server(
+        [load_tests.LoadTest(run=run, plan=_plan(run, known.workload)) for run in runs], subject
     )
 
 
-def _address(runs: Sequence[Run]) -> probes.Address:
+def _address(runs: Sequence[Run]) -> conclusions.Address:
     plans = [run.manifest.load for run in runs if run.manifest.load is not None]
-    found = {probes.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
+    found = {conclusions.Address(plan.url, plan.served_model, _flags(plan)) for plan in plans}
     if len({address.served_model for address in found}) > 1:
         names = ", ".join(sorted(address.served_model for address in found))
         raise SpecError(
@@ -108,7 +102,7 @@ def _plan(run: Run, workload: str | None) -> RequestPlan | None:
 def _named_plan(run: Run, workload: str) -> RequestPlan:
     spec = resolve_workload(workload)
     plan = None if spec.replay is None else draw_workload(spec).plan
-    if plan is None or run.requests is None or not load_looks.is_plan_of(plan, run.requests):
+    if plan is None or run.requests is None or not load_tests.is_plan_of(plan, run.requests):
         raise SpecError(
             f"the prompts of {workload} are not those of {run.manifest.run_id}",
             where="--workload",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from inferometer.errors import SpecError
-from inferometer.fit.server_fit import ServerFit, is_server_fit, load_server_fit
-from inferometer.fit.transfer import transferred
-from inferometer.perfmodel import steptime_file
+from inferometer.fit.loads.server_fit import ServerFit, is_server_fit, load_server_fit
+from inferometer.fit.published.transfer import transferred
+from inferometer.perfmodel import steptime
 from inferometer.perfmodel.fit_subject import (
     NOTHING_STATED,
     TRANSFERABLE,
@@ -95,7 +95,7 @@ def step_fit(path: Path, question: FitQuestion, *, is_transfer: bool = False) ->
             allowed="a fit of a sweep",
             try_="simulate or capacity, which take it",
         )
-    fit = steptime_file.load_step_time_model(path)
+    fit = steptime.load_step_time_model(path)
     subject = fit.subject or _of_old_file(fit)
     fit = replace(fit, subject=subject)
     differing = differences(subject, fit.model, question)

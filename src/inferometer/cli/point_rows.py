@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 from inferometer.cli.analysis import Analysis
-from inferometer.fit.held_out import HeldOutPoint
+from inferometer.fit.sweeps.step_time import HeldOutPoint
+from inferometer.perfmodel.roofline import exact, mbu_fraction, mfu_fraction
 from inferometer.perfmodel.types import (
     BatchShape,
     StepPrediction,
@@ -12,7 +13,6 @@ from inferometer.perfmodel.types import (
     decode_shape,
     prefill_shape,
 )
-from inferometer.perfmodel.utilisation import exact, mbu_fraction, mfu_fraction
 from inferometer.perfmodel.work import step_work
 from inferometer.records.collapse import flag_text
 from inferometer.records.summaries import PointSummary

@@ -21,11 +21,10 @@ from inferometer.cli.prediction import (
     sparsity_gain,
 )
 from inferometer.errors import SizingError, SpecError
-from inferometer.fit.server_fit import ServerFit
+from inferometer.fit.loads.server_fit import ServerFit
 from inferometer.measure.this_machine import this_hardware
 from inferometer.perfmodel import communication, datasheet, memory
-from inferometer.perfmodel.scenario import Scenario
-from inferometer.perfmodel.speculation import Speculation
+from inferometer.perfmodel.scenario import Scenario, Speculation
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.spec import catalog, resolve, types
 

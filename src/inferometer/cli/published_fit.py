@@ -4,7 +4,7 @@ from inferometer.cli.published_rows import reasons
 from inferometer.cli.published_tables import TableChoice, chosen_loads
 from inferometer.cli.runs import RunRequest
 from inferometer.cli.terminal import talk
-from inferometer.fit.published_model import published_step_time
+from inferometer.fit.published.step_time import published_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.report.cells import estimate_cell
 

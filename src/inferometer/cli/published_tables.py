@@ -11,7 +11,7 @@ import click
 from inferometer.cli.published_rows import WHERE, table_rows
 from inferometer.cli.runs import RunRequest
 from inferometer.errors import SpecError
-from inferometer.fit.published_loads import BUDGETS, PublishedLoad
+from inferometer.fit.published.loads import BUDGETS, PublishedLoad
 from inferometer.spec.types import HardwareSpec
 
 _LEAST_OWN = 4

@@ -12,7 +12,7 @@ from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.fit.from_rates import STATISTICS, RateStatistics, fit_rates
+from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
 from inferometer.perfmodel.steptime_levels import fitted_levels
 from inferometer.records.imports.detection import read_results
 from inferometer.records.published import PublishedSummary

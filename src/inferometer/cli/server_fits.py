@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from inferometer.cli import named_fit
 from inferometer.errors import SpecError
-from inferometer.fit.server_fit import ServerDraw, ServerFit, load_server_fit
+from inferometer.fit.loads.server_fit import ServerDraw, ServerFit, load_server_fit
 from inferometer.perfmodel.fit_subject import NOTHING_STATED
 from inferometer.simulate.deployment import Deployment, Draw, Knobs, deploy
 from inferometer.spec import catalog, resolve

@@ -7,7 +7,7 @@ from inferometer.cli.published_rows import are_published
 from inferometer.cli.published_tables import TableChoice
 from inferometer.cli.runs import RunRequest, load_sweeps
 from inferometer.errors import SpecError
-from inferometer.fit.sweep_fit import fit_step_time
+from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.records.imports import llmservingsim
 

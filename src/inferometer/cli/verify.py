@@ -30,7 +30,7 @@ from inferometer.errors import (
 )
 from inferometer.report import verify_html, verify_text
 from inferometer.spec import verify_plan
-from inferometer.verify import checking, score, seal_file, seals
+from inferometer.verify import checking, score, seals
 
 LEDGER: Final = Path("ledger/ledger.jsonl")
 _EXIT_CODES: Final[dict[checking.CheckVerdict, int]] = {
@@ -131,7 +131,7 @@ def command(
     if url is not None:
         verify_replaying.check_url(url)
     folder = out or _default_folder(plan)
-    if runs and not (folder / seal_file.SEAL_NAME).exists():
+    if runs and not (folder / seals.SEAL_NAME).exists():
         raise RecordError(
             "nothing was sealed here",
             where=str(folder),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from inferometer import suggestions
 from inferometer.errors import ModelError
-from inferometer.fit.server_fit import SERVER_FIT_NAME, is_server_fit
-from inferometer.perfmodel.steptime_file import FIT_NAME
+from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, is_server_fit
+from inferometer.perfmodel.steptime import FIT_NAME
 from inferometer.spec import catalog, resolve
 from inferometer.spec.foreign_bytes import Door
 from inferometer.spec.verify_plan import BelievedServer

@@ -21,7 +21,7 @@ from inferometer.records.layout import MANIFEST_NAME
 from inferometer.records.types import RequestTable, Run
 from inferometer.spec import resolve
 from inferometer.spec.workload import replay
-from inferometer.verify import checking, evidence, measurements, seals
+from inferometer.verify import checking, claims, evidence, seals
 
 _TOLERANCE_FRACTION: Final = 0.05
 """Of mean lengths and of the time between first and last request, where another tool sent
@@ -71,7 +71,7 @@ def _of_run(
     asked, asked_as = _asked_by(sealed, run, run.requests)
     proof = evidence.evidence_of(_place_of(path))
     return (
-        measurements.load_measurement(
+        claims.load_measurement(
             sealed.seal, asked.question.at, _begun(run, path, asked), asked_as, proof
         ),
     )
@@ -134,7 +134,7 @@ def _of_sweep(
         if engine != plan.engine:
             raise _other(run, f"its engine is {plan.engine}", f"that of the fit: {engine}")
     asked = {one.question.at: one.point for one in sealed.points}
-    return measurements.point_measurements(run, asked, evidence.evidence_of(_place_of(path)))
+    return claims.point_measurements(run, asked, evidence.evidence_of(_place_of(path)))
 
 
 def _asked_by(

@@ -11,7 +11,7 @@ from inferometer.measure.load import messages, target
 from inferometer.measure.metrics_page import source_of
 from inferometer.spec.load_plan import LoadPlan
 from inferometer.spec.objectives import parse_objective
-from inferometer.verify import checking, evidence, measurements
+from inferometer.verify import checking, claims, evidence
 
 
 def check_url(url: str) -> None:
@@ -55,7 +55,7 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
         ) from error
     if loaded.is_interrupted:
         raise KeyboardInterrupt
-    return measurements.load_measurement(
+    return claims.load_measurement(
         sealed.seal, asked.question.at, loaded.run, checking.REPLAYED, evidence.evidence_of(folder)
     )
 

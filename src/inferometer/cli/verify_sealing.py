@@ -16,7 +16,7 @@ from inferometer.measure.run_names import now_utc
 from inferometer.records import migrations
 from inferometer.records.layout import MANIFEST_NAME
 from inferometer.spec.verify_plan import VerifyPlan
-from inferometer.verify import checking, evidence, ledger, score, seal_file, seals
+from inferometer.verify import checking, evidence, ledger, score, seals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,10 @@ def sealed(plan: VerifyPlan, folder: Path, ledger_path: Path) -> Sealed:
     points = () if plan.points is None else verify_points.asked_points(plan.points)
     asked = (*(load.question for load in loads), *(point.question for point in points))
     ledger.read_ledger(ledger_path)  # nothing is predicted for a ledger that cannot be trusted
-    seal = seal_file.read_seal(folder)
+    seal = seals.read_seal(folder)
     if seal is None:
         seal = _new(plan, asked, loads, points)
-        seal_file.write_seal(folder, seal)
+        seals.write_seal(folder, seal)
     else:
         _refuse_changed(plan, asked, seal, folder)
     sha256 = seals.sha256_of(seal)

@@ -19,7 +19,12 @@ from inferometer.perfmodel.memory import (
     logits_trap,
     memory_budget,
 )
-from inferometer.perfmodel.roofline import critical_batch_size, peaks_of
+from inferometer.perfmodel.roofline import (
+    critical_batch_size,
+    joule_per_million_tokens,
+    peaks_of,
+    usd_per_million_tokens,
+)
 from inferometer.perfmodel.scenario import (
     BEST,
     LIKELY,
@@ -32,7 +37,6 @@ from inferometer.perfmodel.scenario import (
     prefill_of,
 )
 from inferometer.perfmodel.types import StepBound, StepWork
-from inferometer.perfmodel.utilisation import joule_per_million_tokens, usd_per_million_tokens
 from inferometer.perfmodel.weights import n_active_parameters, n_parameters, weight_bytes
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.spec.catalog import unsourced_constants

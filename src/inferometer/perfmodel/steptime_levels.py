@@ -3,19 +3,24 @@
 At both ends of what a fit or a datasheet leaves open?
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
+import numpy as np
+
 from inferometer.errors import ModelError, SpecError
-from inferometer.perfmodel import steptime_datasheet
+from inferometer.perfmodel.communication import ParallelPlan, all_gather, step_traffic
 from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
-from inferometer.perfmodel.lockstep import lockstep_arrays
-from inferometer.perfmodel.scenario import BEST, LIKELY, WORST
-from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.perfmodel.roofline import peaks_of
+from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Efficiency, scaled_peaks
+from inferometer.perfmodel.steptime import FittedParameter, StepTimeModel, TrainedOn
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of, slowed
-from inferometer.perfmodel.steptime_box import BoxRange, nearest
+from inferometer.perfmodel.steptime_limits import BoxRange, nearest
+from inferometer.perfmodel.steptime_terms import StepParameters
 from inferometer.perfmodel.types import decode_shape, prefill_shape
-from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec
+from inferometer.perfmodel.weights import Linear, expected_experts, linear_bits, linears
+from inferometer.spec.types import DTYPE_BITS, EngineSpec, HardwareSpec, ModelSpec
+from inferometer.stats.estimate import Estimate
 
 _TYPICAL_BATCHES: Final = (1, 8, 64)
 _TYPICAL_TOKENS: Final = 512
@@ -61,7 +66,7 @@ def datasheet_levels(
         )
     fast, likely, slow = (
         lockstep_arrays(
-            steptime_datasheet.datasheet_step_time(model, engine, hardware, level),
+            datasheet_step_time(model, engine, hardware, level),
             n_replicas=n_sharing,
         )
         for level in (BEST, LIKELY, WORST)
@@ -132,3 +137,212 @@ def _doubt_ratio(fit: StepTimeModel) -> float:
     shapes.append(prefill_shape(batch_size=1, prompt_tokens=prompt_tokens))
     said = [prediction.duration_s for prediction in fit.predict_all(shapes)]
     return max((estimate.high or estimate.value) / estimate.value for estimate in said)
+
+
+# What step times follow from a datasheet alone, in the form that simulations take?
+# A fitted model is better wherever there is one: datasheets know no host time, no front end and
+# no kernel's shape. Simulate with ``BEST``, ``LIKELY`` and ``WORST`` to see how far the answer
+# may be off.
+
+
+_NOTHING_S: Final = 1e-12
+"""No time, where the closed form takes logarithms."""
+_BLEND: Final = {"everything": 64.0, "compute and memory": 64.0, "nothing": 1.0}
+"""Exponent at which reading and multiplying overlap fully (a maximum), or follow one another (a
+sum)."""
+
+
+def datasheet_step_time(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, efficiency: Efficiency = LIKELY
+) -> StepTimeModel:
+    """The step-time model of a device that reaches these shares of its peaks, and launches kernels in no time.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format, or several devices have no known link between
+        them.
+    """
+    peaks = scaled_peaks(peaks_of(hardware, engine), efficiency)
+    if engine.tensor_parallel_size > 1 and peaks.link_bytes_per_s is None:
+        raise SpecError(
+            "no link between devices is known",
+            where="--hardware",
+            allowed="one device",
+            try_="--tp 1",
+        )
+    parameters = StepParameters(
+        launch_s=_NOTHING_S,
+        weight_bytes_per_s=peaks.memory_bytes_per_s,
+        kv_bytes_per_s=peaks.memory_bytes_per_s,
+        matmul_flop_per_s=peaks.flop_per_s,
+        attention_flop_per_s=peaks.flop_per_s,
+        per_sequence_s=_NOTHING_S,
+        link_bytes_per_s=peaks.link_bytes_per_s or peaks.memory_bytes_per_s,
+        message_s=max(peaks.message_latency_s, _NOTHING_S),
+        floor_s=_NOTHING_S,
+        prefill_ratio=1.0,
+        overlap_ratio=1.0,
+        blend_ratio=_BLEND[efficiency.overlap],
+        sag_ratio=0.0,
+    )
+    return StepTimeModel(
+        model=model,
+        engine=engine,
+        parameters=tuple(
+            FittedParameter(name=name, estimate=_assumed(value), told_by="fixed")
+            for name, value in asdict(parameters).items()
+        ),
+        kv_traffic_ratio=1.0,
+        staircase_rows=(),
+        staircase_log_ratio=(),
+        free=(),
+        covariance=(),
+        doubts=(),
+        box=(),
+        trained_on=TrainedOn(
+            run_ids=(),
+            hardware=hardware.name,
+            attention_implementation=None,
+            n_observations=0,
+            n_configurations=0,
+            is_drift_removed=False,
+        ),
+        held_out=(),
+    )
+
+
+def _assumed(value: float) -> Estimate:
+    return Estimate(
+        value=value, low=value, high=value, confidence_fraction=0.9, n_samples=1, method="datasheet"
+    )
+
+
+# How long does a step take in which replicas of the attention layers wait for one another, and
+# share the experts?
+# vLLM's data parallelism with expert parallelism: each of D replicas schedules requests of its
+# own and holds 1/D of the experts; in every layer the tokens of all replicas go to the experts
+# and back, so all take each step together, as long as the busiest does
+# (``DPEngineCoreProc.run_busy_loop`` of vLLM 0.32.0). Attention, dense matrices and logits are a
+# replica's own: their time depends on its own requests. The experts' depends on the rows of all:
+# ``steptime_arrays.group_step_duration_s`` takes both. That tokens choose all experts alike is
+# assumed; a device whose experts are chosen more often takes longer.
+
+
+def lockstep_arrays(model: StepTimeModel, *, n_replicas: int) -> StepTimeArrays:
+    """Step times of a replica of the group, for its own statistics and the rows of all; of one replica alone, its own.
+
+    Two exchanges in each layer of experts: every replica's rows are gathered by all, and results
+    are summed and scattered.
+
+    Raises
+    ------
+    SpecError
+        A dense model (its replicas need not wait for one another), or replicas that are themselves
+        split.
+    """
+    spec, physical = model.model, model.physical()
+    if n_replicas == 1:
+        return arrays_of(model)
+    if spec.moe is None or model.engine.tensor_parallel_size > 1:
+        raise SpecError(
+            "replicas in lockstep",
+            where=spec.model_id,
+            allowed="a mixture of experts, each replica on one device",
+        )
+    whole = arrays_of(model)
+    experts = [part for part in linears(spec) if part.n_copies > 1]
+    dense = [part for part in linears(spec) if part.n_copies == 1]
+    rows = np.exp(whole.read_log_rows)
+    expert_bytes = np.array(
+        [sum(_read_bytes(part, model, float(count)) for part in experts) for count in rows]
+    )
+    dense_bytes = sum(_read_bytes(part, model, 1.0) for part in dense)
+    expert_flop, dense_flop = (
+        sum(2.0 * part.n_in * part.n_out * part.n_active_copies * part.n_layers for part in parts)
+        for parts in (experts, dense)
+    )
+    n_sparse = spec.n_layers - spec.moe.n_dense_layers
+    sent_bytes = (
+        2
+        * n_sparse
+        * all_gather(spec.hidden_size * DTYPE_BITS[model.engine.dtype] / 8, n_replicas).sent_bytes
+    )
+    return whole._replace(
+        read_s=(dense_bytes + expert_bytes / n_replicas) / physical.weight_bytes_per_s
+        + physical.floor_s,
+        matmul_row_s=dense_flop / physical.matmul_flop_per_s,
+        expert_row_s=expert_flop / n_replicas / physical.matmul_flop_per_s,
+        message_s=2 * n_sparse * physical.message_s,
+        link_row_s=sent_bytes / physical.link_bytes_per_s,
+    )
+
+
+def _read_bytes(part: Linear, model: StepTimeModel, n_rows: float) -> float:
+    """Bytes of a matrix that so many rows read, of its copies only those that some row is routed to."""
+    touched = (
+        expected_experts(part.n_copies, part.n_active_copies, round(n_rows))
+        if part.n_copies > 1
+        else part.n_copies
+    )
+    return linear_bits(part, model.engine) / 8 * part.n_weights * touched / part.n_copies
+
+
+# How long does a step take that goes through the stages of a pipeline, one after the other?
+# As long as in one group of devices, and what goes from each stage to the next. The stage with
+# the most layers sets the pace of all: layers that do not divide evenly are reckoned as if every
+# stage had as many as that one.
+
+
+_REACHED: Final[dict[str, Efficiency]] = {"fast": BEST, "likely": LIKELY, "slow": WORST}
+"""Which share of the way's bandwidth is reached at each pace, and how long does a message take?"""
+
+
+def through_stages(
+    times: StepTimes, model: ModelSpec, hardware: HardwareSpec | None, n_stages: int
+) -> StepTimes:
+    """These step times on so many stages, all of them together.
+
+    What goes between stages takes the way to the network, which is no faster than the host link.
+
+    Raises
+    ------
+    SpecError
+        More stages than layers, or step times that are those of another number of stages.
+    """
+    if n_stages == times.n_stages:
+        return times
+    if times.n_stages != 1 or n_stages > model.n_layers:
+        what = f"{model.n_layers} layers of {model.model_id!r} on {n_stages} pipeline stages"
+        raise SpecError(
+            what,
+            where="pipeline_parallel_size",
+            allowed=f"1 to {model.n_layers}, the same for all pools",
+        )
+    plan = ParallelPlan(n_tensor=times.engine.tensor_parallel_size, n_pipeline=n_stages)
+    uneven_ratio = n_stages * plan.stage_fraction(model.n_layers)
+    paced = {name: slowed(getattr(times, name), uneven_ratio) for name in _REACHED}
+    link = None if hardware is None else hardware.pcie_bytes_per_s or hardware.link_bytes_per_s
+    if link is not None:
+        hops = step_traffic(
+            model, times.engine.dtype, replace(plan, n_tensor=1), n_rows=1, n_logit_positions=0
+        )
+        for name, reached in _REACHED.items():
+            row_s = hops.sent_bytes / (link.value * reached.memory_fraction)
+            message_s = hops.n_messages * reached.message_latency_s
+            paced[name] = paced[name]._replace(
+                message_s=paced[name].message_s + message_s,
+                link_row_s=paced[name].link_row_s + row_s,
+            )
+    unpriced = (
+        "" if link is not None else ", hand-overs between them not reckoned with (no link is known)"
+    )
+    origin = f"{times.origin}; {n_stages} pipeline stages{unpriced}"
+    return replace(
+        times,
+        n_stages=n_stages,
+        origin=origin,
+        likely=paced["likely"],
+        fast=paced["fast"],
+        slow=paced["slow"],
+    )

@@ -16,8 +16,15 @@ from inferometer.errors import SpecError
 from inferometer.perfmodel.communication import ParallelPlan
 from inferometer.perfmodel.datasheet import DatasheetPrediction, memory_question, predict_scenario
 from inferometer.perfmodel.memory import memory_budget
-from inferometer.perfmodel.scenario import BEST, LIKELY, WORST, Phases, Scenario, phases_at
-from inferometer.perfmodel.speculation import Speculation
+from inferometer.perfmodel.scenario import (
+    BEST,
+    LIKELY,
+    WORST,
+    Phases,
+    Scenario,
+    Speculation,
+    phases_at,
+)
 from inferometer.spec.types import DType, HardwareSpec
 from inferometer.stats.estimate import Estimate
 

@@ -19,7 +19,7 @@ from inferometer.records.noise import noise_cautions, noise_of
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
 from inferometer.records.types import PointStatus, Run
 from inferometer.spec.types import SweepPoint
-from inferometer.stats import comparison, knee, quantiles, resampling
+from inferometer.stats import comparison, knee, quantiles
 from inferometer.stats.estimate import Estimate, envelope
 from inferometer.units import format_bytes, format_fraction, format_number
 
@@ -374,7 +374,7 @@ def _resampled(groups: list[F64], statistic: Callable[[F64], F64], name: str) ->
     low = high = None
     method = f"{name}; {n} repetitions are too few for an interval, which needs {_MIN_REPEATS}"
     if n >= _MIN_REPEATS:
-        drawn = statistic(resampling.resampled_medians(groups, seed=_SEED))
+        drawn = statistic(quantiles.resampled_medians(groups, seed=_SEED))
         low, high = (
             min(value, float(np.quantile(drawn, 0.025))),
             max(value, float(np.quantile(drawn, 0.975))),

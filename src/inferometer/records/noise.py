@@ -17,7 +17,7 @@ from inferometer.records.ceilings import probes_of
 from inferometer.records.columns import F64
 from inferometer.records.repetitions import PointRepetitions, repetitions_of
 from inferometer.records.types import Caution, Origin, ProbeKind, Run
-from inferometer.stats.drift import Drift, drift, lag_1_correlation_ratio
+from inferometer.stats.comparison import Drift, drift, lag_1_correlation_ratio
 from inferometer.stats.quantiles import min_samples, relative_spread_ratio
 
 MAX_DRIFT_RATIO: Final = 0.02

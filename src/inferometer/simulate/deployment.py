@@ -11,9 +11,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from inferometer.errors import SpecError, TooLargeError
 from inferometer.perfmodel import kv_cache, memory
 from inferometer.perfmodel.communication import ParallelPlan
-from inferometer.perfmodel.pipelines import through_stages
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.perfmodel.steptime_levels import StepTimes
+from inferometer.perfmodel.steptime_levels import StepTimes, through_stages
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate import engine_config, serving_config, vllm_defaults
 from inferometer.spec.types import EngineSpec, HardwareSpec, ModelSpec

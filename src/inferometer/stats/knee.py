@@ -15,8 +15,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferometer.stats.estimate import Estimate
-from inferometer.stats.quantiles import DEFAULT_CONFIDENCE_FRACTION, present_samples
-from inferometer.stats.resampling import N_RESAMPLES, resampled_medians
+from inferometer.stats.quantiles import (
+    DEFAULT_CONFIDENCE_FRACTION,
+    N_RESAMPLES,
+    present_samples,
+    resampled_medians,
+)
 
 KNEE_GAIN_RATIO: Final = 1.5
 """A doubling that buys less than this is beyond the knee."""

@@ -1,0 +1,1 @@
+"""Servers from load tests, by inverse simulation: nothing but the requests' timestamps is seen."""

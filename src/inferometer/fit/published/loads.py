@@ -1,0 +1,229 @@
+"""Which rows of published tables are closed loops on one engine that can be simulated, and how is each of them served?
+
+What a row does not state is assumed and said here: a token budget of 8,192 for vLLM and 16,384 for
+the others, as InferenceX starts them; KV cache for what memory is left, in 8 bit where TensorRT-LLM
+serves a quantised checkpoint; seats for all.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from inferometer.errors import SpecError
+from inferometer.fit.published.closed_loop import ClosedLoad, Statistic
+from inferometer.perfmodel.memory import USUAL_BEFORE, MemoryQuestion, n_kv_blocks_that_fit
+from inferometer.records.published_points import PublishedPointTable
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.serving_config import engine_config
+from inferometer.spec.catalog import find_hardware, load_models
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec
+
+BUDGETS: Final = {"vllm": 8192, "sglang": 16384, "trtllm": 16384}
+_FRAMEWORKS: Final = {"trt": "trtllm"}
+_QUANTIZATIONS: Final[dict[str, DType | None]] = {
+    "fp8": "float8",
+    "fp4": "float4",
+    "int4": "int4",
+    "bf16": None,
+    "": None,
+}
+_BLOCK_TOKENS: Final = 64
+_LARGEST_GROUP: Final = 8
+"""Larger tensor-parallel groups of the tables are racks that prefill and decode apart."""
+_DRAWN_LENGTHS: Final = {(1024, 1024), (1024, 8192), (8192, 1024)}
+"""InferenceX's workloads, whose lengths are drawn from 80 to 100 % of these; others are taken as
+they say. The statistic that the collected table does not name is then most like a mean: it grows
+with the first wave."""
+_DRAWN_SHARE: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLoad:
+    """A closed loop on one replica, and what was seen of it; None: nothing."""
+
+    label: str
+    hardware: HardwareSpec
+    model: ModelSpec
+    engine: EngineSpec
+    framework: str
+    framework_version: str
+    precision: str
+    load: ClosedLoad
+    statistic: Statistic
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    device_output_tokens_per_s: float | None = None
+
+    @property
+    def key(self) -> tuple[str | int, ...]:
+        """What was asked: rows that share it are repetitions."""
+        return (
+            *(
+                self.hardware.hardware_id,
+                self.framework,
+                self.framework_version,
+                self.model.model_id,
+                self.precision,
+            ),
+            *(
+                self.engine.tensor_parallel_size,
+                self.load.prompt_tokens,
+                self.load.output_tokens,
+                self.load.concurrency,
+            ),
+        )
+
+
+class PublishedLoads(NamedTuple):
+    """The rows that can be simulated, and why others cannot."""
+
+    loads: tuple[PublishedLoad, ...]
+    left_out: Counter[str]
+
+
+def published_loads(points: PublishedPointTable) -> PublishedLoads:
+    """The closed loops of a table; of repetitions the last row stands, of one measurement under two names the first."""
+    known = {model.model_id: model for model in load_models()}
+    kept: dict[tuple[str | int, ...], PublishedLoad] = {}
+    measured: set[tuple[str, EngineSpec, ClosedLoad, float, float]] = set()
+    left_out: Counter[str] = Counter()
+    for index in range(len(points.row)):
+        model = _model_of(str(points.model[index]), known)
+        why = _why_not(points, index, model)
+        if why or model is None:
+            left_out[why] += 1
+            continue
+        load = _load_of(points, index, model)
+        same = (load.hardware.hardware_id, load.engine, load.load, *_seen(points, index))
+        left_out["repeated"] += load.key in kept or same in measured
+        if same not in measured:
+            kept[load.key] = load
+        measured.add(same)
+    return PublishedLoads(tuple(kept.values()), +left_out)
+
+
+def _model_of(name: str, known: dict[str, ModelSpec]) -> ModelSpec | None:
+    """The catalogue's model behind a published name; quantised variants have longer names."""
+    low = name.lower().rpartition("/")[2]
+    return next(
+        (known[one] for one in sorted(known, key=len, reverse=True) if low.startswith(one)), None
+    )
+
+
+def scheduler_of(load: PublishedLoad) -> EngineConfig:
+    """How the engine's scheduler is set up; KV cache without bounds where the loop cannot fill it.
+
+    Raises
+    ------
+    SpecError
+        The engine cannot hold such a request.
+    """
+    longest = load.load.prompt_tokens + load.load.output_tokens + _BLOCK_TOKENS
+    budget = BUDGETS[load.framework]
+    needed = load.load.concurrency * longest
+    room = _kv_tokens(load, budget)
+    tokens = 2 ** (math.ceil(math.log2(needed)) + 1) if room > needed else max(room, 2 * longest)
+    block = 32 if load.framework == "trtllm" else 16
+    own = {
+        "vllm": {"enable_prefix_caching": "false"},
+        "sglang": {"disable_radix_cache": "true", "max_prefill_tokens": str(budget)},
+        "trtllm": {"enable_block_reuse": "false"},
+    }
+    shared = {
+        "num_blocks": tokens // block,
+        "block_size": block,
+        "max_model_len": longest,
+        "max_num_seqs": 2048,
+        "max_num_batched_tokens": max(budget, 2048),
+    }
+    config = engine_config(load.framework, shared, own[load.framework], where=load.label)
+    if load.load.prompt_tokens > config.max_prompt_tokens:
+        text = f"prompts of {load.load.prompt_tokens} tokens"
+        raise SpecError(
+            text,
+            where=load.label,
+            allowed=f"up to {config.max_prompt_tokens} in a step of this engine",
+        )
+    return config
+
+
+def _kv_tokens(load: PublishedLoad, budget: int) -> int:
+    engine = load.engine
+    if load.framework == "trtllm" and engine.quantization is not None:
+        engine = replace(engine, kv_cache_dtype="float8")
+    question = MemoryQuestion(
+        model=load.model,
+        engine=engine,
+        hardware=load.hardware,
+        context_tokens=1,
+        prompt_tokens=budget,
+        max_step_tokens=budget,
+        block_tokens=_BLOCK_TOKENS,
+        utilization_fraction=USUAL_BEFORE.value,
+    )
+    return _BLOCK_TOKENS * n_kv_blocks_that_fit(question, max_num_seqs=load.load.concurrency)
+
+
+def _why_not(points: PublishedPointTable, index: int, model: ModelSpec | None) -> str:
+    n_tensor, framework = int(points.tensor_parallel[index]), str(points.framework[index])
+    reasons = {
+        "prefill and decode apart": (
+            bool(points.is_disaggregated[index]) or not 1 <= n_tensor <= _LARGEST_GROUP
+        ),
+        "a model that the catalogue does not have": model is None,
+        "a device that the catalogue does not have": not points.hardware_id[index],
+        "replicas of the attention": points.data_parallel[index] > 1,
+        "speculation": bool(points.uses_speculation[index]),
+        "an engine that is not simulated": _FRAMEWORKS.get(framework, framework) not in BUDGETS,
+        "a precision that is not known": str(points.precision[index]) not in _QUANTIZATIONS,
+        "no latencies or no concurrency": (
+            points.concurrency[index] < 1 or not all(value > 0 for value in _seen(points, index))
+        ),
+    }
+    return next((why for why, is_so in reasons.items() if is_so), "")
+
+
+def _seen(points: PublishedPointTable, index: int) -> tuple[float, float]:
+    """TTFT and TPOT (s): medians where there are."""
+    median = float(points.ttft_median_s[index]), float(points.tpot_median_s[index])
+    return (
+        (float(points.ttft_unnamed_s[index]), float(points.tpot_unnamed_s[index]))
+        if math.isnan(median[0])
+        else median
+    )
+
+
+def _load_of(points: PublishedPointTable, index: int, model: ModelSpec) -> PublishedLoad:
+    precision, framework = str(points.precision[index]), str(points.framework[index])
+    ttft_s, tpot_s = _seen(points, index)
+    rate = float(points.device_output_tokens_per_s[index])
+    lengths = int(points.prompt_tokens[index]), int(points.output_tokens[index])
+    is_drawn = lengths in _DRAWN_LENGTHS
+    is_named = math.isnan(float(points.ttft_unnamed_s[index]))
+    return PublishedLoad(
+        label=f"{points.source_file[index]} row {points.row[index]}",
+        hardware=find_hardware(str(points.hardware_id[index])),
+        model=model,
+        engine=EngineSpec(
+            engine="vllm",
+            mode="compiled",
+            dtype="bfloat16",
+            device="cuda",
+            quantization=_QUANTIZATIONS[precision],
+            tensor_parallel_size=int(points.tensor_parallel[index]),
+        ),
+        framework=_FRAMEWORKS.get(framework, framework),
+        framework_version=str(points.framework_version[index]),
+        precision=precision,
+        load=ClosedLoad(
+            concurrency=int(points.concurrency[index]),
+            prompt_tokens=lengths[0],
+            output_tokens=lengths[1],
+            least_share_ratio=_DRAWN_SHARE if is_drawn else 1.0,
+        ),
+        statistic="mean" if is_drawn and not is_named else "median",
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        device_output_tokens_per_s=None if math.isnan(rate) else rate,
+    )

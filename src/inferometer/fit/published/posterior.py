@@ -1,0 +1,382 @@
+"""Which step times do published loads of one model and engine carry, on one device or several, and what will other loads see?
+
+Everything is a normal distribution around a simulation: parameters as believed of each device, what
+devices share, and what the model misses (``discrepancy``). Gauss-Newton finds the parameters; what
+is left of the misses is carried over to loads nearby. How wide intervals are is learned from each
+load's own miss when the others foretell it, as far as there are loads nearby: far from all of them,
+small misses of neighbours are no promise. On a device without loads it is learned from how far each
+other device is from what the rest tell of it. Letters of shapes: N loads, 2N latencies (TPOT, then
+TTFT of each load), P unknowns of a device, D devices, K sets of unknowns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from inferometer.fit.published.closed_loop import LoopSchedule, LoopSeen, loop_schedule
+from inferometer.fit.published.loads import PublishedLoad, scheduler_of
+from inferometer.fit.published.priors import (
+    TPOT,
+    TTFT,
+    UNKNOWNS,
+    DeviceBelief,
+    Discrepancy,
+    covariance,
+    device_belief,
+    joint_covariance,
+    places_of,
+)
+from inferometer.perfmodel.steptime_terms import (
+    NO_STAIRCASE,
+    PARAMETERS,
+    WorkColumns,
+    term_columns,
+    work_columns,
+)
+from inferometer.records.columns import F64, I64, Bools
+
+SIZES: Final = (TPOT, TTFT)
+_MAX_ROUNDS: Final = 8
+_LARGEST_STEP: Final = 0.6
+_ENOUGH: Final = 0.01
+_MOVE: Final = 0.03
+_ROBUST: Final = 2.5
+"""A miss beyond so many deviations counts as one of just so many."""
+_PRIOR_FREEDOM: Final = 8.0
+"""So many latencies that miss as expected stand beside the fit's own when the width of intervals
+is learned."""
+_LARGEST_MISS: Final = 4.0
+_LEAST_DEVICES: Final = 2
+_PRIOR_DEVICES: Final = 2.0
+"""So many devices that miss as expected stand beside the seen ones when it is learned how far
+devices are from one another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedLoad:
+    """A published load, the steps that it takes, and their work."""
+
+    published: PublishedLoad
+    schedule: LoopSchedule
+    work: WorkColumns
+
+
+class Foretold(NamedTuple):
+    """What N loads will see: logarithms, and half the width of their 90 % intervals."""
+
+    log_tpot: F64
+    log_ttft: F64
+    log_rate: F64
+    """Of output tokens per second and device."""
+    half_tpot: F64
+    half_ttft: F64
+    half_rate: F64
+
+
+class Misses(NamedTuple):
+    """(N, 2) How far TPOT and TTFT of each seen load are from what the other seen loads foretell, in logarithms."""
+
+    log_miss: F64
+    half_width: F64
+    """Of the 90 % interval that they would have claimed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFit:
+    """What the seen loads tell of each device, and of the loads that were asked about."""
+
+    devices: tuple[str, ...]
+    unknowns: F64
+    """(D, P) As ``UNKNOWNS``."""
+    covariance: F64
+    """(D, P, P)"""
+    foretold: Foretold
+    level: F64
+    """(M, 2) Logarithms of TPOT and TTFT of the loads that were asked about, by the parameters
+    alone."""
+    misses: Misses
+    n_seen: int
+
+
+def simulated(load: PublishedLoad) -> SimulatedLoad:
+    """The steps of this load.
+
+    Raises
+    ------
+    SpecError
+        The engine cannot hold such a request.
+    """
+    schedule = loop_schedule(load.load, scheduler_of(load))
+    return SimulatedLoad(
+        published=load,
+        schedule=schedule,
+        work=work_columns(load.model, load.engine, schedule.shapes, kv_traffic_ratio=1.0),
+    )
+
+
+def fit_published(
+    seen: Sequence[SimulatedLoad],
+    asked: Sequence[SimulatedLoad],
+    sizes: tuple[Discrepancy, Discrepancy] = SIZES,
+) -> PublishedFit:
+    """Learn from ``seen``, foretell ``asked``: loads of one model, precision and engine; devices may be others.
+
+    ``sizes`` of the misses of TPOT and of TTFT: smaller ones leave more to the parameters.
+
+    Raises
+    ------
+    SpecError
+        A device does not compute in the format.
+    """
+    problem = _problem([*seen, *asked], sizes)
+    is_seen = np.repeat(np.arange(len(problem.loads)) < len(seen), 2)
+    at, doubt = _search(problem, is_seen)
+    line = _line(problem, at)
+    return _told(problem, line, is_seen, doubt, len(seen))
+
+
+class _Problem(NamedTuple):
+    loads: tuple[SimulatedLoad, ...]
+    devices: tuple[str, ...]
+    beliefs: tuple[DeviceBelief, ...]
+    members: tuple[I64, ...]
+    """Which loads are each device's."""
+    log_seen: F64
+    """(2N)"""
+    believed: F64
+    """(D·P, D·P) Covariance of the unknowns' distances from their centres."""
+    missed: F64
+    """(2N, 2N) Covariance of the misses, without noise."""
+    noise: F64
+    """(2N) Variance."""
+    sizes: tuple[Discrepancy, Discrepancy]
+
+
+class _Line(NamedTuple):
+    """The simulation around a point."""
+
+    at: F64
+    """(D·P) Distances from the centres."""
+    level: F64
+    """(2N)"""
+    slopes: F64
+    """(2N, D·P)"""
+    log_rate: F64
+    """(N)"""
+
+
+def _problem(loads: Sequence[SimulatedLoad], sizes: tuple[Discrepancy, Discrepancy]) -> _Problem:
+    names = [one.published.hardware.hardware_id for one in loads]
+    devices = tuple(sorted(set(names)))
+    first = [loads[names.index(name)].published for name in devices]
+    beliefs = tuple(device_belief(one.model, one.engine, one.hardware) for one in first)
+    places = places_of([one.published for one in loads])
+    missed = np.zeros((2 * len(loads), 2 * len(loads)))
+    for metric, size in enumerate(sizes):
+        missed[metric::2, metric::2] = covariance(size, places, places)
+    seen = [(one.published.tpot_s or np.nan, one.published.ttft_s or np.nan) for one in loads]
+    return _Problem(
+        loads=tuple(loads),
+        devices=devices,
+        beliefs=beliefs,
+        members=tuple(np.flatnonzero(np.array(names) == name) for name in devices),
+        log_seen=np.log(np.array(seen)).reshape(-1),
+        believed=joint_covariance(beliefs[0].deviation, [one.hardware.vendor for one in first]),
+        missed=missed,
+        noise=np.tile([size.noise_ratio**2 for size in sizes], len(loads)),
+        sizes=sizes,
+    )
+
+
+def _search(problem: _Problem, is_seen: Bools) -> tuple[F64, F64]:
+    """The best distances (D·P), and the variance of what each latency is taken to be noise (2N), outliers having more."""
+    at = np.zeros(problem.believed.shape[0])
+    noise = problem.noise.copy()
+    spread = np.sqrt(np.diag(problem.missed) + problem.noise)
+    highest = np.concatenate([belief.highest - belief.centre for belief in problem.beliefs])
+    for _ in range(_MAX_ROUNDS):
+        line = _line(problem, at)
+        left = np.abs(problem.log_seen - line.level) / (_ROBUST * spread)
+        noise = np.where(left > 1, (left * spread) ** 2, problem.noise)
+        inverse = _precision(problem, line, is_seen, noise)
+        target = (problem.believed @ line.slopes[is_seen].T) @ (
+            inverse @ _left(problem, line, is_seen)
+        )
+        step = np.clip(target - at, -_LARGEST_STEP, _LARGEST_STEP)
+        at = np.minimum(at + step, highest)
+        if np.abs(step).max() < _ENOUGH:
+            break
+    return at, noise
+
+
+def _precision(problem: _Problem, line: _Line, is_seen: Bools, noise: F64) -> F64:
+    slopes = line.slopes[is_seen]
+    spread = (
+        slopes @ problem.believed @ slopes.T
+        + problem.missed[np.ix_(is_seen, is_seen)]
+        + np.diag(noise[is_seen])
+    )
+    return np.asarray(np.linalg.inv(spread), dtype=np.float64)
+
+
+def _left(problem: _Problem, line: _Line, is_seen: Bools) -> F64:
+    return np.asarray(
+        problem.log_seen[is_seen] - line.level[is_seen] + line.slopes[is_seen] @ line.at,
+        dtype=np.float64,
+    )
+
+
+def _line(problem: _Problem, at: F64) -> _Line:
+    n_unknowns, n_loads = len(UNKNOWNS), len(problem.loads)
+    level, rate = np.empty((n_loads, 2)), np.empty(n_loads)
+    slopes = np.zeros((n_loads, 2, len(problem.devices), n_unknowns))
+    for number, members in enumerate(problem.members):
+        belief = problem.beliefs[number]
+        here = belief.centre + at[number * n_unknowns : (number + 1) * n_unknowns]
+        free = np.flatnonzero(belief.deviation > 0)
+        moves = _MOVE * np.eye(n_unknowns)[free]
+        around = _seen_by([problem.loads[i] for i in members], np.vstack([here, here + moves]))
+        for index, seen in zip(members, around, strict=True):
+            both = np.log(np.stack([seen.tpot_s, seen.ttft_s], axis=1))
+            level[index], rate[index] = both[0], np.log(seen.output_tokens_per_s[0])
+            slopes[index, :, number, free] = (both[1:] - both[0]) / _MOVE
+    n_tensor = [one.published.engine.tensor_parallel_size for one in problem.loads]
+    return _Line(at, level.reshape(-1), slopes.reshape(2 * n_loads, -1), rate - np.log(n_tensor))
+
+
+def _seen_by(loads: Sequence[SimulatedLoad], unknowns: F64) -> list[LoopSeen]:
+    """What clients see of each load with each of K sets of unknowns (K, P)."""
+    work = WorkColumns(
+        *(np.concatenate(columns) for columns in zip(*(one.work for one in loads), strict=True))
+    )
+    staircase = NO_STAIRCASE._replace(log_ratio=np.empty((len(unknowns), 0)))
+    step_s = term_columns(unknowns[:, : len(PARAMETERS)].T[:, :, None], staircase, work).total_s
+    ends = np.cumsum([len(one.schedule.shapes) for one in loads])[:-1]
+    front_end_s, token_s = np.exp(unknowns[:, -2]), np.exp(unknowns[:, -1])
+    return [
+        one.schedule.seen(
+            part, front_end_s + token_s * one.published.load.prompt_tokens, one.published.statistic
+        )
+        for one, part in zip(loads, np.split(step_s, ends, axis=1), strict=True)
+    ]
+
+
+def _told(problem: _Problem, line: _Line, is_seen: Bools, noise: F64, n_seen: int) -> PublishedFit:
+    inverse = _precision(problem, line, is_seen, noise)
+    weights = inverse @ _left(problem, line, is_seen)
+    shared = line.slopes @ problem.believed @ line.slopes[is_seen].T + problem.missed[:, is_seen]
+    mean = line.level - line.slopes @ line.at + shared @ weights
+    prior = (
+        np.einsum("ij,jk,ik->i", line.slopes, problem.believed, line.slopes)
+        + np.diag(problem.missed)
+        + problem.noise
+    )
+    variance = np.maximum(prior - np.einsum("ij,jk,ik->i", shared, inverse, shared), 1e-8)
+    precision = np.diag(inverse)
+    scale = _scale(weights / np.sqrt(precision), n_seen)
+    half = _half_widths(variance, scale, n_seen, problem.sizes)
+    is_new = ~np.isin(_device_of(problem), _device_of(problem)[is_seen[::2]])
+    half[is_new] = _half_widths_elsewhere(variance, problem, inverse, weights, is_seen)[is_new]
+    gain = problem.believed @ line.slopes[is_seen].T
+    covariance_ = problem.believed - gain @ inverse @ gain.T
+    n_unknowns = len(UNKNOWNS)
+    blocks = [slice(k * n_unknowns, (k + 1) * n_unknowns) for k in range(len(problem.devices))]
+    return PublishedFit(
+        devices=problem.devices,
+        unknowns=np.stack(
+            [
+                belief.centre + line.at[block]
+                for belief, block in zip(problem.beliefs, blocks, strict=True)
+            ]
+        ),
+        covariance=np.stack([covariance_[block, block] for block in blocks]),
+        level=line.level.reshape(-1, 2)[n_seen:],
+        foretold=_foretold(problem, line, mean.reshape(-1, 2), half, n_seen),
+        misses=Misses(
+            (weights / precision).reshape(-1, 2),
+            _half_widths(1 / precision, scale, n_seen, problem.sizes),
+        ),
+        n_seen=n_seen,
+    )
+
+
+def _scale(misses: F64, n_seen: int) -> F64:
+    """(2) Variance of each seen latency's miss when the others foretell it, in what was reckoned with."""
+    squares = np.clip(misses.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2
+    return np.asarray(
+        (_PRIOR_FREEDOM + squares.sum(axis=0)) / (_PRIOR_FREEDOM + n_seen), dtype=np.float64
+    )
+
+
+def _device_of(problem: _Problem) -> I64:
+    """(N) Which device is each load's?"""
+    number = np.empty(len(problem.loads), np.int64)
+    for k, members in enumerate(problem.members):
+        number[members] = k
+    return number
+
+
+def _half_widths_elsewhere(
+    variance: F64, problem: _Problem, inverse: F64, weights: F64, is_seen: Bools
+) -> F64:
+    """(N, 2) Of 90 % intervals on a device that was not seen.
+
+    As far as each seen one is from what the others tell of it.
+    """
+    device = np.repeat(_device_of(problem), 2)[is_seen]
+    names = np.unique(device)
+    squares = np.zeros((len(names), 2))
+    far = np.array([size.far_ratio**2 for size in problem.sizes])
+    for row, name in enumerate(names):
+        own = device == name
+        spread = np.linalg.inv(inverse[np.ix_(own, own)])
+        miss = (spread @ weights[own]) / np.sqrt(np.diag(spread))
+        squares[row] = np.mean(
+            np.clip(miss.reshape(-1, 2), -_LARGEST_MISS, _LARGEST_MISS) ** 2, axis=0
+        )
+    learned = squares if len(names) >= _LEAST_DEVICES else np.broadcast_to(far, squares.shape)
+    scale = (_PRIOR_DEVICES * far + learned.sum(axis=0)) / (_PRIOR_DEVICES + len(names))
+    return np.asarray(
+        np.sqrt(variance.reshape(-1, 2) * scale) * stdtrit(_PRIOR_DEVICES + len(names), 0.95),
+        dtype=np.float64,
+    )
+
+
+def _half_widths(
+    variance: F64, scale: F64, n_seen: int, sizes: tuple[Discrepancy, Discrepancy]
+) -> F64:
+    """(M, 2) Of 90 % intervals of 2M latencies.
+
+    As the seen loads' misses say near to them, and not less than was learned far from them.
+    """
+    by_load = variance.reshape(-1, 2)
+    squares = by_load / np.array([size.amplitude_ratio**2 for size in sizes])
+    near = np.array([size.near_ratio**2 for size in sizes])
+    far = np.maximum(scale, [size.far_ratio**2 for size in sizes])
+    share = squares / (squares + near)
+    widened = by_load * (scale * (1 - share) + far * share)
+    return np.asarray(np.sqrt(widened) * stdtrit(_PRIOR_FREEDOM + n_seen, 0.95), dtype=np.float64)
+
+
+def _foretold(problem: _Problem, line: _Line, mean: F64, half: F64, n_seen: int) -> Foretold:
+    """Of the loads behind the seen ones.
+
+    The rate follows from Little's law: users over the time of a request.
+    """
+    level = line.level.reshape(-1, 2)
+    n_gaps = np.array([float(np.mean(one.schedule.n_gaps)) for one in problem.loads])
+    before, after = (np.exp(both[:, 1]) + n_gaps * np.exp(both[:, 0]) for both in (level, mean))
+    share = n_gaps * np.exp(mean[:, 0]) / after
+    half_rate = np.hypot(share * half[:, 0], (1 - share) * half[:, 1])
+    columns = (
+        mean[:, 0],
+        mean[:, 1],
+        line.log_rate + np.log(before / after),
+        half[:, 0],
+        half[:, 1],
+        half_rate,
+    )
+    return Foretold(*(column[n_seen:] for column in columns))

@@ -1,0 +1,277 @@
+"""What is believed of a device's step times before any of its runs was seen.
+
+Rates of its kernels, shares of its peaks, times of a host?
+
+What measured kernels reach on a device is where it starts; where nobody measured, the share of the
+datasheet's peak that kernels of other devices reach. Two devices' parameters are compared as
+distances from these centres, so what kernels tell apart need not be learned again. Letters of
+shapes: P unknowns, D devices.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.fit.published.loads import PublishedLoad
+from inferometer.fit.sweeps.priors import BLEND_OF_GPU, peak_rates
+from inferometer.perfmodel.roofline import Peaks, peaks_of
+from inferometer.perfmodel.steptime_terms import PARAMETERS
+from inferometer.records.columns import F64
+from inferometer.spec.types import DType, EngineSpec, HardwareSpec, ModelSpec, WeightFormat
+
+UNKNOWNS: Final = (*PARAMETERS, "front_end_s", "prompt_token_s")
+"""Of a deployment: its step times; what a request spends before the scheduler and behind it, and
+that for each token of its prompt."""
+
+_BETWEEN: Final = 0.2
+"""Deviation of one device from what it shares with others, in the deviation of what is believed
+of all; chosen with the sizes in ``discrepancy``. Without rates of kernels it had to be twice as
+much."""
+_BETWEEN_VENDORS: Final = 0.5
+"""Correlation of what devices of two vendors share, chosen with the sizes in ``discrepancy``:
+their kernels are written by others."""
+_SMALL_KERNELS_S: Final = 2.8e-5
+"""Ten small kernels of a layer at 2.8 µs; ``priors`` has the source."""
+_NO_LINK_BYTES_PER_S: Final = 5e10
+_FORMATS: Final[dict[DType, WeightFormat]] = {"float8": "float8", "float4": "nvfp4"}
+_DENSE_OF_PEAK: Final[dict[WeightFormat, float]] = {
+    "bfloat16": 0.75,
+    "float8": 0.45,
+    "nvfp4": 0.38,
+    "mxfp4": 0.55,
+}
+_EXPERTS_OF_PEAK: Final[dict[WeightFormat, float]] = {
+    "bfloat16": 0.45,
+    "float8": 0.26,
+    "nvfp4": 0.32,
+    "mxfp4": 0.55,
+}
+"""Share of the peak in the format of the product (mxfp4: of 16 bit) that kernels of H100, H200
+and B200 in the catalogue reach."""
+_BEST_OF_PEAK: Final = 0.78
+"""Share of the 16-bit peak that the best matrix product of these devices reaches: where
+another's is known, its kernels follow."""
+_READ_OF_PEAK: Final = 0.82
+_UNPACKED_BYTES_PER_FLOP: Final = 0.0031
+"""What turns 4-bit weights into 16-bit ones reads them no faster, in bytes for each FLOP of the
+best 16-bit product: H100 and H200 read those of gpt-oss at the same rate, whatever their memory
+does."""
+_READ_IN_A_STEP: Final = 0.73
+"""Weights in a step come at this share of the rate at which kernels read them when they are
+timed alone."""
+_SENT_IN_A_STEP: Final = 0.65
+_MESSAGE_IN_A_STEP: Final = 1.85
+"""All-reduces in a step in those timed alone: devices wait for one another."""
+
+
+class DeviceBelief(NamedTuple):
+    """Centres (P), logarithms but for the sag, standard deviations (P), and upper bounds (P) by the device's peaks."""
+
+    centre: F64
+    deviation: F64
+    highest: F64
+
+
+def device_belief(model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec) -> DeviceBelief:
+    """What the datasheet lets expect of this model on this device.
+
+    Raises
+    ------
+    SpecError
+        The device does not compute in the format.
+    """
+    peaks, kernels = peaks_of(hardware, engine), hardware.kernels
+    rates, bounds = _kernel_rates(model, engine, hardware, peaks), peak_rates(hardware, engine)
+    link_bytes_per_s, message_s = 0.4 * (peaks.link_bytes_per_s or _NO_LINK_BYTES_PER_S), 1e-5
+    if kernels.reduce_bytes_per_s is not None:
+        link_bytes_per_s = _SENT_IN_A_STEP * kernels.reduce_bytes_per_s.value
+    if kernels.message_s is not None:
+        message_s = _MESSAGE_IN_A_STEP * kernels.message_s.value
+    table = {
+        "launch_s": (3e-3, 0.7),
+        "weight_bytes_per_s": (rates.read_bytes_per_s, 0.4),
+        "kv_bytes_per_s": (0.5 * peaks.memory_bytes_per_s, 0.6),
+        "matmul_flop_per_s": (rates.flop_per_s, 0.6),
+        "attention_flop_per_s": (0.25 * peaks.flop_per_s, 0.8),
+        "per_sequence_s": (1e-5, 1.0),
+        "link_bytes_per_s": (link_bytes_per_s, 0.7),
+        "message_s": (message_s, 0.7),
+        "floor_s": (_SMALL_KERNELS_S * model.n_layers, 0.6),
+        "prefill_ratio": (1.5, 0.5),
+        "overlap_ratio": (4.0, 0.0),
+        "blend_ratio": (BLEND_OF_GPU, 0.15),
+        "mixed_kv_ratio": (1.2, 0.3),
+        "sag_ratio": (1.0, 0.1),
+        "front_end_s": (8e-3, 0.8),
+        "prompt_token_s": (2e-6, 1.0),
+    }
+    return DeviceBelief(
+        centre=np.array([float(np.log(table[name][0])) for name in UNKNOWNS]),
+        deviation=np.array([table[name][1] for name in UNKNOWNS]),
+        highest=np.log([bounds.get(name, np.inf) for name in UNKNOWNS]),
+    )
+
+
+class _Rates(NamedTuple):
+    flop_per_s: float
+    read_bytes_per_s: float
+
+
+def _kernel_rates(
+    model: ModelSpec, engine: EngineSpec, hardware: HardwareSpec, peaks: Peaks
+) -> _Rates:
+    """Of the matrix products that take most of a step."""
+    weights = _FORMATS.get(engine.quantization or engine.dtype, "bfloat16")
+    if weights == "nvfp4" and model.moe is not None and model.moe.has_only_experts_quantised:
+        weights = "mxfp4"
+    known = hardware.kernels.dense if model.moe is None else hardware.kernels.experts
+    found = next((rate for rate in known if rate.weights == weights), None)
+    flop_per_s = (
+        _flop_per_s(weights, model, hardware, peaks)
+        if found is None
+        else float(found.flop_per_s.value)
+    )
+    if found is not None and found.read_bytes_per_s is not None:
+        return _Rates(flop_per_s, _READ_IN_A_STEP * found.read_bytes_per_s.value)
+    read_bytes_per_s = _READ_OF_PEAK * peaks.memory_bytes_per_s
+    if weights == "mxfp4" and hardware.peak_flop_per_s("float4") is None:
+        read_bytes_per_s = min(
+            read_bytes_per_s,
+            _UNPACKED_BYTES_PER_FLOP * _best_share(hardware) * _BEST_OF_PEAK * peaks.flop_per_s,
+        )
+    return _Rates(flop_per_s, _READ_IN_A_STEP * read_bytes_per_s)
+
+
+def _flop_per_s(
+    weights: WeightFormat, model: ModelSpec, hardware: HardwareSpec, peaks: Peaks
+) -> float:
+    """Where no kernel was measured: as others', and as the device's best product of 16 bit compares with theirs."""
+    native = hardware.peak_flop_per_s("float4") if weights == "nvfp4" else None
+    of_peak = _DENSE_OF_PEAK if model.moe is None else _EXPERTS_OF_PEAK
+    if native is None:
+        return (
+            _best_share(hardware)
+            * of_peak["bfloat16" if weights == "nvfp4" else weights]
+            * peaks.flop_per_s
+        )
+    return _best_share(hardware) * of_peak[weights] * native.value
+
+
+def _best_share(hardware: HardwareSpec) -> float:
+    """What the best 16-bit product reaches of its peak, in what others' do; 1 where nobody measured it."""
+    best = next(
+        (part.flop_per_s.value for part in hardware.measured_peaks if part.dtype == "bfloat16"),
+        None,
+    )
+    peak = hardware.peak_flop_per_s("bfloat16")
+    return 1.0 if best is None or peak is None else best / peak.value / _BEST_OF_PEAK
+
+
+def likeness(one: HardwareSpec, other: HardwareSpec, *, is_host: bool = False) -> float:
+    """Correlation of two devices' distances from the centres, 1 of a device with itself.
+
+    ``is_host`` of what no vendor's kernels do.
+    """
+    if one.hardware_id == other.hardware_id:
+        return 1.0
+    return (1 - _BETWEEN**2) * (1.0 if one.vendor == other.vendor or is_host else _BETWEEN_VENDORS)
+
+
+def joint_covariance(deviation: F64, vendors: Sequence[str]) -> F64:
+    """(D·P, D·P) Of the distances from the centres.
+
+    What all devices share, what those of one vendor share, and each one's own.
+    """
+    is_same = np.array([[one == other for other in vendors] for one in vendors])
+    shared = (1 - _BETWEEN**2) * np.where(is_same, 1.0, _BETWEEN_VENDORS) + np.eye(
+        len(vendors)
+    ) * _BETWEEN**2
+    return np.asarray(np.kron(shared, np.diag(deviation**2)), dtype=np.float64)
+
+
+# How do a model's misses on published loads hang together: who misses here, misses how much
+# there?
+# A Gaussian process over what was asked: misses of one sign reach over some doublings of devices,
+# lengths and users, less far to another version or device. Its sizes and reaches were learned on
+# one half of the families of InferenceX's tables (engine, model, precision;
+# bench_published_devices.py says which and what was asked), so that loads left out, among them
+# larger batches, other lengths and other devices than any seen, came as close as claimed; the
+# other half tells how well that holds. Letters of shapes: N, M loads.
+
+
+class Discrepancy(NamedTuple):
+    """Standard deviations of log latency, and reaches in doublings."""
+
+    amplitude_ratio: float
+    reaches_ratio: tuple[float, float, float, float, float]
+    """Of devices, prompt tokens, output tokens, users; and one that every other version is away."""
+    between_devices_ratio: float
+    """Correlation of two devices' misses."""
+    noise_ratio: float
+    near_ratio: float
+    """A load counts as near to seen ones where less than this, in amplitudes, is left to be
+    doubted of it."""
+    far_ratio: float
+    """Deviation of the misses far from all seen loads, in those that were reckoned with; where
+    the seen ones miss by more, that."""
+
+
+TPOT: Final = Discrepancy(
+    amplitude_ratio=0.24,
+    reaches_ratio=(3.9, 7.0, 5.4, 4.7, 0.6),
+    between_devices_ratio=0.6,
+    noise_ratio=0.0087,
+    near_ratio=0.6,
+    far_ratio=1.05,
+)
+TTFT: Final = Discrepancy(
+    amplitude_ratio=0.78,
+    reaches_ratio=(7.0, 4.6, 14.0, 4.2, 0.44),
+    between_devices_ratio=0.08,
+    noise_ratio=0.09,
+    near_ratio=0.6,
+    far_ratio=1.3,
+)
+
+
+class Places(NamedTuple):
+    """Where N loads are: doublings (N, 4), and names of versions and devices."""
+
+    doublings: F64
+    versions: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+def places_of(loads: Sequence[PublishedLoad]) -> Places:
+    """What was asked, as places."""
+    counts = [
+        (
+            one.engine.tensor_parallel_size,
+            one.load.prompt_tokens,
+            one.load.output_tokens,
+            one.load.concurrency,
+        )
+        for one in loads
+    ]
+    return Places(
+        doublings=np.log2(np.array(counts, dtype=np.float64)).reshape(len(loads), 4),
+        versions=tuple(one.framework_version for one in loads),
+        devices=tuple(one.hardware.hardware_id for one in loads),
+    )
+
+
+def covariance(size: Discrepancy, here: Places, there: Places) -> F64:
+    """(N, M) Of the misses, without noise: a Matérn kernel of smoothness 3/2 (Rasmussen and Williams 2006, 4.2.1)."""
+    apart = here.doublings[:, None] - there.doublings[None]
+    squares = np.sum((apart / np.array(size.reaches_ratio[:4])) ** 2, axis=-1)
+    squares += _differ(here.versions, there.versions) / size.reaches_ratio[4] ** 2
+    far = np.sqrt(3.0 * squares)
+    shared = np.where(_differ(here.devices, there.devices), size.between_devices_ratio, 1.0)
+    return np.asarray(size.amplitude_ratio**2 * shared * (1 + far) * np.exp(-far), dtype=np.float64)
+
+
+def _differ(here: Sequence[str], there: Sequence[str]) -> F64:
+    return np.array([[float(one != other) for other in there] for one in here]).reshape(
+        len(here), len(there)
+    )

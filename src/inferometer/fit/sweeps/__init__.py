@@ -1,0 +1,1 @@
+"""Step-time models from sweeps and from measured kernels, by regression."""

@@ -1,0 +1,494 @@
+"""Which step-time model do these sweeps support, and how wrong is it on configurations that it has not seen?
+
+Letters of shapes: N observations, K free parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from inferometer.errors import ModelError, SpecError
+from inferometer.fit.sweeps.observations import LEANER_TRAFFIC, Observations, observe
+from inferometer.fit.sweeps.priors import Belief, Ceilings, Priors, ceilings_of, priors_of
+from inferometer.fit.sweeps.regression import AT_BOUND, Data, Posterior, Strengths, regress
+from inferometer.perfmodel.fit_subject import FitSubject, known_device, subject_of
+from inferometer.perfmodel.steptime import (
+    FittedParameter,
+    HeldOutError,
+    StepTimeModel,
+    ToldBy,
+    TrainedOn,
+)
+from inferometer.perfmodel.steptime_limits import PhaseDoubt, PhaseName, box_of
+from inferometer.perfmodel.steptime_terms import PARAMETERS, parameters_of, work_columns
+from inferometer.records.columns import F64
+from inferometer.records.types import HostFacts, Run
+from inferometer.spec.types import Constant, EngineSpec, HardwareSpec, PeakSpec, Source
+from inferometer.stats.estimate import Z_90, Estimate
+
+# How wrong were models on configurations that they had not seen, and how wide must an interval be
+# to hold nine in ten?
+
+
+PHASES: Final[tuple[PhaseName, ...]] = ("prefill", "decode")
+
+_MIN_FOR_CALIBRATION: Final = 12
+
+MAX_NOISE_RATIO: Final = 0.05
+"""A point that is not known better than this does not judge a model; it is counted apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutPoint:
+    """One observation, and what a model that had not seen its configuration said."""
+
+    phase: PhaseName
+    prompt_tokens: int
+    batch_size: int
+    measured_s: float
+    predicted_s: float
+    log_deviation_ratio: float
+    """Standard deviation of the logarithm that the model claimed."""
+    noise_ratio: float
+    """Standard deviation of the logarithm of ``measured_s``: what repetitions leave open."""
+    n_folds: int
+
+    @property
+    def error_fraction(self) -> float:
+        """Signed error relative to what was measured."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def standardised_ratio(self) -> float:
+        """Log error in claimed standard deviations."""
+        return float(np.log(self.predicted_s / self.measured_s)) / self.log_deviation_ratio
+
+
+def is_judged(point: HeldOutPoint) -> bool:
+    """Do its repetitions agree well enough to judge a model by it?"""
+    return point.noise_ratio <= MAX_NOISE_RATIO
+
+
+def held_out_errors(points: Sequence[HeldOutPoint]) -> tuple[HeldOutError, ...]:
+    """Errors by phase, and how many points lie in the interval claimed for them.
+
+    Points that are themselves unsure are left out.
+
+    Each point is judged by an interval that was calibrated without it.
+    """
+    errors: list[HeldOutError] = []
+    for phase in PHASES:
+        mine = [point for point in points if point.phase == phase and is_judged(point)]
+        if not mine:
+            continue
+        absolute = np.abs([point.error_fraction for point in mine])
+        standardised = np.abs([point.standardised_ratio for point in mine])
+        inside = [
+            score <= interval_ratio(np.delete(standardised, i))
+            for i, score in enumerate(standardised)
+        ]
+        errors.append(
+            HeldOutError(
+                phase=phase,
+                n_points=len(mine),
+                n_noisy=sum(point.phase == phase for point in points) - len(mine),
+                n_folds=mine[0].n_folds,
+                median_fraction=float(np.median(absolute)),
+                p95_fraction=float(np.quantile(absolute, 0.95)),
+                coverage_fraction=float(np.mean(inside)),
+            )
+        )
+    return tuple(errors)
+
+
+def interval_ratio(standardised: F64) -> float:
+    """How many claimed standard deviations hold 90 % of the held-out errors?
+
+    Conformal where points suffice, else normal.
+    """
+    n = standardised.size
+    if n < _MIN_FOR_CALIBRATION:
+        return Z_90
+    return float(np.quantile(standardised, min(1.0, 0.9 * (n + 1) / n)))
+
+
+def claimed_deviation(model: StepTimeModel, test: Observations, half_widths: F64) -> F64:
+    """Standard deviation of the logarithm of what will be measured: the model's, and the noise of the measured median."""
+    ratios = {doubt.phase: doubt.interval_ratio for doubt in model.doubts}
+    scale = np.array([ratios.get(row.phase, Z_90) for row in test.rows])
+    noise = np.array([row.noise_ratio for row in test.rows])
+    return np.asarray(np.sqrt((half_widths / scale) ** 2 + noise**2), dtype=np.float64)
+
+
+N_FOLDS: Final = 10
+
+
+class StepTimeFit(NamedTuple):
+    """A model, and what models fitted without each configuration said of it."""
+
+    model: StepTimeModel
+    held_out: tuple[HeldOutPoint, ...]
+
+
+def fit_step_time(
+    runs: Sequence[Run],
+    *,
+    hardware: HardwareSpec | None = None,
+    is_drift_removed: bool | None = None,
+    n_folds: int = N_FOLDS,
+) -> StepTimeModel:
+    """The step-time model that these runs of one model on one engine support, with its held-out error.
+
+    ``hardware`` gives the datasheet's peaks where the runs probed none. ``is_drift_removed`` None
+    lets the probes decide.
+
+    Raises
+    ------
+    ModelError
+        Nothing to fit: no run, different subjects, fewer than two observations.
+    SpecError
+        ``hardware`` is not the device on which the runs were measured.
+    """
+    return fit_and_validate(
+        runs, hardware=hardware, is_drift_removed=is_drift_removed, n_folds=n_folds
+    ).model
+
+
+def fit_and_validate(
+    runs: Sequence[Run],
+    *,
+    hardware: HardwareSpec | None = None,
+    is_drift_removed: bool | None = None,
+    n_folds: int = N_FOLDS,
+) -> StepTimeFit:
+    """Like ``fit_step_time``, with the held-out points behind its held-out error."""
+    seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
+    if len(seen.rows) < 2:
+        raise ModelError(
+            f"{len(seen.rows)} step time cannot carry a model",
+            allowed="two or more",
+            try_="a sweep over batch sizes",
+        )
+    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
+    seen = _physical(seen, ceilings)
+    posterior = _posterior(seen, ceilings)
+    held_out = _held_out(seen, ceilings, n_folds, posterior.strengths)
+    subject = measured_subject(runs, seen.engine, ceilings, hardware)
+    model = model_of(
+        seen,
+        _priors(seen, data_of(seen), ceilings),
+        posterior,
+        held_out,
+        subject.hardware_id or subject.device,
+    )
+    return StepTimeFit(model=replace(model, subject=subject), held_out=held_out)
+
+
+def cross_validate(
+    runs: Sequence[Run],
+    n_folds: int = N_FOLDS,
+    *,
+    hardware: HardwareSpec | None = None,
+    is_drift_removed: bool | None = None,
+) -> tuple[HeldOutPoint, ...]:
+    """What do models say that were fitted without the configuration (prompt, batch) that they are asked about?
+
+    Every configuration is left out once, both phases together; folds are interleaved over the
+    sorted configurations.
+    """
+    seen = observe(runs, hardware=hardware, is_drift_removed=is_drift_removed)
+    ceilings = ceilings_of(runs, seen.engine, stated_device(runs, seen.engine, hardware))
+    return _held_out(_physical(seen, ceilings), ceilings, n_folds, None)
+
+
+def _physical(seen: Observations, ceilings: Ceilings) -> Observations:
+    """The same with the KV traffic of a leaner attention, where that of the assumed one needs more bandwidth than the device has.
+
+    Tables do not state which attention ran: eager attention is assumed, which copies tens of bytes
+    for each byte of the cache.
+    """
+    peak = ceilings.peaks.get("kv_bytes_per_s")
+    if peak is None or seen.kv_traffic_ratio <= 1:
+        return seen
+    unbounded = _posterior(seen, replace(ceilings, peaks={}))
+    rate = parameters_of(unbounded.vector).kv_bytes_per_s
+    possible = (
+        ratio
+        for ratio in (seen.kv_traffic_ratio, *LEANER_TRAFFIC)
+        if rate * ratio <= peak * seen.kv_traffic_ratio
+    )
+    return replace(seen, kv_traffic_ratio=next(possible, LEANER_TRAFFIC[-1]))
+
+
+def _priors(seen: Observations, data: Data, ceilings: Ceilings) -> Priors:
+    return priors_of(seen, data.work, data.log_s, ceilings)
+
+
+def _posterior(seen: Observations, ceilings: Ceilings, start: Strengths | None = None) -> Posterior:
+    data = data_of(seen)
+    return regress(data, _priors(seen, data, ceilings), start)
+
+
+def _held_out(
+    seen: Observations, ceilings: Ceilings, n_folds: int, start: Strengths | None
+) -> tuple[HeldOutPoint, ...]:
+    configurations = sorted({row.configuration for row in seen.rows})
+    n_folds = min(n_folds, len(configurations))
+    if len(configurations) < 3:
+        return ()
+    points: list[HeldOutPoint] = []
+    for fold in range(n_folds):
+        left_out = set(configurations[fold::n_folds])
+        is_kept = [row.configuration not in left_out for row in seen.rows]
+        training, test = seen.subset(is_kept), seen.subset([not kept for kept in is_kept])
+        posterior = _posterior(training, ceilings, start)
+        model = model_of(
+            training, _priors(training, data_of(training), ceilings), posterior, (), None
+        )
+        shapes = [row.shape for row in test.rows]
+        work = model.work(shapes)
+        predicted_s = model.terms(work).total_s
+        deviation = claimed_deviation(model, test, model.log_half_widths(shapes, work))
+        points += [
+            HeldOutPoint(
+                phase=row.phase,
+                prompt_tokens=row.prompt_tokens,
+                batch_size=row.batch_size,
+                measured_s=row.duration_s,
+                predicted_s=float(predicted_s[i]),
+                log_deviation_ratio=float(deviation[i]),
+                noise_ratio=row.noise_ratio,
+                n_folds=n_folds,
+            )
+            for i, row in enumerate(test.rows)
+        ]
+    return tuple(points)
+
+
+# What goes into a regression, and which step-time model do its posterior and held-out errors
+# make?
+
+
+def data_of(seen: Observations) -> Data:
+    """The observations as arrays."""
+    ratio = seen.kv_traffic_ratio
+    return Data(
+        work=work_columns(
+            seen.model, seen.engine, [row.shape for row in seen.rows], kv_traffic_ratio=ratio
+        ),
+        log_s=np.log([row.duration_s for row in seen.rows]),
+        noise=np.array([row.noise_ratio for row in seen.rows]),
+        is_prefill=np.array([row.phase == "prefill" for row in seen.rows]),
+    )
+
+
+def model_of(
+    seen: Observations,
+    priors: Priors,
+    posterior: Posterior,
+    held_out: Sequence[HeldOutPoint],
+    hardware: str | None,
+) -> StepTimeModel:
+    """The model of these parameters, doubts and held-out errors."""
+    doubts = tuple(
+        _doubt(phase, posterior.strengths, held_out)
+        for phase in PHASES
+        if any(row.phase == phase for row in seen.rows)
+    )
+    return StepTimeModel(
+        model=seen.model,
+        engine=seen.engine,
+        parameters=_parameters(posterior, priors, len(seen.rows)),
+        kv_traffic_ratio=seen.kv_traffic_ratio,
+        staircase_rows=tuple(round(float(row)) for row in np.exp(posterior.staircase.log_rows)),
+        staircase_log_ratio=tuple(posterior.staircase.log_ratio.tolist()),
+        free=posterior.free,
+        covariance=tuple(tuple(row) for row in posterior.covariance.tolist()),
+        doubts=doubts,
+        box=box_of([row.shape for row in seen.rows]),
+        trained_on=TrainedOn(
+            run_ids=seen.run_ids,
+            hardware=hardware,
+            attention_implementation=seen.attention_implementation,
+            n_observations=len(seen.rows),
+            n_configurations=len({row.configuration for row in seen.rows}),
+            is_drift_removed=seen.drift is not None,
+        ),
+        held_out=held_out_errors(held_out),
+        computes_all_logits=seen.computes_all_logits,
+    )
+
+
+def _doubt(phase: PhaseName, strengths: Strengths, held_out: Sequence[HeldOutPoint]) -> PhaseDoubt:
+    standardised = np.abs([point.standardised_ratio for point in held_out if point.phase == phase])
+    spread = strengths.prefill_ratio if phase == "prefill" else strengths.decode_ratio
+    return PhaseDoubt(phase=phase, spread_ratio=spread, interval_ratio=interval_ratio(standardised))
+
+
+def _parameters(
+    posterior: Posterior, priors: Priors, n_observations: int
+) -> tuple[FittedParameter, ...]:
+    values = parameters_of(posterior.vector)
+    deviations = dict(
+        zip(posterior.free, np.sqrt(np.diag(posterior.covariance)).tolist(), strict=True)
+    )
+    fitted: list[FittedParameter] = []
+    for name, belief in zip(PARAMETERS, priors.beliefs, strict=True):
+        value, deviation = float(getattr(values, name)), Z_90 * deviations.get(name, 0.0)
+        low, high = (
+            (value - deviation, value + deviation)
+            if name == "sag_ratio"
+            else (value * np.exp(-deviation), value * np.exp(deviation))
+        )
+        told_by = _told_by(
+            deviations.get(name), belief, float(np.log(value)) if value > 0 else value
+        )
+        high = min(high, np.exp(belief.highest_ratio))
+        method = (
+            f"Laplace approximation; prior: {belief.why}"
+            if told_by != "fixed"
+            else f"not fitted: {belief.why}"
+        )
+        estimate = Estimate(
+            value=value,
+            low=float(low),
+            high=float(high),
+            confidence_fraction=0.9,
+            n_samples=n_observations,
+            method=method,
+        )
+        if told_by == "fixed":
+            estimate = replace(estimate, low=None, high=None)
+        fitted.append(FittedParameter(name=name, estimate=estimate, told_by=told_by))
+    return tuple(fitted)
+
+
+def _told_by(posterior_deviation: float | None, belief: Belief, place: float) -> ToldBy:
+    if posterior_deviation is None or belief.deviation_ratio == 0:
+        return "fixed"
+    if place > belief.highest_ratio - AT_BOUND:
+        return "bound"
+    share = posterior_deviation / belief.deviation_ratio
+    return "data" if share < 0.3 else "data and prior" if share < 0.8 else "prior"
+
+
+# On which device were these sweeps measured, and by which engine?
+
+
+def measured_subject(
+    runs: Sequence[Run], engine: EngineSpec, ceilings: Ceilings, named: HardwareSpec | None
+) -> FitSubject:
+    """What the sweeps state of device and engine; ``named`` is the device that somebody named on the command line.
+
+    Raises
+    ------
+    ModelError
+        The sweeps are of several devices.
+    SpecError
+        They state another device than the one that was named.
+    """
+    device, hardware = _device_name(runs, engine), stated_device(runs, engine, named)
+    versions = sorted(
+        {run.manifest.engine.version for run in runs if run.manifest.engine is not None}
+    )
+    if hardware is None:
+        hardware = _measured(runs[0].manifest.host, device, engine, ceilings)
+    name = engine.engine if versions else None
+    return subject_of(
+        engine, hardware, device=device, name=name, version=", ".join(versions) or None
+    )
+
+
+def stated_device(
+    runs: Sequence[Run], engine: EngineSpec, named: HardwareSpec | None
+) -> HardwareSpec | None:
+    """The catalogue's device that was named, or that the sweeps state; None where the catalogue does not have it.
+
+    Raises
+    ------
+    ModelError, SpecError
+        The same.
+    """
+    device = _device_name(runs, engine)
+    return known_device(device, engine) if named is None else _checked(device, engine, named)
+
+
+def _device_name(runs: Sequence[Run], engine: EngineSpec) -> str | None:
+    devices = sorted(
+        {name for run in runs if (name := _device_of(run.manifest.host, engine)) is not None}
+    )
+    if len(devices) > 1:
+        raise ModelError(
+            f"the runs are of several devices: {', '.join(devices)}",
+            allowed="runs on one device",
+            try_="fit them apart",
+        )
+    return devices[0] if devices else None
+
+
+def _device_of(host: HostFacts | None, engine: EngineSpec) -> str | None:
+    if host is None:
+        return None
+    return host.cpu_model if engine.device == "cpu" else host.accelerator
+
+
+def _checked(device: str | None, engine: EngineSpec, named: HardwareSpec) -> HardwareSpec:
+    """The named device, unless the runs state another one.
+
+    A name that the catalogue does not know may be any of its kind.
+    """
+    known = known_device(device, engine)
+    is_other = known is not None and known.hardware_id != named.hardware_id
+    is_other_kind = device is not None and (named.kind == "cpu") != (engine.device == "cpu")
+    if is_other or is_other_kind:
+        raise SpecError(
+            f"the runs were measured on {device}, not on {named.name}",
+            where=f"--hardware {named.hardware_id}",
+            allowed="the device of the runs, which they state",
+            try_="the same command without --hardware",
+        )
+    return named
+
+
+def _measured(
+    host: HostFacts | None, device: str | None, engine: EngineSpec, ceilings: Ceilings
+) -> HardwareSpec | None:
+    """A device that the catalogue does not have, by what was measured beside the sweep.
+
+    None where that does not suffice.
+    """
+    memory_bytes = (
+        None
+        if host is None
+        else host.memory_bytes
+        if engine.device == "cpu"
+        else host.accelerator_memory_bytes
+    )
+    if (
+        device is None
+        or memory_bytes is None
+        or ceilings.bytes_per_s is None
+        or not ceilings.is_measured
+    ):
+        return None
+    source = Source(kind="measured", where="ceilings probed beside the sweep")
+    peaks = (
+        ()
+        if ceilings.flop_per_s is None
+        else (
+            PeakSpec(
+                dtype=engine.dtype, flop_per_s=Constant(value=ceilings.flop_per_s, source=source)
+            ),
+        )
+    )
+    return HardwareSpec(
+        hardware_id=device,
+        name=device,
+        vendor="not in the catalogue",
+        kind="cpu" if engine.device == "cpu" else "gpu",
+        memory_bytes=Constant(value=memory_bytes, source=source),
+        memory_bytes_per_s=Constant(value=ceilings.bytes_per_s, source=source),
+        peaks=peaks,
+    )
