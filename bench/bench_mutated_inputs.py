@@ -7,6 +7,7 @@ dies. A finding is repeated by its number: ``bench_mutated_inputs.py --first NUM
 """
 
 import argparse
+import ctypes
 import gzip
 import multiprocessing
 import os
@@ -249,15 +250,19 @@ def chosen(number: int, known: tuple[Reader, ...]) -> tuple[Reader, bytes]:
 
 
 def try_many(
-    first: int, n_inputs: int, found: "multiprocessing.SimpleQueue[Finding | int]"
+    first: int,
+    n_inputs: int,
+    found: "multiprocessing.SimpleQueue[Finding]",
+    last: ctypes.c_longlong,
 ) -> None:
+    """Try these; ``last`` is the number under way, for the parent to know should this process die."""
     signal.signal(signal.SIGVTALRM, too_slow)
     warnings.simplefilter("error", RuntimeWarning)
     shm = Path("/dev/shm")  # noqa: S108 -- a folder of its own below
     with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as root:
         known = readers(Path(root) / "made")
         for number in range(first, first + n_inputs):
-            found.put(number)
+            last.value = number
             reader, content = chosen(number, known)
             folder = Path(root) / "one"
             problem = try_one(reader, content, folder)
@@ -295,30 +300,24 @@ def main() -> None:
     began_s, number, n_deaths = time.monotonic(), asked.first, 0
     while number < asked.first + asked.inputs and time.monotonic() - began_s < asked.minutes * 60:
         n_inputs = min(PER_PROCESS, asked.first + asked.inputs - number)
-        found: multiprocessing.SimpleQueue[Finding | int] = multiprocessing.get_context(
-            "fork"
-        ).SimpleQueue()
-        process = multiprocessing.get_context("fork").Process(
-            target=try_many, args=(number, n_inputs, found)
-        )
+        context = multiprocessing.get_context("fork")
+        found: multiprocessing.SimpleQueue[Finding] = context.SimpleQueue()
+        last = context.Value("q", number, lock=False)
+        process = context.Process(target=try_many, args=(number, n_inputs, found, last))
         process.start()
-        last = number
         while process.is_alive() or not found.empty():
             if found.empty():
-                time.sleep(0.01)
+                process.join(timeout=0.1)
                 continue
             one = found.get()
-            if isinstance(one, int):
-                last = one
-                continue
             counts[one.reader, one.kind, one.where] += 1
             if counts[one.reader, one.kind, one.where] <= 1:
                 print(*one, sep="  ", flush=True)
         process.join()
         if process.exitcode:
             n_deaths += 1
-            print(f"{last}  the process ended with {process.exitcode}", flush=True)
-        number = last + 1
+            print(f"{last.value}  the process ended with {process.exitcode}", flush=True)
+        number = last.value + 1
         print(
             f"... {number - asked.first} inputs, {sum(counts.values())} findings,"
             f" {time.monotonic() - began_s:.0f} s",

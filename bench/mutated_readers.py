@@ -52,7 +52,7 @@ from inferometer.serve.emission_log import read_emission_log
 from inferometer.simulate.serving_config import ENGINE_NAMES, engine_config
 from inferometer.spec import gate, gguf, model_config, objectives, prices, verify_plan
 from inferometer.spec.workload import own_trace, plan, reading, replay, traces
-from inferometer.spec.workload.types import OpenArrivals, TraceSource
+from inferometer.spec.workload.types import TraceSource
 from inferometer.units import parse_bytes, parse_bytes_per_s, parse_duration_s
 from inferometer.verify import ledger, seals
 
@@ -177,10 +177,8 @@ def trace(path: Path) -> None:
             else reading.with_changes(spec, {"arrivals": {"kind": "open"}}, where="--rate")
         )
     memory_check.check_before_drawing(spec)
-    rate_per_s = spec.arrivals.rate_per_s if isinstance(spec.arrivals, OpenArrivals) else 1
-    if (
-        min(spec.n_requests or 1e18, (spec.duration_s or 1e18) * rate_per_s) <= 10_000
-    ):  # more is a long answer, not a slow refusal
+    expected = memory_check.expected_requests(spec)
+    if expected is None or expected <= 10_000:  # more is a long answer, not a slow refusal
         drawn = replay.draw_workload(spec)
         drawn.plan.prompt_tokens.sum()
 

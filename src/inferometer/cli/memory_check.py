@@ -7,8 +7,9 @@ from inferometer.errors import SpecError
 from inferometer.measure.resident import available_bytes
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.memory_need import MemoryNeed, memory_need
+from inferometer.spec.workload import drawing, servegen
 from inferometer.spec.workload.plan import RequestPlan
-from inferometer.spec.workload.types import OpenArrivals, WorkloadSpec
+from inferometer.spec.workload.types import ServeGenSource, WorkloadSpec
 from inferometer.units import format_bytes
 
 _WORTH_SAYING_BYTES: Final = 2**30
@@ -24,21 +25,32 @@ def check_before_drawing(workload: WorkloadSpec) -> None:
     SpecError
         They do not; the message says how much they would take.
     """
-    counts = [workload.n_requests] if workload.n_requests is not None else []
-    if (
-        workload.duration_s is not None
-        and isinstance(workload.arrivals, OpenArrivals)
-        and workload.classes
-    ):
-        counts.append(round(workload.duration_s * workload.arrivals.rate_per_s))
-    if counts:
-        need, free_bytes = memory_need(n_requests=min(counts)), available_bytes()
+    expected = expected_requests(workload)
+    if expected is not None:
+        need, free_bytes = memory_need(n_requests=expected), available_bytes()
         if free_bytes is not None and need.least_bytes > _WORTH_SAYING_BYTES:
             talk(
-                f"{min(counts):,} requests take {format_bytes(need.least_bytes)} or more of"
+                f"{expected:,} requests take {format_bytes(need.least_bytes)} or more of"
                 f" {format_bytes(free_bytes)} that are free"
             )
-        _refuse_beyond(need, min(counts))
+        _refuse_beyond(need, expected)
+
+
+def expected_requests(workload: WorkloadSpec) -> int | None:
+    """How many requests will a workload have? None where that is not known before it is drawn.
+
+    Raises
+    ------
+    SpecError
+        Its arrivals or its file of rates are impossible.
+    """
+    within_duration = None
+    if isinstance(workload.replay, ServeGenSource):
+        within_duration = servegen.expected_requests(workload, workload.replay)
+    elif workload.classes:
+        within_duration = drawing.expected_requests(workload)
+    counts = [workload.n_requests, None if within_duration is None else round(within_duration)]
+    return min((count for count in counts if count is not None), default=None)
 
 
 def check_drawn(

@@ -7,7 +7,12 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.arrivals import gamma_draws, open_arrivals, unit_gaps
+from inferometer.spec.workload.arrivals import (
+    gamma_draws,
+    open_arrivals,
+    profile_integral_s,
+    unit_gaps,
+)
 from inferometer.spec.workload.types import Bursts, OpenArrivals, Points, Ramp
 
 LEVEL = 1e-3
@@ -122,3 +127,19 @@ def test_impossible_profiles_are_refused(profile, what):
 def test_arrivals_know_their_own_keys_only():
     with pytest.raises(msgspec.ValidationError, match="rate_per_s"):
         msgspec.convert({"rate_per_s": 0}, OpenArrivals)
+
+
+@pytest.mark.parametrize(
+    "profile",
+    [
+        Ramp(from_ratio=1.0, to_ratio=4.0, over_s=60.0),
+        Bursts(on_s=10.0, off_s=20.0, on_ratio=3.0, off_ratio=0.5),
+        Points(at_s=(0.0, 20.0, 50.0), ratios=(1.0, 3.0, 0.5), interpolation="lines"),
+        Points(at_s=(0.0, 20.0), ratios=(1.0, 3.0), interpolation="steps", repeat_s=35.0),
+    ],
+)
+def test_the_integral_of_a_profile_counts_the_arrivals(profile):
+    arrivals = OpenArrivals(rate_per_s=100.0, process="constant", profile=profile)
+    at_s = open_arrivals(arrivals, 1, 100_000, rate_per_s=100.0) / 1e9
+    expected = 100.0 * profile_integral_s(profile, 123.0)
+    assert np.sum(at_s <= 123.0) == pytest.approx(expected, abs=1)

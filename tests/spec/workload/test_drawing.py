@@ -313,7 +313,7 @@ def test_workloads_without_end_or_requests_are_refused(changes, what):
 
 
 def test_a_profile_that_brings_too_many_requests_is_refused(monkeypatch):
-    monkeypatch.setattr("inferometer.spec.workload.drawing._MAX_REQUESTS", 100_000)
+    monkeypatch.setattr("inferometer.spec.workload.drawing.MAX_REQUESTS", 100_000)
     profile = {"kind": "ramp", "from_ratio": 1, "to_ratio": 2**31 - 1, "over_s": 5}
     with pytest.raises(SpecError, match="requests come within duration_s"):
         plan_of(n_requests=None, duration_s=10, arrivals={"profile": profile})

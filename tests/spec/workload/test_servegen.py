@@ -121,6 +121,7 @@ def test_clients_without_lengths_are_never_passed_over_in_silence(written):
         ({"rates": RATES + "8,600,1\n"}, "line 5 is broken: 3 fields"),
         ({"rates": "a,b\n"}, "line 1 is broken: the columns"),
         ({"rates": HEADER}, "no client asks"),
+        ({"rates": HEADER + "7,0,1e7,1,Gamma,0.5,1\n"}, "about 6e[+]09 requests come"),
         ({"lengths": "{"}, "line 1 is broken"),
         ({"lengths": ""}, "no tables of lengths"),
         (

@@ -173,6 +173,32 @@ def rate_profile(profile: Profile) -> RateProfile:
     return pieces
 
 
+def profile_integral_s(profile: Profile, until_s: float) -> float:
+    """The integral of the profile's ratio from 0 to ``until_s``: times the rate, the expected arrivals.
+
+    Raises
+    ------
+    SpecError
+        The profile is impossible.
+    """
+    pieces = rate_profile(profile)
+    ends_s = np.append(pieces.at_s[1:], pieces.repeat_s or np.inf)
+
+    def integral_s(to_s: float) -> float:
+        spent_s = np.clip(to_s - pieces.at_s, 0.0, None)
+        spent_s = np.minimum(spent_s, ends_s - pieces.at_s)
+        lengths_s = np.where(np.isinf(ends_s), 1.0, ends_s - pieces.at_s)
+        slope = np.where(
+            np.isinf(ends_s), 0.0, (pieces.last_ratio - pieces.first_ratio) / lengths_s
+        )
+        return float((pieces.first_ratio * spent_s + slope * spent_s * spent_s / 2).sum())
+
+    if pieces.repeat_s is None:
+        return integral_s(until_s)
+    n_rounds, rest_s = divmod(until_s, pieces.repeat_s)
+    return n_rounds * integral_s(pieces.repeat_s) + integral_s(rest_s)
+
+
 def _points(profile: Points) -> RateProfile:
     at_s, ratios = (
         np.array(profile.at_s, dtype=np.float64),

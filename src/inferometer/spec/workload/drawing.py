@@ -12,7 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.arrivals import DEFAULT_ARRIVALS, close_loop, session_arrivals
+from inferometer.spec.workload.arrivals import (
+    DEFAULT_ARRIVALS,
+    close_loop,
+    profile_integral_s,
+    session_arrivals,
+)
 from inferometer.spec.workload.distributions import (
     Distribution,
     Zipf,
@@ -35,7 +40,7 @@ from inferometer.spec.workload.types import (
 from inferometer.units import MOST_S, NS_PER_S
 
 _MAX_TOKENS: Final = 2**31 - 1
-_MAX_REQUESTS: Final = 100_000_000
+MAX_REQUESTS: Final = 100_000_000
 _WHERE: Final = "the workload"
 
 
@@ -88,14 +93,6 @@ def draw_classes(spec: WorkloadSpec, recorded: RecordedArrivals | None = None) -
         if is_enough or is_over or len(arrival_ns) < n_sessions:
             break
         n_sessions *= 2
-        if n_requests > _MAX_REQUESTS:  # a profile of rates can bring more than rate_per_s tells
-            what = f"more than {n_requests:,} requests come within duration_s"
-            raise SpecError(
-                what,
-                where=_WHERE,
-                allowed=f"{_MAX_REQUESTS:,}",
-                try_="n_requests, or a lower profile",
-            )
     n_kept = min(in_time, spec.n_requests or in_time)
     if spec.n_requests is not None and spec.duration_s is None and n_kept < spec.n_requests:
         try_ = f"n_requests = {n_kept}" if n_kept else "a higher rate_per_s"
@@ -145,20 +142,30 @@ def _check_end(spec: WorkloadSpec, recorded: RecordedArrivals | None) -> None:
 
 
 def _check_size(spec: WorkloadSpec) -> None:
+    expected = expected_requests(spec) if spec.n_requests is None else None
+    if expected is not None and expected > MAX_REQUESTS:
+        raise SpecError(
+            f"about {expected:.3g} requests come within duration_s",
+            where=_WHERE,
+            allowed=f"{MAX_REQUESTS:,}",
+            try_="n_requests, or a lower rate",
+        )
+
+
+def expected_requests(spec: WorkloadSpec) -> float | None:
+    """How many requests come within ``duration_s`` on average? None where the arrivals are not open or have no duration.
+
+    Raises
+    ------
+    SpecError
+        The profile of the rate is impossible.
+    """
     arrivals = spec.arrivals or DEFAULT_ARRIVALS
-    if (
-        spec.n_requests is None
-        and spec.duration_s is not None
-        and isinstance(arrivals, OpenArrivals)
-    ):
-        expected = arrivals.rate_per_s * spec.duration_s
-        if expected > _MAX_REQUESTS:
-            raise SpecError(
-                f"about {expected:.3g} requests come within duration_s",
-                where=_WHERE,
-                allowed=f"{_MAX_REQUESTS:,}",
-                try_="n_requests",
-            )
+    if spec.duration_s is None or not isinstance(arrivals, OpenArrivals):
+        return None
+    if arrivals.profile is None:
+        return arrivals.rate_per_s * spec.duration_s
+    return arrivals.rate_per_s * profile_integral_s(arrivals.profile, spec.duration_s)
 
 
 def _first_guess(spec: WorkloadSpec) -> int:

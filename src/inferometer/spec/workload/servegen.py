@@ -16,6 +16,7 @@ import numpy as np
 from inferometer.errors import SpecError
 from inferometer.spec.workload import arrivals, substreams, trace_lines
 from inferometer.spec.workload.distributions import Table, quantile
+from inferometer.spec.workload.drawing import MAX_REQUESTS
 from inferometer.spec.workload.exact_math import Floats, exp, log
 from inferometer.spec.workload.plan import I64, DrawnWorkload, WorkloadCaution, request_plan
 from inferometer.spec.workload.types import ServeGenSource, WorkloadSpec
@@ -102,11 +103,15 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
             try_="duration_s = 600",
         )
     end_s = source.start_s + spec.duration_s
-    windows = [
-        one
-        for one in _rate_windows(Path(source.rates_path))
-        if source.start_s - WINDOW_S < one.window_start_s < end_s
-    ]
+    windows = _windows_within(spec, source)
+    expected = _expected_requests(windows, source)
+    if expected > MAX_REQUESTS:
+        raise SpecError(
+            f"about {expected:.3g} requests come in the windows of this span",
+            where=source.rates_path,
+            allowed=f"{MAX_REQUESTS:,}",
+            try_="a smaller rate_ratio, or a shorter duration_s",
+        )
     lengths = _lengths(Path(source.lengths_path))
     windows, cautions = _with_lengths(windows, lengths, source)
     times: list[Floats] = [np.empty(0)]
@@ -141,6 +146,25 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
         tenant_names=tuple(f"client-{name}" for name in names.tolist()),
         cautions=tuple(cautions),
     )
+
+
+def expected_requests(spec: WorkloadSpec, source: ServeGenSource) -> float:
+    """How many requests do the rates of these windows make on average?"""
+    return _expected_requests(_windows_within(spec, source), source)
+
+
+def _expected_requests(windows: list[RateWindow], source: ServeGenSource) -> float:
+    return sum(one.rate_req_s for one in windows) * source.rate_ratio * WINDOW_S
+
+
+def _windows_within(spec: WorkloadSpec, source: ServeGenSource) -> list[RateWindow]:
+    """The windows of the span that is replayed."""
+    end_s = source.start_s + (spec.duration_s or 0.0)
+    return [
+        one
+        for one in _rate_windows(Path(source.rates_path))
+        if source.start_s - WINDOW_S < one.window_start_s < end_s
+    ]
 
 
 def _rate_windows(path: Path) -> Iterator[RateWindow]:
