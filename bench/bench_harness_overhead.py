@@ -18,7 +18,7 @@ from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.protocol import Measure, ModelReference, random_prompts
 from inferometer.measure.engines.transformers_config import configuration_of
 from inferometer.measure.engines.transformers_engine import open_engine
-from inferometer.measure.harness import run_point
+from inferometer.measure.engines.worker import run_point
 from inferometer.spec.types import AttentionSpec, EngineSpec, MlpSpec, ModelSpec, Source, SweepPoint
 from inferometer.stats.quantiles import median_estimate
 

@@ -35,7 +35,7 @@ from inferometer.fit.published.posterior import fit_published, simulated
 from inferometer.perfmodel.scenario import BEST
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
-from inferometer.records.published_points import PublishedPointTable
+from inferometer.records.published import PublishedPointTable
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 LEAST_ROWS = 10

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from inferometer.measure.load.contents import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
+from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 
 HERE = Path(__file__).parent
 CPU_TORCH = "torch==2.13.0"

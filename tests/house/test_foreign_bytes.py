@@ -44,8 +44,7 @@ DECODERS = {
 }
 METHODS = {"read_text", "read_bytes", "read_parquet"}
 OWN_OR_GUARDED = {
-    "measure/engines/process.py": "the log of its own worker",
-    "measure/engines/remote.py": "messages of its own worker",
+    "measure/engines/remote.py": "messages and log of its own worker",
     "measure/engines/transformers_rank.py": "messages of its own worker",
     "measure/engines/worker.py": "messages of its own parent",
     "measure/environments.py": "its own lock files",
@@ -55,7 +54,7 @@ OWN_OR_GUARDED = {
     "measure/resident.py": "files of the kernel",
     "measure/scrape.py": "pages that it compressed itself, capped before",
     "measure/telemetry.py": "files of the kernel",
-    "records/answer_events.py": (
+    "records/answers.py": (
         "one event of a capped answer; what cannot be decoded is counted as such"
     ),
     "records/error_words.py": (
@@ -64,12 +63,12 @@ OWN_OR_GUARDED = {
     "records/imports/imported.py": "hashed, not decoded, after the door had read it",
     "records/large_runs.py": "read inside foreign_parquet's connection, a row at a time",
     "records/raw_log.py": "frames inside the door's ``refusing``, one at a time",
-    "report/bundle.py": "its own page and cache",
+    "report/html.py": "its own page and cache",
     "serve/emission_log.py": "inside the door's ``refusing``",
     "simulate/compiling.py": "its own sources",
-    "spec/catalog_files.py": "its own catalogue",
+    "spec/catalog.py": "its own catalogue",
     "spec/load_plan.py": "values of --body that passed the door",
-    "spec/workload/presets.py": "its own presets",
+    "spec/workload/reading.py": "its own presets",
 }
 
 

@@ -8,7 +8,7 @@ from inferometer.errors import EngineError
 from inferometer.measure.ceilings import NumpyCeilings
 from inferometer.measure.engines.protocol import Measure, Probed, ProbeSettings
 from inferometer.measure.engines.transformers_engine import open_engine
-from inferometer.measure.harness import check_honoured, run_point
+from inferometer.measure.engines.worker import check_honoured, run_point
 from inferometer.records.types import ProbeKind
 from inferometer.spec.types import EngineSpec, SweepPoint
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.records.load_frames import MS, ROLE, delta, fuzzed_bodies, request_frame, sse, usage
 
-from inferometer.records.answer_events import said_by
-from inferometer.records.answers import answer_of
+from inferometer.records.answers import answer_of, said_by
 from inferometer.records.load_types import ChunkKind
 from inferometer.records.types import ABSENT
 

@@ -7,7 +7,7 @@ import pytest
 from tests.records.load_run import load_run
 
 from inferometer.errors import RecordError
-from inferometer.records.plausible import check_plausible
+from inferometer.records.reading import check_plausible
 from inferometer.records.types import ABSENT
 
 RUN = load_run(40)

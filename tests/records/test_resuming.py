@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from inferometer.records.resuming import differences, resumed
+from inferometer.records.store import differences, resumed
 from inferometer.spec.types import SweepPoint
 
 POINTS = [SweepPoint(prompt_tokens=128, batch_size=1, gen_tokens=8)]

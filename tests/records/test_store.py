@@ -262,7 +262,8 @@ def test_kill_9_loses_at_most_the_point_in_progress(tmp_path, start_writer, afte
 
 DIE_WHILE_MERGING = """
 import os, pathlib, sys
-from inferometer.records.store import RunWriter, read_run
+from inferometer.records.reading import read_run
+from inferometer.records.store import RunWriter
 
 def finish_and_die(directory, n_left):
     kept = pathlib.Path.replace

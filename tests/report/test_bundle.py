@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import vl_convert
 
-from inferometer.report.bundle import page_script, vega_bundle
+from inferometer.report.html import page_script, vega_bundle
 
 
 def test_built_once_then_read(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from tests.records.load_run import changed, load_run
 from inferometer.cli.request_answer import answer_of
 from inferometer.cli.request_view import request_view
 from inferometer.records.types import RequestStatus
-from inferometer.report.charts.request_catalogue import ONLINE_CHARTS, request_charts_of
+from inferometer.report.charts.catalogue import ONLINE_CHARTS, request_charts_of
 from inferometer.report.request_html import render_request_report
 from inferometer.report.request_terminal import request_report_text
 

@@ -5,15 +5,17 @@ import pytest
 
 from inferometer.errors import SpecError
 from inferometer.spec.catalog import (
+    HardwareEntry,
     close_models,
     find_hardware,
     find_model,
+    hardware_from_entry,
     known_model,
     load_hardware,
     load_models,
+    model_from_entry,
     unsourced_constants,
 )
-from inferometer.spec.catalog_files import HardwareEntry, hardware_from_entry, model_from_entry
 from inferometer.spec.types import Constant, Source
 
 DEVICES = load_hardware()

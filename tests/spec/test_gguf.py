@@ -9,8 +9,7 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.spec.catalog import find_model
 from inferometer.spec.config_writing import same_shape
-from inferometer.spec.gguf import read_gguf_model
-from inferometer.spec.gguf_file import read_gguf_header
+from inferometer.spec.gguf import read_gguf_header, read_gguf_model
 
 
 def packaged_file():

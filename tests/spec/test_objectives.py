@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from inferometer.errors import SpecError
-from inferometer.spec.objective_presets import PRESET_OBJECTIVES
 from inferometer.spec.objectives import (
     METRIC_MEANINGS,
+    PRESET_OBJECTIVES,
     ObjectiveSpec,
     Threshold,
     parse_goodput,

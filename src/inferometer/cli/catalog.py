@@ -17,7 +17,7 @@ from inferometer.spec.catalog import (
     load_models,
     unsourced_constants,
 )
-from inferometer.spec.objective_presets import PresetObjective, find_presets
+from inferometer.spec.objectives import PresetObjective, find_presets
 from inferometer.spec.types import Constant, HardwareSpec, ModelSpec, Source
 from inferometer.units import (
     format_bytes,

@@ -12,7 +12,7 @@ from inferometer.cli.terminal import talk
 from inferometer.decide import curves, sizing_types
 from inferometer.report import decision_views
 from inferometer.report.decision_html import write_decision_report
-from inferometer.report.rate_views import RatePoint
+from inferometer.report.decision_views import RatePoint
 from inferometer.units import format_number
 
 report_option = click.option(

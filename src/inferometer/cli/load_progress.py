@@ -15,8 +15,7 @@ from rich.text import Text
 
 from inferometer.cli.drawing import SafeConsole
 from inferometer.cli.terminal import STDERR, printable_json, talk
-from inferometer.measure.load.progress import LoadProgress
-from inferometer.measure.load.watch import OnProgress
+from inferometer.measure.load.watch import LoadProgress, OnProgress
 from inferometer.units import format_duration, format_number
 
 _EVERY_S: Final = 5.0

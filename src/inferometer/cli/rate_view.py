@@ -7,7 +7,7 @@ from inferometer import __version__
 from inferometer.cli.run_titles import common_title, traffic_labels
 from inferometer.records.request_summaries import concurrency_of
 from inferometer.records.types import Run
-from inferometer.report.rate_views import RatePoint, RateView
+from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_views import RequestReportView
 from inferometer.units import format_number
 

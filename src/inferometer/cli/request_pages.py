@@ -8,8 +8,8 @@ from inferometer.cli.request_answer import views_of
 from inferometer.cli.request_view import RequestQuestion
 from inferometer.records.types import Run
 from inferometer.report import rate_html, request_html
+from inferometer.report.charts.catalogue import request_charts_of
 from inferometer.report.charts.frame import ChartSpec
-from inferometer.report.charts.request_catalogue import request_charts_of
 
 
 def write_request_page(

@@ -28,7 +28,7 @@ from inferometer.errors import (
     RecordError,
     SpecError,
 )
-from inferometer.report import verify_html, verify_text
+from inferometer.report import verify_html
 from inferometer.spec import verify_plan
 from inferometer.verify import checking, score, seals
 
@@ -146,7 +146,7 @@ def command(
     answer.give(
         said,
         as_json=as_json,
-        show=lambda given: verify_text.verify_text(
+        show=lambda given: verify_html.verify_text(
             verify_view.view_of(given.experiment, given.next_command)
         ),
     )

@@ -6,8 +6,13 @@ from dataclasses import replace
 from typing import Final
 
 from inferometer.errors import EngineError
-from inferometer.measure.measuring import PointMeasurer
-from inferometer.measure.points import MeasuredPoint, ceiling_table, step_table, sweep_table
+from inferometer.measure.measuring import (
+    MeasuredPoint,
+    PointMeasurer,
+    ceiling_table,
+    step_table,
+    sweep_table,
+)
 from inferometer.measure.time_left import OnProgress, Progress, TimeLeft
 from inferometer.records.store import RunWriter
 from inferometer.records.types import Caution, PointStatus

@@ -7,19 +7,23 @@ an answer, and the sweep goes on.
 
 from pathlib import Path
 
+from inferometer import __version__
 from inferometer.errors import MeasureError
-from inferometer.measure import manifest, run_names
+from inferometer.measure import run_names
+from inferometer.measure.ceilings import n_threads_used
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory
 from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.engines.settings import WorkerSettings
 from inferometer.measure.environments import find_environment
+from inferometer.measure.host import examine_machine, host_facts
 from inferometer.measure.measuring import PointMeasurer
+from inferometer.measure.run_names import new_run_id, now_utc
 from inferometer.measure.session import measure_missing
 from inferometer.measure.time_left import OnProgress
 from inferometer.records.reading import read_run
 from inferometer.records.store import RunWriter
-from inferometer.records.types import EngineFacts, Run
-from inferometer.spec.types import SweepPlan
+from inferometer.records.types import EngineFacts, Run, RunManifest
+from inferometer.spec.types import ModelSpec, SweepPlan
 
 
 def run_sweep(
@@ -46,16 +50,14 @@ def run_sweep(
         The folder cannot be written, or holds another run.
     """
     # Before minutes of loading: is there anything to do, and may we write?
-    with RunWriter.create_or_resume(
-        directory, manifest.new_manifest(plan, model.spec, command)
-    ) as writer:
+    with RunWriter.create_or_resume(directory, new_manifest(plan, model.spec, command)) as writer:
         is_complete = writer.is_complete
     if not is_complete:
         settings = settings or WorkerSettings(
             python=str(find_environment(plan.engine.engine).python)
         )
         with RemoteEngine(plan.engine, model, settings) as engine:
-            begun = manifest.new_manifest(plan, model.spec, command, _load(engine))
+            begun = new_manifest(plan, model.spec, command, _load(engine))
             with RunWriter.create_or_resume(directory, begun) as writer:
                 _measure(plan, engine, writer, on_progress, directory, until_s)
     return read_run(directory)
@@ -91,3 +93,33 @@ def _measure(
             where=str(directory),
             try_="the same command again: it goes on with what is missing",
         ) from None
+
+
+# What is known about a run before it begins?
+
+
+def new_manifest(
+    plan: SweepPlan,
+    model: ModelSpec | None,
+    command: tuple[str, ...],
+    engine: EngineFacts | None = None,
+) -> RunManifest:
+    """The manifest of a run that begins now on this machine, with what is wrong with the machine in its cautions."""
+    created_utc = now_utc()
+    is_beginning = engine is not None
+    return RunManifest(
+        run_id=new_run_id(created_utc),
+        origin="measured",
+        created_utc=created_utc,
+        command=command,
+        tool_version=__version__,
+        plan=plan,
+        model=model,
+        engine=engine,
+        host=host_facts(
+            n_threads=n_threads_used(plan.engine), uses_device=plan.engine.device == "cuda"
+        ),
+        source=None,
+        # Our own engine, once it computes, is no caution: the machine is examined before.
+        cautions=() if is_beginning else examine_machine(),
+    )

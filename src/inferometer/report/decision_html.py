@@ -5,10 +5,9 @@ from typing import Final
 
 from inferometer.report.charts.decision import decision_charts
 from inferometer.report.charts.rates import goodput_rate_chart, tpot_rate_chart, ttft_rate_chart
-from inferometer.report.decision_views import DecisionView
+from inferometer.report.decision_views import DecisionView, RateView
 from inferometer.report.figure import Figure, figure_of
 from inferometer.report.html import render_page, write_page
-from inferometer.report.rate_views import RateView
 from inferometer.report.sections import Page, Section
 from inferometer.report.views import FactGroup
 

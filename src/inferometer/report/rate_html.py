@@ -13,9 +13,9 @@ from inferometer.report.charts.rates import (
     tpot_rate_chart,
     ttft_rate_chart,
 )
+from inferometer.report.decision_views import RateView
 from inferometer.report.figure import figure_of
 from inferometer.report.html import render_page, write_page
-from inferometer.report.rate_views import RateView
 from inferometer.report.sections import Page, Section
 from inferometer.report.tables import TextTable
 

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from inferometer.report.charts.verified import verified_charts
 from inferometer.report.figure import figure_of
 from inferometer.report.html import render_page, write_page
+from inferometer.report.request_terminal import table_text
 from inferometer.report.sections import Page, Section
 from inferometer.report.verify_tables import DEFINITIONS, claims_table, promises_table
 from inferometer.report.verify_views import VerifyView
@@ -59,4 +63,26 @@ def verify_page_of(view: VerifyView) -> Page:
                 groups=view.facts,
             ),
         ),
+    )
+
+
+# How do sealed predictions and their measurement look in a terminal: the answer first?
+# Nothing here prints.
+
+
+def verify_text(view: VerifyView) -> RenderableType:
+    """The answer, every claim, what they rest on, what to do next."""
+    tables = [table for table in (claims_table(view), promises_table(view)) if table is not None]
+    lines = (
+        ("TRUST", view.trust),
+        ("SEAL", view.seal),
+        ("RUNS", view.measured),
+        ("NEXT", view.next),
+    )
+    return Group(
+        Text(f"ANSWER {view.answer}", style="bold"),
+        Text(f"WHY    {view.why}"),
+        Text(),
+        *(table_text(table) for table in tables),
+        *(Text(f"{name:<6} {text}") for name, text in lines if text),
     )

@@ -5,13 +5,28 @@ The catalogue is read when it is first asked for and kept. ``catalog_data/`` hol
 """
 
 from collections.abc import Iterable
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
+from importlib import resources
+from typing import Final, Literal, TypeVar
+
+import msgspec
 
 from inferometer.errors import SpecError
-from inferometer.spec.catalog_files import read_hardware_files, read_model_files
 from inferometer.spec.synonyms import USUAL_DEVICES, device_words, model_form
-from inferometer.spec.types import Constant, HardwareSpec, ModelSpec
+from inferometer.spec.types import (
+    Constant,
+    DType,
+    HardwareSpec,
+    KernelRate,
+    KernelRates,
+    ModelSpec,
+    PeakSpec,
+    PriceSpec,
+    Source,
+    WeightFormat,
+)
 
 
 @cache
@@ -157,3 +172,252 @@ def _unknown(kind: str, name: str, close: Iterable[str], allowed: list[str]) -> 
         allowed=f"one of {len(allowed)}: {', '.join(allowed[:5])}, …",
         try_=f"did you mean {listed}? All of them: {listing}" if listed else listing,
     )
+
+
+# In which form is the catalogue kept, and how does a file of it become specifications?
+# One TOML file for a family of models or a vendor of devices. Every number names its source,
+# which the file's ``[sources]`` spells out; devices are written in the units of datasheets (GiB,
+# 10^9 bytes/s, 10^12 FLOP/s).
+
+
+_GIB: Final = 2**30
+_GIGA: Final = 10**9
+_TERA: Final = 10**12
+_MICRO: Final = 1e-6
+_Parsed = TypeVar("_Parsed")
+
+
+class ConstantEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A number in the unit of its key, and the key of its source."""
+
+    value: float
+    source: str
+    note: str | None = None
+
+
+class PriceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a device costs for an hour."""
+
+    usd_per_hour: float
+    basis: str
+    source: str
+    date_utc: str | None = None
+
+
+class KernelEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What kernels reach that were timed alone."""
+
+    dense_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    dense_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_tflop_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    experts_gb_per_s: dict[WeightFormat, ConstantEntry] = msgspec.field(
+        default_factory=dict[WeightFormat, ConstantEntry]
+    )
+    message_us: ConstantEntry | None = None
+    reduce_gb_per_s: ConstantEntry | None = None
+
+
+class HardwareEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device as the catalogue writes it."""
+
+    hardware_id: str
+    name: str
+    vendor: str
+    kind: Literal["gpu", "cpu", "tpu", "apple", "asic"]
+    memory_gib: ConstantEntry
+    memory_gb_per_s: ConstantEntry
+    peaks_tflop_per_s: dict[DType, ConstantEntry]
+    measured_tflop_per_s: dict[DType, ConstantEntry] = msgspec.field(
+        default_factory=dict[DType, ConstantEntry]
+    )
+    kernels: KernelEntry = KernelEntry()
+    link_gb_per_s: ConstantEntry | None = None
+    pcie_gb_per_s: ConstantEntry | None = None
+    power_watt: ConstantEntry | None = None
+    prices: tuple[PriceEntry, ...] = ()
+    note: str | None = None
+
+
+class HardwareFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of devices."""
+
+    sources: dict[str, Source]
+    hardware: tuple[HardwareEntry, ...]
+
+
+class ModelFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of models: the fields of ``ModelSpec``, the source being a key and 0 meaning no full-attention layer."""
+
+    sources: dict[str, Source]
+    models: tuple[dict[str, object], ...]
+
+
+def read_model_files() -> tuple[ModelSpec, ...]:
+    """All models of the catalogue, in the order of files and entries.
+
+    Raises
+    ------
+    SpecError
+        A file of the installed package is damaged.
+    """
+    models: list[ModelSpec] = []
+    for name, text in _texts("models"):
+        file = _decoded(text, ModelFile, name)
+        models += [model_from_entry(entry, file.sources, where=name) for entry in file.models]
+    return tuple(models)
+
+
+def read_hardware_files() -> tuple[HardwareSpec, ...]:
+    """All devices of the catalogue, in the order of files and entries.
+
+    Raises
+    ------
+    SpecError
+        A file of the installed package is damaged.
+    """
+    devices: list[HardwareSpec] = []
+    for name, text in _texts("hardware"):
+        file = _decoded(text, HardwareFile, name)
+        devices += [hardware_from_entry(entry, file.sources, where=name) for entry in file.hardware]
+    return tuple(devices)
+
+
+def model_from_entry(
+    entry: dict[str, object], sources: dict[str, Source], *, where: str
+) -> ModelSpec:
+    """The model that an entry of a catalogue file describes.
+
+    Raises
+    ------
+    SpecError
+        An unknown field or source, or a value of the wrong kind.
+    """
+    unknown = entry.keys() - {field.name for field in fields(ModelSpec)}
+    if unknown:
+        raise SpecError(
+            f"unknown fields {sorted(unknown)} of model {entry.get('model_id')!r}",
+            where=where,
+            allowed="the fields of ModelSpec",
+        )
+    attention = entry.get("attention")
+    if isinstance(attention, dict) and attention.get("full_attention_every") == 0:
+        attention = attention | {"full_attention_every": None}
+    source = _source(str(entry.get("source")), sources, where=where)
+    return _converted(entry | {"attention": attention, "source": source}, where=where)
+
+
+def hardware_from_entry(
+    entry: HardwareEntry, sources: dict[str, Source], *, where: str
+) -> HardwareSpec:
+    """The device that an entry of a catalogue file describes, in bytes, bytes/s and FLOP/s.
+
+    Raises
+    ------
+    SpecError
+        A source that the file does not spell out.
+    """
+
+    def constant(part: ConstantEntry, unit: float) -> Constant:
+        value = part.value * unit
+        return Constant(
+            value=round(value) if unit > 1 else value,
+            source=_source(part.source, sources, where=where),
+            note=part.note,
+        )
+
+    def optional(part: ConstantEntry | None, unit: float) -> Constant | None:
+        return None if part is None else constant(part, unit)
+
+    def rates(
+        reached: dict[WeightFormat, ConstantEntry], read: dict[WeightFormat, ConstantEntry]
+    ) -> tuple[KernelRate, ...]:
+        return tuple(
+            KernelRate(
+                weights=name,
+                flop_per_s=constant(part, _TERA),
+                read_bytes_per_s=optional(read.get(name), _GIGA),
+            )
+            for name, part in reached.items()
+        )
+
+    kernels = entry.kernels
+    return HardwareSpec(
+        hardware_id=entry.hardware_id,
+        name=entry.name,
+        vendor=entry.vendor,
+        kind=entry.kind,
+        memory_bytes=constant(entry.memory_gib, _GIB),
+        memory_bytes_per_s=constant(entry.memory_gb_per_s, _GIGA),
+        peaks=tuple(
+            PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA))
+            for dtype, part in entry.peaks_tflop_per_s.items()
+        ),
+        measured_peaks=tuple(
+            PeakSpec(dtype=dtype, flop_per_s=constant(part, _TERA), is_measured_matmul=True)
+            for dtype, part in entry.measured_tflop_per_s.items()
+        ),
+        kernels=KernelRates(
+            dense=rates(kernels.dense_tflop_per_s, kernels.dense_gb_per_s),
+            experts=rates(kernels.experts_tflop_per_s, kernels.experts_gb_per_s),
+            message_s=optional(kernels.message_us, _MICRO),
+            reduce_bytes_per_s=optional(kernels.reduce_gb_per_s, _GIGA),
+        ),
+        link_bytes_per_s=optional(entry.link_gb_per_s, _GIGA),
+        pcie_bytes_per_s=optional(entry.pcie_gb_per_s, _GIGA),
+        power_watt=optional(entry.power_watt, 1),
+        prices=tuple(
+            PriceSpec(
+                usd_per_hour=price.usd_per_hour,
+                basis=price.basis,
+                source=_source(price.source, sources, where=where),
+                date_utc=price.date_utc,
+            )
+            for price in entry.prices
+        ),
+        note=entry.note,
+    )
+
+
+def _texts(folder: str) -> list[tuple[str, str]]:
+    files = (resources.files("inferometer.spec") / "catalog_data" / folder).iterdir()
+    return sorted(
+        (f"catalog_data/{folder}/{file.name}", file.read_text(encoding="utf-8"))
+        for file in files
+        if file.name.endswith(".toml")
+    )
+
+
+def _decoded(text: str, kind: type[_Parsed], where: str) -> _Parsed:
+    try:
+        return msgspec.toml.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise SpecError(
+            f"the catalogue's file is damaged: {error}",
+            where=where,
+            try_="install inferometer again",
+        ) from error
+
+
+def _converted(entry: dict[str, object], *, where: str) -> ModelSpec:
+    try:
+        return msgspec.convert(entry, ModelSpec)
+    except msgspec.ValidationError as error:
+        raise SpecError(
+            f"model {entry.get('model_id')!r}: {error}",
+            where=where,
+            allowed="the fields of ModelSpec",
+        ) from error
+
+
+def _source(key: str, sources: dict[str, Source], *, where: str) -> Source:
+    if key not in sources:
+        raise SpecError(
+            f"source {key!r} is not spelled out", where=where, allowed=", ".join(sorted(sources))
+        )
+    return sources[key]

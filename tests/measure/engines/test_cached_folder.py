@@ -1,6 +1,6 @@
 import pytest
 
-from inferometer.measure.engines.cached_folder import write_whole
+from inferometer.measure.engines.hf_folder import write_whole
 
 
 def write(content):

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines import process
+from inferometer.measure.engines import remote
 from inferometer.measure.engines.protocol import Measure, OutOfMemory, ProbeSettings, Repeated
 from inferometer.measure.engines.remote import RemoteEngine
 from inferometer.measure.engines.settings import WorkerSettings, worker_variables
@@ -80,7 +80,7 @@ def test_a_kill_by_the_kernel_for_memory_is_out_of_memory(engine, monkeypatch):
     # made to move.
     engine.facts()
     assert engine.pid is not None
-    monkeypatch.setattr(process, "_n_killed_for_memory", lambda: 10**9)
+    monkeypatch.setattr(remote, "_n_killed_for_memory", lambda: 10**9)
     os.kill(engine.pid, signal.SIGKILL)
     with pytest.raises(OutOfMemory, match="kernel"):
         repetitions(engine)

@@ -3,7 +3,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from inferometer.errors import SpecError
-from inferometer.measure.engines.vllm_loading import check_spec, last_line, read_model
+from inferometer.measure.engines.vllm_engine import check_spec, last_line, read_model
 from inferometer.spec.types import EngineSpec
 
 

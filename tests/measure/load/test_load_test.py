@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 from tiny_server import EVENT, LAST, a_plan, load
 
-from inferometer.measure.load import contents
+from inferometer.measure.load import bodies
 from inferometer.records.raw_log import int32s, int64s
 
 ASKING = 1
@@ -59,8 +59,8 @@ def test_prompts_hold_the_plans_tokens(server, tmp_path):
     )
     assert prompts[9][3:9] != prompts[12][3:9]
     flat = list(itertools.chain(*prompts.values()))
-    assert min(flat) >= contents.FIRST_TOKEN_ID
-    assert max(flat) < contents.FIRST_TOKEN_ID + contents.N_TOKEN_IDS
+    assert min(flat) >= bodies.FIRST_TOKEN_ID
+    assert max(flat) < bodies.FIRST_TOKEN_ID + bodies.N_TOKEN_IDS
 
 
 def test_followers_come_after_their_leaders_end_and_thought(server, tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.measure.vllm_server import vllm_server
 
-from inferometer.measure.load.contents import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
+from inferometer.measure.load.bodies import FIRST_TOKEN_ID, N_TOKEN_IDS, WORDS
 from inferometer.records.reading import read_run
 from inferometer.records.types import ABSENT, RequestStatus
 

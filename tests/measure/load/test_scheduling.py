@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="schedulers of other systems are left alone"
 )
-ASK = "from inferometer.measure.load.scheduling import wake_at_once; wake_at_once()"
+ASK = "from inferometer.measure.load.worker import wake_at_once; wake_at_once()"
 REFUSED = "import os\ndef refuse(*_): raise PermissionError\nos.sched_setscheduler = refuse\n"
 SAY = "\nimport os; print(os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))"
 WAKE = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferometer.records.imports.inferencex import read_inferencex, read_silicon
-from inferometer.records.published_points import PublishedPointTable
+from inferometer.records.published import PublishedPointTable
 from inferometer.records.tables import column_types, from_columns
 from inferometer.spec.catalog import load_hardware
 

@@ -3,8 +3,7 @@
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.lengths import lengths_table
-from inferometer.spec.workload.reading import resolve_workload
+from inferometer.spec.workload.reading import lengths_table, resolve_workload
 
 
 @pytest.mark.parametrize(

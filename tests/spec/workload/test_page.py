@@ -9,8 +9,12 @@ import pytest
 
 from inferometer.spec.workload.description import describe
 from inferometer.spec.workload.distributions import Sampled
-from inferometer.spec.workload.presets import preset_names
-from inferometer.spec.workload.reading import resolve_workload, with_changes, workload_from_text
+from inferometer.spec.workload.reading import (
+    preset_names,
+    resolve_workload,
+    with_changes,
+    workload_from_text,
+)
 from inferometer.spec.workload.replay import draw_workload
 from inferometer.spec.workload.types import Arrivals, TraceFormat
 from inferometer.units import format_fraction, format_number

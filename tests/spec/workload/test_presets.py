@@ -13,8 +13,7 @@ from scipy import stats
 from inferometer.spec.workload.description import describe
 from inferometer.spec.workload.distributions import Quantiles, mean_of
 from inferometer.spec.workload.plan import NONE
-from inferometer.spec.workload.presets import preset_names
-from inferometer.spec.workload.reading import resolve_workload, with_changes
+from inferometer.spec.workload.reading import preset_names, resolve_workload, with_changes
 from inferometer.spec.workload.replay import draw_workload
 from inferometer.spec.workload.traces import read_trace
 from inferometer.spec.workload.types import OpenArrivals, ServeGenSource, TraceSource, WorkloadSpec

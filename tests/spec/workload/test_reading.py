@@ -5,9 +5,9 @@ import json
 import pytest
 
 from inferometer.errors import SpecError
-from inferometer.spec.workload.presets import preset_names
 from inferometer.spec.workload.reading import (
     checked_workload,
+    preset_names,
     read_workload,
     resolve_workload,
     with_changes,

@@ -7,6 +7,12 @@ can be deleted at any time.
 
 import hashlib
 import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,10 +21,9 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import GgufConfig
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines.cached_folder import unpacked_folder, write_whole
-from inferometer.measure.engines.gguf_file import hash_file
 from inferometer.measure.engines.protocol import ModelReference
 from inferometer.measure.engines.transformers_config import HfConfig
+from inferometer.spec.gguf import read_gguf_header
 
 _LAYOUT = "1"
 """Raised when what we write changes, so that an older folder is not taken for a new one."""
@@ -90,3 +95,79 @@ def _config_json(config: HfConfig) -> str:
 
 def _write_config(content: str, folder: Path) -> None:
     (folder / "config.json").write_text(content)
+
+
+# Where do folders live that we can make again at any time, and how are they written so that
+# nobody sees half of one?
+
+
+def unpacked_folder() -> Path:
+    """Where models are kept that were rewritten for an engine: in the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "inferometer" / "unpacked"
+
+
+def write_whole(folder: Path, write: Callable[[Path], None]) -> None:
+    """Have ``write`` fill a folder that is then either not there or complete, whoever else writes it at the same time."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix="draft-", dir=folder.parent))
+    try:
+        write(draft)
+        try:
+            draft.rename(folder)
+        except OSError:
+            if not folder.exists():  # else somebody was faster, with the same content
+                raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+# What is in a GGUF file: how many parameters, in how many bytes, in which formats?
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufContent:
+    """The tensors of a file, added up."""
+
+    n_parameters: int
+    weight_bytes: int | None
+    """Scales and zero points included; None where a tensor's format is not known here."""
+    formats: tuple[tuple[str, int], ...]
+    """(format, parameters stored in it), most first."""
+
+
+def read_gguf(path: Path) -> GgufContent:
+    """Which tensors does this file hold?
+
+    Raises
+    ------
+    SpecError
+        It is no GGUF file that we can read.
+    """
+    parameters, weight_bytes = Counter[str](), list[int | None]()
+    for tensor in read_gguf_header(path).tensors:
+        parameters[tensor.format] += tensor.n_elements
+        weight_bytes.append(tensor.n_bytes)
+    known = [n_bytes for n_bytes in weight_bytes if n_bytes is not None]
+    return GgufContent(
+        n_parameters=parameters.total(),
+        weight_bytes=sum(known) if len(known) == len(weight_bytes) else None,
+        formats=tuple(parameters.most_common()),
+    )
+
+
+def hash_file(path: Path) -> str:
+    """The SHA-256 of a file's content.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise SpecError(
+            f"the file cannot be read: {error.strerror}", where=str(path), allowed="a GGUF file"
+        ) from error

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from inferometer.errors import EngineError, SpecError
-from inferometer.measure.engines.gguf_file import GgufContent, hash_file, read_gguf
+from inferometer.measure.engines.hf_folder import GgufContent, hash_file, read_gguf
 from inferometer.measure.engines.protocol import ModelReference, OutOfMemory, Repetition
 from inferometer.measure.resident import available_bytes
 from inferometer.records.columns import I64

@@ -6,6 +6,7 @@ frame.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,14 +22,21 @@ from inferometer.measure.load import (
     connections,
     hiding,
     messages,
-    own_pulse,
-    owners,
     raw_writer,
     tally,
     target,
     timer,
 )
-from inferometer.records.raw_log import EndFrame, Frame, RequestFrame, SessionFrame, int32s, int64s
+from inferometer.measure.load.answers import Answer
+from inferometer.records.raw_log import (
+    EndFrame,
+    Frame,
+    LagFrame,
+    RequestFrame,
+    SessionFrame,
+    int32s,
+    int64s,
+)
 from inferometer.spec.load_plan import most_in_flight, texts_of
 from inferometer.spec.workload.plan import NONE
 from inferometer.units import NS_PER_S
@@ -79,8 +87,8 @@ class LoadClient:
         # the protocol.
         body_texts = [text for _, value in job.load.extra_body for text in texts_of(value)]
         self._error_hider = hiding.Hider(job.secrets, body_texts)
-        self._owners = owners.AnswerOwners(job.id_prefix)
-        self._pulse = own_pulse.OwnPulse(job.process_index)
+        self._owners = AnswerOwners(job.id_prefix)
+        self._pulse = OwnPulse(job.process_index)
         self._in_flight: dict[int, connections.Exchange] = {}
         self._n_followers_due = 0
         self._next = 0
@@ -361,3 +369,90 @@ class LoadClient:
 
 def _since(instant_ns: int | None, origin_ns: int) -> int | None:
     return None if instant_ns is None else instant_ns - origin_ns
+
+
+# How late is the client itself?
+# A beat is due every 10 ms on a grid that is never moved; each says by how much it came late.
+
+
+PERIOD_NS: Final = 10_000_000
+_FULL: Final = 50
+"""Half a second's worth: then they go to the raw log."""
+
+
+class OwnPulse:
+    """The beats of one process.
+
+    After a standstill every beat that was missed is counted, as late as it was.
+    """
+
+    def __init__(self, process_index: int) -> None:
+        self._process_index = process_index
+        self._due_ns: list[int] = []
+        self._lag_ns: list[int] = []
+        self._n_in_flight: list[int] = []
+        self._worst_ns = 0
+        self.n_beats = 0
+
+    @property
+    def n_waiting(self) -> int:
+        """Beats that are not in the raw log yet."""
+        return len(self._due_ns)
+
+    @property
+    def is_full(self) -> bool:
+        """Is it time to write them?"""
+        return len(self._due_ns) >= _FULL
+
+    def beat(self, due_ns: int, now_ns: int, n_in_flight: int) -> int:
+        """Count a beat; when is the next one due?"""
+        self._due_ns.append(due_ns)
+        self._lag_ns.append(now_ns - due_ns)
+        self._n_in_flight.append(n_in_flight)
+        self._worst_ns = max(self._worst_ns, now_ns - due_ns)
+        self.n_beats += 1
+        return due_ns + PERIOD_NS
+
+    def worst_since_last_ns(self) -> int:
+        """The longest lag since this was asked before."""
+        worst_ns, self._worst_ns = self._worst_ns, 0
+        return worst_ns
+
+    def taken(self, origin_ns: int) -> LagFrame:
+        """The waiting beats as a frame, their instants since ``origin_ns``."""
+        frame = LagFrame(
+            process_index=self._process_index,
+            due_ns=(np.array(self._due_ns, "<i8") - origin_ns).tobytes(),
+            lag_ns=np.array(self._lag_ns, "<i8").tobytes(),
+            n_in_flight=np.array(self._n_in_flight, "<i4").tobytes(),
+        )
+        self._due_ns.clear()
+        self._lag_ns.clear()
+        self._n_in_flight.clear()
+        return frame
+
+
+# Whose answer is it.
+# That of the request it came for, or, where something on the way mixed connections up, another
+# one's?
+# A server or proxy that keeps ``X-Request-Id`` says it in that header; vLLM makes the answer's
+# ``id`` of it.
+
+
+_IN_BODY: Final = r'"id" ?: ?"[^"]{0,40}?%s-(\d+)'
+
+
+class AnswerOwners:
+    """Knows the ids of one run."""
+
+    def __init__(self, id_prefix: str) -> None:
+        self._in_head = re.compile(re.escape(id_prefix) + r"-(\d+)")
+        self._in_body = re.compile((_IN_BODY % re.escape(id_prefix)).encode())
+
+    def other_owner(self, answer: Answer, row: int) -> int | None:
+        """The request whose answer it says it is; None where that is ``row``, or it does not say."""
+        found = self._in_head.fullmatch(answer.request_id) or (
+            self._in_body.search(answer.parts[0]) if answer.parts else None
+        )
+        said = None if found is None else int(found[1])
+        return None if said == row else said

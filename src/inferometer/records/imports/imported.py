@@ -11,8 +11,7 @@ from typing import Final
 
 from inferometer.errors import RecordError
 from inferometer.records.imports.json_fields import JsonFields
-from inferometer.records.published import PublishedSummary, Tool
-from inferometer.records.published_points import PublishedPointTable
+from inferometer.records.published import PublishedPointTable, PublishedSummary, Tool
 from inferometer.records.types import Run
 from inferometer.spec.types import Source
 

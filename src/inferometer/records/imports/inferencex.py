@@ -25,7 +25,7 @@ from inferometer.records.imports.json_fields import (
     read_objects,
     read_text,
 )
-from inferometer.records.published_points import PublishedPointTable
+from inferometer.records.published import PublishedPointTable
 from inferometer.units import MOST_COUNT
 
 _NAME: Final = re.compile(r".*?(\d+)k(\d+)k")

@@ -9,7 +9,7 @@ from inferometer.records.ttft_parts import TtftParts
 from inferometer.report.cells import ABSENT_TEXT
 from inferometer.report.charts.bars import MAX_ROWS, label_axis, rows_height
 from inferometer.report.charts.frame import INK, ChartSpec, Row, finished, values
-from inferometer.report.rate_views import RateView
+from inferometer.report.decision_views import RateView
 from inferometer.report.request_views import RequestReportView
 from inferometer.report.server_tables import largest_part, named_parts
 from inferometer.units import format_duration, format_number

@@ -25,7 +25,7 @@ from inferometer.report.charts.frame import (
     y_axis,
 )
 from inferometer.report.charts.lines import measured_lines
-from inferometer.report.rate_views import RatePoint, RateView
+from inferometer.report.decision_views import RatePoint, RateView
 from inferometer.report.request_words import duration_cell, rate_text
 from inferometer.spec.objectives import parse_objective
 from inferometer.units import format_number
