@@ -114,14 +114,7 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
         )
     lengths = _lengths(Path(source.lengths_path))
     windows, cautions = _with_lengths(windows, lengths, source)
-    times: list[Floats] = [np.empty(0)]
-    clients: list[I64] = [np.empty(0, np.int64)]
-    for one in windows:
-        at_s = _instants_s(one, spec.seed, source.rate_ratio)
-        at_s = at_s[(at_s >= source.start_s) & (at_s < end_s)]
-        times.append(at_s)
-        clients.append(np.full(len(at_s), one.client))
-    at_s, client = np.concatenate(times), np.concatenate(clients)
+    at_s, client = _arrivals(windows, spec.seed, source, end_s)
     prompt, output = _drawn_lengths(spec.seed, at_s, client, lengths)
     n_zero = int(((prompt < 1) | (output < 1)).sum())
     if n_zero:
@@ -146,6 +139,20 @@ def draw_servegen(spec: WorkloadSpec, source: ServeGenSource) -> DrawnWorkload:
         tenant_names=tuple(f"client-{name}" for name in names.tolist()),
         cautions=tuple(cautions),
     )
+
+
+def _arrivals(
+    windows: list[RateWindow], seed: int, source: ServeGenSource, end_s: float
+) -> tuple[Floats, I64]:
+    """When each request arrives, and from which client."""
+    times: list[Floats] = [np.empty(0)]
+    clients: list[I64] = [np.empty(0, np.int64)]
+    for one in windows:
+        at_s = _instants_s(one, seed, source.rate_ratio)
+        at_s = at_s[(at_s >= source.start_s) & (at_s < end_s)]
+        times.append(at_s)
+        clients.append(np.full(len(at_s), one.client))
+    return np.concatenate(times), np.concatenate(clients)
 
 
 def expected_requests(spec: WorkloadSpec, source: ServeGenSource) -> float:
