@@ -2,7 +2,7 @@
 
 import pytest
 
-from inferometer.cli.known_facts import known_facts, with_known
+from inferometer.api.known_facts import known_facts, with_known
 from inferometer.errors import SpecError
 from inferometer.fit.loads.server import ToldByServer
 

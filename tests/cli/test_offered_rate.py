@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from inferometer.cli.offered_rate import held_back
+from inferometer.api.offered_rate import held_back
 from inferometer.spec.workload import reading, replay
 
 

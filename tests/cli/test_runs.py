@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from inferometer.cli.runs import RunRequest, analyses_of, takes_runs
+from inferometer.api.runs import RunRequest, analyses_of, takes_runs
 from inferometer.errors import RecordError, SpecError
 
 FIXTURES = Path(__file__).parents[1] / "records" / "fixtures"

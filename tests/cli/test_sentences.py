@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from inferometer.cli.analysis import Analysis, analyse
-from inferometer.cli.point_rows import point_rows
-from inferometer.cli.sentences import five_lines, useful_load
+from inferometer.api.analysis import Analysis, analyse
+from inferometer.api.point_rows import point_rows
+from inferometer.api.sentences import five_lines, useful_load
 from inferometer.records.reading import read_run
 from inferometer.records.summaries import summarise_points
 from inferometer.records.sweep_csv import TableFacts, read_sweep_csv

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from inferometer.api.sizing_offers import Fit, offers_of
 from inferometer.cli.main import app
-from inferometer.cli.sizing_offers import Fit, offers_of
 from inferometer.errors import InferometerError, SpecError
 from inferometer.perfmodel.steptime import load_step_time_model
 from inferometer.perfmodel.steptime_levels import datasheet_step_time

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from inferometer.cli.analysis import analyse
+from inferometer.api.analysis import analyse
 from inferometer.cli.measured import measured_answer, places_of, show_measured
 from inferometer.records import tables
 from inferometer.records.types import (

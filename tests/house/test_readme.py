@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from inferometer.api.ledger_text import ledger_markdown
 from inferometer.cli.ledger import BEGIN, END
-from inferometer.cli.ledger_text import ledger_markdown
 from inferometer.cli.main import VERBS
 from inferometer.fit.sweeps.step_time import fit_step_time
 from inferometer.records.reading import read_run

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from inferometer.cli.request_view import RequestQuestion, request_view
+from inferometer.api.request_view import RequestQuestion, request_view
 from inferometer.records.reading import read_run
 from inferometer.spec.objectives import parse_objective
 

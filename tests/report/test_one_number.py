@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferometer.cli.analysis import analyse
-from inferometer.cli.fit_views import held_out_rows, predictions
-from inferometer.cli.request_view import request_view
-from inferometer.cli.sweep_view import sweep_view
+from inferometer.api.analysis import analyse
+from inferometer.api.fit_views import held_out_rows, predictions
+from inferometer.api.request_view import request_view
+from inferometer.api.sweep_view import sweep_view
 from inferometer.fit.sweeps.step_time import held_out_errors
 from inferometer.records.latencies import Latency
 from inferometer.records.reading import read_run

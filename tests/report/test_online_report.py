@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from tests.records.load_run import changed, load_run
 
-from inferometer.cli.request_answer import answer_of
-from inferometer.cli.request_view import request_view
+from inferometer.api.request_answer import answer_of
+from inferometer.api.request_view import request_view
 from inferometer.records.types import RequestStatus
 from inferometer.report.charts.catalogue import ONLINE_CHARTS, request_charts_of
 from inferometer.report.request_html import render_request_report

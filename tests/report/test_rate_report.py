@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from tests.records.load_run import load_plan, load_run
 from tests.report.request_example import recorded_run
 
+from inferometer.api.rate_view import rate_view
+from inferometer.api.request_view import RequestQuestion, request_view
+from inferometer.api.run_titles import traffic_text
 from inferometer.cli.main import app
-from inferometer.cli.rate_view import rate_view
-from inferometer.cli.request_view import RequestQuestion, request_view
-from inferometer.cli.run_titles import traffic_text
 from inferometer.records.whole_run import write_run
 from inferometer.report import request_tables
 from inferometer.report.charts.first_token import ttft_parts_rate_chart

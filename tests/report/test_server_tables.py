@@ -10,10 +10,10 @@ from tests.records.load_run import load_run
 from tests.records.server_pages import page, samples_of, zeroed
 from tests.report.test_online_report import text_of
 
+from inferometer.api.request_answer import RequestRunAnswer, answer_of
+from inferometer.api.request_options import question_of
+from inferometer.api.request_view import request_view
 from inferometer.cli.answer import json_schema
-from inferometer.cli.request_answer import RequestRunAnswer, answer_of
-from inferometer.cli.request_options import question_of
-from inferometer.cli.request_view import request_view
 from inferometer.errors import SpecError
 from inferometer.report.request_html import render_request_report
 from inferometer.report.server_tables import limit_sentence, server_table, tables_of

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferometer.cli import load_options, load_running, load_wording, terminal
+from inferometer.api import load_request, load_wording
+from inferometer.cli import load_running, terminal
 from inferometer.errors import MeasureError, RecordError
 from inferometer.records import durability, layout, types, validity
 from inferometer.spec import load_plan, objectives
@@ -48,7 +49,7 @@ class _Question(NamedTuple):
 class Pairs:
     """So many load tests of each side."""
 
-    requests: tuple[load_options.LoadRequest, load_options.LoadRequest]
+    requests: tuple[load_request.LoadRequest, load_request.LoadRequest]
     n_pairs: int
     folder: Path
     objective: objectives.ObjectiveSpec | None
@@ -93,7 +94,7 @@ class Pairs:
             self.folder / _SIDES[side] / f"pair-{pair:02d}" for pair in range(self.n_pairs)
         )
 
-    def request(self, side: int, pair: int) -> load_options.LoadRequest:
+    def request(self, side: int, pair: int) -> load_request.LoadRequest:
         """What is sent: the same arrivals and lengths to both sides of a pair, other ones in each pair."""
         request = self.requests[side]
         seed = request.load.workload.seed + pair
@@ -110,7 +111,7 @@ class Pairs:
         )
 
 
-def default_folder(requests: tuple[load_options.LoadRequest, load_options.LoadRequest]) -> Path:
+def default_folder(requests: tuple[load_request.LoadRequest, load_request.LoadRequest]) -> Path:
     """Where pairs go if nobody says: the same question, the same folder."""
     digest = hashlib.sha256(
         msgspec.json.encode([load_plan.without_secrets(request.load) for request in requests])

@@ -10,15 +10,9 @@ from typing import Final
 
 import click
 
-from inferometer.cli import (
-    answer,
-    capacity_text,
-    decision_pages,
-    load_options,
-    load_running,
-    load_wording,
-    terminal,
-)
+from inferometer.api import capacity_text, decision_pages, load_request, load_wording
+from inferometer.cli import answer, load_options, load_running, terminal
+from inferometer.cli.flags import takes
 from inferometer.decide import capacity, probing
 from inferometer.errors import MeasureError, SpecError
 from inferometer.records import promises, validity
@@ -37,7 +31,7 @@ class LiveProbe:
     Every probe has a seed of its own: prompts that came before would be in its prefix cache.
     """
 
-    request: load_options.LoadRequest
+    request: load_request.LoadRequest
     objective: ObjectiveSpec
     probe_s: float
     folder: Path
@@ -68,7 +62,7 @@ class LiveProbe:
         validity.require_valid(loaded.run)
         return probing.reading_of(loaded.run, promises.judge_objective(loaded.run, self.objective))
 
-    def _at(self, load: float, for_s: float) -> load_options.LoadRequest:
+    def _at(self, load: float, for_s: float) -> load_request.LoadRequest:
         spec = self.request.load.workload
         key = "concurrency" if isinstance(spec.arrivals, types.ClosedArrivals) else "rate_per_s"
         turned: dict[str, object] = {key: round(load) if key == "concurrency" else load}
@@ -124,14 +118,14 @@ Examples (a server must listen there):
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of the probes; the same one goes on.",
 )
-@decision_pages.report_option
+@takes(decision_pages.Page, "page")
 @answer.json_option
 def command(
-    request: load_options.LoadRequest,
+    request: load_request.LoadRequest,
     *,
     slo: str,
     out: Path,
-    report: Path | None,
+    page: decision_pages.Page,
     as_json: bool,
     **flags: object,
 ) -> None:
@@ -177,6 +171,6 @@ def command(
         engine=request.load.url,
         step_times_from=f"the server at {request.load.url}; its probes are in {out}",
     )
-    decision_pages.write_capacity_page(said, report)
+    decision_pages.write_capacity_page(said, page.report)
     answer.give(said, as_json=as_json, show=capacity_text.capacity_text)
     sys.exit(0 if said.is_resolved else 11)

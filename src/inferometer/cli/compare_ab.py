@@ -11,9 +11,12 @@ from typing import Any
 import click
 
 from inferometer import suggestions
-from inferometer.cli import ab_pairs, answer, compare_text, terminal
-from inferometer.cli.compare_options import takes_rule
-from inferometer.cli.load_options import LoadRequest, takes_two_loads
+from inferometer.api import compare_text
+from inferometer.api.compare import Rule, rule_of
+from inferometer.api.load_request import LoadRequest
+from inferometer.cli import ab_pairs, answer, terminal
+from inferometer.cli.flags import takes
+from inferometer.cli.load_options import takes_two_loads
 from inferometer.errors import EXIT_ANSWERED, EXIT_UNDECIDED, SpecError
 from inferometer.records import promises, run_comparison, types
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective
@@ -39,7 +42,7 @@ Examples (servers must listen there):
     show_default=True,
     help="Pairs; settled before the first is made.",
 )
-@takes_rule
+@takes(Rule, "asked_rule")
 @click.option(
     "--slo",
     metavar="TEXT",
@@ -54,7 +57,7 @@ Examples (servers must listen there):
 @answer.json_option
 def command(
     requests: tuple[LoadRequest, LoadRequest],
-    rule: run_comparison.ComparisonRule,
+    asked_rule: Rule,
     repeats: int,
     slo: str | None,
     out: Path | None,
@@ -71,6 +74,7 @@ def command(
     needs 6. The same command goes on after Ctrl-C or a crash; a pair of which one half was cut
     short is made again, next to each other. Exit 0 decided, 11 undecided.
     """
+    rule = rule_of(asked_rule)
     _check_repeats(repeats, rule.confidence_fraction)
     objective = None if slo is None else parse_objective(slo)
     asked = ab_pairs.Pairs(

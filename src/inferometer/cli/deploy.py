@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from inferometer.cli import answer, deployment_folder
+from inferometer.api import deployment_folder
+from inferometer.cli import answer
 from inferometer.decide.artefacts.folder import read_plan
 from inferometer.decide.artefacts.packaging import Wishes
 from inferometer.errors import SpecError

@@ -1,29 +1,89 @@
 """inferometer emulate: a server to talk to, where there is none: which takes how long for what the simulator says."""
 
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated
 
 import click
 
+from inferometer.api.question import DURATION, Option
+from inferometer.api.server import Server, deployment_of
 from inferometer.cli import emulate_answer
-from inferometer.cli.answer import give, json_option
-from inferometer.cli.deployment import takes_deployment
+from inferometer.cli.answer import give
+from inferometer.cli.flags import QuestionCommand, asks
 from inferometer.cli.terminal import talk
 from inferometer.errors import SpecError
-from inferometer.serve import emulator_plan, emulator_process, fault_specs
+from inferometer.serve import emulator_process, fault_specs
+from inferometer.serve.emulator_plan import DEFAULT_MEAN_TOKENS, LOOPBACK, EmulatorPlan
 from inferometer.simulate.deployment import Deployment
-from inferometer.units import format_duration, parse_duration_s
-
-_PORT: Final = 8000
-
+from inferometer.units import format_duration
 
 ANSWER = emulate_answer.EmulateAnswer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulate:
+    """Which server is emulated, and where it listens."""
+
+    server: Server
+    host: Annotated[
+        str,
+        Option(
+            "Where to listen; others than this machine are let in only so.",
+            heading="Output",
+            is_common=True,
+        ),
+    ] = LOOPBACK
+    port: Annotated[
+        int, Option("0: any that is free.", heading="Output", is_common=True, least=0, most=65535)
+    ] = 8000
+    served_model_name: Annotated[
+        str | None, Option("What clients call the model. [MODEL]", heading="Output", metavar="NAME")
+    ] = None
+    duration: Annotated[
+        float | None,
+        Option(
+            "Stop after this time. [when stopped]",
+            heading="Output",
+            is_common=True,
+            flags=("--for",),
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Option("Of answers and faults: the n-th request gets the same.", heading="Output", least=0),
+    ] = 0
+    output_tokens: Annotated[
+        str, Option("Length of answers that may end.", heading="Output", metavar="MEAN|max")
+    ] = f"{DEFAULT_MEAN_TOKENS:.0f}"
+    fault: Annotated[
+        tuple[str, ...],
+        Option(
+            "What goes wrong, and how often; see below. Repeatable.",
+            heading="Output",
+            is_common=True,
+            metavar="FAULTS",
+        ),
+    ] = ()
+    time_scale: Annotated[
+        float, Option("Every step takes longer by this factor.", heading="Output")
+    ] = 1.0
+    tokenizer: Annotated[
+        Path | None,
+        Option("A tokenizer.json. [a token is a word between spaces]", heading="Output"),
+    ] = None
+    emission_log: Annotated[
+        Path | None, Option("File for when each token was due and was written.", heading="Output")
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
 @click.command(
     "emulate",
+    cls=QuestionCommand,
     short_help="Serve OpenAI's interface at a simulated server's pace.",
     epilog="""\b
 Examples:
@@ -45,96 +105,43 @@ Faults, each as KIND, KIND:SHARE or KIND:SHARE(option=value), with commas betwee
   at its end         wrong-usage (count=1), no-usage, missing-done
 """,
 )
-@takes_deployment
-@click.option(
-    "--host",
-    default=emulator_plan.LOOPBACK,
-    show_default=True,
-    help="Where to listen; others than this machine are let in only so.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=_PORT,
-    show_default=True,
-    help="0: any that is free.",
-)
-@click.option(
-    "--served-model-name", "model_name", metavar="NAME", help="What clients call the model. [MODEL]"
-)
-@click.option("--for", "duration", metavar="DURATION", help="Stop after this time. [when stopped]")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Of answers and faults: the n-th request gets the same.",
-)
-@click.option(
-    "--output-tokens",
-    default=f"{emulator_plan.DEFAULT_MEAN_TOKENS:.0f}",
-    show_default=True,
-    metavar="MEAN|max",
-    help="Length of answers that may end.",
-)
-@click.option(
-    "--fault",
-    "fault",
-    multiple=True,
-    metavar="FAULTS",
-    help="What goes wrong, and how often; see below. Repeatable.",
-)
-@click.option(
-    "--time-scale",
-    "time_scale_ratio",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Every step takes so many times as long.",
-)
-@click.option(
-    "--tokenizer",
-    type=click.Path(path_type=Path),
-    help="A tokenizer.json. [a token is a word between spaces]",
-)
-@click.option(
-    "--emission-log",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="File for when each token was due and was written.",
-)
-@json_option
-def command(deployment: Deployment, *, as_json: bool, **flags: Any) -> None:
+@asks(Emulate)
+def command(question: Emulate, *, as_json: bool) -> None:
     """Serve MODEL's answers as fast as this server would: completions and chats, streamed, and vLLM's /metrics.
 
     The scheduler and the step times are those of `inferometer simulate`, on the wall clock; the
     words mean nothing. For load clients that must be held to a known truth, and for first steps
     without a GPU.
     """
+    deployment = deployment_of(question.server)
     give(
-        _served(_plan(deployment, flags), deployment),
+        _served(plan_of(question, deployment), deployment),
         as_json=as_json,
         show=emulate_answer.emulate_sentence,
     )
 
 
-def _plan(deployment: Deployment, flags: Mapping[str, Any]) -> emulator_plan.EmulatorPlan:
-    return emulator_plan.EmulatorPlan(
-        model_name=flags["model_name"] or deployment.model.model_id,
+def plan_of(question: Emulate, deployment: Deployment) -> EmulatorPlan:
+    """What is served, of which deployment.
+
+    Raises
+    ------
+    SpecError
+        A value cannot be.
+    """
+    return EmulatorPlan(
+        model_name=question.served_model_name or deployment.model.model_id,
         config=deployment.config,
         cost=deployment.step_times.likely,
-        host=flags["host"],
-        port=flags["port"],
-        seed=flags["seed"],
-        mean_output_tokens=_mean_tokens(flags["output_tokens"]),
-        faults=tuple(rule for text in flags["fault"] for rule in fault_specs.parse_faults(text)),
-        time_scale_ratio=flags["time_scale_ratio"],
-        emission_log=flags["emission_log"],
-        tokenizer=flags["tokenizer"],
-        for_s=(
-            None
-            if flags["duration"] is None
-            else parse_duration_s(flags["duration"], where="--for")
-        ),
+        host=question.host,
+        port=question.port,
+        seed=question.seed,
+        mean_output_tokens=_mean_tokens(question.output_tokens),
+        faults=tuple(rule for text in question.fault for rule in fault_specs.parse_faults(text)),
+        time_scale_ratio=question.time_scale,
+        emission_log=question.emission_log,
+        tokenizer=question.tokenizer,
+        for_s=question.duration,
     )
 
 
@@ -152,9 +159,7 @@ def _mean_tokens(text: str) -> float | None:
         ) from problem
 
 
-def _served(
-    plan: emulator_plan.EmulatorPlan, deployment: Deployment
-) -> emulate_answer.EmulateAnswer:
+def _served(plan: EmulatorPlan, deployment: Deployment) -> emulate_answer.EmulateAnswer:
     started_s, cpu_before_s = time.perf_counter(), time.process_time()
     counts = emulator_process.run_emulator(plan, lambda url: _introduce(plan, url))
     served_s, cpu_s = time.perf_counter() - started_s, time.process_time() - cpu_before_s
@@ -163,12 +168,12 @@ def _served(
     )
 
 
-def _introduce(plan: emulator_plan.EmulatorPlan, url: str) -> None:
+def _introduce(plan: EmulatorPlan, url: str) -> None:
     ends = (
         "until it is stopped (Ctrl-C)"
         if plan.for_s is None
         else f"for {format_duration(plan.for_s)}"
     )
     talk(f"{url} answers as {plan.model_name} on {plan.config.engine}, {ends}")
-    if plan.host != emulator_plan.LOOPBACK:
+    if plan.host != LOOPBACK:
         talk(f"whoever reaches {plan.host} may ask: there is no key")

@@ -1,89 +1,27 @@
-"""inferometer explain: where does the time of each measured point go?"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""inferometer explain: where does the time of each point go?"""
 
 import click
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from inferometer.cli.answer import give, json_option
-from inferometer.cli.fit_views import explained, held_out_rows
-from inferometer.cli.runs import RunRequest, analyses_of, load_sweeps, takes_runs
-from inferometer.errors import ModelError
-from inferometer.report import cells, terminal
-from inferometer.report.views import Explained, HeldOutRow
-from inferometer.units import format_duration, format_fraction
+from inferometer.api import explain
+from inferometer.cli.answer import give
+from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.progress import heard
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainAnswer:
-    """The parts of each step's time, and how well the model that says so does on points that it had not seen."""
-
-    explained: tuple[Explained, ...]
-    held_out: tuple[HeldOutRow, ...]
-
-
-ANSWER = ExplainAnswer
+ANSWER = explain.ExplainAnswer
 
 
 @click.command(
     "explain",
+    cls=QuestionCommand,
     short_help="Where does the time of each point go?",
     epilog="""\b
 Example:
   inferometer explain runs/example
 """,
 )
-@takes_runs
-@json_option
-def command(request: RunRequest, *, as_json: bool) -> None:
+@asks(explain.Explain)
+def command(question: explain.Explain, *, as_json: bool) -> None:
     """Where does the time of each measured point go: weights, KV cache, matmul, attention, launches, unexplained?"""
-    analyses = analyses_of(request, load_sweeps(request, otherwise="inferometer show"))
-    for analysis in analyses:
-        if analysis.model is None:
-            raise ModelError(
-                f"no model can be fitted: {analysis.why_no_model}",
-                where=str(analysis.path),
-                try_="a sweep with more points",
-            )
-    answer = ExplainAnswer(
-        explained=tuple(row for analysis in analyses for row in explained(analysis)),
-        held_out=tuple(row for analysis in analyses for row in held_out_rows(analysis)),
-    )
-    give(answer, as_json=as_json, show=_show)
-
-
-def _show(answer: ExplainAnswer) -> RenderableType:
-    trust = (
-        "Error of the model on points held out:"
-        f" {cells.held_out_text(answer.held_out) or 'too few points to tell'}."
-    )
-    said = Text(f"ANSWER {headline(answer.explained)}", style="bold")
-    return Group(said, Text(""), terminal.explained_table(answer.explained), Text(""), Text(trust))
-
-
-def headline(explained: Sequence[Explained]) -> str:
-    """What takes the most time of each phase, at its smallest and at its largest point."""
-    has_runs = cells.has_several_runs(row.run_label for row in explained)
-    phases = dict[str, list[Explained]]()
-    for row in explained:
-        phases.setdefault(f"{row.run_label}: {row.phase}" if has_runs else row.phase, []).append(
-            row
-        )
-    return "; ".join(f"{phase} is mostly {_ends(rows)}" for phase, rows in phases.items())
-
-
-def _ends(rows: Sequence[Explained]) -> str:
-    """``launch overhead (51 % of 54 ms) at 32×1, KV cache (37 % of 108 ms) at 1024×4``"""
-    by_size = sorted(rows, key=lambda row: (row.prompt_tokens * row.batch_size, row.batch_size))
-    return ", ".join(_largest(row) for row in dict.fromkeys((by_size[0], by_size[-1])))
-
-
-def _largest(row: Explained) -> str:
-    part = max(row.parts, key=lambda part: part.duration_s)
-    share = format_fraction(part.duration_s / row.measured_s.value)
-    return (
-        f"{part.name} ({share} of {format_duration(row.measured_s.value)}) at"
-        f" {row.prompt_tokens}×{row.batch_size}"
-    )
+    with heard():
+        answer = explain.explain(question)
+    give(answer, as_json=as_json, show=explain.explain_text)

@@ -6,9 +6,9 @@ from typing import get_args
 
 import click
 
-from inferometer.cli.analysis import analyse
+from inferometer.api.analysis import analyse
+from inferometer.api.sweep_table import table_rows
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.sweep_table import table_rows
 from inferometer.errors import RecordError, SpecError
 from inferometer.records.durability import replace_file
 from inferometer.records.exports.formats import ExportFormat

@@ -1,57 +1,21 @@
-"""inferometer fit.
-
-Which step-time model do runs carry, or which server do load tests show, and how far may it be
-trusted?
-"""
+"""inferometer fit: which step-time model do runs carry?"""
 
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
-from inferometer.cli.answer import give, json_option
-from inferometer.cli.fit_text import fit_text, refused_text, server_fit_text
-from inferometer.cli.kernel_fitting import HeldOutStatistic, fit_served
-from inferometer.cli.known_facts import ServerKnowledge, takes_known
-from inferometer.cli.load_fitting import fit_load_tests
-from inferometer.cli.published_tables import TableChoice, takes_table_choice
-from inferometer.cli.rate_fitting import fit_rate_statistics, rate_statistics
-from inferometer.cli.runs import RunRequest, takes_runs
-from inferometer.cli.step_fitting import fit_steps
-from inferometer.cli.terminal import talk
-from inferometer.errors import EXIT_UNDECIDED, RecordError
-from inferometer.fit.loads.conclusions import Refusal
-from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
-from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
-from inferometer.perfmodel import steptime
+from inferometer.api import fit
+from inferometer.cli.answer import give
+from inferometer.cli.flags import QuestionCommand, asks
+from inferometer.cli.progress import heard
+from inferometer.errors import EXIT_UNDECIDED
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitAnswer:
-    """The fitted model, or server, and the file that holds it."""
-
-    model_file: str | None
-    """None where the fit was refused: nothing is written."""
-    model: steptime.StepTimeModel | None
-    """Of sweeps; None of load tests."""
-    server: ServerFit | None = None
-    """Of load tests."""
-    unidentified: tuple[Unidentified, ...] = ()
-    """Parameters that the data do not tell, or would have beyond the device's peak, and what to
-    measure or to check."""
-    held_out: tuple[HeldOutStatistic, ...] = ()
-    """Of a published serving run."""
-    refusal: Refusal | None = None
-    """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of
-    the server is wrong."""
-
-
-ANSWER = FitAnswer
+ANSWER = fit.FitAnswer
 
 
 @click.command(
     "fit",
+    cls=QuestionCommand,
     short_help="Learn a step-time model, or a server, from runs.",
     epilog="""\b
 Example:
@@ -77,32 +41,8 @@ Of a rate sweep statistics suffice (inference-perf's stages), where --known name
   fit stages.csv --series vllm --model llama-3.1-8b --hardware h100_sxm --kernels KERNELS/h100_sxm --known max_num_seqs=128
 """,
 )
-@takes_runs
-@takes_table_choice
-@click.option(
-    "--load",
-    "is_load",
-    is_flag=True,
-    help="The runs are load tests of one server: find its step times and limits.",
-)
-@takes_known
-@click.option("--force", is_flag=True, help="With --load: take INVALID load tests too.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="The fit's file. [step_time.json or server_fit.json beside the first run]",
-)
-@json_option
-def command(
-    request: RunRequest,
-    choice: TableChoice,
-    known: ServerKnowledge,
-    out: Path | None,
-    *,
-    is_load: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+@asks(fit.Fit)
+def command(question: fit.Fit, *, as_json: bool) -> None:
     """Which step-time model do these runs of one model on one engine carry?
 
     Parameters come with intervals, the model with its error on points held out and the box of
@@ -115,50 +55,8 @@ def command(
     --known and --workload. Where no server explains the requests, the answer is UNDECIDED (exit 11)
     and nothing is written.
     """
-    known.check_is_for(is_load=is_load)
-    first = request.paths[0]
-    path = out or (first if first.is_dir() else first.parent) / (
-        SERVER_FIT_NAME if is_load else steptime.FIT_NAME
-    )
-    if is_load:
-        talk("simulating the load tests until they do as they did: about a minute")
-        judged = fit_load_tests(request, known, n_tensor=choice.n_tensor, forced=force)
-        server, refusal = judged.fit, judged.refusal
-        if refusal is not None:
-            answer = FitAnswer(model_file=None, model=None, refusal=refusal)
-            give(answer, as_json=as_json, show=lambda _: refused_text(server, refusal))
-            sys.exit(EXIT_UNDECIDED)
-        _save(server, path)
-        give(
-            FitAnswer(model_file=str(path), model=None, server=server),
-            as_json=as_json,
-            show=lambda _: server_fit_text(server, str(path)),
-        )
-        return
-    rates = rate_statistics(request.paths)
-    served = (
-        fit_rate_statistics(request, choice, known, rates)
-        if rates
-        else None
-        if known.kernels is None
-        else fit_served(request, known)
-    )
-    model = fit_steps(request, choice) if served is None else served.model
-    held_out = () if served is None else served.held_out
-    _save(model, path)
-    answer = FitAnswer(
-        model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out
-    )
-    give(answer, as_json=as_json, show=lambda _: fit_text(model, str(path), served))
-
-
-def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fit.save(path)
-    except OSError as error:
-        raise RecordError(
-            f"the fit cannot be written: {error.strerror}",
-            where=str(path),
-            try_="--out with another file",
-        ) from error
+    with heard():
+        fitted = fit.fit(question)
+    give(fitted.answer, as_json=as_json, show=lambda _: fitted.text)
+    if fitted.answer.refusal is not None:
+        sys.exit(EXIT_UNDECIDED)

@@ -9,8 +9,8 @@ import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
+from inferometer.api.ledger_text import ledger_markdown, ledger_text
 from inferometer.cli.answer import give, json_option
-from inferometer.cli.ledger_text import ledger_markdown, ledger_text
 from inferometer.cli.terminal import talk
 from inferometer.cli.verify import LEDGER
 from inferometer.errors import RecordError

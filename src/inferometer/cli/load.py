@@ -9,16 +9,17 @@ from typing import get_args
 
 import click
 
-from inferometer.cli.answer import json_option
-from inferometer.cli.load_options import LoadRequest, takes_load
-from inferometer.cli.load_sending import SentLoad, send_load
-from inferometer.cli.load_wording import (
+from inferometer.api.load_request import LoadRequest
+from inferometer.api.load_wording import (
     check_prompts,
     check_size,
     default_folder,
     default_traffic,
     what_will_happen,
 )
+from inferometer.cli.answer import json_option
+from inferometer.cli.load_options import takes_load
+from inferometer.cli.load_sending import SentLoad, send_load
 from inferometer.cli.terminal import talk
 from inferometer.records.exports import formats
 from inferometer.spec.objectives import ObjectiveSpec, parse_objective

@@ -7,11 +7,11 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
+from inferometer.api.request_answer import RequestRunAnswer, answer_of
+from inferometer.api.request_view import REPORT_NAME, RequestQuestion, request_view
 from inferometer.cli import load_exports, load_running
 from inferometer.cli.answer import give
 from inferometer.cli.load import AnswerableLoad
-from inferometer.cli.request_answer import RequestRunAnswer, answer_of
-from inferometer.cli.request_view import REPORT_NAME, RequestQuestion, request_view
 from inferometer.errors import EXIT_ANSWERED, EXIT_SLO_MISSED, EXIT_UNDECIDED, MeasureError
 from inferometer.report import request_html
 from inferometer.report.request_terminal import request_report_text

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inferometer.cli import load_run
-from inferometer.cli.load_options import LoadRequest
+from inferometer.api import load_run
+from inferometer.api.load_request import LoadRequest
 from inferometer.cli.load_sending import SentLoad, send_load
 from inferometer.cli.terminal import talk
 from inferometer.errors import MeasureError

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from inferometer.cli import load_record, load_scraped
-from inferometer.cli.load_options import LoadRequest
+from inferometer.api import load_record
+from inferometer.api.load_request import LoadRequest
+from inferometer.cli import load_scraped
 from inferometer.cli.terminal import talk
 from inferometer.measure.executors import ray_cluster
 from inferometer.measure.load import load_test, preflight, ray_clients, sessions, watch

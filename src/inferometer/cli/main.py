@@ -169,7 +169,11 @@ Exit codes: 0 answered, 2 bad question, 3 measurement failed, 4 record, 5 model,
 @click.command(
     cls=VerbTable,
     epilog=_FIRST_STEPS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "terminal_width": None if sys.stdout.isatty() else 100,
+    },
 )
 @click.version_option(__version__, prog_name="inferometer")
 def app() -> None:

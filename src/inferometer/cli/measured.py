@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer import suggestions
-from inferometer.cli.analysis import Analysis
-from inferometer.cli.sweep_table import CSV_NAME, table_rows
-from inferometer.cli.sweep_view import REPORT_NAME, sweep_view
+from inferometer.api.analysis import Analysis
+from inferometer.api.sweep_table import CSV_NAME, table_rows
+from inferometer.api.sweep_view import REPORT_NAME, sweep_view
 from inferometer.errors import RecordError
 from inferometer.records.sweep_columns import write_sweep_csv
 from inferometer.report import html, terminal, views

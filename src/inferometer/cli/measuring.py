@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from inferometer.cli.analysis import Analysis, analyse, label_runs
+from inferometer.api.analysis import Analysis, analyse, label_runs
 from inferometer.cli.progress import shown_progress
 from inferometer.cli.terminal import talk
 from inferometer.measure.engines.protocol import ModelReference

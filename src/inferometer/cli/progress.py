@@ -7,11 +7,18 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
+from inferometer.api.progress import Event, PartsDone, heard_by
 from inferometer.cli.drawing import SafeConsole
 from inferometer.cli.terminal import STDERR, talk
-from inferometer.measure.executors.parts import OnDone
 from inferometer.measure.time_left import OnProgress, Progress as SweepProgress
 
 
@@ -38,28 +45,64 @@ def shown_progress() -> Generator[OnProgress]:
         )
 
 
+class TerminalListener:
+    """Shows on stderr what is going on: sentences as lines, parts of the work as a bar."""
+
+    def __init__(self) -> None:
+        self._console = SafeConsole(file=STDERR)
+        self._began_s = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Show this."""
+        if isinstance(event, str):
+            talk(event)
+        elif self._console.is_terminal:
+            self._draw(event)
+        else:
+            self._print(event)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _print(self, parts: PartsDone) -> None:
+        if parts.n_done == 0:
+            self._began_s = time.monotonic()
+        each_s = (time.monotonic() - self._began_s) / parts.n_done if parts.n_done else 0.0
+        left_s = each_s * (parts.n_parts - parts.n_done)
+        left = f", about {_rough(left_s)} left" if left_s else ""
+        talk(f"{parts.n_done}/{parts.n_parts} {parts.what}{left}")
+
+    def _draw(self, parts: PartsDone) -> None:
+        if self._bar is None or self._task is None:
+            self._bar = Progress(
+                TextColumn(parts.what),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+            self._task = self._bar.add_task("", total=None)
+        self._bar.update(self._task, completed=parts.n_done, total=parts.n_parts)
+        if parts.n_done == parts.n_parts:
+            self.close()
+
+
 @contextmanager
-def shown_parts(what: str) -> Generator[OnDone]:
-    """Draw how many parts of some work are done, and how long the others take."""
-    console, began_s = SafeConsole(file=STDERR), time.monotonic()
-
-    def print_line(n_done: int, n_parts: int) -> None:
-        left_s = (time.monotonic() - began_s) / n_done * (n_parts - n_done) if n_done else 0.0
-        talk(f"{n_done}/{n_parts} {what}" + (f", about {_rough(left_s)} left" if left_s else ""))
-
-    if not console.is_terminal:
-        yield print_line
-        return
-    with Progress(
-        TextColumn(what),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    ) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda n_done, n_parts: bar.update(task, completed=n_done, total=n_parts)
+def heard() -> Generator[None]:
+    """What is going on is shown on stderr until the end of the block."""
+    listener = TerminalListener()
+    try:
+        with heard_by(listener):
+            yield
+    finally:
+        listener.close()
 
 
 def _sentence(progress: SweepProgress) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from inferometer.api.quick_points import N_REPS, N_WARMUP, quick_points
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.engine_options import takes_engine
 from inferometer.cli.measured import (
@@ -15,7 +16,6 @@ from inferometer.cli.measured import (
     show_measured,
 )
 from inferometer.cli.measuring import in_seconds, measure
-from inferometer.cli.quick_points import N_REPS, N_WARMUP, quick_points
 from inferometer.errors import SpecError
 from inferometer.measure.this_machine import this_hardware
 from inferometer.spec import resolve, sweep_plan, types

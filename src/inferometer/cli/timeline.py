@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from inferometer import __version__
-from inferometer.cli import answer, decision_pages, terminal, tick_game
+from inferometer.api import decision_pages, tick_game
+from inferometer.cli import answer, terminal
+from inferometer.cli.flags import takes
 from inferometer.records import reading, slot_timeline
 from inferometer.report import perfetto, request_terminal, request_words, slot_text, timeline_html
 from inferometer.simulate.ticks import TICK_NS, Batching, Counted, Horizon, Rng, TickReport
@@ -148,7 +150,7 @@ Examples:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a trace for ui.perfetto.dev (.json.gz).",
 )
-@decision_pages.report_option
+@takes(decision_pages.Page, "page")
 @answer.json_option
 def command(
     run: Path | None,
@@ -165,7 +167,7 @@ def command(
     RUN is one of `inferometer simulate --parts --out RUN`. Without it the tick model is played: a
     context costs ticks, a token costs one (docs/ticks.md).
     """
-    page = flags.pop("report")
+    page = flags.pop("page").report
     games = (
         tick_game.play(flags, compare=compare) if run is None else tuple[tick_game.Played, ...]()
     )

@@ -11,15 +11,9 @@ from typing import Final
 import click
 
 from inferometer import suggestions
-from inferometer.cli import (
-    answer,
-    terminal,
-    verify_elsewhere,
-    verify_replaying,
-    verify_sealing,
-    verify_view,
-)
-from inferometer.cli.sweep_view import REPORT_NAME
+from inferometer.api import verify_view
+from inferometer.api.sweep_view import REPORT_NAME
+from inferometer.cli import answer, terminal, verify_elsewhere, verify_replaying, verify_sealing
 from inferometer.errors import (
     EXIT_ANSWERED,
     EXIT_SLO_MISSED,

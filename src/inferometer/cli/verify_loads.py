@@ -1,19 +1,13 @@
 """Which loads does a plan ask about, with which very requests, and what does the simulator commit itself to?"""
 
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import msgspec
-
-from inferometer.cli import (
-    cluster_options,
-    deployment,
-    memory_check,
-    simulation,
-    terminal,
-    verify_belief,
-    workload_options,
-)
+from inferometer.api import memory_check, simulation, verify_belief
+from inferometer.api.cluster import RouterRules, Servers
+from inferometer.api.server import deployment_of
+from inferometer.api.verify_belief import server_of
+from inferometer.api.workload import N_REQUESTS
+from inferometer.cli import terminal
 from inferometer.errors import SpecError
 from inferometer.measure.executors.local import Inline
 from inferometer.simulate.cluster_config import ROUTERS
@@ -22,8 +16,6 @@ from inferometer.spec.verify_plan import BelievedServer, Traffic
 from inferometer.spec.workload import plan, reading, replay, types
 from inferometer.units import format_number
 from inferometer.verify import claims, seals
-
-_NOT_DEPLOYED: Final = frozenset({"fit", "own", "replicas", "router"})
 
 
 class AskedLoad(NamedTuple):
@@ -110,30 +102,15 @@ def predict_loads(
     return claims.Commitment(belief, tuple(made), tuple(promises))
 
 
-def _servers(server: BelievedServer) -> cluster_options.Servers:
+def _servers(server: BelievedServer) -> Servers:
     if server.router not in ROUTERS:
         raise SpecError(
             f"router = {server.router!r}",
             where="the plan, key server.router",
             allowed=", ".join(ROUTERS),
         )
-    flags = {
-        name: value
-        for name, value in msgspec.structs.asdict(server).items()
-        if name not in _NOT_DEPLOYED
-    }
-    own = tuple(f"{name}={_knob(value)}" for name, value in server.own.items())
-    deployed = deployment.deployment_of(
-        flags | {"fit_path": None if server.fit is None else Path(server.fit), "own": own}
-    )
-    return cluster_options.Servers(
-        deployed, server.replicas, cluster_options.RouterRules(router=server.router)
-    )
-
-
-def _knob(value: object) -> str:
-    """As ``--set`` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    deployed = deployment_of(server_of(server))
+    return Servers(deployed, server.replicas, RouterRules(router=server.router))
 
 
 def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:
@@ -142,7 +119,7 @@ def _ending(spec: types.WorkloadSpec, traffic: Traffic) -> types.WorkloadSpec:
     if traffic.n_requests is not None or traffic.duration_s is not None:
         changes |= {"n_requests": traffic.n_requests, "duration_s": traffic.duration_s}
     elif spec.classes and spec.n_requests is None and spec.duration_s is None:
-        changes["n_requests"] = workload_options.N_REQUESTS
+        changes["n_requests"] = N_REQUESTS
     return reading.with_changes(spec, changes, where="the plan's traffic")
 
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from inferometer.cli import load_options, load_running, load_wording
+from inferometer.api import load_wording
+from inferometer.api.load_request import LoadRequest
+from inferometer.cli import load_running
 from inferometer.cli.terminal import talk
 from inferometer.cli.verify_loads import AskedLoad
 from inferometer.cli.verify_sealing import Sealed
@@ -60,7 +62,7 @@ def replay(sealed: Sealed, url: str, asked: AskedLoad, folder: Path) -> checking
     )
 
 
-def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.LoadRequest:
+def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> LoadRequest:
     """The load test of this load; a token for the server comes from the environment, as in ``inferometer load``.
 
     Raises
@@ -88,7 +90,7 @@ def load_request(sealed: Sealed, url: str, asked: AskedLoad) -> load_options.Loa
     )
     headers = (("Authorization", f"Bearer {token}"),) if token is not None else ()
     secrets = target.Secrets(headers=headers, proxy_authorization=authorization)
-    return load_options.LoadRequest(
+    return LoadRequest(
         load=load, secrets=secrets, metrics=source_of(load, secrets), limits=messages.ClientLimits()
     )
 

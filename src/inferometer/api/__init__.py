@@ -1,0 +1,1 @@
+"""The application: one typed question and one typed answer for each verb."""

@@ -1,0 +1,195 @@
+"""How many replicas of which server are there, and who gets which request?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple
+
+from inferometer.api import data_parallel
+from inferometer.api.question import Option
+from inferometer.errors import SpecError
+from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
+from inferometer.simulate.deployment import Case, Deployment
+from inferometer.simulate.disaggregated_deployment import PrefillPool
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig
+
+REPLICAS_OPTION: Final = Option(
+    "Servers of this kind behind a router.",
+    heading="Cluster",
+    is_common=True,
+    least=1,
+    most=10_000,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Replicas of one server, and the router before them."""
+
+    replicas: Annotated[int, REPLICAS_OPTION] = 1
+    data_parallel_size: Annotated[
+        int,
+        Option(
+            "Replicas that share the experts and take each step together (vLLM's, with"
+            " --enable-expert-parallel).",
+            heading="Cluster",
+            least=1,
+        ),
+    ] = 1
+    router: Annotated[
+        Router | None,
+        Option(
+            "Who gets a request; prefix-affine: where its prefix went; class-aware: each class has"
+            " replicas of its own; vllm: as its data parallelism does. [least-loaded; vllm with"
+            " --data-parallel-size]",
+            heading="Cluster",
+            is_common=True,
+            choices=ROUTERS,
+        ),
+    ] = None
+    class_replicas: Annotated[
+        tuple[str, ...],
+        Option(
+            "class-aware: the replicas of a class, from 0; repeatable. [shared evenly]",
+            heading="Cluster",
+            metavar="CLASS=N,...",
+        ),
+    ] = ()
+    prefix_threshold: Annotated[
+        float,
+        Option(
+            "prefix-affine: a known prefix counts where it is more than this share of the prompt.",
+            heading="Cluster",
+            least=0,
+            most=1,
+        ),
+    ] = 0.3
+    balance_abs: Annotated[
+        int,
+        Option("prefix-affine: loads that differ by more, and", heading="Cluster", least=0),
+    ] = 64
+    balance_rel: Annotated[
+        float,
+        Option("… by more than this factor, are evened out.", heading="Cluster", least=0),
+    ] = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterRules:
+    """Who gets which request?"""
+
+    router: Router = "least-loaded"
+    prefix_threshold_fraction: float = 0.3
+    balance_abs: int = 64
+    balance_rel_ratio: float = 1.5
+    class_replicas: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names of classes, and which replicas are theirs."""
+
+    def replicas_of(self, class_names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """The replicas of each class of the workload, in its order; empty where they share them evenly.
+
+        Raises
+        ------
+        SpecError
+            A class of the workload has none, or a name is of no class.
+        """
+        named = dict(self.class_replicas)
+        if named and set(named) != set(class_names):
+            raise SpecError(
+                f"replicas for the classes {', '.join(sorted(named))}",
+                where="--class-replicas",
+                allowed=f"each class of the workload once: {', '.join(class_names)}",
+            )
+        return tuple(named[name] for name in class_names) if named else ()
+
+
+class Servers(NamedTuple):
+    """How many of which server behind which router, which draws by this seed?
+
+    Before them others may compute the prompts.
+    """
+
+    deployment: Deployment
+    n_replicas: int = 1
+    rules: RouterRules = RouterRules()
+    seed: int = 0
+    prefill: PrefillPool | None = None
+    class_replicas: tuple[tuple[int, ...], ...] = ()
+    in_lockstep: bool = False
+    """Do they share experts, and take each step together?"""
+
+    @property
+    def n_in_all(self) -> int:
+        """All replicas."""
+        return self.n_replicas + (0 if self.prefill is None else self.prefill.cluster.n_replicas)
+
+    def at(self, case: Case) -> "Servers":
+        """The same as if they were known to be these."""
+        return self._replace(
+            deployment=self.deployment.at(case),
+            prefill=None if self.prefill is None else self.prefill.at(case),
+        )
+
+    @property
+    def cluster(self) -> ClusterConfig:
+        """The rules of the cluster, or of those that generate answers."""
+        return ClusterConfig(
+            engine=self.deployment.config,
+            n_replicas=self.n_replicas,
+            in_lockstep=self.in_lockstep,
+            router=self.rules.router,
+            seed=self.seed,
+            class_replicas=self.class_replicas,
+            cache_threshold_fraction=self.rules.prefix_threshold_fraction,
+            balance_abs_threshold=self.rules.balance_abs,
+            balance_rel_threshold_ratio=self.rules.balance_rel_ratio,
+        )
+
+    @property
+    def pools(self) -> DisaggregatedConfig | None:
+        """The rules of both pools, where prompts are computed by others."""
+        return None if self.prefill is None else self.prefill.before(self.cluster)
+
+
+def servers_of(asked: Cluster, deployment: Deployment) -> Servers:
+    """The cluster of this deployment.
+
+    Raises
+    ------
+    SpecError
+        Options that exclude one another.
+    """
+    n_replicas, n_sharing = asked.replicas, asked.data_parallel_size
+    if n_replicas > 1 and n_sharing > 1:
+        raise SpecError(
+            f"{n_replicas} groups of {n_sharing} replicas",
+            where="--replicas, --data-parallel-size",
+            allowed="one of them",
+        )
+    rules = RouterRules(
+        router=asked.router or ("vllm" if n_sharing > 1 else "least-loaded"),
+        prefix_threshold_fraction=asked.prefix_threshold,
+        balance_abs=asked.balance_abs,
+        balance_rel_ratio=asked.balance_rel,
+        class_replicas=tuple(_class_replicas(text) for text in asked.class_replicas),
+    )
+    if rules.class_replicas and rules.router != "class-aware":
+        raise SpecError(f"--router {rules.router}", where="--class-replicas", allowed="class-aware")
+    return Servers(
+        data_parallel.sharing_experts(deployment),
+        max(n_replicas, n_sharing),
+        rules,
+        in_lockstep=n_sharing > 1,
+    )
+
+
+def _class_replicas(text: str) -> tuple[str, tuple[int, ...]]:
+    name, equals, numbers = text.partition("=")
+    listed = [number.strip() for number in numbers.split(",")]
+    if not equals or not name.strip() or not all(number.isdigit() for number in listed):
+        raise SpecError(
+            f"{text!r}",
+            where="--class-replicas",
+            allowed="CLASS=N,... with replicas from 0",
+            try_="--class-replicas chat=0,1",
+        )
+    return name.strip(), tuple(int(number) for number in listed)

@@ -1,0 +1,71 @@
+"""Where is work done that falls into parts?"""
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from inferometer.api.progress import PartsDone, talk
+from inferometer.api.question import Option
+from inferometer.measure.executors import local, on_ray, parts, ray_cluster
+
+Kind = Literal["processes", "inline", "ray"]
+RAY_ADDRESS_OPTION = Option(
+    "Of the Ray cluster. [RAY_ADDRESS, else one of this machine alone for the time of the command]",
+    heading="Limits",
+    metavar="HOST:PORT",
+    envvar="RAY_ADDRESS",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executor:
+    """Where the parts of the work are done; the answer is the same."""
+
+    executor: Annotated[
+        Kind | None,
+        Option(
+            "Where the parts of the work are done; the answer is the same. [size: processes; the"
+            " others: inline]",
+            heading="Limits",
+        ),
+    ] = None
+    jobs: Annotated[int | None, Option("Processes. [all cores]", heading="Limits", least=1)] = None
+    ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
+
+
+def share_of_part(where: Executor, n_parts: int) -> float:
+    """Of a time limit, for each part of the work: parts that are done side by side have it all."""
+    n_at_once = {"inline": 1, "processes": where.jobs or local.n_cores(), "ray": n_parts}[
+        where.executor or "inline"
+    ]
+    return min(1.0, n_at_once / max(n_parts, 1))
+
+
+@contextmanager
+def opened(where: Executor, what: str) -> Generator[parts.Executor]:
+    """The executor that was chosen; how many of ``what`` are done is shown on stderr.
+
+    Raises
+    ------
+    SpecError
+        Ray is asked for and not installed.
+    MeasureError
+        The Ray cluster cannot be joined.
+    """
+    with ExitStack() as stack:
+        cluster = (
+            stack.enter_context(ray_cluster.joined(where.ray_address))
+            if where.executor == "ray"
+            else None
+        )
+
+        def on_done(n_done: int, n_parts: int) -> None:
+            talk(PartsDone(what, n_done, n_parts))
+
+        if cluster is not None:
+            yield on_ray.OnRay(cluster, on_done)
+        elif where.executor == "processes":
+            yield local.Processes(where.jobs or local.n_cores(), on_done)
+        else:
+            yield local.Inline(on_done)

@@ -1,0 +1,143 @@
+"""inferometer fit.
+
+Which step-time model do runs carry, or which server do load tests show, and how far may it be
+trusted?
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from rich.console import RenderableType
+
+from inferometer.api.fit_text import fit_text, refused_text, server_fit_text
+from inferometer.api.kernel_fitting import HeldOutStatistic, fit_served
+from inferometer.api.known_facts import ServerKnowledge
+from inferometer.api.load_fitting import fit_load_tests
+from inferometer.api.progress import talk
+from inferometer.api.published_tables import TableChoice
+from inferometer.api.question import Option
+from inferometer.api.rate_fitting import fit_rate_statistics, rate_statistics
+from inferometer.api.runs import RunRequest, Runs, request_of
+from inferometer.api.step_fitting import fit_steps
+from inferometer.errors import RecordError
+from inferometer.fit.loads.conclusions import Refusal
+from inferometer.fit.loads.server_fit import SERVER_FIT_NAME, ServerFit
+from inferometer.fit.sweeps.diagnostics import Unidentified, unidentified
+from inferometer.perfmodel import steptime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitAnswer:
+    """The fitted model, or server, and the file that holds it."""
+
+    model_file: str | None
+    """None where the fit was refused: nothing is written."""
+    model: steptime.StepTimeModel | None
+    """Of sweeps; None of load tests."""
+    server: ServerFit | None = None
+    """Of load tests."""
+    unidentified: tuple[Unidentified, ...] = ()
+    """Parameters that the data do not tell, or would have beyond the device's peak, and what to
+    measure or to check."""
+    held_out: tuple[HeldOutStatistic, ...] = ()
+    """Of a published serving run."""
+    refusal: Refusal | None = None
+    """Why load tests were not fitted (UNDECIDED, exit 11): the residual says that the model of
+    the server is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """Runs, and what is known of what they measured."""
+
+    runs: Runs
+    choice: TableChoice = field(default_factory=TableChoice)
+    knowledge: ServerKnowledge = field(default_factory=ServerKnowledge)
+    load: Annotated[
+        bool,
+        Option(
+            "The runs are load tests of one server: find its step times and limits.",
+            heading="Runs",
+            is_common=True,
+        ),
+    ] = False
+    force: Annotated[bool, Option("With --load: take INVALID load tests too.", heading="Runs")] = (
+        False
+    )
+    out: Annotated[
+        Path | None,
+        Option(
+            "The fit's file. [step_time.json or server_fit.json beside the first run]",
+            is_common=True,
+            metavar="FILE",
+        ),
+    ] = None
+    given: frozenset[str] = frozenset()
+
+
+class Fitted(NamedTuple):
+    """The answer, and how it looks in a terminal."""
+
+    answer: FitAnswer
+    text: RenderableType
+
+
+def fit(question: Fit) -> Fitted:
+    """The step-time model that runs of one model on one engine carry; of load tests, the server.
+
+    Raises
+    ------
+    RecordError, SpecError
+        A run or a table cannot be read.
+    ModelError
+        They carry no model.
+    """
+    question.knowledge.check_is_for(is_load=question.load)
+    request = request_of(question.runs)
+    first = request.paths[0]
+    folder = first if first.is_dir() else first.parent
+    path = question.out or folder / (SERVER_FIT_NAME if question.load else steptime.FIT_NAME)
+    if question.load:
+        return _of_loads(question, request, path)
+    known, choice = question.knowledge, question.choice
+    rates = rate_statistics(request.paths)
+    served = (
+        fit_rate_statistics(request, choice, known, rates)
+        if rates
+        else None
+        if known.kernels is None
+        else fit_served(request, known)
+    )
+    model = fit_steps(request, choice) if served is None else served.model
+    held_out = () if served is None else served.held_out
+    _save(model, path)
+    answer = FitAnswer(
+        model_file=str(path), model=model, unidentified=unidentified(model), held_out=held_out
+    )
+    return Fitted(answer, fit_text(model, str(path), served))
+
+
+def _of_loads(question: Fit, request: RunRequest, path: Path) -> Fitted:
+    talk("simulating the load tests until they do as they did: about a minute")
+    judged = fit_load_tests(
+        request, question.knowledge, n_tensor=question.choice.tp, forced=question.force
+    )
+    if judged.refusal is not None:
+        answer = FitAnswer(model_file=None, model=None, refusal=judged.refusal)
+        return Fitted(answer, refused_text(judged.fit, judged.refusal))
+    _save(judged.fit, path)
+    answer = FitAnswer(model_file=str(path), model=None, server=judged.fit)
+    return Fitted(answer, server_fit_text(judged.fit, str(path)))
+
+
+def _save(fit: steptime.StepTimeModel | ServerFit, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fit.save(path)
+    except OSError as error:
+        raise RecordError(
+            f"the fit cannot be written: {error.strerror}",
+            where=str(path),
+            try_="--out with another file",
+        ) from error

@@ -1,0 +1,187 @@
+"""Which step-time model do tables of measured kernels carry, alone or with the requests of a published serving run?"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferometer import suggestions
+from inferometer.api.known_facts import ServerKnowledge
+from inferometer.api.progress import talk
+from inferometer.api.published_tables import TableChoice
+from inferometer.api.runs import RunRequest
+from inferometer.errors import SpecError
+from inferometer.fit.loads.replay import agreements, latencies
+from inferometer.fit.loads.requests import fit_requests
+from inferometer.fit.published.serving import published_subject
+from inferometer.fit.sweeps.kernels import model_from_kernels
+from inferometer.perfmodel.fit_subject import FitSubject, subject_of
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.records.imports import llmservingsim
+from inferometer.records.imports.kernel_tables import (
+    is_kernel_folder,
+    read_kernel_tables,
+    version_of,
+)
+from inferometer.spec.types import EngineSpec, HardwareSpec
+
+_ALONE: Final = "steps composed of kernels that were timed alone: no step was measured"
+_FORMAT: Final = "bfloat16"
+"""Of the tables that are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutStatistic:
+    """A statistic of the second half of the requests, measured, and simulated with what the first half taught."""
+
+    latency: str
+    statistic: str
+    measured_s: float
+    simulated_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedFit:
+    """Step times learned from the first half of a run's requests, and how far their simulation is from the second half."""
+
+    model: StepTimeModel
+    held_out: tuple[HeldOutStatistic, ...]
+    held_out_words: str = "second half of the requests"
+    """Of what they are."""
+    """Mean and percentiles of TTFT, TPOT and E2E."""
+
+
+def are_kernels(request: RunRequest) -> bool:
+    """Are these folders of kernel tables, rather than runs?"""
+    return all(is_kernel_folder(path) for path in request.paths)
+
+
+def fit_kernels(request: RunRequest, choice: TableChoice) -> StepTimeModel:
+    """The step-time model of the kernels in the folder that was named.
+
+    Raises
+    ------
+    SpecError
+        Several folders, no model or device, or another number format than that of the tables.
+    ModelError
+        The tables have no kernels of these sizes.
+    """
+    folder, *others = request.paths
+    if others:
+        raise SpecError(
+            f"{len(request.paths)} folders of kernels",
+            where="RUN",
+            allowed="those of one device",
+            try_=_example(folder),
+        )
+    model, hardware = request.table.model, _named(request.hardware, folder)
+    if model is None:
+        raise SpecError(
+            "kernel tables name no model", where="--model", allowed="a model", try_=_example(folder)
+        )
+    engine = _engine(request, choice.tp or 1)
+    found = model_from_kernels(
+        model, engine, read_kernel_tables(folder), hardware=hardware.hardware_id
+    )
+    return replace(found, subject=replace(_subject(engine, hardware, folder), reservation=_ALONE))
+
+
+def fit_served(request: RunRequest, known: ServerKnowledge) -> ServedFit:
+    """Step times from the requests of a published run of vLLM, which start as the kernels of its device let expect.
+
+    ``known.workload`` is the file with the prefix blocks of its prompts. The first half of the
+    requests is learned from.
+
+    Raises
+    ------
+    SpecError
+        There is no such run, no device, or several runs; or facts are named, which the run states
+        itself.
+    ModelError
+        The catalogue does not have its model, or too few requests ended.
+    """
+    folder, *others = request.paths
+    if known.kernels is None or known.known is not None:
+        raise SpecError(
+            "the run states its server's settings",
+            where="--known",
+            allowed="--kernels alone",
+            try_="the same command without --known",
+        )
+    if others or not folder.is_dir() or llmservingsim.log_of(folder) is None:
+        raise SpecError(
+            "no published run of requests",
+            where=" ".join(map(str, request.paths)),
+            allowed="one folder of LLMServingSim's: requests.csv or requests.jsonl, and meta.json",
+            try_="--load, for load tests, without --kernels",
+        )
+    hardware = _named(request.hardware, folder)
+    serving = llmservingsim.read_llmservingsim(
+        folder, None if known.workload is None else Path(known.workload)
+    )
+    subject = published_subject(serving, read_kernel_tables(known.kernels), hardware)
+    table = serving.run.requests
+    if table is None:
+        raise ValueError("the reader gives requests")
+    is_first = np.arange(len(table.sent_ns)) < len(table.sent_ns) // 2
+    talk(
+        f"simulating {len(table.sent_ns)} requests until the first half of them takes as long as it"
+        " did: about a minute"
+    )
+    fit = fit_requests(serving.run, subject.replay, subject.prior, keep=is_first)
+    simulated = subject.replay.simulated(table, fit.model, fit.front_end_s.value)
+    held_out = tuple(
+        HeldOutStatistic(
+            latency=one.metric,
+            statistic=one.statistic,
+            measured_s=one.measured_s,
+            simulated_s=one.simulated_s,
+        )
+        for one in agreements(
+            latencies(table, table), latencies(table, simulated.requests), ~is_first
+        )
+    )
+    of = _subject(fit.model.engine, hardware, None)
+    return ServedFit(
+        model=replace(fit.model, front_end_s=fit.front_end_s, subject=of), held_out=held_out
+    )
+
+
+def _named(hardware: HardwareSpec | None, path: Path) -> HardwareSpec:
+    if hardware is None:
+        raise SpecError(
+            "the files do not say on which device",
+            where="--hardware",
+            allowed="a device of the catalogue",
+            try_=_example(path),
+        )
+    return hardware
+
+
+def _engine(request: RunRequest, n_tensor: int) -> EngineSpec:
+    asked = request.table.engine
+    if asked is not None and asked.dtype != _FORMAT:
+        raise SpecError(
+            f"kernels in {asked.dtype}",
+            where="--dtype",
+            allowed=f"{_FORMAT}, in which the tables are",
+            try_="no --dtype",
+        )
+    return EngineSpec(
+        engine="vllm", mode="compiled", dtype=_FORMAT, device="cuda", tensor_parallel_size=n_tensor
+    )
+
+
+def _subject(engine: EngineSpec, hardware: HardwareSpec, kernels: Path | None) -> FitSubject:
+    return subject_of(
+        engine,
+        hardware,
+        device=None,
+        name="vllm",
+        version=None if kernels is None else version_of(kernels),
+    )
+
+
+def _example(path: Path) -> str:
+    return suggestions.command("fit", path, "--model", "llama-3.1-8b", "--hardware", "h100_sxm")

@@ -1,0 +1,472 @@
+"""Which load test is asked for, and which plan and secrets does that make?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from inferometer import suggestions
+from inferometer.api.executors import RAY_ADDRESS_OPTION
+from inferometer.api.progress import talk
+from inferometer.api.question import DURATION, Option
+from inferometer.api.workload import Replayed, Workload, replay_changes, workload_of
+from inferometer.errors import SpecError
+from inferometer.measure.load import load_test, messages, preflight, target
+from inferometer.measure.metrics_page import MetricsSource, source_of
+from inferometer.spec.foreign_bytes import Door
+from inferometer.spec.load_plan import Endpoint, LoadPlan, PromptForm
+from inferometer.spec.workload import reading, types
+from inferometer.units import parse_bytes, parse_duration_s
+
+_AT_MOST_PER_USER_PER_S: Final = 20
+"""A closed loop with a duration is given so many requests: more would be answers in less than 50
+ms."""
+_MOST_NAMES: Final = 8
+_MOST_REQUESTS: Final = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The requests of a load test, and how they are sent."""
+
+    workload: Workload = field(default_factory=Workload)
+    model: Annotated[
+        str | None,
+        Option(
+            "What the server calls the model. [the one that it offers]",
+            heading="Workload",
+            is_common=True,
+            metavar="NAME",
+        ),
+    ] = None
+    endpoint: Annotated[
+        Endpoint, Option("Chats, or completions of a prompt.", heading="Workload", is_common=True)
+    ] = "chat"
+    stream: Annotated[
+        bool,
+        Option(
+            "Token by token, or each answer whole.",
+            heading="Workload",
+            flags=("--stream/--no-stream",),
+        ),
+    ] = True
+    ramp: Annotated[
+        str | None,
+        Option(
+            "Requests per second that grow (or fall): 1:20:60s.",
+            heading="Workload",
+            is_common=True,
+            metavar="FROM:TO:OVER",
+        ),
+    ] = None
+    max_concurrency: Annotated[
+        int | None,
+        Option(
+            "Beside a rate: the most requests in flight; others wait at the client, and the wait"
+            " counts in TTFT. Alone: as --concurrency.",
+            heading="Workload",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    trace: Annotated[
+        str | None,
+        Option(
+            "Arrivals at the instants of a trace; lengths are the workload's.",
+            heading="Workload",
+            metavar="FILE",
+        ),
+    ] = None
+    prompts: Annotated[
+        PromptForm, Option("How prompts are written.", heading="Workload", is_common=True)
+    ] = "words"
+    tokenizer: Annotated[
+        str | None,
+        Option(
+            "For --prompts tokenizer: a tokenizer.json, or a folder with one.",
+            heading="Workload",
+            metavar="PATH",
+        ),
+    ] = None
+    respect_eos: Annotated[
+        bool,
+        Option(
+            "Let the model end its answers. [ask for the workload's lengths (ignore_eos)]",
+            heading="Workload",
+        ),
+    ] = False
+    body: Annotated[
+        tuple[str, ...],
+        Option(
+            "Further keys of each request's body, such as temperature=0.",
+            heading="Workload",
+            metavar="KEY=JSON",
+        ),
+    ] = ()
+    header: Annotated[
+        tuple[str, ...],
+        Option(
+            "Sent and not stored; 'NAME: $VARIABLE' takes the environment's.",
+            heading="Limits",
+            is_common=True,
+            metavar="'NAME: VALUE'",
+        ),
+    ] = ()
+    proxy: Annotated[
+        str | None,
+        Option(
+            "Through which requests go. [http_proxy, https_proxy, all_proxy, unless no_proxy names"
+            " the host]",
+            heading="Limits",
+            metavar="URL",
+        ),
+    ] = None
+    insecure: Annotated[
+        bool, Option("Do not verify the server's certificate.", heading="Limits")
+    ] = False
+    processes: Annotated[
+        int,
+        Option("That send, on one schedule.", heading="Limits", is_common=True, least=1, most=64),
+    ] = 1
+    executor: Annotated[
+        Literal["processes", "ray"],
+        Option(
+            "Where they run: here, or in turn on the hosts of a Ray cluster, whose clocks are"
+            " measured.",
+            heading="Limits",
+        ),
+    ] = "processes"
+    max_connections: Annotated[
+        int | None,
+        Option(
+            "Open at once. [as many as there are requests in flight]", heading="Limits", least=1
+        ),
+    ] = None
+    timeout: Annotated[
+        float,
+        Option(
+            "A request that takes longer is given up. [600s]",
+            heading="Limits",
+            is_common=True,
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 600.0
+    connect_timeout: Annotated[
+        float,
+        Option(
+            "Until a connection stands. [10s]",
+            heading="Limits",
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 10.0
+    head_timeout: Annotated[
+        float | None,
+        Option(
+            "Until an answer begins. [--timeout]",
+            heading="Limits",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    read_timeout: Annotated[
+        float | None,
+        Option(
+            "Until an answer goes on. [--timeout]",
+            heading="Limits",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    max_body: Annotated[
+        int | None,
+        Option(
+            "A longer answer is given up. [1MiB, and 16KiB for each token asked for]",
+            heading="Limits",
+            metavar="SIZE",
+            parse=lambda text, where: parse_bytes(text, where=where),
+        ),
+    ] = None
+    drain: Annotated[
+        float,
+        Option(
+            "After --for, wait so long for what is in flight. [60s]",
+            heading="Limits",
+            is_common=True,
+            metavar="DURATION",
+            shows_default=False,
+            parse=DURATION,
+        ),
+    ] = 60.0
+    preflight: Annotated[
+        bool,
+        Option(
+            "Ask for one token before the run: would it be refused?",
+            heading="Limits",
+            flags=("--preflight/--no-preflight",),
+        ),
+    ] = True
+    metrics_url: Annotated[
+        str | None,
+        Option(
+            "Where the server's own metrics are. [URL/metrics, where there are any]",
+            heading="Limits",
+            metavar="URL",
+        ),
+    ] = None
+    ray_address: Annotated[str | None, RAY_ADDRESS_OPTION] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Other:
+    """The second server of a comparison, where it differs from the first."""
+
+    other_url: Annotated[
+        str | None, Option("", heading="Limits", metavar="[B]", is_argument=True)
+    ] = None
+    b_model: Annotated[
+        str | None, Option("What B calls its model. [--model]", heading="Limits", metavar="NAME")
+    ] = None
+    b_header: Annotated[
+        tuple[str, ...],
+        Option(
+            "As --header, of B alone; takes the place of A's of that name.",
+            heading="Limits",
+            metavar="'NAME: VALUE'",
+        ),
+    ] = ()
+    b_body: Annotated[
+        tuple[str, ...],
+        Option(
+            "As --body, of B alone; takes the place of A's of that name.",
+            heading="Limits",
+            metavar="KEY=JSON",
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRequest:
+    """What the flags ask for."""
+
+    load: LoadPlan
+    secrets: target.Secrets
+    metrics: MetricsSource
+    limits: messages.ClientLimits
+    is_on_ray: bool = False
+    """The client processes run on the hosts of a Ray cluster."""
+    ray_address: str | None = None
+    is_asked_before: bool = True
+    """One request goes before the run, to see whether the server would refuse it."""
+
+
+def requests_of_both(url: str, asked: Load, other: Other) -> tuple[LoadRequest, LoadRequest]:
+    """The load tests of two servers, or of one that is asked in two ways."""
+    second = replace(
+        asked,
+        model=other.b_model or asked.model,
+        header=_overridden(asked.header, other.b_header, ":"),
+        body=_overridden(asked.body, other.b_body, "="),
+    )
+    return request_of(url, asked), request_of(other.other_url or url, second)
+
+
+def _overridden(texts: Sequence[str], own: Sequence[str], separator: str) -> tuple[str, ...]:
+    """The texts, but those of the names that ``own`` has too."""
+
+    def name(text: str) -> str:
+        return text.partition(separator)[0].strip().lower()
+
+    return (*(text for text in texts if name(text) not in {name(one) for one in own}), *own)
+
+
+def request_of(url: str, asked: Load) -> LoadRequest:
+    """The plan of a load test of the server at ``url``, with its secrets apart.
+
+    Raises
+    ------
+    MeasureError
+        The server must say what it serves, and is not there.
+    SpecError
+        Options exclude one another, or a value cannot be.
+    """
+    variables = target.environment()
+    proxy, authorization = target.proxy_for(url, asked.proxy, variables)
+    headers = tuple(target.custom_header(text, variables) for text in asked.header)
+    token = (
+        None
+        if any(name.lower() == "authorization" for name, _ in headers)
+        else target.bearer_token(variables)
+    )
+    spec, for_s = _lasting(_arriving(asked))
+    load = LoadPlan(
+        url=url.rstrip("/"),
+        served_model=asked.model or "",
+        endpoint=asked.endpoint,
+        workload=spec,
+        is_streaming=asked.stream,
+        for_s=for_s,
+        drain_s=asked.drain,
+        timeout_s=asked.timeout,
+        n_processes=asked.processes,
+        max_connections=asked.max_connections,
+        max_concurrency=_cap(spec, asked),
+        prompt_form=asked.prompts,
+        tokenizer=asked.tokenizer,
+        ignores_eos=not asked.respect_eos,
+        extra_body=tuple(sorted(_body_key(text) for text in asked.body)),
+        header_names=tuple(sorted(name for name, _ in headers)),
+        sends_bearer_token=token is not None,
+        verifies_tls=not asked.insecure,
+        proxy=proxy,
+        metrics_url=(None if asked.metrics_url is None else target.shown_url(asked.metrics_url)),
+        repeats_prompts=asked.workload.seed is not None,
+    )
+    target.target_of(load)  # a URL that is none is refused before anything is drawn
+    bearer = (("Authorization", f"Bearer {token}"),) if token is not None else ()
+    secrets = target.Secrets(headers=(*bearer, *headers), proxy_authorization=authorization)
+    limits = messages.ClientLimits(
+        connect_s=asked.connect_timeout,
+        head_s=asked.head_timeout,
+        read_s=asked.read_timeout,
+        body_bytes=asked.max_body,
+    )
+    if asked.model is None:
+        load = replace(load, served_model=_offered_model(load, secrets, limits))
+    return LoadRequest(
+        load=load,
+        secrets=secrets,
+        metrics=source_of(load, secrets, url=asked.metrics_url, asked_proxy=asked.proxy),
+        limits=limits,
+        is_on_ray=asked.executor == "ray",
+        ray_address=asked.ray_address,
+        is_asked_before=asked.preflight,
+    )
+
+
+def _offered_model(load: LoadPlan, secrets: target.Secrets, limits: messages.ClientLimits) -> str:
+    """The model that the server offers, where there is one.
+
+    Raises
+    ------
+    MeasureError
+        The server is not there.
+    SpecError
+        It offers several, or does not say which.
+    """
+    names = preflight.served_models(load, secrets, limits, load_test.resolved(load))
+    if len(names) == 1:
+        talk(f"model: {names[0]}, the only one that the server offers")
+        return names[0]
+    what = (
+        f"the server offers {len(names)} models: {', '.join(names[:_MOST_NAMES])}"
+        if names
+        else "the server does not list its models"
+    )
+    raise SpecError(
+        what,
+        where=f"{load.url}/v1/models",
+        allowed="--model NAME",
+        try_=suggestions.flags("--model", *names[:1] or ("NAME",)),
+    )
+
+
+def _cap(spec: types.WorkloadSpec, asked: Load) -> int | None:
+    """``--max-concurrency`` beside a rate.
+
+    Alone it has become the concurrency of the closed loop, as in ``vllm bench serve``.
+    """
+    return None if isinstance(spec.arrivals, types.ClosedArrivals) else asked.max_concurrency
+
+
+def _arriving(asked: Load) -> types.WorkloadSpec:
+    """The workload with the arrivals of --ramp or --trace."""
+    replayed = Replayed(
+        has_trace=asked.trace is not None,
+        has_ramp=asked.ramp is not None,
+        max_concurrency=asked.max_concurrency,
+    )
+    workload = workload_of(asked.workload, replayed)
+    arrivals_ = {
+        "rate": asked.workload.rate,
+        "concurrency": asked.workload.concurrency,
+        "ramp": asked.ramp,
+        "trace": asked.trace,
+    }
+    given = [name for name, value in arrivals_.items() if value is not None]
+    if len(given) > 1:
+        flagged = ", ".join(f"--{name}" for name in given)
+        own = (
+            f"--workload {asked.trace}: its requests, at arrivals of your own"
+            if asked.trace is not None
+            else None
+        )
+        allowed = "one of --rate, --concurrency, --ramp, --trace"
+        raise SpecError(f"{len(given)} kinds of arrivals", where=flagged, allowed=allowed, try_=own)
+    if asked.ramp is not None:
+        return reading.with_changes(workload, {"arrivals": _ramp(asked.ramp)}, where="--ramp")
+    if asked.trace is not None:
+        arrivals = {
+            "kind": "trace",
+            "path": asked.trace,
+            **replay_changes(asked.workload),
+        }
+        return reading.with_changes(workload, {"arrivals": arrivals}, where="--trace")
+    return workload
+
+
+def _ramp(text: str) -> dict[str, Any]:
+    allowed, example = "FROM:TO:OVER, rates per second and a duration", "--ramp 1:20:60s"
+    parts = text.split(":")
+    try:
+        low, high = float(parts[0]), float(parts[1])
+    except (ValueError, IndexError) as error:
+        raise SpecError(
+            f"{text!r} is no ramp", where="--ramp", allowed=allowed, try_=example
+        ) from error
+    if len(parts) != 3 or not 0 <= low < float("inf") or not 0 < high < float("inf"):
+        raise SpecError(
+            f"{text!r} is no ramp", where="--ramp", allowed=allowed + "; TO above 0", try_=example
+        )
+    over_s = parse_duration_s(parts[2], where="--ramp")
+    return {
+        "kind": "open",
+        "rate_per_s": high,
+        "profile": {"kind": "ramp", "from_ratio": low / high, "over_s": over_s},
+    }
+
+
+def _lasting(workload: types.WorkloadSpec) -> tuple[types.WorkloadSpec, float | None]:
+    """How long requests are sent.
+
+    How many a closed loop sends in a duration depends on the server: it gets more than it can need.
+    """
+    for_s = workload.duration_s
+    if for_s is None or not isinstance(workload.arrivals, types.ClosedArrivals):
+        return workload, for_s
+    enough = min(
+        round(workload.arrivals.concurrency * (1 + for_s * _AT_MOST_PER_USER_PER_S)), _MOST_REQUESTS
+    )
+    return (
+        msgspec.structs.replace(
+            workload, duration_s=None, n_requests=min(workload.n_requests or enough, enough)
+        ),
+        for_s,
+    )
+
+
+def _body_key(text: str) -> tuple[str, str]:
+    name, has_value, value = text.partition("=")
+    advice = f"--body '{name}=\"…\"'"
+    Door(noun="value", allowed="KEY=JSON, texts in double quotes", try_=advice).json(
+        value, object, where=f"--body {name}"
+    )
+    if not name or not has_value:
+        raise SpecError(
+            "there is no key", where="--body", allowed="KEY=JSON", try_="--body temperature=0"
+        )
+    return name, value

@@ -1,0 +1,187 @@
+"""Which run do the raw logs of a load test tell, and may it be trusted?"""
+
+import shlex
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from inferometer import __version__
+from inferometer.api import load_record
+from inferometer.api.load_record import OpenLoad
+from inferometer.api.offered_rate import held_back
+from inferometer.measure.host import host_facts
+from inferometer.measure.load.local_tokenizer import token_ends_of
+from inferometer.measure.run_names import now_utc
+from inferometer.records import exchange_errors, load_decoding, types, validity
+from inferometer.spec.workload import replay
+from inferometer.spec.workload.plan import DrawnWorkload
+from inferometer.spec.workload.types import ClosedArrivals
+from inferometer.units import NS_PER_S
+
+
+def run_of(
+    folder: Path, asked: OpenLoad, workload: DrawnWorkload, percentiles: tuple[float, ...]
+) -> types.Run:
+    """The run that the raw logs tell, judged.
+
+    Raises
+    ------
+    RecordError
+        A raw log cannot be read.
+    """
+    token_ends = None if asked.load.tokenizer is None else token_ends_of(asked.load.tokenizer)
+    decoded = load_decoding.decode_load(folder, workload.plan, token_ends)
+    said = tuple(
+        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
+    )
+    manifest = types.RunManifest(
+        run_id=asked.run_id,
+        origin="measured",
+        created_utc=asked.created_utc,
+        command=asked.command,
+        tool_version=__version__,
+        plan=None,
+        model=None,
+        engine=None,
+        host=host_facts(n_threads=asked.load.n_processes, uses_device=False),
+        source=None,
+        ended_utc=now_utc(),
+        cautions=(
+            *said,
+            *held_back(workload, _offered_per_s(decoded)),
+            *_seams(decoded),
+            *_ran_out(decoded, asked, workload),
+            *_told(decoded),
+        ),
+        load=asked.load,
+        clocks=decoded.clocks,
+        client_scheduling=tuple(
+            sorted({frame.scheduled for frame in decoded.sessions if frame.scheduled})
+        ),
+    )
+    run = types.Run(
+        manifest=manifest,
+        sweep=None,
+        steps=None,
+        ceilings=None,
+        requests=decoded.requests,
+        chunks=decoded.chunks,
+        exchanges=decoded.exchanges,
+        lags=decoded.lags,
+    )
+    judged = validity.validity_of(run, plan=workload.plan, percentiles=percentiles)
+    return replace(run, manifest=replace(manifest, validity=judged))
+
+
+def _offered_per_s(decoded: load_decoding.DecodedLoad) -> float | None:
+    """Intended sends / time from the first to the last of them."""
+    intended_ns = decoded.requests.intended_send_ns
+    span_ns = int(intended_ns.max() - intended_ns.min()) if len(intended_ns) else 0
+    return (len(intended_ns) - 1) / span_ns * NS_PER_S if span_ns else None
+
+
+def partial(run: types.Run, asked: OpenLoad) -> types.Run:
+    """The run with a caution that the test is not over, and with the command that goes on."""
+    n_ended = 0 if run.requests is None else len(run.requests.status)
+    text = f"PARTIAL: the load test is not over; {n_ended:,} requests ended so far"
+    caution = types.Caution(
+        code="PARTIAL", text=text, remedy=f"the same command goes on: {shlex.join(asked.command)}"
+    )
+    return replace(
+        run,
+        manifest=replace(
+            run.manifest, cautions=(caution, *run.manifest.cautions), is_complete=False
+        ),
+    )
+
+
+def open_run(folder: Path) -> types.Run:
+    """The run of a load test that is not over, or that was killed: what its raw logs hold so far.
+
+    Raises
+    ------
+    RecordError
+        There is nothing yet, or a raw log cannot be read.
+    """
+    asked = load_record.open_load(folder)
+    return partial(run_of(folder, asked, replay.draw_workload(asked.load.workload), ()), asked)
+
+
+def _told(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+    """What the server, or the way to it, said of requests that went wrong."""
+    return tuple(
+        types.Caution(
+            code="ERROR_SAID",
+            text=f"{code}: {words}",
+            remedy=exchange_errors.EXCHANGE_ERRORS[code].remedy,
+        )
+        for code, words in decoded.error_words.items()
+        if code in exchange_errors.EXCHANGE_ERRORS
+    )
+
+
+def _seams(decoded: load_decoding.DecodedLoad) -> tuple[types.Caution, ...]:
+    """Where the run was interrupted and gone on with, and what was lost there."""
+    begins = sorted({frame.begins_ns / NS_PER_S for frame in decoded.sessions if frame.begins_ns})
+    found: list[types.Caution] = []
+    if begins:
+        at = ", ".join(f"{begin_s:.1f} s" for begin_s in begins)
+        found.append(
+            types.Caution(
+                code="RESUMED",
+                text=(
+                    f"the run was interrupted and went on at {at}: the server had a pause there,"
+                    " and prompts hold new words from there on"
+                ),
+                remedy="for a run without a seam, another folder with --out",
+            )
+        )
+    ended = Counter(frame.process_index for frame in decoded.ends)
+    lost = sorted((Counter(frame.process_index for frame in decoded.sessions) - ended).elements())
+    if lost:
+        found.append(
+            types.Caution(
+                code="CLIENT_DIED",
+                text=(
+                    f"client process {', '.join(map(str, lost))} did not live to its end: what it"
+                    " had in flight was asked again"
+                ),
+                remedy="for a run without a seam, another folder with --out",
+            )
+        )
+    if decoded.n_left_bytes:
+        found.append(
+            types.Caution(
+                code="CUT_LOG",
+                text=(
+                    f"{decoded.n_left_bytes:,} bytes of the raw log were cut when a process was"
+                    " killed"
+                ),
+                remedy="none: what they held was asked again",
+            )
+        )
+    return tuple(found)
+
+
+def _ran_out(
+    decoded: load_decoding.DecodedLoad, asked: OpenLoad, workload: DrawnWorkload
+) -> tuple[types.Caution, ...]:
+    """A closed loop may ask faster than was thought possible: then its requests are gone before its time is."""
+    load, n_made = asked.load, len(decoded.requests.sent_ns)
+    if (
+        load.for_s is None
+        or not isinstance(load.workload.arrivals, ClosedArrivals)
+        or n_made < workload.plan.n_requests
+    ):
+        return ()
+    last_s = int(decoded.requests.intended_send_ns[-1]) / NS_PER_S
+    return (
+        types.Caution(
+            code="RAN_OUT",
+            text=(
+                f"all {n_made:,} requests had been sent after {last_s:.3g} s of {load.for_s:g} s:"
+                " the users were then idle"
+            ),
+            remedy="a shorter --for, or more --requests without it",
+        ),
+    )

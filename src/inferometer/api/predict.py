@@ -1,0 +1,351 @@
+"""What would a model do on a device, from its datasheet or from a fitted model?"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+from inferometer.api import named_fit, server_fits
+from inferometer.api.prediction import (
+    FittedSpeeds,
+    PredictAnswer,
+    fitted_speeds,
+    likely_changes,
+    server_speeds,
+    sparsity_gain,
+)
+from inferometer.api.question import Option
+from inferometer.api.server import (
+    FORMATS,
+    KV_DTYPE_FLAGS,
+    MODEL_OPTION,
+    TP_FLAGS,
+    TRANSFER_OPTION,
+)
+from inferometer.errors import SpecError
+from inferometer.fit.loads.server_fit import ServerFit
+from inferometer.measure.this_machine import this_hardware
+from inferometer.perfmodel import communication, datasheet, memory
+from inferometer.perfmodel.scenario import Scenario, Speculation
+from inferometer.perfmodel.steptime import StepTimeModel
+from inferometer.spec import catalog, resolve, types
+from inferometer.spec.types import AskedFormat, DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predict:
+    """A static batch of one model on one device."""
+
+    model: Annotated[str, MODEL_OPTION]
+    hardware: Annotated[
+        str | None,
+        Option(
+            "A device of the catalogue, or this machine, probed now. [that of --fit]",
+            heading="Hardware",
+            is_common=True,
+            metavar="ID|this",
+        ),
+    ] = None
+    batch: Annotated[
+        int, Option("Sequences at once.", least=1, heading="Workload", is_common=True)
+    ] = 1
+    prompt: Annotated[
+        int, Option("Prompt tokens of each.", least=1, heading="Workload", is_common=True)
+    ] = 512
+    output: Annotated[
+        int, Option("Output tokens of each.", least=1, heading="Workload", is_common=True)
+    ] = 128
+    dtype: Annotated[
+        DType | None,
+        Option(
+            "Of weights and activations. Default: that of --fit, else bfloat16; float32 on a CPU.",
+            heading="Model",
+            is_common=True,
+            formats=FORMATS,
+        ),
+    ] = None
+    kv_dtype: Annotated[
+        DType | None,
+        Option(
+            "Of the KV cache. Default: as --dtype.",
+            heading="Model",
+            formats=FORMATS,
+            flags=KV_DTYPE_FLAGS,
+        ),
+    ] = None
+    quantization: Annotated[
+        AskedFormat | None,
+        Option(
+            "Of weights alone. Default: as they were published.",
+            heading="Model",
+            is_common=True,
+            formats=(*FORMATS, "none"),
+        ),
+    ] = None
+    tp: Annotated[
+        int | None,
+        Option(
+            "Tensor-parallel devices. [that of --fit, else 1]",
+            least=1,
+            heading="Hardware",
+            is_common=True,
+            flags=TP_FLAGS,
+        ),
+    ] = None
+    pp: Annotated[
+        int,
+        Option(
+            "Pipeline-parallel stages.",
+            least=1,
+            heading="Hardware",
+            flags=(
+                "--pp",
+                "--pipeline-parallel-size",
+            ),
+        ),
+    ] = 1
+    ep: Annotated[
+        bool, Option("Experts spread over the tensor-parallel devices.", heading="Hardware")
+    ] = False
+    sparsity: Annotated[
+        bool,
+        Option(
+            "2:4 sparse weights: what they gain, and where the model newly fits.", heading="Model"
+        ),
+    ] = False
+    speculative: Annotated[
+        str | None,
+        Option(
+            "Draft K tokens; chance of each; a draft step's cost against a step.",
+            heading="Engine",
+            is_common=True,
+            metavar="K,ACCEPTANCE,COST",
+        ),
+    ] = None
+    prefix_hit: Annotated[
+        float, Option("Share of each prompt that the prefix cache holds.", heading="Workload")
+    ] = 0.0
+    usd_per_hour: Annotated[
+        float | None,
+        Option("Price of one device. Default: the catalogue's first.", heading="Output"),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float, Option("Share of memory given to the engine.", heading="Engine")
+    ] = memory.DEFAULT_UTILIZATION.value
+    fit: Annotated[
+        Path | None,
+        Option(
+            "Of `inferometer fit`: its file, or the run's folder.",
+            heading="Hardware",
+            is_common=True,
+        ),
+    ] = None
+    transfer: Annotated[bool, TRANSFER_OPTION] = False
+    what_if: Annotated[
+        bool, Option("Add what the usual changes would gain.", heading="Output", is_common=True)
+    ] = False
+    given: frozenset[str] = frozenset()
+
+
+def predict(question: Predict) -> PredictAnswer:
+    """Parameters, memory, largest batch, bounds, TTFT, TPOT, throughput, cost and energy of a static batch.
+
+    An answer says what it rests on: *datasheet*, *measured ceilings* (``hardware="this"``) or
+    *fitted* (``fit``), always with an interval.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The question cannot be answered as it is asked.
+    """
+    asked = _asked(question)
+    scenario = _scenario(asked, question)
+    utilization_fraction = question.gpu_memory_utilization
+    sheet = datasheet.predict_scenario(
+        scenario,
+        price=_price(question.usd_per_hour),
+        utilization_fraction=utilization_fraction,
+    )
+    fitted = _fitted(asked.fit, scenario)
+    is_measured = question.hardware == "this"
+    return PredictAnswer(
+        basis=(
+            "fitted" if fitted is not None else "measured ceilings" if is_measured else "datasheet"
+        ),
+        datasheet=sheet,
+        fitted=fitted,
+        sparsity=sparsity_gain(scenario),
+        what_ifs=likely_changes(scenario) if question.what_if else (),
+        fewest_tensor_parallel=(
+            None
+            if sheet.sizes.memory.fits
+            else _fewest_tensor_parallel(scenario, utilization_fraction)
+        ),
+    )
+
+
+def _fewest_tensor_parallel(scenario: Scenario, utilization_fraction: float) -> int | None:
+    question = datasheet.memory_question(scenario, utilization_fraction=utilization_fraction)
+    return memory.fewest_tensor_parallel(
+        question, lambda one: memory.memory_budget(one, scenario.batch_size).fits
+    )
+
+
+class _Asked(NamedTuple):
+    model: types.ModelSpec
+    engine: types.EngineSpec
+    hardware: types.HardwareSpec
+    fit: StepTimeModel | ServerFit | None
+
+
+def _asked(question: Predict) -> _Asked:
+    """What the options say, and what the fit says of the rest."""
+    name, hardware = question.model, question.hardware
+    device = (
+        None
+        if hardware is None
+        else this_hardware()
+        if hardware == "this"
+        else catalog.find_hardware(hardware)
+    )
+    path = question.fit
+    named_fit.check_transfer(is_transfer=question.transfer, has_fit=path is not None)
+    if path is None:
+        if device is None:
+            raise SpecError(
+                "no device is named",
+                where="--hardware",
+                allowed="a device of the catalogue, this, or --fit",
+                try_="--hardware h100_sxm",
+            )
+        found = resolve.resolve_model(name, load_format="dummy")
+        return _Asked(found.spec, _engine(found, device, question), device, None)
+    _check_measured(question)
+    if named_fit.is_server(path):
+        server = server_fits.load_server(
+            path, name, _stated(question) | {"hardware": None if hardware == "this" else hardware}
+        )
+        return _Asked(
+            server_fits.fitted_model(server, name),
+            server.engine,
+            _known(path, device or _device_of(server)),
+            server,
+        )
+    model = resolve.resolve_model(name, load_format="dummy").spec
+    fit = named_fit.step_fit(
+        path, named_fit.question_of(_stated(question), model, device), is_transfer=question.transfer
+    )
+    return _Asked(model, fit.model.engine, _known(path, fit.hardware), fit.model)
+
+
+def _stated(question: Predict) -> dict[str, object]:
+    """What a fit is compared with."""
+    names = ("dtype", "kv_dtype", "quantization", "tp", "transfer")
+    return {name: getattr(question, name) for name in names}
+
+
+def _device_of(server: ServerFit) -> types.HardwareSpec | None:
+    return None if server.subject is None else server.subject.hardware
+
+
+def _known(path: Path, device: types.HardwareSpec | None) -> types.HardwareSpec:
+    if device is None:
+        raise SpecError(
+            "the fit does not say on which device it was measured",
+            where=f"--fit {shlex.quote(str(path))}",
+            allowed="with --hardware, or a fit that states its device",
+            try_="--hardware h100_sxm",
+        )
+    return device
+
+
+def _check_measured(question: Predict) -> None:
+    """Refuse changes to an engine that was fitted as it is."""
+    changes = {"--pp": question.pp > 1, "--ep": question.ep, "--sparsity": question.sparsity}
+    changes |= {
+        "--speculative": question.speculative is not None,
+        "--prefix-hit": question.prefix_hit > 0,
+    }
+    changed = next((flag for flag, is_set in changes.items() if is_set), None)
+    if changed is not None:
+        raise SpecError(
+            f"{changed} changes the steps that were fitted",
+            where=f"--fit, {changed}",
+            allowed="a batch on the engine as it was measured",
+            try_=(
+                f"the same command without {changed}, or without --fit, which the datasheet answers"
+            ),
+        )
+
+
+def _fitted(fit: StepTimeModel | ServerFit | None, scenario: Scenario) -> FittedSpeeds | None:
+    if fit is None:
+        return None
+    return (
+        server_speeds(fit, scenario) if isinstance(fit, ServerFit) else fitted_speeds(fit, scenario)
+    )
+
+
+def _engine(
+    model: resolve.ResolvedModel, device: types.HardwareSpec, question: Predict
+) -> types.EngineSpec:
+    return types.EngineSpec(
+        dtype=question.dtype or ("float32" if device.kind == "cpu" else "bfloat16"),
+        kv_cache_dtype=question.kv_dtype,
+        quantization=model.quantization(question.quantization),
+        device="cpu" if device.kind == "cpu" else "cuda",
+        tensor_parallel_size=question.tp or 1,
+    )
+
+
+def _scenario(asked: _Asked, question: Predict) -> Scenario:
+    plan = communication.ParallelPlan(
+        n_tensor=asked.engine.tensor_parallel_size,
+        n_pipeline=question.pp,
+        has_expert_parallelism=question.ep,
+    )
+    return Scenario(
+        model=asked.model,
+        engine=asked.engine,
+        hardware=asked.hardware,
+        batch_size=question.batch,
+        prompt_tokens=question.prompt,
+        output_tokens=question.output,
+        plan=plan,
+        is_sparse=question.sparsity,
+        speculation=_speculation(question.speculative),
+        prefix_hit_fraction=question.prefix_hit,
+    )
+
+
+def _speculation(text: str | None) -> Speculation | None:
+    if text is None:
+        return None
+    try:
+        n_draft_tokens, acceptance, cost = text.split(",")
+        return Speculation(
+            n_draft_tokens=int(n_draft_tokens),
+            acceptance_fraction=float(acceptance),
+            draft_cost_ratio=float(cost),
+        )
+    except ValueError:
+        raise SpecError(
+            f"{text!r} is no speculation",
+            where="--speculative",
+            allowed="K,ACCEPTANCE,COST",
+            try_="4,0.8,0.05",
+        ) from None
+
+
+def _price(usd_per_hour: float | None) -> types.PriceSpec | None:
+    if usd_per_hour is None:
+        return None
+    if not 0 < usd_per_hour < float("inf"):
+        raise SpecError(
+            f"a price of {usd_per_hour:g} $ per hour",
+            where="--usd-per-hour",
+            allowed="above 0",
+            try_="2.5",
+        )
+    source = types.Source(kind="config", where="--usd-per-hour")
+    return types.PriceSpec(usd_per_hour=usd_per_hour, basis="as given", source=source)

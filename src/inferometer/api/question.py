@@ -1,0 +1,303 @@
+"""What is a question: a frozen record whose fields know their help text, their bounds and their flag?
+
+Each verb has one question class, and groups of fields that verbs share (the server, the workload,
+the limits) are fields of it. From that one definition come the keyword arguments of the Python
+function, the flags of the command line, and the keys of a plan file; ``question_of`` builds a
+question from any of them and is the one place that checks values.
+"""
+
+import dataclasses
+import difflib
+import inspect
+import math
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from inferometer.errors import SpecError
+from inferometer.spec.synonyms import number_format
+from inferometer.units import check_number, parse_duration_s
+
+Q = TypeVar("Q")
+Heading = Literal["Model", "Hardware", "Engine", "Workload", "Cluster", "Limits", "Output", "Runs"]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of a field besides its type and its default."""
+
+    help: str
+    heading: Heading = "Output"
+    """Under which heading ``--help`` lists it."""
+    is_common: bool = False
+    """Listed by ``--help``; the others by ``--help-all``."""
+    flags: tuple[str, ...] = ()
+    """On the command line; else ``--`` and the name with hyphens."""
+    metavar: str | None = None
+    least: float | None = None
+    most: float | None = None
+    is_open: bool = False
+    """``least`` itself is not allowed."""
+    formats: tuple[str, ...] = ()
+    """Number formats that are allowed, under any spelling."""
+    choices: tuple[str, ...] = ()
+    """Words that are allowed, where the type does not list them."""
+    is_argument: bool = False
+    """Stands on the command line by itself, without a flag."""
+    shows_default: bool = True
+    envvar: str | None = None
+    parse: Callable[[str, str], Any] | None = None
+    """From text and the flag's name to the field's value, for what people write: ``60s``."""
+
+
+class Field(NamedTuple):
+    """A field of a question or of one of its groups."""
+
+    name: str
+    kind: Any
+    """Its type without None."""
+    is_optional: bool
+    """May it be None?"""
+    is_many: bool
+    default: Any
+    """``dataclasses.MISSING`` where it must be given."""
+    option: Option
+    group: str | None
+    """The group's name in the question; None where the field is the question's own."""
+
+    @property
+    def flag(self) -> str:
+        """As errors call it: the longest flag, or the argument in capitals."""
+        if self.option.is_argument:
+            return self.name.upper()
+        return max(self.flags, key=len).partition("/")[0]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """All flags on the command line."""
+        return self.option.flags or (f"--{self.name.replace('_', '-')}",)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that are allowed; empty where any are."""
+        if self.option.choices:
+            return self.option.choices
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+
+_FIELDS: Final = dict[type[Any], tuple[Field, ...]]()
+
+
+def fields_of(question: type[Any]) -> tuple[Field, ...]:
+    """The fields of a question class, those of its groups in their place."""
+    if question not in _FIELDS:
+        _FIELDS[question] = tuple(_fields(question, None))
+    return _FIELDS[question]
+
+
+def _fields(owner: type[Any], group: str | None) -> Iterator[Field]:
+    hints = get_type_hints(owner, include_extras=True)
+    for one in dataclasses.fields(owner):
+        hint = hints[one.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield from _fields(hint, one.name)
+        elif get_origin(hint) is Annotated:
+            kind, *notes = get_args(hint)
+            option = next((note for note in notes if isinstance(note, Option)), None)
+            if option is not None:
+                bare, is_optional = _without_none(kind)
+                is_many = get_origin(bare) is tuple
+                yield Field(
+                    one.name,
+                    get_args(bare)[0] if is_many else bare,
+                    is_optional,
+                    is_many,
+                    one.default,
+                    option,
+                    group,
+                )
+
+
+def _without_none(kind: Any) -> tuple[Any, bool]:  # noqa: ANN401 -- any annotation
+    if get_origin(kind) not in {Union, types.UnionType}:
+        return kind, False
+    others = [one for one in get_args(kind) if one is not type(None)]
+    bare = others[0] if len(others) == 1 else kind
+    return bare, len(others) < len(get_args(kind))
+
+
+def question_of(question: type[Q], values: Mapping[str, object]) -> Q:
+    """The question that these values ask; names are those of the fields, of groups too.
+
+    Raises
+    ------
+    SpecError
+        A name is unknown or missing, or a value is not of its type or out of its bounds.
+    """
+    known = {field.name: field for field in fields_of(question)}
+    for name in values:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise SpecError(
+                f"there is no option {name!r}",
+                where=question.__name__,
+                allowed=", ".join(sorted(known)),
+                try_=close[0] if close else None,
+            )
+    missing = [
+        field.flag
+        for field in known.values()
+        if field.default is dataclasses.MISSING and values.get(field.name) is None
+    ]
+    if missing:
+        raise SpecError(f"{' and '.join(missing)} missing", where=question.__name__)
+    checked = {name: value_of(known[name], value) for name, value in values.items()}
+    return _built(question, checked, frozenset(values))
+
+
+def _built(owner: type[Q], values: Mapping[str, object], given: frozenset[str]) -> Q:
+    hints = get_type_hints(owner, include_extras=True)
+    own = dict[str, Any]()
+    for one in dataclasses.fields(owner):  # type: ignore[arg-type]
+        hint = hints[one.name]
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            own[one.name] = _built(hint, values, given)
+        elif one.name == "given":
+            own["given"] = given
+        elif one.name in values:
+            own[one.name] = values[one.name]
+    return owner(**own)
+
+
+def value_of(field: Field, value: object) -> object:
+    """The value as the field's type has it.
+
+    Raises
+    ------
+    SpecError
+        It is not of that type, or out of its bounds.
+    """
+    if value is None:
+        return None if field.is_optional else field.default
+    if not field.is_many:
+        return _one(field, value)
+    if isinstance(value, Mapping):
+        value = [
+            f"{name}={str(one).lower() if one in {True, False} else one}"
+            for name, one in value.items()
+        ]
+    values = (value,) if isinstance(value, str | Path) else value
+    if not isinstance(values, list | tuple):
+        raise _refused(field, value, "a list")
+    return tuple(_one(field, one) for one in values)
+
+
+def _one(field: Field, value: object) -> object:  # noqa: PLR0911 -- one kind after the other
+    option = field.option
+    if isinstance(value, str) and option.parse is not None:
+        return option.parse(value, field.flag)
+    if option.formats:
+        return number_format(str(value), allowed=option.formats, where=field.flag)
+    if field.choices and not isinstance(value, bool):
+        if value not in field.choices:
+            raise _refused(field, value, ", ".join(field.choices))
+        return value
+    if field.kind is Path:
+        return Path(str(value))
+    if field.kind in {int, float}:
+        return _number(field, value)
+    if field.kind is bool and not isinstance(value, bool):
+        raise _refused(field, value, "true or false")
+    if field.kind is str and not isinstance(value, str):
+        # numbers where text is read later: lengths, sizes to try
+        return str(value)
+    return value
+
+
+def _number(field: Field, value: object) -> int | float:
+    is_whole = field.kind is int
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        try:
+            value = int(str(value)) if is_whole else float(str(value))
+        except ValueError:
+            raise _refused(field, value, bounds_in_words(field)) from None
+    number = float(value)
+    low = field.option.least
+    is_low = low is not None and (number <= low if field.option.is_open else number < low)
+    is_high = field.option.most is not None and number > field.option.most
+    if is_low or is_high or (is_whole and number != math.floor(number)):
+        raise _refused(field, value, bounds_in_words(field))
+    check_number(value, field.name, where=field.flag)
+    return int(value) if is_whole else number
+
+
+def bounds_in_words(field: Field) -> str:
+    """``a whole number of at least 1``"""
+    option = field.option
+    least = (
+        ""
+        if option.least is None
+        else f" {'above' if option.is_open else 'of at least'} {option.least:g}"
+    )
+    most = "" if option.most is None else f" up to {option.most:g}"
+    kind = "a whole number" if field.kind is int else "a number"
+    return f"{kind}{least}{' and' if least and most else ''}{most}"
+
+
+def _refused(field: Field, value: object, allowed: str) -> SpecError:
+    return SpecError(f"{value!r} is not {allowed}", where=field.flag, allowed=allowed)
+
+
+def words_of(question: object, names: tuple[str, ...]) -> list[object]:
+    """Flags and values of those of the ``names`` that were given: to suggest a command."""
+    words = list[object]()
+    for field in fields_of(type(question)):
+        owner = question if field.group is None else getattr(question, field.group)
+        given: frozenset[str] = getattr(question, "given", frozenset())
+        value = getattr(owner, field.name)
+        if field.name in names and field.name in given and value is not None:
+            for one in value if field.is_many else (value,):
+                words += [field.flags[0]] if one is True else [field.flags[0], one]
+    return words
+
+
+def DURATION(text: str, where: str) -> float:  # noqa: N802 -- reads as a type in options
+    """Seconds, of ``60s`` or ``10min``."""
+    return parse_duration_s(text, where=where)
+
+
+ANSWERED: Final = "progress"
+
+
+def signature_of(question: type[Any]) -> inspect.Signature:
+    """What the Python function of a question takes: shown by editors and notebooks."""
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            (
+                inspect.Parameter.POSITIONAL_OR_KEYWORD
+                if field.option.is_argument and not field.is_many
+                else inspect.Parameter.KEYWORD_ONLY
+            ),
+            default=(
+                inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            ),
+            annotation=field.kind,
+        )
+        for field in sorted(fields_of(question), key=lambda one: not one.option.is_argument)
+    ]
+    progress = inspect.Parameter(ANSWERED, inspect.Parameter.KEYWORD_ONLY, default=None)
+    return inspect.Signature([*parameters, progress])

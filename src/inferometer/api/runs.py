@@ -1,0 +1,177 @@
+"""Which runs does a command mean: folders of ours, or tables of others?"""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, get_args
+
+from inferometer.api.analysis import Analysis, analyse, label_runs
+from inferometer.api.load_record import is_open
+from inferometer.api.load_run import open_run
+from inferometer.api.question import Option
+from inferometer.errors import SpecError
+from inferometer.records import reading, sweep_csv
+from inferometer.records.types import Run
+from inferometer.spec import catalog, resolve
+from inferometer.spec.types import DType, EngineMode, EngineSpec, HardwareSpec
+
+_TABLES = {".csv", ".tsv", ".md", ".txt"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """The runs that were named, and what was said about them on the command line."""
+
+    paths: tuple[Path, ...]
+    skip_damaged: bool
+    hardware: HardwareSpec | None
+    table: sweep_csv.TableFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """Which runs, and what is known about tables among them."""
+
+    runs: Annotated[
+        tuple[Path, ...],
+        Option(
+            "Folders of runs, or tables of sweeps.",
+            heading="Runs",
+            is_argument=True,
+            metavar="RUN...",
+        ),
+    ]
+    skip_damaged: Annotated[
+        bool, Option("Read what is whole of a damaged record.", heading="Runs", is_common=True)
+    ] = False
+    hardware: Annotated[
+        str | None,
+        Option(
+            "Judge by this device's datasheet too (inferometer catalog hardware).",
+            heading="Runs",
+            is_common=True,
+            metavar="ID",
+        ),
+    ] = None
+    model: Annotated[
+        str | None, Option("A table's model.", heading="Runs", is_common=True, metavar="MODEL")
+    ] = None
+    dtype: Annotated[
+        DType | None, Option("A table's number format.", heading="Runs", formats=get_args(DType))
+    ] = None
+    mode: Annotated[EngineMode, Option("A table's engine mode.", heading="Runs")] = "eager"
+    prompt_tokens: Annotated[
+        int | None,
+        Option(
+            "A table's prompt length, where no column has it.",
+            heading="Runs",
+            least=1,
+            flags=("--prompt",),
+        ),
+    ] = None
+    batch_size: Annotated[
+        int | None,
+        Option(
+            "A table's batch size, where no column has it.",
+            heading="Runs",
+            least=1,
+            flags=("--batch",),
+        ),
+    ] = None
+    gen_tokens: Annotated[
+        int | None,
+        Option("A table's generated tokens, where no column has them.", heading="Runs", least=1),
+    ] = None
+
+
+def load_runs(request: RunRequest, *, takes_partial: bool = False) -> tuple[Run, ...]:
+    """Every run that was named; with ``takes_partial`` also what there is of a load test that is not over."""
+    return tuple(
+        open_run(path) if takes_partial and is_open(path) else load_run(path, request)
+        for path in request.paths
+    )
+
+
+def analyses_of(request: RunRequest, runs: tuple[Run, ...] | None = None) -> tuple[Analysis, ...]:
+    """Analyse every run that was named, read before or now."""
+    runs = load_runs(request) if runs is None else runs
+    labels = label_runs(runs)
+    return tuple(
+        analyse(run, path, label=label, hardware=request.hardware)
+        for run, path, label in zip(runs, request.paths, labels, strict=True)
+    )
+
+
+def load_sweeps(request: RunRequest, *, otherwise: str) -> tuple[Run, ...]:
+    """Every run that was named, all sweeps; ``otherwise`` is the command for runs of requests.
+
+    Raises
+    ------
+    SpecError
+        One of them is a run of requests.
+    """
+    runs = load_runs(request)
+    of_requests = [
+        path
+        for run, path in zip(runs, request.paths, strict=True)
+        if run.sweep is None and run.requests is not None
+    ]
+    if of_requests:
+        raise SpecError(
+            "a run of requests has no points of a sweep",
+            where=str(of_requests[0]),
+            allowed="runs of inferometer sweep or quick, or tables of a sweep",
+            try_=f"{otherwise} {shlex.join(map(str, of_requests))}",
+        )
+    return runs
+
+
+def load_run(path: Path, request: RunRequest) -> Run:
+    """The run at this path; a table becomes one of the model and engine that the command line names.
+
+    Raises
+    ------
+    RecordError, SpecError
+        There is none, or it is damaged; a model was named for a table, and no number format.
+    """
+    if not path.is_file() or path.suffix.lower() not in _TABLES:
+        return reading.read_run(path, skip_damaged=request.skip_damaged)
+    if request.table.model is not None and request.table.engine is None:
+        raise SpecError(
+            "a table's number format is not known",
+            where="--model without --dtype",
+            try_="--dtype float16",
+        )
+    return sweep_csv.read_sweep_csv(path, request.table)
+
+
+def request_of(asked: Runs) -> RunRequest:
+    """The runs of these options.
+
+    Raises
+    ------
+    SpecError
+        A model or device is not known.
+    """
+    model = (
+        None
+        if asked.model is None
+        else resolve.resolve_model(asked.model, load_format="dummy").spec
+    )
+    hardware = None if asked.hardware is None else catalog.find_hardware(asked.hardware)
+    engine = None
+    if asked.dtype is not None:
+        is_gpu = hardware is not None and hardware.kind == "gpu"
+        engine = EngineSpec(mode=asked.mode, dtype=asked.dtype, device="cuda" if is_gpu else "cpu")
+    return RunRequest(
+        paths=asked.runs,
+        skip_damaged=asked.skip_damaged,
+        hardware=hardware,
+        table=sweep_csv.TableFacts(
+            prompt_tokens=asked.prompt_tokens,
+            batch_size=asked.batch_size,
+            gen_tokens=asked.gen_tokens,
+            model=model,
+            engine=engine,
+        ),
+    )

@@ -1,0 +1,260 @@
+"""Which server is simulated: a model on a device under the settings of an engine?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, get_args
+
+from inferometer.api import named_fit, server_fits
+from inferometer.api.question import Option
+from inferometer.errors import SpecError
+from inferometer.perfmodel.steptime_levels import StepTimes, datasheet_levels, fitted_levels
+from inferometer.simulate import serving_config
+from inferometer.simulate.deployment import Deployment, Knobs, deploy
+from inferometer.spec import catalog, resolve
+from inferometer.spec.types import AskedFormat, DType, EngineSpec, HardwareSpec
+
+FORMATS: Final = get_args(DType)
+_SHARED: Final = (
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "block_size",
+    "num_blocks",
+)
+MODEL_OPTION: Final = Option(
+    "A model of the catalogue, a Hugging Face id or folder, or a config.json.",
+    heading="Model",
+    is_argument=True,
+)
+TRANSFER_OPTION: Final = Option(
+    "Carry the step times of --fit over to another device or --tp, with wider intervals.",
+    heading="Hardware",
+)
+TP_FLAGS: Final = ("--tp", "--tensor-parallel-size")
+KV_DTYPE_FLAGS: Final = ("--kv-dtype", "--kv-cache-dtype")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """A model on a device under the settings of an engine."""
+
+    model: Annotated[str, MODEL_OPTION]
+    hardware: Annotated[
+        str | None,
+        Option(
+            "A device of the catalogue: for memory, and for step times without --fit."
+            " [that of --fit]",
+            heading="Hardware",
+            is_common=True,
+            metavar="ID",
+        ),
+    ] = None
+    tp: Annotated[
+        int | None,
+        Option(
+            "Tensor-parallel devices. [that of --fit, else 1]",
+            heading="Hardware",
+            is_common=True,
+            flags=TP_FLAGS,
+            least=1,
+        ),
+    ] = None
+    fit: Annotated[
+        Path | None,
+        Option(
+            "Of `inferometer fit`: its file, or the run's folder. One of --load brings the"
+            " server's limits too.",
+            heading="Hardware",
+            is_common=True,
+        ),
+    ] = None
+    transfer: Annotated[bool, TRANSFER_OPTION] = False
+    dtype: Annotated[
+        DType | None,
+        Option(
+            "Of weights and activations. [that of --fit, else bfloat16]",
+            heading="Model",
+            is_common=True,
+            formats=FORMATS,
+        ),
+    ] = None
+    quantization: Annotated[
+        AskedFormat | None,
+        Option(
+            "Of weights alone. [as they were published]",
+            heading="Model",
+            is_common=True,
+            formats=(*FORMATS, "none"),
+        ),
+    ] = None
+    kv_dtype: Annotated[
+        DType | None,
+        Option(
+            "Of the KV cache. [as --dtype]",
+            heading="Model",
+            flags=KV_DTYPE_FLAGS,
+            formats=FORMATS,
+        ),
+    ] = None
+    policy: Annotated[
+        str | None,
+        Option(
+            "Whose scheduler decides. [that of --fit's engine, else vllm]",
+            heading="Engine",
+            is_common=True,
+            choices=serving_config.ENGINE_NAMES,
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None,
+        Option(
+            "Sequences that run at once. [the engine's default]",
+            heading="Engine",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None,
+        Option(
+            "Tokens computed in a step. [the engine's default]",
+            heading="Engine",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        Option(
+            "Prompt and output together. [what the model and the KV cache can hold]",
+            heading="Engine",
+            least=1,
+        ),
+    ] = None
+    block_size: Annotated[
+        int | None,
+        Option("Tokens in a KV block. [the engine's default]", heading="Engine", least=1),
+    ] = None
+    num_blocks: Annotated[
+        int | None,
+        Option(
+            "KV blocks, as the server's log says. [computed from --hardware]",
+            heading="Engine",
+            least=1,
+        ),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        float, Option("Share of memory given to the engine.", heading="Engine")
+    ] = Knobs().utilization_fraction
+    set: Annotated[
+        tuple[str, ...],
+        Option(
+            "Another setting of the engine, under its own name; repeatable.",
+            heading="Engine",
+            is_common=True,
+            metavar="NAME=VALUE",
+        ),
+    ] = ()
+
+    def stated(self) -> Mapping[str, Any]:
+        """What a fit is compared with: names and values, None where nothing was given."""
+        return {
+            "hardware": self.hardware,
+            "dtype": self.dtype,
+            "kv_dtype": self.kv_dtype,
+            "quantization": self.quantization,
+            "tp": self.tp,
+            "policy": self.policy,
+            "transfer": self.transfer,
+        }
+
+
+def deployment_of(server: Server, *, n_sharing: int = 1) -> Deployment:
+    """The deployment of this server; ``n_sharing`` replicas share its experts.
+
+    Raises
+    ------
+    SpecError, ModelError
+        An unknown model or device, a fit that is another one's, a knob that cannot be, or no memory
+        for a KV cache.
+    """
+    named_fit.check_transfer(is_transfer=server.transfer, has_fit=server.fit is not None)
+    hardware = catalog.find_hardware(server.hardware) if server.hardware else None
+    if server.fit is not None and named_fit.is_server(server.fit):
+        return server_fits.server_deployment(
+            server.fit, server.model, server.stated(), _knobs(server, None, n_sharing)
+        )
+    model = resolve.resolve_model(server.model, load_format="dummy")
+    found = step_times_of(server, model, hardware)
+    knobs = _knobs(server, found.times, n_sharing)
+    return deploy(model.spec, found.times.engine, found.hardware, found.times, knobs)
+
+
+def _knobs(server: Server, times: StepTimes | None, n_sharing: int) -> Knobs:
+    fitted_engine = None if times is None or times.subject is None else times.subject.engine
+    return Knobs(
+        policy=server.policy
+        or (fitted_engine if fitted_engine in serving_config.ENGINE_NAMES else Knobs().policy),
+        shared={name: value for name in _SHARED if (value := getattr(server, name)) is not None},
+        own=dict(own_knob(text, where="--set") for text in server.set),
+        utilization_fraction=server.gpu_memory_utilization,
+        data_parallel_size=n_sharing,
+    )
+
+
+class Steps(NamedTuple):
+    """Step times, and the device that they are of; None where it is not known."""
+
+    times: StepTimes
+    hardware: HardwareSpec | None
+
+
+def step_times_of(
+    server: Server, model: resolve.ResolvedModel, hardware: HardwareSpec | None
+) -> Steps:
+    """How long do steps of this model take: as a fit says, else the datasheet of a device?
+
+    Raises
+    ------
+    SpecError, ModelError
+        Neither is named, or the fit is another one's.
+    """
+    if server.fit is not None:
+        question = named_fit.question_of(server.stated(), model.spec, hardware)
+        fit = named_fit.step_fit(server.fit, question, is_transfer=server.transfer)
+        return Steps(fitted_levels(fit.model), fit.hardware)
+    if hardware is not None:
+        engine = EngineSpec(
+            dtype=server.dtype or ("float32" if hardware.kind == "cpu" else "bfloat16"),
+            kv_cache_dtype=server.kv_dtype,
+            quantization=model.quantization(server.quantization),
+            device="cpu" if hardware.kind == "cpu" else "cuda",
+            tensor_parallel_size=server.tp or 1,
+        )
+        return Steps(datasheet_levels(model.spec, engine, hardware), hardware)
+    raise SpecError(
+        "nothing says how long a step takes",
+        where="--hardware, --fit",
+        allowed="a device of the catalogue, or a fit",
+        try_="--hardware h100_sxm",
+    )
+
+
+def own_knob(text: str, *, where: str) -> tuple[str, str]:
+    """A knob and its value, of ``NAME=VALUE``.
+
+    Raises
+    ------
+    SpecError
+        It is not of that form.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise SpecError(
+            f"{text!r} sets nothing",
+            where=where,
+            allowed="NAME=VALUE",
+            try_=f"{where} policy=priority",
+        )
+    return name.strip(), value.strip()

@@ -1,0 +1,61 @@
+"""inferometer show: what does a run say, in the terminal?"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+
+from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
+from inferometer.api.request_options import Judged, question_of
+from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
+from inferometer.api.sweep_view import sweep_view
+from inferometer.report.request_terminal import request_report_text
+from inferometer.report.terminal import report_text
+from inferometer.report.views import SweepReportView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowAnswer:
+    """All that a run says; the same facts as in the report."""
+
+    runs: tuple[str, ...]
+    view: SweepReportView | None
+    """Of sweeps; None for runs of requests."""
+    requests: tuple[RequestRunAnswer, ...]
+    """Of runs of requests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """The runs that are shown."""
+
+    runs: Runs
+    judged: Judged = field(default_factory=Judged)
+    given: frozenset[str] = frozenset()
+
+
+class Shown(NamedTuple):
+    """The answer, and how it looks in a terminal."""
+
+    answer: ShowAnswer
+    text: RenderableType
+
+
+def show(question: Show) -> Shown:
+    """All that runs say: sweeps side by side, runs of requests one after the other.
+
+    Raises
+    ------
+    RecordError, SpecError
+        A run cannot be read.
+    """
+    request = request_of(question.runs)
+    runs = load_runs(request, takes_partial=True)
+    names = tuple(str(path) for path in request.paths)
+    if are_of_requests(runs):
+        views = views_of(runs, request.paths, question_of(question.judged))
+        text = Group(*(request_report_text(view) for view in views))
+        answers = tuple(answer_of(view) for view in views)
+        return Shown(ShowAnswer(runs=names, view=None, requests=answers), text)
+    view = sweep_view(analyses_of(request, runs))
+    return Shown(ShowAnswer(runs=names, view=view, requests=()), report_text(view))

@@ -1,0 +1,160 @@
+"""What would happen if this server got this traffic?"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated
+
+from inferometer.api import executors, memory_check, missed, simulation_length
+from inferometer.api.cluster import Cluster, Servers, servers_of
+from inferometer.api.gate import Gate, gate_of
+from inferometer.api.prefill_pool import PrefillReplicas, with_prefill_pool
+from inferometer.api.progress import talk
+from inferometer.api.question import DURATION, Option
+from inferometer.api.server import Server, deployment_of
+from inferometer.api.simulation import (
+    SimulateAnswer,
+    Simulated,
+    Simulator,
+    simulate_workload,
+    store,
+)
+from inferometer.api.workload import Workload, workload_of
+from inferometer.spec import gate as gates, objectives
+from inferometer.spec.workload import replay
+from inferometer.spec.workload.types import WorkloadSpec
+from inferometer.units import NS_PER_S
+
+SLO_OPTION = Option(
+    "The SLO: 'ttft:p95<500ms, tpot:p95<50ms'. Exit 0 met, 10 missed, 11 undecided.",
+    heading="Limits",
+    is_common=True,
+    metavar="TEXT",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulate:
+    """What is simulated."""
+
+    server: Server
+    workload: Workload = field(default_factory=Workload)
+    cluster: Cluster = field(default_factory=Cluster)
+    prefill: PrefillReplicas = field(default_factory=PrefillReplicas)
+    gate: Gate = field(default_factory=Gate)
+    slo: Annotated[str | None, SLO_OPTION] = None
+    until: Annotated[
+        float | None,
+        Option(
+            "Stop the clock there; requests not done by then are unfinished.",
+            heading="Limits",
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    parts: Annotated[
+        bool,
+        Option("Record who did what in each step: for timelines and times of single tokens."),
+    ] = False
+    out: Annotated[Path | None, Option("Folder to store the run in.", is_common=True)] = None
+    where: executors.Executor = field(default_factory=executors.Executor)
+    given: frozenset[str] = frozenset()
+
+
+def simulate(question: Simulate) -> SimulateAnswer:
+    """Throughput, TTFT, TPOT, E2E of this traffic on this server, and is the SLO met?
+
+    The scheduler is the engine's own, step by step; step times are those of a fit or of a
+    datasheet, and the same requests are simulated at both ends of their interval; of a fit to
+    load tests, on 19 draws from its posterior.
+
+    Raises
+    ------
+    SpecError, ModelError
+        The question cannot be answered as it is asked.
+    """
+    workload = workload_of(question.workload)
+    objective = None if question.slo is None else objectives.parse_objective(question.slo)
+    until_ns = None if question.until is None else round(question.until * NS_PER_S)
+    servers = _servers(question)
+    gate = gate_of(question.gate)
+    memory_check.check_before_drawing(workload)
+    is_open = (
+        objective is not None
+        and until_ns is None
+        and simulation_length.may_go_on(workload, has_end=question.workload.has_end)
+    )
+    has_steps = question.out is not None
+    simulator = _simulator(
+        workload, servers, objective, until_ns, gate, record_steps=has_steps or question.parts
+    )
+    simulated = _simulated(question, simulator, workload, is_open=is_open, has_steps=has_steps)
+    if question.out is not None:
+        simulated = store(simulated, question.out)
+    answer = simulated.answer
+    if answer.verdict == "missed" and objective is not None:
+        plan = simulator.workload.plan
+        answer = replace(
+            answer,
+            next_step=missed.next_of_simulation(
+                question, question.server.model, servers.deployment, plan, objective
+            ),
+        )
+    return answer
+
+
+def _servers(question: Simulate) -> Servers:
+    deployment = deployment_of(question.server, n_sharing=question.cluster.data_parallel_size)
+    return with_prefill_pool(servers_of(question.cluster, deployment), question.prefill)
+
+
+def _simulator(
+    workload: WorkloadSpec,
+    servers: Servers,
+    objective: objectives.ObjectiveSpec | None,
+    until_ns: int | None,
+    gate: gates.GateSpec | None,
+    *,
+    record_steps: bool,
+) -> Simulator:
+    """The servers with the requests drawn, which must fit into memory."""
+    drawn = replay.draw_workload(workload)
+    servers = servers._replace(
+        seed=workload.seed, class_replicas=servers.rules.replicas_of(drawn.class_names)
+    )
+    memory_check.check_drawn(
+        drawn.plan, servers.cluster, record_steps=record_steps, n_replicas=servers.n_in_all
+    )
+    engine = servers.deployment.config.engine
+    whose = engine if servers.n_in_all == 1 else f"{servers.n_in_all} x {engine}"
+    talk(
+        f"simulating {drawn.plan.n_requests:,} requests of {drawn.name} on {whose},"
+        f" {len(servers.deployment.cases)} times (its rules are compiled once)"
+    )
+    return Simulator(
+        servers=servers, workload=drawn, objective=objective, until_ns=until_ns, gate=gate
+    )
+
+
+def _simulated(
+    question: Simulate,
+    simulator: Simulator,
+    workload: WorkloadSpec,
+    *,
+    is_open: bool,
+    has_steps: bool,
+) -> Simulated:
+    """The run, of more requests where noise alone leaves the verdict undecided."""
+    with executors.opened(question.where, "step times") as executor:
+        while True:
+            simulated = simulate_workload(
+                simulator, executor, record_steps=has_steps, record_parts=question.parts
+            )
+            longer = (
+                simulation_length.longer(workload, simulator.workload, simulator.servers)
+                if is_open and simulation_length.is_noise(simulated.answer)
+                else None
+            )
+            if longer is None:
+                return simulated
+            talk(f"noise leaves it undecided: {longer.plan.n_requests:,} requests instead")
+            simulator = replace(simulator, workload=longer)

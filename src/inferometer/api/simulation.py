@@ -1,0 +1,310 @@
+"""What does a simulation answer: the likely run, both ends of what step times may be, and whether the objective is met?"""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from inferometer import suggestions
+from inferometer.api import deployment_view, simulated_record
+from inferometer.api.cluster import Servers
+from inferometer.api.gate import equals_cautions
+from inferometer.api.offered_rate import held_back
+from inferometer.errors import SpecError
+from inferometer.measure.executors.parts import Executor
+from inferometer.records import promises, request_summaries, step_memory, types, whole_run
+from inferometer.simulate import (
+    cluster,
+    demand,
+    disaggregated,
+    front_end,
+    gate_config,
+    gate_rules,
+    one_engine,
+    outcome,
+    replica_shares,
+    transfer_shares,
+)
+from inferometer.simulate.deployment import Case, Pace
+from inferometer.simulate.workload_demand import demand_of
+from inferometer.spec import gate as gates, objectives
+from inferometer.spec.workload import description, plan
+from inferometer.stats.estimate import Verdict
+from inferometer.units import NS_PER_S, format_duration
+
+_MEMORY_KNOBS: Final = frozenset({"kv_allocation", "preemption_mode"})
+"""Of the engine: whoever says one of them wants to know what comes of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """What came of it if steps take so long.
+
+    Or in one of the servers that may be the one, where a fit of load tests offers draws.
+    """
+
+    step_times: Pace | Literal["draw"]
+    summary: request_summaries.RequestSummary
+    judgement: promises.Judgement | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPromise:
+    """Was what the workload promises to one class kept: at all step times, or is it undecided?"""
+
+    name: str
+    verdict: Verdict
+    likely: promises.Judgement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateAnswer:
+    """The simulated run of the likely step times, the same requests at both ends of their interval or in draws, and the verdict of all.
+
+    A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an
+    objective.
+    """
+
+    workload_name: str
+    workload: description.PlanDescription
+    deployment: deployment_view.DeploymentView
+    levels: tuple[Level, ...]
+    classes: tuple[request_summaries.RequestSummary, ...]
+    """Of the likely run, where the workload has several."""
+    replicas: tuple[replica_shares.ReplicaShare, ...]
+    """Of the likely run, where there are several."""
+    disaggregation: deployment_view.DisaggregationView | None
+    """None where each replica computes prompts and answers."""
+    memory: step_memory.StepMemorySummary | None
+    """Of the likely run, where its steps were kept: for --out, and where --set says how memory
+    is given or taken back."""
+    promises: tuple[ClassPromise, ...]
+    """Of the classes that have an ``slo``; the verdict of the whole is that of ``--slo`` alone."""
+    gate: gates.GateSpec | None
+    verdict: Verdict | None
+    cautions: tuple[types.Caution, ...]
+    record: str | None
+    """The folder of the likely run."""
+    next_step: str | None = None
+    """What would meet a missed objective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """The answer, and the run behind it."""
+
+    answer: SimulateAnswer
+    run: types.Run
+
+
+class Asked(NamedTuple):
+    """Which of the servers that may be, and what is to be recorded of it?"""
+
+    case: Case
+    record_steps: bool = False
+    record_parts: bool = False
+
+
+class At(NamedTuple):
+    """What one of the servers that may be gives."""
+
+    run: types.Run
+    level: Level
+    replicas: tuple[replica_shares.ReplicaShare, ...]
+    transfers: transfer_shares.TransferShares | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulator:
+    """One server or several, the gate before them, their requests, and what is promised."""
+
+    servers: Servers
+    workload: plan.DrawnWorkload
+    objective: objectives.ObjectiveSpec | None
+    until_ns: int | None
+    gate: gates.GateSpec | None
+
+    def at(self, asked: Asked) -> At:
+        """The run of this server, and what it says."""
+        servers = self.servers.at(asked.case)
+        simulation = self._simulation(
+            servers, record_steps=asked.record_steps, record_parts=asked.record_parts
+        )
+        run = simulated_record.run_of(simulation, servers, self.gate)
+        judgement = (
+            None if self.objective is None else promises.judge_objective(run, self.objective)
+        )
+        label: Pace | Literal["draw"] = asked.case if isinstance(asked.case, str) else "draw"
+        level = Level(
+            step_times=label, summary=request_summaries.summarise_requests(run), judgement=judgement
+        )
+        moved = (
+            None
+            if servers.prefill is None
+            else transfer_shares.transfer_shares(simulation, servers.prefill.link)
+        )
+        return At(run, level, replica_shares.replica_shares(simulation, servers.pools), moved)
+
+    def _simulation(
+        self, servers: Servers, *, record_steps: bool, record_parts: bool
+    ) -> outcome.Simulation:
+        delay_s = servers.deployment.front_end_s
+        requests = front_end.delayed(self._requests(servers), delay_s)
+        _check_that_some_come(requests, self.until_ns)
+        cost, gate, until_ns = (
+            servers.deployment.step_times.likely,
+            self._gate_rules(),
+            self.until_ns,
+        )
+        kept = {"record_steps": record_steps, "record_parts": record_parts}
+        if servers.prefill is not None:
+            pools, costs = (
+                servers.prefill.before(servers.cluster),
+                servers.prefill.costs(servers.deployment),
+            )
+            done = disaggregated.simulate_disaggregated(
+                requests, pools, costs, gate=gate, until_ns=until_ns, **kept
+            )
+        elif servers.n_replicas == 1:
+            done = one_engine.simulate(
+                requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept
+            )
+        else:
+            done = cluster.simulate_cluster(
+                requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept
+            )
+        return front_end.as_clients_see(done, delay_s)
+
+    def _requests(self, servers: Servers) -> demand.Demand:
+        config, prefill = servers.deployment.config, servers.prefill
+        has_contents = config.enable_prefix_caching or (
+            prefill is not None and prefill.deployment.config.enable_prefix_caching
+        )
+        return demand_of(self.workload.plan, config.block_size, has_contents=has_contents)
+
+    def _gate_rules(self) -> gate_config.GateConfig | None:
+        """What the gate predicts rests on the likely step times, whatever steps then take."""
+        if self.gate is None:
+            return None
+        return gate_rules.gate_rules(
+            self.gate,
+            self.workload,
+            gate_rules.first_token_pace(self.servers.deployment.step_times.likely),
+            where="--gate",
+        )
+
+
+def simulate_workload(
+    simulator: Simulator,
+    executor: Executor,
+    *,
+    record_steps: bool = False,
+    record_parts: bool = False,
+) -> Simulated:
+    """Simulate the same requests on each server that may be the one; what is to be recorded is of the likely one."""
+    workload = simulator.workload
+    promised = _promised(workload)
+    has_steps = record_steps or not _MEMORY_KNOBS.isdisjoint(simulator.servers.deployment.knobs.own)
+    first, *others = simulator.servers.deployment.cases
+    cases = executor.map(
+        simulator.at, (Asked(first, has_steps, record_parts), *(Asked(case) for case in others))
+    )
+    likely = cases[0]
+    run, levels = likely.run, tuple(case.level for case in cases)
+    said = tuple(
+        types.Caution(code=one.code, text=one.text, remedy=one.remedy) for one in workload.cautions
+    )
+    said += held_back(workload, levels[0].summary.offered_requests_per_s)
+    answer = SimulateAnswer(
+        workload_name=workload.name,
+        workload=description.describe(workload.plan),
+        deployment=deployment_view.deployment_view(
+            simulator.servers.deployment, simulator.servers.cluster
+        ),
+        levels=levels,
+        classes=_by_class(run, workload.class_names),
+        replicas=likely.replicas,
+        disaggregation=deployment_view.disaggregation_view(
+            simulator.servers.prefill, likely.transfers, run
+        ),
+        memory=step_memory.summarise_memory(run),
+        promises=_kept(tuple(case.run for case in cases), promised),
+        gate=simulator.gate,
+        verdict=_verdict(
+            [level.judgement.verdict for level in levels if level.judgement is not None]
+        ),
+        cautions=(
+            *simulated_record.origin_cautions(simulator.servers.deployment),
+            *said,
+            *equals_cautions(simulator.gate, workload),
+            *run.manifest.cautions,
+        ),
+        record=None,
+    )
+    return Simulated(
+        answer=answer, run=replace(run, manifest=replace(run.manifest, cautions=answer.cautions))
+    )
+
+
+def store(simulated: Simulated, folder: Path) -> Simulated:
+    """Write the likely run, and say where."""
+    whole_run.write_run(folder, simulated.run)
+    return replace(simulated, answer=replace(simulated.answer, record=str(folder)))
+
+
+def _check_that_some_come(requests: demand.Demand, until_ns: int | None) -> None:
+    first_ns = int(requests.arrival_ns[requests.follows < 0].min())
+    if until_ns is not None and until_ns < first_ns:
+        raise SpecError(
+            f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after"
+            f" {format_duration(first_ns / NS_PER_S)}",
+            where="--until",
+            allowed="a time after the first arrival",
+            try_=suggestions.flags("--until", f"{math.ceil(2 * first_ns / NS_PER_S)}s"),
+        )
+
+
+def _by_class(
+    run: types.Run, names: tuple[str, ...]
+) -> tuple[request_summaries.RequestSummary, ...]:
+    if run.requests is None or len(names) < 2:
+        return ()
+    return request_summaries.summarise_groups(run, run.requests.class_index, names)
+
+
+class _Promised(NamedTuple):
+    class_index: int
+    name: str
+    objective: objectives.ObjectiveSpec
+
+
+def _promised(workload: plan.DrawnWorkload) -> list[_Promised]:
+    """What does the workload promise to which class?"""
+    named = enumerate(zip(workload.class_names, workload.class_slos, strict=True))
+    return [
+        _Promised(index, name, objectives.parse_objective(slo, where=f"slo of class {name}"))
+        for index, (name, slo) in named
+        if slo is not None
+    ]
+
+
+def _kept(runs: tuple[types.Run, ...], promised: list[_Promised]) -> tuple[ClassPromise, ...]:
+    """Each promise judged on each server that may be the one; those to classes of which no request came are left out."""
+    judged = list[ClassPromise]()
+    for index, name, objective in promised:
+        rows = [run.requests.class_index == index for run in runs if run.requests is not None]
+        if not all(bool(of_run.any()) for of_run in rows):
+            continue
+        judgements = [
+            promises.judge_objective(run, objective, rows=of_run)
+            for run, of_run in zip(runs, rows, strict=True)
+        ]
+        verdict = _verdict([judgement.verdict for judgement in judgements])
+        judged.append(ClassPromise(name=name, verdict=verdict or "undecided", likely=judgements[0]))
+    return tuple(judged)
+
+
+def _verdict(verdicts: list[Verdict]) -> Verdict | None:
+    if not verdicts:
+        return None
+    return verdicts[0] if len(set(verdicts)) == 1 else "undecided"

@@ -1,0 +1,290 @@
+"""What must be bought, and how set up, to meet the SLO under some traffic?"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from inferometer.api import (
+    decision_pages,
+    deployment_folder,
+    executors,
+    named_fit,
+    size_best_use,
+    sized_folder,
+    sizing_cautions,
+    sizing_offers,
+    sizing_over_time,
+)
+from inferometer.api.capacity import REQUIRED_SLO, ROUTER_OPTION
+from inferometer.api.progress import talk
+from inferometer.api.question import Option, words_of
+from inferometer.api.server import FORMATS, MODEL_OPTION, TP_FLAGS, TRANSFER_OPTION
+from inferometer.api.sizing import SizeAnswer, pick_of, size_answer
+from inferometer.api.sizing_question import Asked, OverTime, Sought, asked_of
+from inferometer.api.time_limit import TimeLimit, time_limit_field
+from inferometer.api.workload import Workload, workload_of
+from inferometer.decide import candidates, failure, sizing, sizing_types
+from inferometer.errors import SizingError, SpecError
+from inferometer.simulate.cluster_config import Router
+from inferometer.spec import prices, resolve
+from inferometer.spec.types import DType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What is to be served, within which limits, and what is on offer."""
+
+    model: Annotated[str, MODEL_OPTION]
+    workload: Workload = field(default_factory=Workload)
+    slo: Annotated[str, REQUIRED_SLO]
+    gpus: Annotated[
+        str,
+        Option(
+            "Devices on offer, with commas between (inferometer catalog hardware).",
+            heading="Hardware",
+            is_common=True,
+            metavar="IDS",
+        ),
+    ]
+    total_gpus: Annotated[
+        int | None,
+        Option(
+            "I have this number of them: the layout that carries the most requests/s within the"
+            " SLO, in the published format and in others.",
+            heading="Hardware",
+            is_common=True,
+            least=1,
+            most=1024,
+        ),
+    ] = None
+    tp: Annotated[
+        str,
+        Option(
+            "Tensor-parallel sizes to try.", heading="Hardware", is_common=True, flags=TP_FLAGS[:1]
+        ),
+    ] = "1,2,4,8"
+    pp: Annotated[
+        str | None,
+        Option(
+            "Pipeline stages to try, vLLM's. [1; more where the KV cache is too small for the"
+            " model's contexts]",
+            heading="Hardware",
+            metavar="SIZES",
+        ),
+    ] = None
+    fit: Annotated[
+        tuple[str, ...],
+        Option(
+            "Step times of `inferometer fit`, not the datasheet's; one for each format and TP.",
+            heading="Hardware",
+            is_common=True,
+            metavar="[ID=]FILE",
+        ),
+    ] = ()
+    transfer: Annotated[bool, TRANSFER_OPTION] = False
+    prices: Annotated[
+        Path | None,
+        Option(
+            "YAML of rents, bought devices, APIs. [the catalogue's rents]",
+            heading="Hardware",
+            is_common=True,
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["vllm", "sglang", "trtllm"],
+        Option("Whose scheduler; --out writes vLLM's files.", heading="Engine"),
+    ] = "vllm"
+    dtype: Annotated[
+        DType,
+        Option("Of weights and activations.", heading="Model", is_common=True, formats=FORMATS),
+    ] = "bfloat16"
+    quantization: Annotated[
+        str | None,
+        Option(
+            "Of weights, tried besides that in which they were published: float8,int4; none: as"
+            " --dtype.",
+            heading="Model",
+            is_common=True,
+            metavar="FORMATS",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        str, Option("Sequences at once, to try.", heading="Engine", is_common=True)
+    ] = "64,256"
+    max_num_batched_tokens: Annotated[
+        str, Option("Tokens computed in a step, to try.", heading="Engine", is_common=True)
+    ] = "2048,8192"
+    set: Annotated[
+        tuple[str, ...],
+        Option(
+            "Values to try of another setting of the engine: enable_chunked_prefill=true,false.",
+            heading="Engine",
+            metavar="NAME=VALUES",
+        ),
+    ] = ()
+    router: Annotated[Router, ROUTER_OPTION] = "least-loaded"
+    sure: Annotated[
+        bool,
+        Option(
+            "As many replicas as meet the SLO at the slow end of the step times too.",
+            heading="Limits",
+            is_common=True,
+        ),
+    ] = False
+    over_time: OverTime = field(default_factory=OverTime)
+    probe_requests: Annotated[
+        int,
+        Option("Of a short simulation; long: 4 times.", heading="Limits", least=100),
+    ] = 1000
+    time_limit: Annotated[float, time_limit_field("10s")] = 10.0
+    report: Annotated[Path | None, decision_pages.REPORT_OPTION] = None
+    out: Annotated[
+        Path | None,
+        Option(
+            "Write the files that run, watch and check the answer.", is_common=True, metavar="DIR"
+        ),
+    ] = None
+    force: Annotated[bool, Option("Over what is in --out.")] = False
+    where: executors.Executor = field(default_factory=executors.Executor)
+    given: frozenset[str] = frozenset()
+
+
+def size(question: Size) -> SizeAnswer:
+    """How many replicas of which kind meet the SLO under this traffic, and what do they cost?
+
+    Raises
+    ------
+    SpecError, ModelError
+        The question cannot be answered as it is asked.
+    SizingError
+        Nothing on offer holds the model.
+    """
+    resolved = resolve.resolve_model(question.model, load_format="dummy")
+    asked = asked_of(workload_of(question.workload), _sought(question), question.over_time)
+    table = None if question.prices is None else prices.read_prices(question.prices)
+    tried = _candidates(question, resolved, table)
+    sizing_cautions.check_contexts(asked.question, tried)
+    limit = TimeLimit(question.time_limit)
+    where = replace(question.where, executor=question.where.executor or "processes")
+    if question.total_gpus is not None:
+        words = words_of(question, size_best_use.CARRIED)
+        devices = size_best_use.Devices(question.total_gpus, limit, where, question.model, words)
+        return size_best_use.answer_of(resolved, asked.question, tried, devices)
+    n_devices = len({one.offer.hardware.hardware_id for one in tried.possible})
+    share = limit.share(executors.share_of_part(where, n_devices))
+    asked = asked._replace(question=replace(asked.question, time_limit=share))
+    talk(
+        f"{len(tried.possible)} kinds of replica to try on {n_devices}"
+        f" device{'s' * (n_devices > 1)}, at most {share.limit_s:.3g} s of computing for each"
+        " device (the engine's rules are compiled once)"
+    )
+    with executors.opened(where, "devices") as executor:
+        found = sizing.size_by_device(asked.question, tried.possible, executor.map)
+    apis = () if table is None else table.apis
+    answer = size_answer(asked.question, resolved.spec.model_id, tried, found, apis)
+    pick = pick_of(found)
+    answer = replace(answer, failure=_failure(asked, pick), over_time=_over_time(asked, pick))
+    best = [done.best for done in found if done.best is not None]
+    decision_pages.write_size_page(answer, asked.question, best, question.report)
+    if question.out is not None:
+        utilization_fraction = sizing_offers.grid_of(
+            _tried(question), resolved
+        ).utilization_fraction
+        sized_folder.write_answer(
+            question.out, asked.question, found, utilization_fraction, is_forced=question.force
+        )
+    return answer
+
+
+def _sought(question: Size) -> Sought:
+    """What must be met; files are refused before the search."""
+    if question.out is not None:
+        _check_is_deployed(question.engine)
+        deployment_folder.check_free(question.out, is_forced=question.force)
+    if question.total_gpus is not None:
+        size_best_use.check_files(question.out, question.report)
+    return Sought(
+        question.slo,
+        question.probe_requests,
+        question.workload.requests,
+        question.router,
+        question.sure,
+    )
+
+
+def _tried(question: Size) -> sizing_offers.Tried:
+    return sizing_offers.Tried(
+        engine=question.engine,
+        tp=question.tp,
+        pp=question.pp,
+        dtype=question.dtype,
+        quantization=question.quantization,
+        max_num_seqs=question.max_num_seqs,
+        max_num_batched_tokens=question.max_num_batched_tokens,
+        own=question.set,
+        is_transfer=question.transfer,
+        has_total=question.total_gpus is not None,
+    )
+
+
+def _candidates(
+    question: Size, resolved: resolve.ResolvedModel, table: prices.PriceTable | None
+) -> candidates.Candidates:
+    """The kinds of replica on offer that hold the model.
+
+    Raises
+    ------
+    SizingError
+        There are none.
+    """
+    fits = [sizing_offers.fit_named(text) for text in question.fit]
+    named_fit.check_transfer(is_transfer=question.transfer, has_fit=bool(fits))
+    tried, spec = _tried(question), resolved.spec
+    grid = sizing_offers.grid_of(tried, resolved)
+    offers = sizing_offers.offers_of(
+        question.gpus, table, fits, spec, sizing_offers.asked_of_fits(tried, question.given)
+    )
+    found = candidates.candidates_of(spec, offers, grid)
+    if not found.possible:
+        first = found.refused[0]
+        raise SizingError(
+            f"nothing that is on offer can serve {spec.model_id!r}: {first.what}: {first.why}",
+            where="--gpus, --tp",
+            try_=(
+                "larger devices, more of them (--tp), fewer bits (--quantization), or another"
+                " --dtype"
+            ),
+        )
+    return found
+
+
+def _check_is_deployed(engine: str) -> None:
+    """Only vLLM's command line, metrics and images are known: said before the search."""
+    if engine != "vllm":
+        raise SpecError(
+            f"files that deploy {engine} cannot be written",
+            where="--out",
+            allowed="--engine vllm",
+            try_="--json, which has its knobs",
+        )
+
+
+def _failure(asked: Asked, pick: sizing_types.SizedKind | None) -> failure.FailureOutcome | None:
+    """What comes of it if one of the pick's replicas dies."""
+    return None if pick is None else failure.failure_of(asked.question, pick, asked.start_up_s)
+
+
+def _over_time(
+    asked: Asked, pick: sizing_types.SizedKind | None
+) -> sizing_over_time.OverTime | None:
+    """The pick with replicas that come and go, where the traffic changes."""
+    if asked.course is None or pick is None:
+        return None
+    talk(f"{asked.course.n_windows} windows of traffic under each policy")
+    return sizing_over_time.over_time(
+        asked.question,
+        pick,
+        asked.course,
+        start_up_s=asked.start_up_s,
+        target_fraction=asked.target_fraction,
+    )

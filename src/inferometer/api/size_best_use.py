@@ -1,0 +1,118 @@
+"""inferometer size --total-gpus: the layouts of a number of devices, each format of each device by itself."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from inferometer.api import executors, sizing_cautions, time_limit
+from inferometer.api.best_use_view import best_use_of
+from inferometer.api.sizing import SizeAnswer
+from inferometer.decide import best_use
+from inferometer.decide.candidates import Candidate, Candidates
+from inferometer.decide.sizing_types import SizingQuestion
+from inferometer.errors import SpecError
+from inferometer.records.types import Caution
+from inferometer.spec import resolve
+
+CARRIED: Final = ("workload", "slo", "max_num_seqs", "max_num_batched_tokens", "engine", "dtype")
+"""Parameters that the command which sizes for the found rate has too."""
+
+
+class Devices(NamedTuple):
+    """What is at hand, and how it is computed."""
+
+    n_total: int
+    limit: time_limit.TimeLimit
+    where: executors.Executor
+    model: str
+    """As it was named."""
+    words: list[object]
+    """Options that a sizing for a rate takes too."""
+
+
+def check_files(out: Path | None, report: Path | None) -> None:
+    """Refuse what the best use of devices does not write.
+
+    Raises
+    ------
+    SpecError
+        Files, or a page: they are of replicas sized for a rate.
+    """
+    for name, path in (("out", out), ("report", report)):
+        if path is not None:
+            raise SpecError(
+                f"--{name} with --total-gpus",
+                where=f"--{name}",
+                allowed="a sizing for a rate",
+                try_="the command that NEXT names",
+            )
+
+
+def answer_of(
+    resolved: resolve.ResolvedModel,
+    question: SizingQuestion,
+    tried: Candidates,
+    devices: Devices,
+) -> SizeAnswer:
+    """The best layouts of each format."""
+    groups = _by_format(tried.possible)
+    share = devices.limit.share(executors.share_of_part(devices.where, len(groups)))
+    tasks = [
+        best_use.UseTask(_limited(question, share), tuple(group), devices.n_total)
+        for group in groups
+    ]
+    with executors.opened(devices.where, "formats") as executor:
+        found = executor.map(best_use.best_use, tasks)
+    said = best_use_of(
+        devices.model, devices.n_total, found, resolved.quantization(), devices.words
+    )
+    best = said.best
+    return SizeAnswer(
+        model_id=resolved.spec.model_id,
+        workload_name=question.spec.name,
+        rate_per_s=question.rate_per_s if best is None else best.located_requests_per_s,
+        objective=question.objective.text,
+        router=question.router,
+        sized_for=question.pace,
+        verdict="met" if best is not None else "undecided" if said.n_unexamined else "missed",
+        pick=None,
+        kinds=(),
+        impossible=(),
+        refused=tried.refused,
+        n_candidates=said.n_candidates,
+        n_searched=said.n_candidates - said.n_unexamined,
+        n_unexamined=said.n_unexamined,
+        cautions=(*_cautions(tried), *sizing_cautions.box_cautions(question, tried)),
+        best_use=said,
+    )
+
+
+def _limited(question: SizingQuestion, share: time_limit.TimeLimit) -> SizingQuestion:
+    return replace(question, time_limit=share)
+
+
+def _by_format(possible: Sequence[Candidate]) -> list[list[Candidate]]:
+    groups = dict[tuple[str, str | None, str | None], list[Candidate]]()
+    for one in possible:
+        engine = one.deployment.engine
+        groups.setdefault(
+            (one.offer.hardware.hardware_id, engine.quantization, engine.kv_cache_dtype), []
+        ).append(one)
+    return list(groups.values())
+
+
+def _cautions(tried: Candidates) -> list[Caution]:
+    if all(one.deployment.step_times.basis != "datasheet" for one in tried.possible):
+        return []
+    text = (
+        "step times are those of datasheets, and rates are those of likely ones: layouts compare"
+        " better than their rates hold"
+    )
+    return [
+        Caution(
+            code="DATASHEET",
+            text=text,
+            remedy="inferometer fit on the device, then --fit FILE; --sure for the slow end",
+        )
+    ]

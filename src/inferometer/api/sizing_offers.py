@@ -1,0 +1,241 @@
+"""Which devices are on offer at which prices, with whose step times, and what is tried on each?"""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, NamedTuple, get_args
+
+import numpy as np
+
+from inferometer import suggestions
+from inferometer.api import named_fit, server_fits
+from inferometer.decide.candidates import Grid, Offer
+from inferometer.errors import SpecError
+from inferometer.perfmodel.steptime_levels import StepTimes, fitted_levels
+from inferometer.records import reading
+from inferometer.spec import catalog, prices, resolve, types
+from inferometer.spec.sweep_plan import parse_counts
+from inferometer.spec.synonyms import number_format
+
+_KNOWN_FORMATS: Final[tuple[types.AskedFormat, ...]] = (*get_args(types.DType), "none")
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+
+
+OFFERED_FORMATS: Final = "float8,int4"
+OFFERED_KV_DTYPES: Final[tuple[types.DType | None, ...]] = (None, "float8")
+"""Of weights and of the KV cache, besides the published ones."""
+
+
+class Fit(NamedTuple):
+    """A fit that was named on the command line."""
+
+    device: str | None
+    """None: nobody says which device it is one of."""
+    path: Path
+
+
+def fit_named(text: str) -> Fit:
+    """``FILE`` or ``DEVICE=FILE``."""
+    device, equals, path = text.partition("=")
+    return (
+        Fit(device.strip(), Path(path))
+        if equals and not Path(text).exists()
+        else Fit(None, Path(text))
+    )
+
+
+def offers_of(
+    gpus: str,
+    table: prices.PriceTable | None,
+    fits: Sequence[Fit],
+    model: types.ModelSpec,
+    asked: Mapping[str, object] = _NOTHING,
+) -> list[Offer]:
+    """The devices that are named, each with its prices; one that somebody fitted is offered with those fits alone.
+
+    ``asked`` is what a fit must be one of: see ``asked_of_fits``.
+
+    Raises
+    ------
+    SpecError
+        A device or a fit that is not known, a fit of another model, or one of a device that is not
+        on offer.
+    """
+    names = list(
+        dict.fromkeys(catalog.find_hardware(name.strip()).hardware_id for name in gpus.split(","))
+    )
+    devices = [catalog.find_hardware(name) for name in names]
+    owned = {} if table is None else table.owned
+    rents = zip(devices, prices.rents_of(devices, table), strict=True)
+    priced = [
+        Offer(hardware=device, price=rent, owned=owned.get(device.hardware_id))
+        for device, rent in rents
+    ]
+    fitted = [_fitted(fit, priced, model, asked) for fit in fits]
+    has_fit = {offer.hardware.hardware_id for offer in fitted}
+    return [*fitted, *(offer for offer in priced if offer.hardware.hardware_id not in has_fit)]
+
+
+class _Steps(NamedTuple):
+    times: StepTimes
+    hardware: types.HardwareSpec | None
+
+
+def _fitted(
+    fit: Fit, offers: Sequence[Offer], model: types.ModelSpec, asked: Mapping[str, object]
+) -> Offer:
+    """The offer that is one of the fit's device, or of the device that was named beside it, with the fit's step times."""
+    steps = _steps(fit, model, {} if fit.device is None else {"hardware": fit.device}, asked)
+    offer = _offer_of(None if steps.hardware is None else steps.hardware.hardware_id, offers)
+    if offer is None and fit.device is None and len(offers) == 1:
+        # the only device on offer is meant, unless the fit says that it is one of another
+        offer = offers[0]
+        steps = _steps(fit, model, {"hardware": offer.hardware.hardware_id}, asked)
+    if offer is None:
+        ids = [one.hardware.hardware_id for one in offers]
+        named = fit.device or (
+            steps.hardware.hardware_id
+            if steps.hardware is not None
+            else "a device that it does not state"
+        )
+        what = f"a fit of {named}, which is none of those on offer"
+        raise SpecError(
+            what,
+            where=f"--fit {fit.path}",
+            allowed=f"devices of --gpus: {', '.join(ids)}",
+            try_=suggestions.flags("--fit", f"{ids[0]}={fit.path}"),
+        )
+    is_own = steps.times.subject is None or steps.times.subject.transferred_from is None
+    return replace(
+        offer,
+        step_times=steps.times,
+        power=_measured_power(fit.path, steps.times.engine) if is_own else None,
+    )
+
+
+def _offer_of(hardware_id: str | None, offers: Sequence[Offer]) -> Offer | None:
+    return next((one for one in offers if one.hardware.hardware_id == hardware_id), None)
+
+
+def _steps(
+    fit: Fit, model: types.ModelSpec, device: Mapping[str, object], asked: Mapping[str, object]
+) -> _Steps:
+    flags = {**asked, **device}
+    if named_fit.is_server(fit.path):
+        server = server_fits.load_server(fit.path, model.model_id, flags)
+        named = None if fit.device is None else catalog.find_hardware(fit.device)
+        return _Steps(
+            server.levels(), named or (None if server.subject is None else server.subject.hardware)
+        )
+    named = catalog.find_hardware(str(device["hardware"])) if device else None
+    found = named_fit.step_fit(
+        fit.path,
+        named_fit.question_of(flags, model, named),
+        is_transfer=asked.get("transfer") is True,
+    )
+    return _Steps(fitted_levels(found.model), found.hardware)
+
+
+class Tried(NamedTuple):
+    """What is to be tried on each device, as it was written; several values with commas between."""
+
+    engine: str
+    tp: str
+    pp: str | None
+    dtype: types.DType
+    quantization: str | None
+    max_num_seqs: str
+    max_num_batched_tokens: str
+    own: tuple[str, ...]
+    is_transfer: bool
+    has_total: bool
+    """Is the best use of given devices wanted?"""
+
+
+def asked_of_fits(tried: Tried, given: Container[str]) -> dict[str, object]:
+    """What a fit must be one of: what was ``given``; of several values to try, the fit's may be any."""
+    asked: dict[str, object] = {"transfer": tried.is_transfer, "engine": tried.engine}
+    if "dtype" in given:
+        asked["dtype"] = tried.dtype
+    if "tp" in given:
+        asked["tp"] = parse_counts(tried.tp, where="--tp")
+    if tried.quantization is not None:
+        asked["quantization"] = tuple(_formats(tried.quantization))
+    return asked
+
+
+def _measured_power(path: Path, engine: types.EngineSpec) -> types.Constant | None:
+    """The mean power of a device in the hardest point of the sweep that the fit lies beside.
+
+    None where nobody measured it.
+    """
+    if not path.is_dir():
+        return None
+    sweep = reading.read_run(path, skip_damaged=True).sweep
+    known = (
+        []
+        if sweep is None
+        else [watt for watt in np.asarray(sweep.power_watt).tolist() if watt > 0]
+    )
+    if not known:
+        return None
+    source = types.Source(kind="measured", where=f"{path}: highest mean power of a repetition")
+    return types.Constant(value=max(known) / engine.tensor_parallel_size, source=source)
+
+
+def grid_of(tried: Tried, model: resolve.ResolvedModel) -> Grid:
+    """What is to be tried on each.
+
+    Other formats are offered where the best use of given devices is wanted, and no format is named.
+    """
+    formats = tried.quantization or (OFFERED_FORMATS if tried.has_total else None)
+    return Grid(
+        tensor_parallel_sizes=parse_counts(tried.tp, where="--tp"),
+        pipeline_parallel_sizes=(
+            None if tried.pp is None else parse_counts(tried.pp, where="--pp")
+        ),
+        dtype=tried.dtype,
+        policy=tried.engine,
+        quantizations=_quantizations(formats, model),
+        kv_cache_dtypes=(
+            OFFERED_KV_DTYPES if tried.has_total and tried.quantization is None else (None,)
+        ),
+        max_num_seqs=parse_counts(tried.max_num_seqs, where="--max-num-seqs"),
+        max_num_batched_tokens=parse_counts(
+            tried.max_num_batched_tokens, where="--max-num-batched-tokens"
+        ),
+        own=tuple(_values(text) for text in tried.own),
+    )
+
+
+def _values(text: str) -> tuple[str, tuple[str, ...]]:
+    """``enable_chunked_prefill=true,false``"""
+    name, equals, values = text.partition("=")
+    if not equals or not all(value.strip() for value in values.split(",")):
+        raise SpecError(
+            f"{text!r} sets nothing",
+            where="--set",
+            allowed="NAME=VALUE,VALUE",
+            try_="--set enable_chunked_prefill=true,false",
+        )
+    return name.strip(), tuple(value.strip() for value in values.split(","))
+
+
+def _quantizations(
+    text: str | None, model: resolve.ResolvedModel
+) -> tuple[types.DType | None, ...]:
+    """That in which the weights were published first, then those that are asked for."""
+    asked = [] if text is None else _formats(text)
+    tried: list[types.DType | None] = [
+        model.quantization(),
+        *(model.quantization(item) for item in _KNOWN_FORMATS if item in asked),
+    ]
+    return tuple(dict.fromkeys(tried))
+
+
+def _formats(text: str) -> list[str]:
+    return [
+        number_format(item, allowed=_KNOWN_FORMATS, where="--quantization")
+        for item in text.split(",")
+    ]

@@ -1,0 +1,226 @@
+"""What is asked of a server: which requests, of which lengths, when?"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from inferometer.api.question import DURATION, Option
+from inferometer.errors import SpecError
+from inferometer.spec.workload import reading, types
+
+N_REQUESTS: Final = 2000
+"""Where neither the workload nor an option says when it ends: enough for a 99th percentile of
+independent requests."""
+_OF_TRACES: Final = {
+    "trace_format": "format",
+    "speed_up": "speed_up_ratio",
+    "output_tokens": "output_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Which requests, of which lengths, come when?"""
+
+    workload: Annotated[
+        str,
+        Option(
+            "A preset, lengths (1024x256), a workload file, or a trace.",
+            heading="Workload",
+            is_common=True,
+        ),
+    ] = "chat"
+    rate: Annotated[
+        float | None,
+        Option(
+            "Requests per second, which come whether or not earlier ones are done (open loop).",
+            heading="Workload",
+            is_common=True,
+            least=0,
+            is_open=True,
+        ),
+    ] = None
+    concurrency: Annotated[
+        int | None,
+        Option(
+            "Users who each wait for an answer before they send the next request (closed loop).",
+            heading="Workload",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    burstiness: Annotated[
+        float | None,
+        Option(
+            "Shape of gamma arrivals; 1 is Poisson, smaller is burstier.",
+            heading="Workload",
+            least=0,
+            is_open=True,
+        ),
+    ] = None
+    requests: Annotated[
+        int | None,
+        Option(
+            f"Number of requests. [{N_REQUESTS} where nothing else ends it; more where an SLO"
+            " needs them]",
+            heading="Workload",
+            is_common=True,
+            least=1,
+        ),
+    ] = None
+    duration: Annotated[
+        float | None,
+        Option(
+            "End with the last request that comes within this time: 60s, 10min.",
+            heading="Workload",
+            is_common=True,
+            flags=("--for",),
+            metavar="DURATION",
+            parse=DURATION,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        Option("Of all that is drawn. [the workload's]", heading="Workload", least=0),
+    ] = None
+    trace_format: Annotated[
+        types.TraceFormat | None,
+        Option("Of a trace. [detected from its content]", heading="Workload"),
+    ] = None
+    speed_up: Annotated[
+        float | None,
+        Option(
+            "Replay a trace faster by this factor; of ServeGen's clients, their rates.",
+            heading="Workload",
+            least=0,
+            is_open=True,
+        ),
+    ] = None
+    output_tokens: Annotated[
+        int | None,
+        Option("Requested where a trace does not say it.", heading="Workload", least=1),
+    ] = None
+
+    @property
+    def has_end(self) -> bool:
+        """Was it given when the requests end?"""
+        return self.requests is not None or self.duration is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """Arrivals that a load test takes from elsewhere, and its cap of concurrent requests."""
+
+    has_trace: bool = False
+    has_ramp: bool = False
+    max_concurrency: int | None = None
+
+
+_NOTHING_REPLAYED: Final = Replayed()
+
+
+def replay_changes(asked: Workload) -> dict[str, Any]:
+    """How a trace is read: the keys that its three options change."""
+    return {
+        key: value
+        for name, key in _OF_TRACES.items()
+        if (value := getattr(asked, name)) is not None
+    }
+
+
+def workload_of(asked: Workload, replayed: Replayed = _NOTHING_REPLAYED) -> types.WorkloadSpec:
+    """The workload of these options.
+
+    Raises
+    ------
+    SpecError
+        The file cannot be read, or two options exclude one another.
+    """
+    spec = reading.resolve_workload(asked.workload)
+    changes: dict[str, Any] = {}
+    concurrency = _concurrency(spec, asked, replayed)
+    if asked.rate is not None and concurrency is not None:
+        raise SpecError(
+            "both a rate and a concurrency",
+            where="--rate, --concurrency",
+            allowed="one of them: an open loop or a closed one",
+        )
+    if isinstance(spec.replay, types.ServeGenSource):
+        return _of_clients(spec, asked)
+    if asked.rate is not None or asked.burstiness is not None:
+        changes["arrivals"] = _open(asked)
+    if concurrency is not None:
+        changes["arrivals"] = {"kind": "closed", "concurrency": concurrency}
+    replay = replay_changes(asked)
+    if replay and not replayed.has_trace:
+        if not isinstance(spec.replay, types.TraceSource):
+            where = "--trace-format, --speed-up, --output-tokens"
+            raise SpecError(
+                f"workload {spec.name!r} replays no trace", where=where, try_="--workload TRACE"
+            )
+        changes["replay"] = replay
+    changes |= _end_and_seed(asked)
+    is_endless = spec.classes and spec.n_requests is None and spec.duration_s is None
+    if is_endless and not {"n_requests", "duration_s"} & set(changes):
+        changes["n_requests"] = N_REQUESTS
+    return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _concurrency(spec: types.WorkloadSpec, asked: Workload, replayed: Replayed) -> int | None:
+    """The users of a closed loop; None: an open one.
+
+    ``--max-concurrency`` of ``vllm bench serve`` is one too where no arrivals are given: there
+    every request is due at once unless a rate is given (its default is ``inf``), so that the cap
+    alone decides.
+    """
+    cap = replayed.max_concurrency
+    if cap is not None and asked.concurrency is not None:
+        raise SpecError(
+            "both a concurrency and a cap of it",
+            where="--concurrency, --max-concurrency",
+            allowed="one of them",
+        )
+    arrives_by_itself = asked.rate is not None or replayed.has_trace or replayed.has_ramp
+    if cap is None or arrives_by_itself or spec.replay is not None:
+        return asked.concurrency
+    return cap
+
+
+def _of_clients(spec: types.WorkloadSpec, asked: Workload) -> types.WorkloadSpec:
+    """ServeGen's clients, who come at rates of their own."""
+    other = [
+        f"--{name.replace('_', '-')}"
+        for name in ("rate", "concurrency", "burstiness", "trace_format", "output_tokens")
+        if getattr(asked, name)
+    ]
+    if other:
+        what = (
+            f"{' and '.join(other)} of ServeGen's clients, who come at rates and lengths of"
+            " their own"
+        )
+        raise SpecError(
+            what,
+            where="the command line",
+            allowed="--for, --requests, --seed, --speed-up",
+            try_="--speed-up 0.1",
+        )
+    changes = _end_and_seed(asked) | (
+        {} if asked.speed_up is None else {"replay": {"rate_ratio": asked.speed_up}}
+    )
+    return reading.with_changes(spec, changes, where="the command line") if changes else spec
+
+
+def _end_and_seed(asked: Workload) -> dict[str, Any]:
+    given = {"n_requests": asked.requests, "seed": asked.seed}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if asked.duration is not None:
+        changes |= {"duration_s": asked.duration, "n_requests": asked.requests}
+    return changes
+
+
+def _open(asked: Workload) -> dict[str, Any]:
+    opened: dict[str, Any] = {"kind": "open"}
+    if asked.rate is not None:
+        opened["rate_per_s"] = asked.rate
+    if asked.burstiness is not None:
+        opened |= {"process": "gamma", "burstiness_ratio": asked.burstiness}
+    return opened

@@ -1,0 +1,271 @@
+"""How does a question become the flags of a command, and the flags a question?
+
+``--help`` lists the flags that most users need, under headings; ``--help-all`` lists all of them.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from inferometer.api.question import Field, fields_of, question_of
+from inferometer.cli.format_option import NumberFormat
+
+Q = TypeVar("Q")
+HEADINGS: Final = (
+    "Runs",
+    "Model",
+    "Hardware",
+    "Workload",
+    "Engine",
+    "Cluster",
+    "Limits",
+    "Output",
+)
+_AS_JSON: Final = "as_json"
+_IS_ALL: Final = "inferometer.help_all"
+_N_EXAMPLES: Final = 3
+_MOST_LISTED: Final = 36
+"""Letters of choices that stand beside a flag; more stand in its text."""
+
+
+class QuestionCommand(click.Command):
+    """A command whose flags are grouped in its help."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first paragraph; ``--help-all`` has the others."""
+        text = inspect.cleandoc(self.help or "")
+        self.write_text(formatter, text if _IS_ALL in ctx.meta else text.partition("\n\n")[0])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The first examples; ``--help-all`` has the others, and what they mean."""
+        blocks = inspect.cleandoc(self.epilog or "").split("\n\n")
+        if _IS_ALL in ctx.meta:
+            self.write_text(formatter, "\n\n".join(blocks))
+        else:
+            lines = blocks[0].split("\n")
+            self.write_text(formatter, "\n".join(lines[: _N_EXAMPLES + 2]))
+
+    @staticmethod
+    def write_text(formatter: click.HelpFormatter, text: str) -> None:
+        """Paragraphs, of which those after a ``\\b`` keep their lines."""
+        for block in text.split("\n\n"):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(block)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The common flags under their headings, and where the others are."""
+        self.format_grouped(ctx, formatter, is_all=False)
+
+    def format_grouped(
+        self, ctx: click.Context, formatter: click.HelpFormatter, *, is_all: bool
+    ) -> None:
+        """The flags under their headings."""
+        n_hidden = 0
+        for heading in HEADINGS:
+            rows = list[tuple[str, str]]()
+            for one in self.params:
+                if not isinstance(one, QuestionOption) or one.heading != heading:
+                    continue
+                record = one.get_help_record(ctx)
+                if record is not None and (is_all or one.is_common):
+                    rows.append(record)
+                n_hidden += not (is_all or one.is_common)
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+        others = [
+            record
+            for one in self.get_params(ctx)
+            if not isinstance(one, QuestionOption | click.Argument)
+            and (record := one.get_help_record(ctx)) is not None
+        ]
+        with formatter.section("Help"):
+            formatter.write_dl(others)
+            if n_hidden:
+                formatter.write_text(f"{n_hidden} more options: --help-all")
+
+
+class QuestionOption(click.Option):
+    """A flag of a question."""
+
+    def __init__(self, *words: str, heading: str, is_common: bool, **more: Any) -> None:
+        super().__init__(*words, **more)  # type: ignore[arg-type]
+        self.heading = heading
+        self.is_common = is_common
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The flag with a short metavar; what its type allows stands in the text."""
+        del ctx
+        words = (
+            ", ".join(self.opts)
+            if not self.secondary_opts
+            else "/".join((self.opts[0], self.secondary_opts[0]))
+        )
+        allowed = ""
+        if not self.is_flag:
+            choices = self.type.choices if isinstance(self.type, click.Choice) else ()
+            listed = "|".join(str(one) for one in choices)
+            is_short = bool(listed) and len(listed) <= _MOST_LISTED
+            words += f" {self.metavar or (listed if is_short else _metavar(self.type))}"
+            if listed and not is_short:
+                allowed = f" One of {', '.join(str(one) for one in choices)}."
+        has_default = self.show_default and self.default is not None and not self.multiple
+        shown = f" [{self.default}]" if has_default and not self.is_flag else ""
+        return words, f"{self.help or ''}{allowed}{shown}"
+
+
+def _metavar(kind: click.ParamType[Any]) -> str:
+    """What stands for a value of this kind."""
+    if isinstance(kind, NumberFormat):
+        return "FORMAT"
+    if isinstance(kind, click.types.IntParamType):
+        return "N"
+    if isinstance(kind, click.types.FloatParamType):
+        return "X"
+    return "PATH" if isinstance(kind, click.Path) else "TEXT"
+
+
+def _show_all(ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if value:
+        formatter = ctx.make_formatter()
+        command = ctx.command
+        ctx.meta[_IS_ALL] = True
+        command.format_usage(ctx, formatter)
+        command.format_help_text(ctx, formatter)
+        if isinstance(command, QuestionCommand):
+            command.format_grouped(ctx, formatter, is_all=True)
+        command.format_epilog(ctx, formatter)
+        click.echo(formatter.getvalue().rstrip("\n"))
+        ctx.exit()
+
+
+def asks(
+    question: type[Q],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of ``question`` and ``--json``: it gets ``(question, as_json)``."""
+
+    def decorated(function: Callable[..., None]) -> Callable[..., None]:
+        def with_question(**values: Any) -> None:
+            as_json = values.pop(_AS_JSON)
+            function(question_of(question, _given(values)), as_json=as_json)
+
+        with_question.__doc__ = function.__doc__
+        with_question.__name__ = function.__name__
+        wrapped: Callable[..., None] = with_question
+        wrapped = click.option(
+            "--help-all",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_all,
+            help="Show all options and exit.",
+        )(wrapped)
+        wrapped = QUESTION_JSON(wrapped)
+        for field in reversed(fields_of(question)):
+            wrapped = _parameter(field)(wrapped)
+        return wrapped
+
+    return decorated
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """What was typed, or stands in the environment."""
+    context = click.get_current_context()
+    return {
+        name: value
+        for name, value in values.items()
+        if context.get_parameter_source(name)
+        not in {ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP}
+    }
+
+
+def _parameter(field: Field) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    option = field.option
+    kind = _click_type(field)
+    if option.is_argument:
+        return click.argument(
+            field.name,
+            type=kind,
+            nargs=-1 if field.is_many else 1,
+            required=field.default is dataclasses.MISSING,
+            metavar=option.metavar,
+        )
+    more = dict[str, Any](
+        help=option.help,
+        heading=option.heading,
+        is_common=option.is_common,
+        metavar=option.metavar,
+        envvar=option.envvar,
+    )
+    if field.default is dataclasses.MISSING:
+        more |= {"required": True}
+    elif field.kind is bool:
+        more |= {"is_flag": True}
+    elif not field.is_many:
+        has_default = field.default is not None
+        more |= {"default": field.default, "show_default": has_default and option.shows_default}
+    if field.is_many:
+        more |= {"multiple": True}
+    if field.kind is not bool:
+        more |= {"type": kind}
+    return click.option(*field.flags, field.name, cls=QuestionOption, **more)
+
+
+def _click_type(field: Field) -> Any:
+    option = field.option
+    if option.parse is not None:
+        return click.STRING
+    if option.formats:
+        extra = tuple(one for one in option.formats if one in {"auto"})
+        return NumberFormat([one for one in option.formats if one not in extra], extra=extra)
+    if field.choices:
+        return click.Choice(field.choices)
+    bounds = {"min": option.least, "max": option.most}
+    has_bounds = any(one is not None for one in bounds.values())
+    if field.kind is int:
+        whole: Iterable[int | None] = (None if one is None else int(one) for one in bounds.values())
+        low, high = whole
+        return click.IntRange(low, high) if has_bounds else click.INT
+    if field.kind is float:
+        return (
+            click.FloatRange(option.least, option.most, min_open=option.is_open)
+            if has_bounds
+            else click.FLOAT
+        )
+    return click.Path(path_type=Path) if field.kind is Path else click.STRING
+
+
+QUESTION_JSON: Final = click.option(
+    "--json",
+    _AS_JSON,
+    is_flag=True,
+    cls=QuestionOption,
+    heading="Output",
+    is_common=True,
+    help="Print the answer as JSON (see `inferometer schema`).",
+)
+
+
+def takes(group: type[Q], name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of ``group``; it gets the group's record as ``name``."""
+    names = [field.name for field in fields_of(group)]
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_group(**values: Any) -> Any:
+            given = _given({one: values.pop(one) for one in names})
+            return function(**{name: question_of(group, given)}, **values)
+
+        wrapped: Callable[..., Any] = with_group
+        for field in reversed(fields_of(group)):
+            wrapped = _parameter(field)(wrapped)
+        return wrapped
+
+    return decorated
