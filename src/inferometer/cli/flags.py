@@ -53,7 +53,7 @@ class QuestionCommand(click.Command):
 
     @staticmethod
     def write_text(formatter: click.HelpFormatter, text: str) -> None:
-        """Paragraphs, of which those after a ``\\b`` keep their lines."""
+        """Paragraphs; those that begin with backslash b keep their lines."""
         for block in text.split("\n\n"):
             formatter.write_paragraph()
             with formatter.indentation():
