@@ -19,16 +19,13 @@ MAX_FUNCTION_LINES = 50
 MAX_IMPORTS = 20
 MAX_COLUMNS, MAX_WIDE_FRACTION = 100, 0.01
 TOO_LONG = {
-    "cli/best_use_view.py best_use_lines",
-    "cli/best_use_view.py best_use_of",
-    "cli/capacity.py command",
-    "cli/fit_text.py fit_text",
-    "cli/load_options.py _request",
-    "cli/rate_fitting.py fit_rate_statistics",
-    "cli/request_view.py request_view",
-    "cli/sentences.py _next",
-    "cli/simulate.py command",
-    "cli/size.py command",
+    "api/best_use_view.py best_use_lines",
+    "api/best_use_view.py best_use_of",
+    "api/fit_text.py fit_text",
+    "api/load_request.py request_of",
+    "api/rate_fitting.py fit_rate_statistics",
+    "api/request_view.py request_view",
+    "api/sentences.py _next",
     "decide/artefacts/planning.py fleet_of",
     "decide/artefacts/router.py router_manifests",
     "fit/sweeps/priors.py priors_of",

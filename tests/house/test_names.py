@@ -8,6 +8,7 @@ import types
 import typing
 
 import inferometer
+from inferometer.api.question import fields_of
 from inferometer.units import SUFFIXES
 
 ENGINE_ROOM = "inferometer.measure.engines."
@@ -23,6 +24,8 @@ UNITLESS_FIELDS = {
     "inferometer.stats.estimate.Estimate.value",
     "inferometer.stats.estimate.Estimate.low",
     "inferometer.stats.estimate.Estimate.high",
+    "inferometer.api.question.Option.least",
+    "inferometer.api.question.Option.most",
 }
 
 
@@ -43,12 +46,13 @@ def is_float(annotation) -> bool:
 
 
 def floats_of(owner) -> list[str]:
-    """The full names of its float fields."""
+    """The full names of its float fields; an option has the name of its flag, and its help says the unit."""
+    options = {one.name for one in fields_of(owner)}
     hints = typing.get_type_hints(owner)
     return [
         f"{owner.__module__}.{owner.__name__}.{field.name}"
         for field in dataclasses.fields(owner)
-        if is_float(hints[field.name])
+        if is_float(hints[field.name]) and field.name not in options
     ]
 
 
