@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from inferometer.errors import RecordError
 
 MAX_PAGE_BYTES: Final = 16 * 2**20
@@ -89,6 +87,9 @@ class PageReader:
         return None if series is None else PageSample(series, _number(value, line, number))
 
     def _series(self, written: str, line: str, number: int) -> SeriesName | None:
+        # Imported here: a load test sends its first request before it reads a page.
+        from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
+
         try:
             (family,) = text_string_to_metric_families(written + " 0\n")
             (sample,) = family.samples

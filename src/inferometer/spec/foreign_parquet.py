@@ -9,13 +9,17 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
 from numpy.typing import NDArray
 
 from inferometer.errors import SpecError
 from inferometer.spec.foreign_bytes import Door
+
+if TYPE_CHECKING:
+    # Imported where it is used: it takes 60 CPU ms, and most load tests read no Parquet before
+    # their first request.
+    import duckdb
 
 MOST_ROWS: Final = 100_000_000
 """A few bytes can say that a value is repeated any number of times."""
@@ -55,7 +59,7 @@ def parquet_metadata(path: Path, key: str, door: Door) -> bytes | None:
 
 
 @contextmanager
-def connection() -> Generator[duckdb.DuckDBPyConnection]:
+def connection() -> Generator["duckdb.DuckDBPyConnection"]:
     """A connection of one's own to the database of this process.
 
     To open another database costs 13 ms, ten times a small table.
@@ -65,6 +69,8 @@ def connection() -> Generator[duckdb.DuckDBPyConnection]:
     OSError
         DuckDB's reason, where it has one.
     """
+    import duckdb  # noqa: PLC0415
+
     try:
         with _database().cursor() as cursor:
             yield cursor
@@ -76,8 +82,10 @@ def connection() -> Generator[duckdb.DuckDBPyConnection]:
 
 
 @cache
-def _database() -> duckdb.DuckDBPyConnection:
+def _database() -> "duckdb.DuckDBPyConnection":
     """It starts no threads of its own, which would disturb what is being measured, and fetches no extension."""
+    import duckdb  # noqa: PLC0415
+
     return duckdb.connect(
         ":memory:",
         config={

@@ -6,7 +6,6 @@ Its own text, and the versions of what computes.
 import hashlib
 import platform
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,6 +32,9 @@ class OwnCode(NamedTuple):
 @cache
 def own_code() -> OwnCode:
     """What runs in this process."""
+    # Imported here: a load test without Ray would pay for it before its first request.
+    from importlib import metadata  # noqa: PLC0415
+
     folder, digest = Path(inferometer.__file__).parent, hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
