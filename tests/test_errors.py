@@ -16,6 +16,7 @@ CLASSES = [
 CODES = {
     "InferometerError": 1,
     "SpecError": 2,
+    "MissingEngineError": 2,
     "TooLargeError": 6,
     "MeasureError": 3,
     "EngineError": 3,

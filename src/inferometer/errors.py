@@ -4,6 +4,7 @@ The tree (exit code behind each class)::
 
     InferometerError                1
     ├── SpecError                   2   the question was bad: a value, a file, a flag
+    │   ├── MissingEngineError      2   the engine is not installed here
     │   └── TooLargeError           6   devices of more memory, or more of them, would do
     ├── MeasureError                3   the measurement failed or is INVALID
     │   └── EngineError             3   the engine under test failed or died
@@ -60,6 +61,10 @@ class SpecError(InferometerError):
     """The question was bad: an unknown name, an impossible value, a broken file."""
 
     exit_code: ClassVar[int] = 2
+
+
+class MissingEngineError(SpecError):
+    """The engine is not installed here; the message says how to install it."""
 
 
 class TooLargeError(SpecError):

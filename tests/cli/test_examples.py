@@ -17,10 +17,10 @@ import command_line
 import jsonschema
 import pytest
 
+import pages
 from inferometer.cli.main import VERBS, app
 
 BIN = Path(sys.executable).parent
-README = Path(__file__).parents[2] / "README.md"
 MEASURES = ("quick", "sweep", "engines")
 READS_RUNS = ("fit", "explain", "show", "report")
 IN_AND_OUT = ("import", "export")
@@ -138,18 +138,12 @@ def test_schemas_are_held_still(verb, tmp_path):
 
 PURE = ("predict", "simulate", "size", "capacity", "timeline", "doctor", "catalog")
 """Verbs that need neither a server nor an engine nor a run."""
-PAGES = (README, *sorted(README.parent.glob("docs/*.md")))
 
 
 def documented() -> list[str]:
     """The whole commands of the documentation, those that stand for something in capitals apart."""
-    lines = [
-        line
-        for page in PAGES
-        for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S)
-        for line in block.splitlines()
-    ]
-    words = [shlex.split(line, comments=True) for line in lines if line.startswith("inferometer ")]
+    lines = [line for page in pages.PAGES for line in pages.commands(page)]
+    words = [shlex.split(line.partition(" | ")[0], comments=True) for line in lines]
     whole = [
         one
         for one in words

@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 import pytest
 
+import pages
 import suggested
 from inferometer.cli.main import VERBS
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "inferometer"
-DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(
     rf"inferometer ({'|'.join(VERBS)}) ((?:(?:--[a-z-]+|[A-Z]{{2,}}|\S*[/{{…']\S*) ?)+)"
 )
@@ -200,16 +200,7 @@ def test_help_names_flags_that_are_there(verb):
 
 def documented() -> list[tuple[str, str]]:
     """The commands in the code blocks of the documentation."""
-    found = []
-    for path in DOCS:
-        for block in re.findall(
-            r"^```(?:sh|bash|console|text)?\n(.*?)^```", path.read_text(), re.M | re.S
-        ):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = line.strip().removeprefix("$ ")
-                if words.startswith("inferometer "):
-                    found.append((path.name, words))
-    return found
+    return [(page.name, line) for page in pages.PAGES for line in pages.commands(page)]
 
 
 def test_there_are_documented_commands():
@@ -220,7 +211,11 @@ def test_there_are_documented_commands():
 def test_documented_commands_parse(page, line):
     words = shlex.split(line, comments=True)
     stop = next(
-        (index for index, word in enumerate(words) if word in {"|", ">", "2>", "&", "&&", ";"}),
+        (
+            index
+            for index, word in enumerate(words)
+            if word in {"|", ">", "||", "2>", "&", "&&", ";"}
+        ),
         len(words),
     )
     suggested.check_words(tuple(word for word in words[:stop] if word != "…"))

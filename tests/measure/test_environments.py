@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import pytest
 
-from inferometer.errors import EngineError, SpecError
+from inferometer.errors import EngineError, MissingEngineError, SpecError
 from inferometer.measure.environments import (
     LIBRARIES,
     find_environment,
@@ -16,7 +16,7 @@ from inferometer.measure.environments import (
 )
 
 LOCKS = files("inferometer.measure") / "locks"
-HASHED = ("core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray")
+HASHED = ("docs", "core", "dev", "transformers", "vllm", "openvino", "smollm2", "ray")
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 
 
@@ -96,9 +96,12 @@ def test_this_interpreter_is_taken_where_it_has_the_library(no_engines, monkeypa
 
 def test_without_an_engine_the_error_says_how_to_get_it(no_engines, monkeypatch):
     monkeypatch.setitem(LIBRARIES, "openvino", ("no_such_library",))
-    with pytest.raises(EngineError, match="openvino is not installed") as caught:
+    with pytest.raises(MissingEngineError, match="openvino is not installed") as caught:
         find_environment("openvino")
-    assert caught.value.try_ == "inferometer engines --install openvino"
+    assert caught.value.try_ is not None
+    assert "inferometer engines --install openvino" in caught.value.try_
+    assert "pip install 'inferometer[openvino]'" in caught.value.try_
+    assert caught.value.exit_code == 2
     assert "INFEROMETER_OPENVINO_PYTHON" in str(caught.value)
 
 
@@ -107,7 +110,7 @@ def test_an_interrupted_installation_is_none(no_engines, monkeypatch):
     python = managed_folder("openvino") / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(sys.executable)
-    with pytest.raises(EngineError, match="not installed"):
+    with pytest.raises(MissingEngineError, match="not installed"):
         find_environment("openvino")
 
 
@@ -132,7 +135,7 @@ def test_pip_s_own_words_reach_the_user(no_engines, monkeypatch):
         install_environment("openvino")
     assert "goes on where it stopped" in (caught.value.try_ or "")
     monkeypatch.setitem(LIBRARIES, "openvino", ("no_such_library",))
-    with pytest.raises(EngineError, match="not installed"):
+    with pytest.raises(MissingEngineError, match="not installed"):
         find_environment("openvino")
 
 

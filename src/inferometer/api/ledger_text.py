@@ -38,6 +38,15 @@ _OF_EXPERIMENTS: Final = (
     "verdict",
 )
 
+_METRICS_IN_SHORT: Final = (
+    "prefill_s",
+    "decode_step_s",
+    "ttft_p50_s",
+    "tpot_p50_s",
+    "e2e_p50_s",
+    "output_tokens_per_s",
+)
+
 
 def ledger_text(score: Score, path: Path, *, expected: str | None = None) -> RenderableType:
     """The answer first, then how right each metric was, then every experiment."""
@@ -73,6 +82,17 @@ def ledger_markdown(score: Score) -> str:
     if score.metrics:
         parts += ["", *_markdown(_metrics(score))]
     return "\n".join(parts)
+
+
+def short_markdown(score: Score) -> str:
+    """The answer and one small table, for a README: medians and the output throughput."""
+    if not score.experiments:
+        return _NOTHING
+    few = replace(
+        score, metrics=tuple(one for one in score.metrics if one.metric in _METRICS_IN_SHORT)
+    )
+    table = _markdown(_metrics(few))
+    return "\n".join([" ".join(f"{line}." for line in answer_lines(score)), "", *table])
 
 
 def answer_lines(score: Score) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.terminal import talk
-from inferometer.errors import EngineError
+from inferometer.errors import MissingEngineError
 from inferometer.measure.environments import find_environment, install_environment, python_variable
 from inferometer.spec.types import EngineName
 
@@ -70,7 +70,7 @@ def command(install: EngineName | None, *, as_json: bool) -> None:
 def _state(engine: EngineName) -> EngineState:
     try:
         found = find_environment(engine)
-    except EngineError as error:
+    except MissingEngineError as error:
         return EngineState(engine=engine, python=None, found_by=None, how_to_install=error.try_)
     found_by = {
         "variable": python_variable(engine),

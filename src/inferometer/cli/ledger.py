@@ -9,7 +9,7 @@ import click
 from rich.console import RenderableType
 
 from inferometer import suggestions
-from inferometer.api.ledger_text import ledger_markdown, ledger_text
+from inferometer.api.ledger_text import ledger_markdown, ledger_text, short_markdown
 from inferometer.cli.answer import give, json_option
 from inferometer.cli.terminal import talk
 from inferometer.cli.verify import LEDGER
@@ -24,7 +24,13 @@ _DOCUMENT: Final = Door(noun="document", allowed="a text file in UTF-8", refusal
 
 BEGIN: Final = "<!-- the ledger: made by `inferometer ledger --into README.md` -->"
 END: Final = "<!-- the end of the ledger -->"
-_BETWEEN: Final = re.compile(f"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.DOTALL)
+BEGIN_SHORT: Final = "<!-- the ledger in short: made by `inferometer ledger --into README.md` -->"
+END_SHORT: Final = "<!-- the end of the short ledger -->"
+_PLACES: Final = (
+    (BEGIN, END, ledger_markdown),
+    (BEGIN_SHORT, END_SHORT, short_markdown),
+)
+"""What is written between which lines of a document: everything, or the answer and one small table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +72,7 @@ Examples:
 @click.option(
     "--into",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help=f"Put it into this file, after {BEGIN}.",
+    help=f"Put it into this file, after {BEGIN}, or in short after {BEGIN_SHORT}.",
 )
 @click.option(
     "--anchor",
@@ -119,7 +125,7 @@ def command(
         expected=expect,
     )
     if into is not None:
-        put_into(into, ledger_markdown(score))
+        put_into(into, score)
         talk(f"{into} says what {path} says")
     give(
         said,
@@ -138,7 +144,7 @@ def _shown(said: LedgerAnswer, path: Path, *, markdown: bool, wants_anchor: bool
     )
 
 
-def put_into(path: Path, text: str) -> None:
+def put_into(path: Path, score: Score) -> None:
     """Replace what stands between the marks of a file.
 
     Raises
@@ -147,10 +153,16 @@ def put_into(path: Path, text: str) -> None:
         It has no marks, or cannot be written.
     """
     old = _DOCUMENT.text_of(path)
-    if not _BETWEEN.search(old):
+    new, n_places = old, 0
+    for begin, end, markdown in _PLACES:
+        between = re.compile(f"(?<={re.escape(begin)}\n).*?(?={re.escape(end)})", re.DOTALL)
+        text = f"{markdown(score)}\n".replace("\\", r"\\")
+        new, n_found = between.subn(text, new)
+        n_places += n_found
+    if not n_places:
         raise RecordError(
             "the file has no place for the ledger",
             where=str(path),
-            allowed=f"a line {BEGIN} and a line {END}",
+            allowed=f"a line {BEGIN} and a line {END}, or {BEGIN_SHORT} and {END_SHORT}",
         )
-    replace_file(path, _BETWEEN.sub(lambda _: f"{text}\n", old).encode())
+    replace_file(path, new.encode())

@@ -17,6 +17,7 @@ from inferometer.cli.measured import (
 )
 from inferometer.cli.measuring import in_seconds, measure
 from inferometer.errors import SpecError
+from inferometer.measure.environments import find_environment
 from inferometer.measure.this_machine import this_hardware
 from inferometer.spec import resolve, sweep_plan, types
 from inferometer.units import parse_duration_s
@@ -59,6 +60,7 @@ def command(
         raise SpecError(
             f"a budget of {budget!r}", where="--budget", allowed="more than nothing", try_="2min"
         )
+    find_environment(engine.engine)  # a missing engine is reported before anything is measured
     until_s = in_seconds(budget_s)
     resolved = resolve.resolve_model(model, load_format=engine.load_format)
     points = quick_points(resolved.spec, engine, this_hardware(), budget_s=budget_s)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from inferometer import suggestions
-from inferometer.errors import EngineError, SpecError
+from inferometer.errors import EngineError, MissingEngineError, SpecError
 from inferometer.spec.types import EngineName
 
 Where: TypeAlias = Literal["variable", "here", "managed"]
@@ -63,7 +63,7 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
     ------
     SpecError
         The variable names no interpreter.
-    EngineError
+    MissingEngineError
         There is none; the message says how to get one.
     """
     variable = python_variable(engine)
@@ -81,7 +81,7 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
     folder = managed_folder(engine)
     if (folder / _COMPLETE).exists():
         return EngineEnvironment(engine=engine, python=_python_of(folder), where="managed")
-    raise EngineError(
+    raise MissingEngineError(
         f"the engine {engine} is not installed: there is no {' or '.join(LIBRARIES[engine])} here,"
         f" and no environment in {folder}",
         where="the engine asked for",
@@ -89,7 +89,10 @@ def find_environment(engine: EngineName) -> EngineEnvironment:
             f"an interpreter that has it, named by {variable}, or a folder of environments, named"
             f" by {ENGINES_DIR}"
         ),
-        try_=suggestions.command("engines", "--install", engine),
+        try_=(
+            f"{suggestions.command('engines', '--install', engine)} (an environment of its own), or"
+            f" pip install 'inferometer[{engine}]' (beside inferometer)"
+        ),
     )
 
 
