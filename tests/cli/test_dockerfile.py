@@ -71,7 +71,9 @@ def test_its_steps_make_a_command_that_answers(tmp_path):
             shutil.copy(ROOT / name, source / name)
     build = [rest for instruction, rest in STEPS if instruction == "RUN"][:2]
     for step in build:
-        done = in_fresh_shell(step.replace("/inferometer/", f"{home}/"), source, ENGINES="")
+        done = in_fresh_shell(
+            re.sub(r"(?<=[ =])/inferometer/", f"{home}/", step), source, ENGINES=""
+        )
         assert done.returncode == 0, done.stderr
     command = home / "venv" / "bin" / "inferometer"
     assert "Verbs:" in in_fresh_shell(f"{command} --help", tmp_path).stdout
