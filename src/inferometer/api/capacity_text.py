@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from inferometer.api.answer import Answer
 from inferometer.decide.capacity import Capacity, Probe
 from inferometer.simulate.cluster_config import Router
 from inferometer.stats.estimate import Verdict
@@ -63,7 +64,7 @@ class PacedCapacity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityAnswer:
+class CapacityAnswer(Answer):
     """The capacity at likely step times, and at both ends of what they may be, or in draws."""
 
     model_id: str

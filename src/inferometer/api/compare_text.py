@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from inferometer.api.answer import Answer
 from inferometer.records import run_comparison
 from inferometer.report.request_words import duration_cell, rate_text
 from inferometer.stats.estimate import Estimate
@@ -27,7 +28,7 @@ class SidePromise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompareAnswer:
+class CompareAnswer(Answer):
     """B against A."""
 
     old: tuple[str, ...]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from inferometer.api.answer import Answer
 from inferometer.api.fit_views import explained, held_out_rows
 from inferometer.api.runs import Runs, analyses_of, load_sweeps, request_of
 from inferometer.errors import ModelError
@@ -15,7 +16,7 @@ from inferometer.units import format_duration, format_fraction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplainAnswer:
+class ExplainAnswer(Answer):
     """The parts of each step's time, and how well the model that says so does on points that it had not seen."""
 
     explained: tuple[Explained, ...]

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 
 from rich.console import RenderableType
 
+from inferometer.api.answer import Answer
 from inferometer.api.fit_text import fit_text, refused_text, server_fit_text
 from inferometer.api.kernel_fitting import HeldOutStatistic, fit_served
 from inferometer.api.known_facts import ServerKnowledge
@@ -28,7 +29,7 @@ from inferometer.perfmodel import steptime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitAnswer:
+class FitAnswer(Answer):
     """The fitted model, or server, and the file that holds it."""
 
     model_file: str | None
@@ -74,6 +75,15 @@ class Fit:
         ),
     ] = None
     given: frozenset[str] = frozenset()
+
+
+def answer_text(answer: FitAnswer) -> RenderableType:
+    """The fit as the command line shows it; of published serving runs without what was held out."""
+    if answer.model is not None:
+        return fit_text(answer.model, answer.model_file or "")
+    if answer.server is not None:
+        return server_fit_text(answer.server, answer.model_file or "")
+    return "UNDECIDED" if answer.refusal is None else f"UNDECIDED {answer.refusal.reason}"
 
 
 class Fitted(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from inferometer.api.answer import Answer
 from inferometer.errors import SpecError
 from inferometer.fit.loads import server_fit
 from inferometer.perfmodel import steptime, types
@@ -70,7 +71,7 @@ class WhatIfRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictAnswer:
+class PredictAnswer(Answer):
     """Everything that is predicted.
 
     ``basis`` says from what the headline comes: a datasheet, ceilings measured here, or a fit.

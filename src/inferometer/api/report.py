@@ -7,6 +7,7 @@ from typing import Annotated
 from rich.text import Text
 
 from inferometer.api import request_answer, request_options
+from inferometer.api.answer import Answer
 from inferometer.api.question import Option
 from inferometer.api.request_pages import write_request_page
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
@@ -17,7 +18,7 @@ from inferometer.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportAnswer:
+class ReportAnswer(Answer):
     """The page, its size, and the charts that were exported beside it."""
 
     report: str

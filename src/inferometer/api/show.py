@@ -1,10 +1,12 @@
 """inferometer show: what does a run say, in the terminal?"""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 
+from inferometer.api.answer import Answer
 from inferometer.api.request_answer import RequestRunAnswer, answer_of, are_of_requests, views_of
 from inferometer.api.request_options import Judged, question_of
 from inferometer.api.runs import Runs, analyses_of, load_runs, request_of
@@ -15,7 +17,7 @@ from inferometer.report.views import SweepReportView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowAnswer:
+class ShowAnswer(Answer):
     """All that a run says; the same facts as in the report."""
 
     runs: tuple[str, ...]
@@ -59,3 +61,11 @@ def show(question: Show) -> Shown:
         return Shown(ShowAnswer(runs=names, view=None, requests=answers), text)
     view = sweep_view(analyses_of(request, runs))
     return Shown(ShowAnswer(runs=names, view=view, requests=()), report_text(view))
+
+
+def show_text(answer: ShowAnswer) -> RenderableType:
+    """The runs as the command line shows them; runs of requests are read again."""
+    if answer.view is not None:
+        return report_text(answer.view)
+    runs = tuple(Path(name) for name in answer.runs)
+    return show(Show(runs=Runs(runs=runs))).text

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple
 
 from inferometer import suggestions
 from inferometer.api import deployment_view, simulated_record
+from inferometer.api.answer import Answer
 from inferometer.api.cluster import Servers
 from inferometer.api.gate import equals_cautions
 from inferometer.api.offered_rate import held_back
@@ -58,7 +59,7 @@ class ClassPromise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateAnswer:
+class SimulateAnswer(Answer):
     """The simulated run of the likely step times, the same requests at both ends of their interval or in draws, and the verdict of all.
 
     A verdict is *met* or *missed* where it is so on all of these; else *undecided*. None without an

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from inferometer.api import sizing_cautions, sizing_over_time
+from inferometer.api.answer import Answer
 from inferometer.api.best_use_view import BestUse
 from inferometer.api.sizing_rows import KindRow, kind_row
 from inferometer.decide.candidates import Candidates, Refusal
@@ -31,7 +32,7 @@ class Impossible:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizeAnswer:
+class SizeAnswer(Answer):
     """What to buy. ``verdict`` is that of the pick at likely, fast and slow step times."""
 
     model_id: str

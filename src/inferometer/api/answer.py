@@ -1,0 +1,125 @@
+"""What every answer can do: as a dictionary, a table, a page of text, or in a notebook.
+
+How an answer looks is known by another module, which is imported when it is shown: a program that
+only computes does not wait for it.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from io import StringIO
+from typing import Any, Final, cast
+
+import duckdb
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, RenderableType
+
+_SHOWN_BY: Final[Mapping[str, str]] = {
+    "PredictAnswer": "inferometer.api.predict_text:predict_text",
+    "SimulateAnswer": "inferometer.api.simulate_text:simulate_text",
+    "CapacityAnswer": "inferometer.api.capacity_text:capacity_text",
+    "SizeAnswer": "inferometer.api.size_text:size_text",
+    "ExplainAnswer": "inferometer.api.explain:explain_text",
+    "CompareAnswer": "inferometer.api.compare_text:compare_text",
+    "ReportAnswer": "inferometer.api.report:report_text",
+    "FitAnswer": "inferometer.api.fit:answer_text",
+    "ShowAnswer": "inferometer.api.show:show_text",
+}
+"""The function that shows an answer, as ``module:name``."""
+_COLUMNS: Final = 110
+_INPUTS: Final = frozenset({"datasheet.scenario"})
+"""Of an answer of one row: what was asked about, which has hundreds of columns."""
+
+
+class Answer:
+    """An answer to a question; its fields are what ``--json`` prints."""
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as ``--json`` prints it: plain dictionaries, lists, numbers and text."""
+        return cast("dict[str, Any]", msgspec.to_builtins(self))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The main table of the answer: one dictionary of numbers and text for each row.
+
+        Rows are those of the longest field that is a list of records, else the answer is one row.
+        Records in records become columns with a dot: ``likely.value``.
+        """
+        tables = [
+            value
+            for value in self.to_dict().values()
+            if isinstance(value, list | tuple) and value and isinstance(value[0], dict)
+        ]
+        chosen = max(tables, key=len, default=[self.to_dict()])
+        return [dict(_flat(row)) for row in chosen]
+
+    def to_arrow(self) -> duckdb.DuckDBPyRelation:
+        """The main table as an object of Arrow's C stream interface (``__arrow_c_stream__``).
+
+        pyarrow, pandas 3, polars and others take it as it is: ``pyarrow.table(answer.to_arrow())``.
+        """
+        database = duckdb.connect()
+        database.register("rows_of_answer", _columns(self.rows()))
+        return database.sql("SELECT * FROM rows_of_answer")
+
+    def to_frame(self) -> Any:  # noqa: ANN401 -- of whichever library is installed
+        """The main table as a DataFrame of pandas, else of polars, else as Arrow."""
+        rows = self.rows()
+        for library in ("pandas", "polars"):
+            if importlib.util.find_spec(library) is not None:
+                return importlib.import_module(library).DataFrame(rows)
+        return self.to_arrow()
+
+    def page(self) -> RenderableType:
+        """The answer as the command line shows it."""
+        module, _, name = _SHOWN_BY[type(self).__name__].partition(":")
+        shown: Callable[[Answer], RenderableType] = getattr(importlib.import_module(module), name)
+        return shown(self)
+
+    def __str__(self) -> str:
+        """The answer in words and tables."""
+        console = Console(width=_COLUMNS, file=StringIO(), force_terminal=False)
+        with console.capture() as captured:
+            console.print(self.page())
+        return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook, with its colours."""
+        console = Console(width=_COLUMNS, file=StringIO(), record=True, force_jupyter=False)
+        console.print(self.page())
+        return console.export_html(inline_styles=True, code_format=_HTML)
+
+
+_HTML: Final = '<pre style="line-height:normal;overflow-x:auto">{code}</pre>'
+
+
+def _flat(row: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """The numbers and texts of a record and of the records in it; lists are left out."""
+    for name, value in row.items():
+        if before + name in _INPUTS:
+            continue
+        if isinstance(value, dict):
+            yield from _flat(value, f"{before}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield before + name, value
+
+
+def _columns(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+    """The columns of these rows: numbers with NaN where there is none, else objects."""
+    columns = dict[str, NDArray[Any]]()
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        known = [value for value in values if value is not None]
+        are_numbers = all(isinstance(value, int | float) for value in known)
+        if known and are_numbers and not any(isinstance(value, bool) for value in known):
+            is_whole = len(known) == len(values) and all(isinstance(one, int) for one in known)
+            columns[name] = np.array(
+                [np.nan if value is None else value for value in values],
+                dtype=np.int64 if is_whole else np.float64,
+            )
+        else:
+            columns[name] = np.array(values, dtype=object)
+    return columns

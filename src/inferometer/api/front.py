@@ -1,0 +1,119 @@
+"""The front door: one function for each question, for programs and notebooks.
+
+Each takes the options of the command of its name as keyword arguments (``--max-num-seqs 32`` is
+``max_num_seqs=32``, ``--for 60s`` is ``duration="60s"``, ``--set NAME=VALUE`` is
+``set={"NAME": VALUE}``), and returns a typed answer. ``progress`` hears what is going on. Errors
+are exceptions of ``inferometer.errors``.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from inferometer.api import (
+    capacity as capacities,
+    compare as comparisons,
+    explain as explanations,
+    fit as fits,
+    predict as predictions,
+    report as reports,
+    show as shows,
+    simulate as simulations,
+    size as sizings,
+)
+from inferometer.api.capacity_text import CapacityAnswer
+from inferometer.api.compare_text import CompareAnswer
+from inferometer.api.prediction import PredictAnswer
+from inferometer.api.progress import Listener, heard_by
+from inferometer.api.question import question_of, signature_of
+from inferometer.api.simulation import SimulateAnswer
+from inferometer.api.sizing import SizeAnswer
+
+Function = TypeVar("Function", bound=Callable[..., object])
+Paths = str | Path | tuple[str | Path, ...] | list[str | Path]
+
+
+def _takes(question: type[Any]) -> Callable[[Function], Function]:
+    """Let editors and notebooks show what the function takes."""
+
+    def shown(function: Function) -> Function:
+        function.__signature__ = signature_of(question)  # type: ignore[attr-defined]
+        return function
+
+    return shown
+
+
+@_takes(predictions.Predict)
+def predict(model: str, *, progress: Listener | None = None, **options: object) -> PredictAnswer:
+    """What would this model do on a device: memory, bounds, TTFT, TPOT, throughput, cost?
+
+    Example
+    -------
+    >>> predict("llama-3.1-8b", hardware="h100_sxm", batch=32).basis
+    'datasheet'
+    """
+    with heard_by(progress):
+        return predictions.predict(question_of(predictions.Predict, {"model": model, **options}))
+
+
+@_takes(simulations.Simulate)
+def simulate(model: str, *, progress: Listener | None = None, **options: object) -> SimulateAnswer:
+    """What would happen if this server got this traffic?"""
+    with heard_by(progress):
+        return simulations.simulate(question_of(simulations.Simulate, {"model": model, **options}))
+
+
+@_takes(capacities.Capacity)
+def capacity(model: str, *, progress: Listener | None = None, **options: object) -> CapacityAnswer:
+    """What is the highest load at which the SLO is met?"""
+    with heard_by(progress):
+        return capacities.capacity(question_of(capacities.Capacity, {"model": model, **options}))
+
+
+@_takes(sizings.Size)
+def size(model: str, *, progress: Listener | None = None, **options: object) -> SizeAnswer:
+    """What must be bought to meet the SLO under some traffic?"""
+    with heard_by(progress):
+        return sizings.size(question_of(sizings.Size, {"model": model, **options}))
+
+
+@_takes(fits.Fit)
+def fit(runs: Paths, *, progress: Listener | None = None, **options: object) -> fits.FitAnswer:
+    """Which step-time model do these runs carry; with ``load=True``, which server?"""
+    with heard_by(progress):
+        return fits.fit(question_of(fits.Fit, {"runs": runs, **options})).answer
+
+
+@_takes(explanations.Explain)
+def explain(
+    runs: Paths, *, progress: Listener | None = None, **options: object
+) -> explanations.ExplainAnswer:
+    """Where does the time of each measured point go?"""
+    with heard_by(progress):
+        return explanations.explain(question_of(explanations.Explain, {"runs": runs, **options}))
+
+
+@_takes(shows.Show)
+def read(runs: Paths, *, progress: Listener | None = None, **options: object) -> shows.ShowAnswer:
+    """What do stored runs say?"""
+    with heard_by(progress):
+        return shows.show(question_of(shows.Show, {"runs": runs, **options})).answer
+
+
+@_takes(reports.Report)
+def report(
+    runs: Paths, *, progress: Listener | None = None, **options: object
+) -> reports.ReportAnswer:
+    """Write one offline page of stored runs."""
+    with heard_by(progress):
+        return reports.report(question_of(reports.Report, {"runs": runs, **options}))
+
+
+@_takes(comparisons.Compare)
+def compare(
+    old: str | Path, new: str | Path, *, progress: Listener | None = None, **options: object
+) -> CompareAnswer:
+    """Is B better than A, worse, equivalent, or is that undecided?"""
+    question = question_of(comparisons.Compare, {"old": old, "new": new, **options})
+    with heard_by(progress):
+        return comparisons.compare(question)

@@ -1,0 +1,123 @@
+"""Does Python get the answers of the command line, typed, as tables and in notebooks?"""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import command_line
+import pytest
+
+import inferometer as im
+from inferometer.api.progress import PartsDone
+from inferometer.errors import InferometerError, SpecError
+
+STATIC = {"hardware": "h100_sxm", "batch": 32, "prompt": 1024}
+ONLINE = {"hardware": "h100_sxm", "rate": 5, "requests": 200, "slo": "ttft:p95<500ms"}
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    heard = []
+    folder = tmp_path_factory.mktemp("api") / "run"
+    answer = im.simulate("llama-3.1-8b", **ONLINE, out=folder, progress=heard.append)
+    return answer, heard, folder
+
+
+def test_dictionaries_are_what_json_prints(tmp_path, simulated):
+    flags = ("--hardware", "h100_sxm", "--batch", 32, "--prompt", 1024, "--json")
+    said = json.loads(command_line.run("predict", "llama-3.1-8b", *flags, folder=tmp_path).stdout)
+    now = json.loads(json.dumps(im.predict("llama-3.1-8b", **STATIC).to_dict()))
+    assert now == said
+    assert simulated[0].to_dict()["verdict"] == simulated[0].verdict
+
+
+def test_tables_go_to_arrow_without_its_library(simulated):
+    answer, _, _ = simulated
+    table = answer.to_arrow()
+    assert hasattr(table, "__arrow_c_stream__")
+    rows = table.fetchall()
+    assert [row[0] for row in rows] == ["likely", "fast", "slow"]
+    assert "summary.offered_requests_per_s" in table.columns
+    assert len(answer.to_frame()) == 3
+
+
+def test_an_answer_in_a_notebook_and_as_text(simulated):
+    answer, _, _ = simulated
+    assert "ANSWER llama-3.1-8b" in str(answer)
+    page = answer._repr_html_()
+    assert "ANSWER llama-3.1-8b" in page
+    assert "<script" not in page
+
+
+def test_progress_is_heard_and_otherwise_nothing_is_printed(simulated, capfd):
+    _, heard, _ = simulated
+    assert any(isinstance(one, str) and "simulating 200 requests" in one for one in heard)
+    assert PartsDone("step times", 3, 3) in heard
+    im.predict("llama-3.1-8b", **STATIC)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_stored_runs_are_read_compared_and_reported(simulated, tmp_path):
+    _, _, folder = simulated
+    read = im.read(folder)
+    assert read.requests[0].summaries[0].n_requests == 200
+    assert "ANSWER" in str(read) or "TTFT" in str(read)
+    assert im.compare(folder, folder).comparison.answer.verdict in {"equivalent", "undecided"}
+    page = im.report(folder, out=tmp_path / "page.html")
+    assert Path(page.report).stat().st_size == page.size_bytes
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hardwar": "h100_sxm"}, "hardware"),
+        ({"hardware": "h100_sxm", "batch": 0}, "of at least 1"),
+        ({"hardware": "h100_sxm", "batch": 1.5}, "whole number"),
+        ({"hardware": "h100_sxm", "dtype": "fp99"}, "float8"),
+        ({"hardware": "no-such-device"}, "no-such-device"),
+        ({"hardware": "h100_sxm", "what_if": "yes"}, "true or false"),
+    ],
+)
+def test_bad_options_are_refused_in_four_parts(options, words):
+    with pytest.raises(SpecError) as error:
+        im.predict("llama-3.1-8b", **options)
+    assert words in str(error.value)
+    assert "\n  from: " in str(error.value)
+
+
+def test_options_may_be_written_as_on_the_command_line():
+    ours = im.predict("llama-3.1-8b", hardware="H100", batch="32", dtype="bf16")
+    assert ours.datasheet.scenario.batch_size == 32
+    assert ours.datasheet.scenario.engine.dtype == "bfloat16"
+    until = im.simulate("llama-3.1-8b", **ONLINE | {"until": "5s"}, set={"block_size": 32})
+    assert until.levels[0].summary.n_requests < 200
+
+
+def test_signatures_show_all_options():
+    parameters = inspect.signature(im.simulate).parameters
+    assert next(iter(parameters)) == "model"
+    assert {"hardware", "rate", "replicas", "slo", "progress"} <= parameters.keys()
+    assert parameters["replicas"].default == 1
+
+
+def test_functions_stay_when_rooms_of_their_name_are_imported():
+
+    assert callable(im.simulate)
+    assert callable(im.fit)
+    with pytest.raises(TypeError, match="is a function"):
+        im.fit = 3
+
+
+def test_the_package_is_imported_quickly():
+    code = (
+        "import sys, inferometer; "
+        "print([m for m in ('numba', 'scipy', 'rich', 'click', 'duckdb') if m in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
+
+
+def test_errors_have_one_root():
+    assert issubclass(SpecError, InferometerError)
