@@ -24,7 +24,7 @@ from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_terms import PARAMETERS
 from inferometer.records.imports.kernel_tables import read_kernel_tables
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_model
 from inferometer.spec.types import EngineSpec

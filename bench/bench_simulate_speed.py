@@ -22,8 +22,8 @@ import numpy as np
 from results_log import log_row, words
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.stats.quantiles import median_estimate
@@ -40,7 +40,7 @@ COLD_START = """
 import time
 start = time.perf_counter()
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 config = SchedulerConfig(num_blocks=1000, max_model_len=1024)

@@ -9,7 +9,7 @@ from inferometer.fit.loads.server import STEP_NAMES, step_belief, steps_at
 from inferometer.records.load_types import ChunkTable
 from inferometer.records.types import ABSENT, Run, RunManifest
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.types import EngineSpec
 

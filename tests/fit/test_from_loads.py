@@ -14,7 +14,7 @@ from inferometer.fit.loads.server_fit import is_server_fit, load_server_fit
 from inferometer.perfmodel.steptime_arrays import shape_duration_s
 from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.spec.types import EngineSpec
 
 pytestmark = pytest.mark.slow  # test_server_verdict.py fits one server in the fast suite

@@ -10,7 +10,7 @@ from inferometer.fit.loads.requests import STATISTICS, RateStatistics, fit_rates
 from inferometer.perfmodel.steptime_arrays import arrays_of
 from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.spec.catalog import find_hardware, find_model
 from inferometer.spec.types import EngineSpec

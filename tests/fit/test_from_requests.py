@@ -12,7 +12,7 @@ from inferometer.perfmodel.steptime_levels import datasheet_step_time
 from inferometer.records.load_types import Validity, ValidityReason
 from inferometer.records.types import ABSENT, RequestStatus, Run, RunManifest
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.spec.catalog import find_hardware, find_model

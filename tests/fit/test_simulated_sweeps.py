@@ -11,7 +11,7 @@ from inferometer.perfmodel.types import decode_shape, prefill_shape
 from inferometer.records.reading import read_run
 from inferometer.records.repetitions import repetitions_of
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 DATA = Path(__file__).parent / "data"

@@ -52,7 +52,6 @@ TOO_LONG = {
     "report/html.py page_of",
     "report/request_html.py request_page_of",
     "simulate/demand.py demand",
-    "simulate/disaggregated.py simulate_disaggregated",
     "simulate/kernel/state.py new_state",
     "simulate/kernel/vllm_schedule.py _admit",
     "simulate/serving_config.py engine_config",

@@ -15,7 +15,7 @@ import numpy as np
 
 from inferometer.records.whole_run import write_run
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost

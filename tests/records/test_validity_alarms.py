@@ -10,7 +10,7 @@ import pytest
 from tests.records.load_run import changed, load_run
 
 from inferometer.records.validity import validity_of
-from inferometer.simulate import one_engine
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.workload_demand import demand_of
@@ -47,7 +47,7 @@ def workload_of(case, seed):
 def clean(case, seed):
     """A run of this case as a client measures it that is late by 0.1 ms when it sends and by 0.5 ms when it reads."""
     drawn = replay.draw_workload(workload_of(case, seed))
-    served = one_engine.simulate(
+    served = simulate(
         demand_of(drawn.plan, CONFIG.block_size, has_contents=False), CONFIG, COST
     ).requests
     rng, n = np.random.default_rng((1, seed)), len(served.intended_send_ns)

@@ -14,13 +14,11 @@ from kernel_driver import KernelDriver
 from stepping import drive
 
 from inferometer.simulate.batch_config import DynamicBatching
-from inferometer.simulate.cluster import simulate_cluster
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
-from inferometer.simulate.disaggregated import PoolCosts, simulate_disaggregated
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import PoolCosts, simulate, simulate_cluster, simulate_disaggregated
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

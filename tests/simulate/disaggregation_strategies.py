@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from simulator_strategies import VLLMS, configs, costs, demands, speculating_configs
 
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
-from inferometer.simulate.disaggregated import PoolCosts
 from inferometer.simulate.disaggregation_config import (
     BEGINNINGS,
     LINK_SHAPES,
     DisaggregatedConfig,
     KvLink,
 )
+from inferometer.simulate.run import PoolCosts
 
 
 @st.composite

@@ -26,8 +26,8 @@ from vllm_driver import VllmDriver, VllmFactory
 from vllm_engine_loop import Loop
 
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.run import simulate
 from inferometer.simulate.step_cost import linear_cost
 
 

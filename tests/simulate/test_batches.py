@@ -15,9 +15,9 @@ from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, PartKind, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost
 

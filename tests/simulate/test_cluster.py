@@ -8,12 +8,11 @@ from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
-from inferometer.simulate.cluster import simulate_cluster
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
+from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

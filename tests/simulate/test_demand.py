@@ -6,8 +6,8 @@ import pytest
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import SharedBlocks, contents_checked, demand, with_contents
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -14,12 +14,11 @@ from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import Demand, demand
-from inferometer.simulate.disaggregated import PoolCosts, simulate_disaggregated
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.disaggregated_run import simulate_disaggregated_plainly
+from inferometer.simulate.run import PoolCosts, simulate, simulate_disaggregated
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.simulated_run import cautions_of

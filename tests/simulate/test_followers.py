@@ -8,9 +8,9 @@ import pytest
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost

@@ -5,7 +5,7 @@ import pytest
 
 from inferometer.simulate.demand import demand
 from inferometer.simulate.front_end import as_clients_see, delayed
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -8,8 +8,8 @@ from inferometer.simulate.batch_config import DynamicBatching, NoBatching, Stati
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, cut_answers
 from inferometer.simulate.gate_outcome import shed_cautions, shed_counts
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

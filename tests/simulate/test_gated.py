@@ -9,9 +9,9 @@ from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.gate_rules import first_token_pace, gate_rules
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost

@@ -9,10 +9,10 @@ from simulator_strategies import assert_equal, settings_of_a_run
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.reference.vllm import Scheduler
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

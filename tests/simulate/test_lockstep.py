@@ -10,13 +10,12 @@ from simulator_strategies import assert_equal, costs, demands, speculating_confi
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
-from inferometer.simulate.cluster import simulate_cluster
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
+from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -10,8 +10,8 @@ from simulator_strategies import settings_of_a_run
 from inferometer.records.tokens import token_gaps, token_times
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run
 from inferometer.simulate.step_cost import linear_cost

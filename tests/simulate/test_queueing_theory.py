@@ -15,8 +15,8 @@ from simulator_strategies import VLLMS, configs, costs, demands
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.batch_config import NoBatching
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

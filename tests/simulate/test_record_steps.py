@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from inferometer.simulate import one_engine
 from inferometer.simulate.demand import demand
 from inferometer.simulate.kernel import logs
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
@@ -22,8 +22,8 @@ def test_requests_are_the_same_without_steps(monkeypatch):
         random.integers(1, 200, 80),
         random.integers(1, 60, 80),
     )
-    with_steps = one_engine.simulate(requests, CONFIG, COST)
-    without = one_engine.simulate(requests, CONFIG, COST, record_steps=False)
+    with_steps = simulate(requests, CONFIG, COST)
+    without = simulate(requests, CONFIG, COST, record_steps=False)
     assert len(with_steps.steps.start_ns) > 10 * 64, "several logs were filled"
     assert without.steps is None
     assert (without.outcome, without.end_ns) == (with_steps.outcome, with_steps.end_ns)

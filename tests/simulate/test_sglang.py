@@ -8,11 +8,11 @@ from simulator_strategies import assert_equal, costs, demands
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.sglang import SglangScheduler
 from inferometer.simulate.reference.sglang_tree import RadixTree
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost

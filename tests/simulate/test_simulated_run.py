@@ -5,8 +5,8 @@ import pytest
 
 from inferometer.records.types import Phase, RequestStatus
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import cautions_of, simulated_run
 from inferometer.simulate.step_cost import linear_cost

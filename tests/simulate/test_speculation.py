@@ -15,9 +15,9 @@ from inferometer.perfmodel.scenario import Speculation, expected_tokens, walltim
 from inferometer.records.types import PartKind, RequestStatus
 from inferometer.simulate.acceptance import N_DRAWS, compiled_n_accepted, n_accepted
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -12,10 +12,10 @@ from test_kernel import after, check_blocks
 
 from inferometer.errors import SpecError
 from inferometer.simulate.demand import demand
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Outcome
 from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.reference.vllm import Scheduler
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 

@@ -6,7 +6,7 @@ import pytest
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import contents_checked
 from inferometer.simulate.front_end import delayed
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.simulate.workload_demand import demand_of

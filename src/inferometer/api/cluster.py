@@ -11,6 +11,8 @@ from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig, Router
 from inferometer.simulate.deployment import Case, Deployment
 from inferometer.simulate.disaggregated_deployment import PrefillPool
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.gate_config import GateConfig
 
 REPLICAS_OPTION: Final = Option(
     "Servers of this kind behind a router.",
@@ -142,6 +144,16 @@ class Servers(NamedTuple):
             cache_threshold_fraction=self.rules.prefix_threshold_fraction,
             balance_abs_threshold=self.rules.balance_abs,
             balance_rel_threshold_ratio=self.rules.balance_rel_ratio,
+        )
+
+    def fleet(self, gate: GateConfig | None = None) -> Fleet:
+        """What is simulated: these servers with the expected step times, behind this gate."""
+        return Fleet(
+            replicas=self.cluster,
+            step_times=self.deployment.step_times.likely,
+            prefill=None if self.prefill is None else self.prefill.replicas,
+            gate=gate,
+            front_end_s=self.deployment.front_end_s,
         )
 
     @property

@@ -15,19 +15,14 @@ from inferometer.errors import SpecError
 from inferometer.measure.executors.parts import Executor
 from inferometer.records import promises, request_summaries, step_memory, types, whole_run
 from inferometer.simulate import (
-    cluster,
-    demand,
-    disaggregated,
-    front_end,
     gate_config,
     gate_rules,
-    one_engine,
     outcome,
     replica_shares,
+    run,
     transfer_shares,
 )
 from inferometer.simulate.deployment import Case, Pace
-from inferometer.simulate.workload_demand import demand_of
 from inferometer.spec import gate as gates, objectives
 from inferometer.spec.workload import description, plan
 from inferometer.stats.estimate import Verdict
@@ -149,39 +144,15 @@ class Simulator:
     def _simulation(
         self, servers: Servers, *, record_steps: bool, record_parts: bool
     ) -> outcome.Simulation:
-        delay_s = servers.deployment.front_end_s
-        requests = front_end.delayed(self._requests(servers), delay_s)
-        _check_that_some_come(requests, self.until_ns)
-        cost, gate, until_ns = (
-            servers.deployment.step_times.likely,
-            self._gate_rules(),
-            self.until_ns,
+        fleet, plan = servers.fleet(self._gate_rules()), self.workload.plan
+        _check_that_some_come(plan, fleet.front_end_s, self.until_ns)
+        return run.run(
+            fleet,
+            plan,
+            until_ns=self.until_ns,
+            record_steps=record_steps,
+            record_parts=record_parts,
         )
-        kept = {"record_steps": record_steps, "record_parts": record_parts}
-        if servers.prefill is not None:
-            pools, costs = (
-                servers.prefill.before(servers.cluster),
-                servers.prefill.costs(servers.deployment),
-            )
-            done = disaggregated.simulate_disaggregated(
-                requests, pools, costs, gate=gate, until_ns=until_ns, **kept
-            )
-        elif servers.n_replicas == 1:
-            done = one_engine.simulate(
-                requests, servers.deployment.config, cost, gate=gate, until_ns=until_ns, **kept
-            )
-        else:
-            done = cluster.simulate_cluster(
-                requests, servers.cluster, cost, gate=gate, until_ns=until_ns, **kept
-            )
-        return front_end.as_clients_see(done, delay_s)
-
-    def _requests(self, servers: Servers) -> demand.Demand:
-        config, prefill = servers.deployment.config, servers.prefill
-        has_contents = config.enable_prefix_caching or (
-            prefill is not None and prefill.deployment.config.enable_prefix_caching
-        )
-        return demand_of(self.workload.plan, config.block_size, has_contents=has_contents)
 
     def _gate_rules(self) -> gate_config.GateConfig | None:
         """What the gate predicts rests on the likely step times, whatever steps then take."""
@@ -253,8 +224,11 @@ def store(simulated: Simulated, folder: Path) -> Simulated:
     return replace(simulated, answer=replace(simulated.answer, record=str(folder)))
 
 
-def _check_that_some_come(requests: demand.Demand, until_ns: int | None) -> None:
-    first_ns = int(requests.arrival_ns[requests.follows < 0].min())
+def _check_that_some_come(
+    requests: plan.RequestPlan, front_end_s: float, until_ns: int | None
+) -> None:
+    first_ns = int(requests.arrival_ns[requests.follows == plan.NONE].min())
+    first_ns += round(front_end_s * NS_PER_S)
     if until_ns is not None and until_ns < first_ns:
         raise SpecError(
             f"no request comes by {format_duration(until_ns / NS_PER_S)}: the first one comes after"

@@ -14,11 +14,10 @@ from inferometer.decide.traffic import plan_at
 from inferometer.records.promises import judge_objective
 from inferometer.simulate import (
     cluster_config,
-    disaggregated,
     disaggregated_deployment as pools,
-    front_end,
+    fleet,
+    run,
     simulated_run,
-    workload_demand,
 )
 
 _SHARES: Final = 4
@@ -47,21 +46,24 @@ class PoolProbe:
         pool = pools.PrefillPool(
             deployment=deployment, cluster=prefill, link=link, link_origin=origin
         )
-        rules, traffic = pool.before(decode), question.traffic
+        servers = fleet.Fleet(
+            replicas=decode,
+            step_times=deployment.step_times.likely,
+            prefill=pool.replicas,
+            front_end_s=deployment.front_end_s,
+        )
+        traffic = question.traffic
         plan = plan_at(
             traffic.spec,
             load,
             min(traffic.n_requests * _SHARES * EFFORT_RATIO**effort, traffic.most_requests),
         )
-        demand = workload_demand.demand_of(
-            plan, deployment.config.block_size, has_contents=deployment.config.enable_prefix_caching
+        found = simulated_run.simulated_run(
+            run.run(servers, plan, record_steps=False),
+            servers.rules,
+            run_id="probe",
+            created_utc="",
+            command=(),
+            tool_version="",
         )
-        delay_s = deployment.front_end_s
-        done = disaggregated.simulate_disaggregated(
-            front_end.delayed(demand, delay_s), rules, pool.costs(deployment), record_steps=False
-        )
-        simulation = front_end.as_clients_see(done, delay_s)
-        run = simulated_run.simulated_run(
-            simulation, rules, run_id="probe", created_utc="", command=(), tool_version=""
-        )
-        return reading_of(run, judge_objective(run, question.objective))
+        return reading_of(found, judge_objective(found, question.objective))

@@ -12,14 +12,12 @@ from inferometer.perfmodel.steptime_arrays import StepTimeArrays
 from inferometer.records.promises import Judgement, judge_objective
 from inferometer.records.types import Run
 from inferometer.simulate import (
-    cluster,
     cluster_config,
     engine_config,
-    front_end,
-    one_engine,
+    fleet,
+    run,
     scheduler_config,
     simulated_run,
-    workload_demand,
 )
 from inferometer.simulate.deployment import Deployment
 from inferometer.spec.objectives import ObjectiveSpec
@@ -88,27 +86,24 @@ class ReplicaProbe:
         record_steps: bool = False,
     ) -> Run:
         """What becomes of these requests; ``class_replicas`` are those of each class for a class-aware router."""
-        config = self._config(plan)
-        requests = workload_demand.demand_of(
-            plan, config.block_size, has_contents=config.enable_prefix_caching
-        )
-        delay_s = self.deployment.front_end_s
-        requests = front_end.delayed(requests, delay_s)
-        if self.n_replicas == 1:
-            done = one_engine.simulate(requests, config, self.step_times, record_steps=record_steps)
-        else:
-            servers = cluster_config.ClusterConfig(
-                engine=config,
+        servers = fleet.Fleet(
+            replicas=cluster_config.ClusterConfig(
+                engine=self._config(plan),
                 n_replicas=self.n_replicas,
-                router=self.router,
+                # The router of one replica is never asked, and may be one that its engine refuses.
+                router=self.router if self.n_replicas > 1 else "round-robin",
                 class_replicas=class_replicas,
-            )
-            done = cluster.simulate_cluster(
-                requests, servers, self.step_times, record_steps=record_steps
-            )
-        simulation = front_end.as_clients_see(done, delay_s)
+            ),
+            step_times=self.step_times,
+            front_end_s=self.deployment.front_end_s,
+        )
         return simulated_run.simulated_run(
-            simulation, config, run_id="probe", created_utc="", command=(), tool_version=""
+            run.run(servers, plan, record_steps=record_steps),
+            servers.rules,
+            run_id="probe",
+            created_utc="",
+            command=(),
+            tool_version="",
         )
 
     def _config(self, plan: RequestPlan) -> engine_config.EngineConfig:

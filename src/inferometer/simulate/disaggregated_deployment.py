@@ -8,13 +8,13 @@ from inferometer.perfmodel import kv_cache
 from inferometer.perfmodel.work import kv_dtype
 from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.deployment import Case, Deployment
-from inferometer.simulate.disaggregated import PoolCosts
 from inferometer.simulate.disaggregation_config import (
     AnswerBeginsAt,
     DisaggregatedConfig,
     KvLink,
     LinkShape,
 )
+from inferometer.simulate.fleet import PrefillReplicas
 from inferometer.simulate.serving_config import default_block_size
 
 _WHERE: Final = "--kv-link"
@@ -57,9 +57,15 @@ class PrefillPool:
         known = self.deployment.at(case)
         return replace(self, deployment=known, cluster=replace(self.cluster, engine=known.config))
 
-    def costs(self, decode: Deployment) -> PoolCosts:
-        """How long do steps likely take in each pool?"""
-        return PoolCosts(self.deployment.step_times.likely, decode.step_times.likely)
+    @property
+    def replicas(self) -> PrefillReplicas:
+        """What is simulated, with the expected step times."""
+        return PrefillReplicas(
+            replicas=self.cluster,
+            step_times=self.deployment.step_times.likely,
+            link=self.link,
+            answer_begins_at=self.answer_begins_at,
+        )
 
 
 def kv_link(prefill: Deployment, decode: Deployment, asked: LinkAsked) -> tuple[KvLink, str]:

@@ -13,9 +13,11 @@ from inferometer.perfmodel.steptime import StepTimeModel
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays, arrays_of
 from inferometer.records.columns import F64, I64, Bools
 from inferometer.records.types import RequestStatus, RequestTable, StepTable
-from inferometer.simulate import cluster, cluster_config, one_engine
+from inferometer.simulate.cluster_config import ClusterConfig, Router
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
+from inferometer.simulate.fleet import Fleet
 from inferometer.simulate.outcome import Simulation
+from inferometer.simulate.run import simulate_fleet
 from inferometer.simulate.scheduler_config import SchedulerConfig
 
 Pricing: TypeAlias = Callable[[StepTimeModel], StepTimeArrays]
@@ -32,7 +34,7 @@ class Replay:
     pricing: Pricing = arrays_of
     n_replicas: int = 1
     """Several take each step together, behind this router."""
-    router: cluster_config.Router = "least-loaded"
+    router: Router = "least-loaded"
 
     def simulated(
         self, requests: RequestTable, model: StepTimeModel, front_end_s: float
@@ -42,12 +44,13 @@ class Replay:
         asked = demand(arrival_ns, requests.prompt_tokens, requests.output_tokens)
         if self.config.enable_prefix_caching:
             asked = with_contents(asked, self.config.block_size, self.shared)
-        if self.n_replicas == 1:
-            return one_engine.simulate(asked, self.config, self.pricing(model))
-        group = cluster_config.ClusterConfig(
-            engine=self.config, n_replicas=self.n_replicas, in_lockstep=True, router=self.router
+        group = ClusterConfig(
+            engine=self.config,
+            n_replicas=self.n_replicas,
+            in_lockstep=self.n_replicas > 1,
+            router=self.router,
         )
-        return cluster.simulate_cluster(asked, group, self.pricing(model))
+        return simulate_fleet(Fleet(replicas=group, step_times=self.pricing(model)), asked)
 
 
 class Latencies(NamedTuple):

@@ -25,7 +25,7 @@ from inferometer.records.types import RequestStatus, Run
 from inferometer.records.validity import require_valid
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 from inferometer.stats.estimate import Z_90, Estimate
 
 FRONT_END: Final = "front_end_s"

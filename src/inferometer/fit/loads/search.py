@@ -31,7 +31,7 @@ from inferometer.fit.loads.server import (
 from inferometer.fit.map import Found, Misfit, Solution, Unknowns, costs, refine, search
 from inferometer.records.columns import F64, I64
 from inferometer.records.types import RequestTable, StepTable
-from inferometer.simulate.one_engine import simulate
+from inferometer.simulate.run import simulate
 
 _TPOT_RATIO: Final = 0.02
 _TTFT_RATIO: Final = 0.1

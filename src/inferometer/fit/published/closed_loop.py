@@ -18,8 +18,8 @@ from inferometer.records.columns import F64, I64
 from inferometer.records.types import StepTable
 from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.engine_config import EngineConfig
-from inferometer.simulate.one_engine import simulate
 from inferometer.simulate.outcome import Simulation
+from inferometer.simulate.run import simulate
 
 Statistic: TypeAlias = Literal["mean", "median"]
 

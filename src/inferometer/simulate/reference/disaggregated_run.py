@@ -7,7 +7,6 @@ import numpy as np
 
 from inferometer.simulate import handover_outcome
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.disaggregated import PoolCosts, contents_of_pools
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig
 from inferometer.simulate.gate_config import GateConfig, cut_answers
 from inferometer.simulate.outcome import (
@@ -27,6 +26,7 @@ from inferometer.simulate.reference.clients import Clients
 from inferometer.simulate.reference.disaggregated import Pools, SplitCluster
 from inferometer.simulate.reference.handover import DecodeScheduler, PrefillScheduler, Transfers
 from inferometer.simulate.reference.request import Request, Stage
+from inferometer.simulate.run import PoolCosts, contents_of_pools
 
 
 def simulate_disaggregated_plainly(

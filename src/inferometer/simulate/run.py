@@ -1,0 +1,275 @@
+"""What would happen? From a fleet and requests to what became of them.
+
+``run`` takes any fleet and a workload's plan. The other functions take requests as they come to the
+scheduler (``Demand``). All run on the compiled loops (``kernel/loop.py``); the same inputs give the
+same outputs, to the nanosecond.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.simulate import front_end, pointers
+from inferometer.simulate.cluster_config import ClusterConfig
+from inferometer.simulate.demand import Demand, contents_checked
+from inferometer.simulate.disaggregation_config import DisaggregatedConfig
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.fleet import Fleet
+from inferometer.simulate.gate_config import GateConfig, cut_answers
+from inferometer.simulate.handover_outcome import HandoverFacts, with_handovers
+from inferometer.simulate.kernel import front as kernel_front, logs, loop, replicas
+from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.state import Records, State, new_state
+from inferometer.simulate.outcome import (
+    FAR_NS,
+    Outcome,
+    Simulation,
+    seats_numbered_through,
+    simulation,
+)
+from inferometer.simulate.workload_demand import demand_of
+from inferometer.spec.workload.plan import RequestPlan
+
+
+class PoolCosts(NamedTuple):
+    """How long do steps take in each pool?"""
+
+    prefill: StepTimeArrays
+    decode: StepTimeArrays
+
+
+def run(
+    fleet: Fleet,
+    plan: RequestPlan,
+    *,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+) -> Simulation:
+    """What becomes of the plan's requests, timed as their clients see it?
+
+    ``until_ns`` ends it there: what was computed by then is delivered, requests still there are
+    unfinished. ``record_steps`` keeps a row for each step, which in a long and quiet run take more
+    memory than the requests; ``record_parts`` also keeps which request computed what in each.
+    """
+    block_size = fleet.replicas.engine.block_size
+    requests = demand_of(plan, block_size, has_contents=fleet.has_contents)
+    done = simulate_fleet(
+        fleet,
+        front_end.delayed(requests, fleet.front_end_s),
+        until_ns=until_ns,
+        record_steps=record_steps,
+        record_parts=record_parts,
+    )
+    return front_end.as_clients_see(done, fleet.front_end_s)
+
+
+def simulate_fleet(
+    fleet: Fleet,
+    requests: Demand,
+    *,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+) -> Simulation:
+    """The same of requests as they come to the scheduler: ``front_end_s`` is not added."""
+    pools, gate = fleet.pools, fleet.gate
+    recording = _Recording(until_ns, record_steps, record_parts)
+    if pools is not None and fleet.prefill is not None:
+        costs = PoolCosts(fleet.prefill.step_times, fleet.step_times)
+        return _simulated_pools(requests, pools, costs, gate, recording)
+    engine = fleet.replicas.engine
+    if fleet.replicas.n_replicas == 1 and gate is None and engine.n_instances == 1:
+        return _simulated_replica(requests, engine, fleet.step_times, recording)
+    return _simulated_cluster(requests, fleet.replicas, fleet.step_times, gate, recording)
+
+
+def simulate(
+    requests: Demand,
+    config: EngineConfig,
+    cost: StepTimeArrays,
+    *,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+    gate: GateConfig | None = None,
+) -> Simulation:
+    """The same on one replica with this scheduler and these step times."""
+    return simulate_fleet(
+        Fleet(replicas=ClusterConfig(engine=config), step_times=cost, gate=gate),
+        requests,
+        until_ns=until_ns,
+        record_steps=record_steps,
+        record_parts=record_parts,
+    )
+
+
+def simulate_cluster(
+    requests: Demand,
+    cluster: ClusterConfig,
+    cost: StepTimeArrays,
+    *,
+    gate: GateConfig | None = None,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+) -> Simulation:
+    """The same on several replicas, or on one by the loop of several.
+
+    Where one replica is in a livelock the run ends there.
+    """
+    recording = _Recording(until_ns, record_steps, record_parts)
+    return _simulated_cluster(requests, cluster, cost, gate, recording)
+
+
+def simulate_disaggregated(
+    requests: Demand,
+    config: DisaggregatedConfig,
+    costs: PoolCosts,
+    *,
+    gate: GateConfig | None = None,
+    until_ns: int | None = None,
+    record_steps: bool = True,
+    record_parts: bool = False,
+) -> Simulation:
+    """The same on prefill and decode replicas; they are numbered through, those that prefill first."""
+    recording = _Recording(until_ns, record_steps, record_parts)
+    return _simulated_pools(requests, config, costs, gate, recording)
+
+
+class _Recording(NamedTuple):
+    """How far is simulated, and what is recorded?"""
+
+    until_ns: int | None
+    steps: bool
+    parts: bool
+
+
+class _Prepared(NamedTuple):
+    """A compiled loop and the memory that it works on."""
+
+    loop: Callable[..., int]
+    state: State
+    tables: tuple[object, ...]
+    """The handles that it takes before the logs."""
+    n_batches: int
+    """That may be in flight at once, on all replicas."""
+    n_seats: int
+    """Requests that may run at once, on all replicas."""
+
+
+def _simulated_replica(
+    requests: Demand, config: EngineConfig, cost: StepTimeArrays, recording: _Recording
+) -> Simulation:
+    requests = contents_checked(requests, config)
+    state = new_state(requests, config)
+    prepared = _Prepared(
+        loop.loop_of(Kind(int(state.config["kind"][0]))),
+        state,
+        (pointers.pointed(state), pointers.pointed(cost)),
+        config.depth,
+        config.max_num_active,
+    )
+    return _outcome_of(prepared, requests, recording, clock=state.counters)
+
+
+def _simulated_cluster(
+    requests: Demand,
+    cluster: ClusterConfig,
+    cost: StepTimeArrays,
+    gate: GateConfig | None,
+    recording: _Recording,
+) -> Simulation:
+    engine, n_replicas = cluster.engine, cluster.n_replicas
+    requests = contents_checked(requests if gate is None else cut_answers(requests, gate), engine)
+    states = replicas.new_states(requests, engine, n_replicas)
+    if gate is not None:
+        states = kernel_front.behind_gate(states, gate)
+    front = kernel_front.new_front(requests, cluster, gate, cost)
+    prepared = _Prepared(
+        loop.cluster_loop_of(
+            Kind(int(states.config["kind"][0, 0])),
+            has_gate=gate is not None,
+            is_lockstep=cluster.in_lockstep,
+        ),
+        states,
+        (replicas.pointed_states(states), pointers.pointed(front), pointers.pointed(cost)),
+        n_replicas * engine.depth,
+        n_replicas * engine.max_num_active,
+    )
+    found = _outcome_of(prepared, requests, recording, clock=states.world)
+    found = found._replace(busy_ns=found.busy_ns // engine.n_instances)
+    return _behind(gate, front, seats_numbered_through(found, engine.max_num_active))
+
+
+def _simulated_pools(
+    requests: Demand,
+    config: DisaggregatedConfig,
+    costs: PoolCosts,
+    gate: GateConfig | None,
+    recording: _Recording,
+) -> Simulation:
+    requests = contents_of_pools(requests if gate is None else cut_answers(requests, gate), config)
+    states = replicas.new_pools(requests, config)
+    if gate is not None:
+        states = kernel_front.behind_gate(states, gate)
+    front = kernel_front.new_split_front(requests, config, gate, costs.decode)
+    n_seats = max(engine.max_num_active for engine in config.engines)
+    prepared = _Prepared(
+        loop.cluster_loop_of(Kind.VLLM, has_gate=gate is not None, is_split=True),
+        states,
+        (replicas.pointed_states(states), pointers.pointed(front), pointers.pointed(costs.prefill)),
+        config.n_replicas * max(engine.depth for engine in config.engines),
+        config.n_replicas * n_seats,
+    )
+    found = _outcome_of(prepared, requests, recording, clock=states.world)
+    handovers = _handovers(states.transfers, states.requests["replica"])
+    return _behind(gate, front, with_handovers(seats_numbered_through(found, n_seats), handovers))
+
+
+def _outcome_of(
+    prepared: _Prepared, requests: Demand, recording: _Recording, *, clock: Records
+) -> Simulation:
+    """Run the loop to its end, and make the tables of what it has written."""
+    until_ns, state = recording.until_ns, prepared.state
+    wanted = logs.Wanted(recording.steps, recording.parts, prepared.n_batches, prepared.n_seats)
+    limit_ns = FAR_NS if until_ns is None else until_ns
+    outcome, steps, parts = logs.run_logged(
+        prepared.loop, prepared.tables, wanted, until_ns=limit_ns
+    )
+    is_cut = outcome is Outcome.HORIZON and until_ns is not None
+    return simulation(
+        requests,
+        logs.facts_of(state),
+        steps,
+        parts,
+        outcome=outcome,
+        end_ns=until_ns if is_cut and until_ns is not None else int(clock["now_ns"][0]),
+        busy_ns=state.counters["busy_ns"].reshape(-1).astype(np.int64),
+    )
+
+
+def _behind(gate: GateConfig | None, front: kernel_front.Front, found: Simulation) -> Simulation:
+    """The same with the reasons for which the gate turned requests away."""
+    if gate is None:
+        return found
+    reasons = front.gate.requests["reason"].copy()
+    return found._replace(shed_reasons=reasons, gate_classes=gate.class_names)
+
+
+def contents_of_pools(requests: Demand, config: DisaggregatedConfig) -> Demand:
+    """The same requests with the contents that the pools which cache prefixes ask for."""
+    return contents_checked(
+        requests, max(config.engines, key=lambda engine: engine.enable_prefix_caching)
+    )
+
+
+def _handovers(transfers: Records, replica_of: Records) -> HandoverFacts:
+    columns = {
+        name: transfers[name].astype(np.int64)
+        for name in HandoverFacts._fields
+        if name != "replica"
+    }
+    return HandoverFacts(**columns, replica=replica_of.astype(np.int64))
