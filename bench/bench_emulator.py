@@ -17,12 +17,11 @@ import psutil
 from results_log import log_row, words
 
 from inferometer.serve.emission_log import read_emission_log
-from inferometer.serve.emulator_engine import LiveEngine
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.emulator_process import start
 from inferometer.serve.emulator_tokens import content_ids
+from inferometer.simulate.live import LiveEngine, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference.request import Request
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 from inferometer.stats.quantiles import median_estimate
@@ -99,7 +98,7 @@ def served(n_requests):
 class Nobody:
     """Listens to nothing."""
 
-    def on_scheduled(self, batch, now_ns):
+    def on_scheduled(self, admitted, n_preempted):
         pass
 
     def on_step(self, deliveries, now_ns):
@@ -117,7 +116,7 @@ def scheduled(n_requests):
         contents = content_ids([(i, k) for k in range(10 + N_TOKENS)], CONFIG.block_size)
         engine.advance(now_ns)
         engine.submit(
-            Request(
+            LiveRequest(
                 i,
                 arrival_ns=now_ns,
                 prompt=10,

@@ -22,7 +22,6 @@ import numpy as np
 from results_log import log_row, words
 
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -143,6 +142,14 @@ def million():
     return peak_bytes <= BOUND_MILLION_BYTES
 
 
+def plain_simulator():
+    """The simulator in plain Python, which stands with the tests."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "simulate"))
+    from reference.simulator import simulate_plainly
+
+    return simulate_plainly
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -174,6 +181,7 @@ def main():
         )
     is_met &= million()
     few = chats(1000, 60)
+    simulate_plainly = plain_simulator()
     start_s = time.process_time()
     simulate_plainly(few, config, COST)
     plain_per_s = 1000 / (time.process_time() - start_s)

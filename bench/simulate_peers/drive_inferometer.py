@@ -6,15 +6,22 @@ import time
 from pathlib import Path
 
 from inferometer.simulate.demand import demand
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost
 
 
+def plain_simulator():
+    """The simulator in plain Python, which stands with the tests."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "simulate"))
+    from reference.simulator import simulate_plainly
+
+    return simulate_plainly
+
+
 def main():
     workload = json.loads(Path(sys.argv[1]).read_text())
-    run = {"kernel": simulate, "reference": simulate_plainly}[sys.argv[2]]
+    run = plain_simulator() if sys.argv[2] == "reference" else simulate
     settings = workload["settings"]
     names = ("num_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
     config = SchedulerConfig(

@@ -5,14 +5,13 @@ from itertools import groupby
 
 import numpy as np
 import pytest
+from reference.simulator import simulate_plainly
 
 from inferometer.records.types import ABSENT
-from inferometer.serve.emulator_engine import LiveEngine
 from inferometer.simulate.batch_config import DynamicBatching
 from inferometer.simulate.demand import demand, with_contents
+from inferometer.simulate.live import LiveEngine, LiveRequest
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference.request import Request
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
 from inferometer.simulate.step_cost import linear_cost
@@ -93,7 +92,7 @@ class Notes:
         self.tokens = {}
         self.ended = {}
 
-    def on_scheduled(self, batch, now_ns):
+    def on_scheduled(self, admitted, n_preempted):
         pass
 
     def on_step(self, deliveries, now_ns):
@@ -109,7 +108,7 @@ class Notes:
 def live_requests(asked):
     start, contents = asked.content_start.tolist(), asked.contents.tolist()
     return [
-        Request(
+        LiveRequest(
             i,
             arrival_ns=int(asked.arrival_ns[i]),
             prompt=int(asked.prompt_tokens[i]),
@@ -222,7 +221,9 @@ def test_a_prompt_that_does_not_fit_is_refused_at_once():
     notes = Notes()
     engine = LiveEngine(config, COST, notes)
     engine.submit(
-        Request(0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16)
+        LiveRequest(
+            0, arrival_ns=5, prompt=256, stop=1, max_tokens=1, priority=0, contents=[0] * 16
+        )
     )
     assert engine.advance(10) == FAR_NS
     assert notes.ended == {0: 5}

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from from_python import from_python
+from reference.gate import Gate
 
 from inferometer.records.types import ABSENT
 from inferometer.simulate.gate_config import NOTHING
@@ -14,7 +15,6 @@ from inferometer.simulate.kernel import gating
 from inferometer.simulate.kernel.gate_state import new_gate_state
 from inferometer.simulate.outcome import FAR_NS
 from inferometer.simulate.pointers import pointed
-from inferometer.simulate.reference.gate import Gate
 
 
 class CompiledGate:

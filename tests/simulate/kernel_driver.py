@@ -9,7 +9,7 @@ from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.kernel import queue as kernel_queue, vllm_schedule, vllm_update
 from inferometer.simulate.kernel.state import new_state
 from inferometer.simulate.pointers import pointed
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 
 def demand_of(case: Case):

@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 from cases import Case
+from reference.request import Request
+from reference.sglang import SglangScheduler
+from reference.sglang_admission import PrefillAdder
+from reference.sglang_cache import PageCache
+from reference.sglang_tree import RadixTree
 
-from inferometer.simulate.reference.request import Request, Status
-from inferometer.simulate.reference.sglang import SglangScheduler
-from inferometer.simulate.reference.sglang_admission import PrefillAdder, Verdict
-from inferometer.simulate.reference.sglang_cache import PageCache
-from inferometer.simulate.reference.sglang_tree import RadixTree
+from inferometer.simulate.kernel.sglang_admission import Verdict
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.status import Status
 
 GOLDEN = Path(__file__).with_name("sglang_0_5_23_traces.json.gz")
 

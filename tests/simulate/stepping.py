@@ -4,9 +4,10 @@ from collections import deque
 from typing import NamedTuple, Protocol
 
 from cases import Case
+from reference.request import Request
+from reference.vllm import Scheduler
 
-from inferometer.simulate.reference.request import Request, Status
-from inferometer.simulate.reference.vllm import Scheduler
+from inferometer.simulate.status import Status
 
 
 class State(NamedTuple):

@@ -9,6 +9,7 @@ from heapq import heapreplace
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_batches
 
 from inferometer.errors import SpecError
@@ -16,7 +17,6 @@ from inferometer.records.types import ABSENT, PartKind, RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from cluster_strategies import ENGINES, settings_of_clusters
 from hypothesis import given, settings, strategies as st
+from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError
@@ -11,7 +12,6 @@ from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.cluster_config import ROUTERS, ClusterConfig
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from reference.simulator import simulate_plainly
 
 from inferometer.errors import SpecError
 from inferometer.records.types import ABSENT
 from inferometer.simulate.demand import SharedBlocks, contents_checked, demand, with_contents
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

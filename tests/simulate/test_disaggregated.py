@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from disaggregation_strategies import settings_of_disaggregated_runs
 from hypothesis import given, settings, strategies as st
+from reference.disaggregated_run import simulate_disaggregated_plainly
 from simulator_strategies import assert_equal
 
 from inferometer.errors import SpecError
@@ -17,7 +18,6 @@ from inferometer.simulate.demand import Demand, demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
 from inferometer.simulate.gate_config import GateConfig
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.disaggregated_run import simulate_disaggregated_plainly
 from inferometer.simulate.run import PoolCosts, simulate, simulate_disaggregated
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig

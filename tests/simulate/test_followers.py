@@ -5,11 +5,11 @@ Both simulators, by hand.
 
 import numpy as np
 import pytest
+from reference.simulator import simulate_plainly
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import cautions_of

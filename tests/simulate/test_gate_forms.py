@@ -5,10 +5,10 @@ import pytest
 from gate_driver import CompiledGate, drive
 from gate_strategies import gate_configs, gate_demands
 from hypothesis import given, settings, strategies as st
+from reference.gate import Gate
 
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, TenantRules
-from inferometer.simulate.reference.gate import Gate
 
 
 @st.composite

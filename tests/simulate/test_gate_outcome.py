@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from reference.simulator import simulate_plainly
 
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.batch_config import DynamicBatching, NoBatching, StaticBatching
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason, cut_answers
 from inferometer.simulate.gate_outcome import shed_cautions, shed_counts
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig

@@ -1,6 +1,7 @@
 """Does a gate before one engine do what it says, alike in both simulators, and does the run say so?"""
 
 import pytest
+from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal
 
 from inferometer.records.promises import judge_objective
@@ -10,7 +11,6 @@ from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.gate_rules import first_token_pace, gate_rules
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run

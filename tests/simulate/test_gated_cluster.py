@@ -5,6 +5,7 @@ import pytest
 from cluster_strategies import settings_of_clusters
 from gate_strategies import gate_configs, maybe
 from hypothesis import given, settings, strategies as st
+from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal
 
 from inferometer.records.types import ABSENT, RequestStatus
@@ -12,7 +13,6 @@ from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
 from inferometer.simulate.gate_config import ClassRules, GateConfig, Reason
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
 from inferometer.simulate.run import simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

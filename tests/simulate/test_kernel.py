@@ -5,13 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from reference.simulator import simulate_plainly
+from reference.vllm import Scheduler
 from simulator_strategies import assert_equal, settings_of_a_run
 
 from inferometer.records.types import ABSENT, RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
-from inferometer.simulate.reference.vllm import Scheduler
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

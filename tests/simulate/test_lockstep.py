@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from cluster_strategies import clusters
 from hypothesis import given, settings, strategies as st
+from reference.cluster_run import simulate_cluster_plainly
 from simulator_strategies import assert_equal, costs, demands, speculating_configs
 
 from inferometer.errors import SpecError
@@ -14,7 +15,6 @@ from inferometer.simulate.cluster_config import ClusterConfig
 from inferometer.simulate.demand import demand
 from inferometer.simulate.disaggregation_config import DisaggregatedConfig, KvLink
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.cluster_run import simulate_cluster_plainly
 from inferometer.simulate.run import simulate, simulate_cluster
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig

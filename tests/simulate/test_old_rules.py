@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, costs, demands, settings_of_old_rules
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.serving_config import engine_config

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from reference.simulator import simulate_plainly
 from simulator_strategies import settings_of_a_run
 
 from inferometer.records.tokens import token_gaps, token_times
 from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.demand import demand
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.simulated_run import simulated_run

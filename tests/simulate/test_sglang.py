@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.sglang import SglangScheduler
+from reference.sglang_tree import RadixTree
+from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.sglang import SglangScheduler
-from inferometer.simulate.reference.sglang_tree import RadixTree
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.sglang_config import QUEUE_ORDERS, SglangConfig
 from inferometer.simulate.simulated_run import cautions_of

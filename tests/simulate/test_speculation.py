@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.simulator import simulate_plainly
 from simulator_strategies import assert_equal, settings_of_a_speculating_run
 
 from inferometer.errors import SpecError
@@ -16,7 +17,6 @@ from inferometer.records.types import PartKind, RequestStatus
 from inferometer.simulate.acceptance import N_DRAWS, compiled_n_accepted, n_accepted
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

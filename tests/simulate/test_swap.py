@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.simulator import simulate_plainly
+from reference.vllm import Scheduler
 from simulator_strategies import assert_equal, settings_of_a_swapping_run
 from test_kernel import after, check_blocks
 
 from inferometer.errors import SpecError
 from inferometer.simulate.demand import demand
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
-from inferometer.simulate.reference.vllm import Scheduler
 from inferometer.simulate.run import simulate
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.step_cost import linear_cost

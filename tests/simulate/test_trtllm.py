@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from reference.simulator import simulate_plainly
+from reference.trtllm import TrtllmScheduler
+from reference.trtllm_chunks import chunk_sizes
 from simulator_strategies import assert_equal, costs, demands
 
 from inferometer.errors import SpecError
 from inferometer.records.types import RequestStatus
 from inferometer.simulate.demand import SharedBlocks, demand, with_contents
 from inferometer.simulate.outcome import Outcome
-from inferometer.simulate.reference.simulator import simulate_plainly
-from inferometer.simulate.reference.trtllm import TrtllmScheduler
-from inferometer.simulate.reference.trtllm_chunks import chunk_sizes
 from inferometer.simulate.run import simulate
 from inferometer.simulate.simulated_run import cautions_of
 from inferometer.simulate.step_cost import linear_cost

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from cases import piped_case, random_case, speculating_case
 from kernel_driver import KernelDriver
+from reference.vllm import Scheduler
 from stepping import ReferenceDriver, State, drive
 from traces import GOLDEN, GOLDEN_PIPED, GOLDEN_SPECULATING, decode
 
 import inferometer
-from inferometer.simulate.reference.vllm import Scheduler
 
 HERE = Path(__file__).parent
 TRACES = decode(GOLDEN.read_bytes())

@@ -8,11 +8,11 @@ with both simulators.
 import queue
 from collections import deque
 
+from reference.stages import Stages
 from vllm.v1.engine.core import EngineCore
 from vllm_driver import VllmDriver
 
 from inferometer.records.types import ABSENT
-from inferometer.simulate.reference.stages import Stages
 from inferometer.simulate.step_cost import duration_ns
 
 

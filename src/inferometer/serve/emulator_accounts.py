@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from inferometer.records.types import ABSENT
 from inferometer.serve.emulator_metrics import Metrics
-from inferometer.simulate.reference.batch import Batch, Delivery
-from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.live import Delivery, LiveRequest
+from inferometer.simulate.status import Status
 from inferometer.units import s_from_ns
 
 _REASONS = {
@@ -22,7 +22,6 @@ _REASONS = {
 
 @dataclass(slots=True)
 class _Life:
-    admitted_ns: int = ABSENT
     first_token_ns: int = ABSENT
     last_token_ns: int = ABSENT
 
@@ -34,23 +33,20 @@ class Accounts:
         self._metrics = metrics
         self._lives: dict[int, _Life] = {}
 
-    def arrived(self, request: Request) -> None:
+    def arrived(self, request: LiveRequest) -> None:
         """A request was given to the engine."""
         self._lives[request.index] = _Life()
 
-    def scheduled(self, batch: Batch, now_ns: int) -> None:
-        """A step was decided."""
+    def scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
+        """Steps were decided, with the first parts of these requests."""
         counters = self._metrics.counters
-        counters["num_preemptions"] += len(batch.preempted)
-        for part in batch.scheduled:
-            life = self._lives.get(part.request.index)
-            if life is not None and life.admitted_ns == ABSENT:
-                life.admitted_ns = now_ns
-                counters["prefix_cache_queries"] += part.request.num_prompt_tokens
-                counters["prefix_cache_hits"] += part.request.num_cached_tokens
-                self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
-                    part.request.num_cached_tokens
-                )
+        counters["num_preemptions"] += n_preempted
+        for request in admitted:
+            counters["prefix_cache_queries"] += request.num_prompt_tokens
+            counters["prefix_cache_hits"] += request.num_cached_tokens
+            self._metrics.labelled["prompt_tokens_cached_by_source"]["device"] += (
+                request.num_cached_tokens
+            )
 
     def stepped(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
         """A step has ended."""
@@ -72,7 +68,7 @@ class Accounts:
         if n_generated or n_prefilled:
             self._metrics.histograms["iteration_tokens_total"].observe(n_generated + n_prefilled)
 
-    def ended(self, request: Request, now_ns: int) -> None:
+    def ended(self, request: LiveRequest, now_ns: int) -> None:
         """A request has ended, with its last token or without."""
         life = self._lives.pop(request.index, None)
         if life is None:
@@ -82,7 +78,7 @@ class Accounts:
             self._latencies(request, life, now_ns)
             self._sizes(request)
 
-    def _first_token(self, request: Request, life: _Life, now_ns: int) -> int:
+    def _first_token(self, request: LiveRequest, life: _Life, now_ns: int) -> int:
         """How many tokens of the prompt were computed for it?"""
         n_computed = request.num_prompt_tokens - request.num_cached_tokens
         life.first_token_ns = now_ns
@@ -99,15 +95,15 @@ class Accounts:
         )
         return n_computed
 
-    def _latencies(self, request: Request, life: _Life, now_ns: int) -> None:
+    def _latencies(self, request: LiveRequest, life: _Life, now_ns: int) -> None:
         decode_ns = life.last_token_ns - life.first_token_ns
         n_gaps = request.num_output_tokens - 1
         for name, duration_ns in {
             "e2e_request_latency_seconds": now_ns - request.arrival_ns,
-            "request_queue_time_seconds": life.admitted_ns - request.arrival_ns,
-            "request_prefill_time_seconds": life.first_token_ns - life.admitted_ns,
+            "request_queue_time_seconds": request.admitted_ns - request.arrival_ns,
+            "request_prefill_time_seconds": life.first_token_ns - request.admitted_ns,
             "request_decode_time_seconds": decode_ns,
-            "request_inference_time_seconds": life.last_token_ns - life.admitted_ns,
+            "request_inference_time_seconds": life.last_token_ns - request.admitted_ns,
         }.items():
             self._metrics.histograms[name].observe(s_from_ns(duration_ns))
         mean_s = (
@@ -115,7 +111,7 @@ class Accounts:
         )  # vLLM counts one-token answers as 0 here
         self._metrics.histograms["request_time_per_output_token_seconds"].observe(mean_s)
 
-    def _sizes(self, request: Request) -> None:
+    def _sizes(self, request: LiveRequest) -> None:
         for name, n_tokens in {
             "request_prompt_tokens": request.num_prompt_tokens,
             "request_generation_tokens": request.num_output_tokens,

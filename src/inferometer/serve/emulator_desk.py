@@ -11,7 +11,7 @@ from inferometer.serve.emulator_requests import Asked, Limits, read_chat, read_c
 from inferometer.serve.emulator_tokens import Answer, Tokenizer, content_ids, draw_answer
 from inferometer.serve.emulator_wording import Wording
 from inferometer.serve.http_line import HttpRequest
-from inferometer.simulate.reference.request import Request
+from inferometer.simulate.live import LiveRequest
 
 
 class Desk:
@@ -89,12 +89,12 @@ class Desk:
 
     def _request(
         self, asked: Asked, i_prompt: int, answer: Answer, engine_index: int, arrival_ns: int
-    ) -> Request:
+    ) -> LiveRequest:
         config, prompt = self._plan.config, asked.prompts[i_prompt]
         contents = list[int]()
         if config.enable_prefix_caching:
             contents = content_ids([*prompt, *self.tokenizer.spoken(answer)], config.block_size)
-        return Request(
+        return LiveRequest(
             engine_index,
             arrival_ns=arrival_ns,
             prompt=len(prompt),

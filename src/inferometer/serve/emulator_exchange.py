@@ -11,7 +11,8 @@ from inferometer.serve.emulator_requests import Asked
 from inferometer.serve.emulator_tokens import Answer
 from inferometer.serve.emulator_wording import DONE, End, Said, Usage, Wording, error_event
 from inferometer.serve.http_line import Line
-from inferometer.simulate.reference.request import Request, Status
+from inferometer.simulate.live import LiveRequest
+from inferometer.simulate.status import Status
 from inferometer.units import s_from_ns
 
 Note = Callable[[int, EmissionKind, int, int, int], None]
@@ -34,7 +35,9 @@ class Choice:
 
     __slots__ = ("answer", "echo", "index", "is_over", "n_due", "n_said", "request")
 
-    def __init__(self, index: int, answer: Answer, request: Request, echo: tuple[str, ...]) -> None:
+    def __init__(
+        self, index: int, answer: Answer, request: LiveRequest, echo: tuple[str, ...]
+    ) -> None:
         self.index = index
         self.answer = answer
         self.request = request

@@ -14,7 +14,6 @@ from inferometer.serve import (
     emission_log,
     emulator_accounts,
     emulator_desk,
-    emulator_engine,
     emulator_exchange,
     emulator_metrics,
     emulator_refusals,
@@ -24,14 +23,13 @@ from inferometer.serve import (
 from inferometer.serve.emulator_pages import GENERATION_PATHS, Pages
 from inferometer.serve.emulator_plan import EmulatorPlan
 from inferometer.serve.http_line import HttpRequest, Line
-from inferometer.simulate import outcome
-from inferometer.simulate.reference import batch as reference_batch, request as reference_request
+from inferometer.simulate import live, outcome, status
 
 _ENDS: Final = {
-    reference_request.Status.STOPPED: "stop",
-    reference_request.Status.LENGTH: "length",
-    reference_request.Status.ABORTED: "abort",
-    reference_request.Status.REJECTED: "error",
+    status.Status.STOPPED: "stop",
+    status.Status.LENGTH: "length",
+    status.Status.ABORTED: "abort",
+    status.Status.REJECTED: "error",
 }
 _WORST_FIRST: Final = ("error", "abort", "unfinished", "length", "stop")
 _N_LATENESS: Final = 100_000
@@ -54,7 +52,7 @@ class EmulatorServer:
         self._log = log
         self._desk = emulator_desk.Desk(plan)
         self._pages = Pages(self._desk.limits, self._desk.tokenizer, plan.config.engine)
-        self._engine = emulator_engine.LiveEngine(plan.config, plan.wall_cost, self)
+        self._engine = live.LiveEngine(plan.config, plan.wall_cost, self)
         self._metrics = emulator_metrics.metrics_of(plan.model_name, plan.config)
         self._accounts = emulator_accounts.Accounts(self._metrics)
         self._exchanges: dict[int, emulator_exchange.Exchange] = {}
@@ -92,11 +90,11 @@ class EmulatorServer:
 
     # what the engine calls
 
-    def on_scheduled(self, batch: reference_batch.Batch, now_ns: int) -> None:
-        """A step was decided."""
-        self._accounts.scheduled(batch, now_ns)
+    def on_scheduled(self, admitted: Sequence[live.LiveRequest], n_preempted: int) -> None:
+        """Steps were decided."""
+        self._accounts.scheduled(admitted, n_preempted)
 
-    def on_step(self, deliveries: Sequence[reference_batch.Delivery], now_ns: int) -> None:
+    def on_step(self, deliveries: Sequence[live.Delivery], now_ns: int) -> None:
         """Tokens are due."""
         for request, n_tokens in deliveries:
             exchange, choice = self._seats.get(request.index, (None, None))
@@ -109,7 +107,7 @@ class EmulatorServer:
                 self._abort(exchange)
         self._accounts.stepped(deliveries, now_ns)
 
-    def on_dropped(self, request: reference_request.Request, now_ns: int) -> None:
+    def on_dropped(self, request: live.LiveRequest, now_ns: int) -> None:
         """A request will get no more tokens."""
         self._accounts.ended(request, now_ns)
         exchange, _ = self._seats.get(request.index, (None, None))
@@ -200,9 +198,9 @@ class EmulatorServer:
 
     def _now(self) -> emulator_metrics.Now:
         n_blocks = max(self._plan.config.n_kv_blocks, 1)
-        n_waiting = self._engine.scheduler.n_waiting
+        n_waiting = self._engine.n_waiting
         return emulator_metrics.Now(
-            self._engine.n_running, n_waiting, self._engine.scheduler.n_kv_blocks_used / n_blocks
+            self._engine.n_running, n_waiting, self._engine.n_kv_blocks_used / n_blocks
         )
 
     # the clock

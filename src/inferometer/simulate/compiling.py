@@ -3,8 +3,8 @@
 numba optimises each function together with all that it calls, and emits machine code for it, though
 only what Python calls is ever run by itself: half of the compile time. Here the functions inside
 are lowered to LLVM's language alone; an ``entry`` links what it calls, is optimised as a whole
-once, and is cached beside its source. The cache holds as long as no source of the simulator
-changes.
+once, and is cached beside its source. The cache holds as long as no source changes that
+compiled code reaches.
 """
 
 import hashlib
@@ -119,14 +119,34 @@ def entry(function: Function) -> Function:
     return cast("Function", made)
 
 
+REACHED: Final = (
+    "acceptance",
+    "batch_config",
+    "cluster_config",
+    "compiling",
+    "demand",
+    "disaggregation_config",
+    "engine_config",
+    "gate_columns",
+    "gate_config",
+    "outcome",
+    "pointers",
+    "router_draws",
+    "scheduler_config",
+    "sglang_config",
+    "status",
+    "step_cost",
+    "trtllm_config",
+)
+"""The modules of this room that ``kernel/`` imports: an edit of one of them compiles anew."""
+
+
 @cache
 def _sources_digest() -> str:
     """One text for all that is compiled together."""
-    folders = (
-        resources.files("inferometer.simulate"),
-        resources.files("inferometer.simulate.kernel"),
-    )
-    files = [file for folder in folders for file in folder.iterdir() if file.name.endswith(".py")]
+    room = resources.files("inferometer.simulate")
+    files = [file for file in (room / "kernel").iterdir() if file.name.endswith(".py")]
+    files += [room / f"{name}.py" for name in REACHED]
     files.append(resources.files("inferometer.perfmodel") / "steptime_arrays.py")
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda one: one.name):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from inferometer.records.columns import I64
 from inferometer.records.types import ABSENT, VisitTable
 from inferometer.simulate.outcome import Simulation, TransferTable
-from inferometer.simulate.reference.request import Stage
+from inferometer.simulate.status import Stage
 
 
 class HandoverFacts(NamedTuple):

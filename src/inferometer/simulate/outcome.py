@@ -22,7 +22,7 @@ from inferometer.records.types import (
 )
 from inferometer.simulate.compiling import entry
 from inferometer.simulate.demand import Demand
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 FAR_NS: Final = 2**62
 """Later than anything."""

@@ -11,7 +11,7 @@ from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _CONTEXT, _GENERATION, _ENDED = int(PartKind.CONTEXT), int(PartKind.GENERATION), int(PartKind.ENDED)
 _WAITING, _RUNNING, _STOPPED, _LENGTH = (

@@ -30,7 +30,7 @@ from inferometer.simulate.kernel.replicas import state_of
 from inferometer.simulate.kernel.router_state import RouterState
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
-from inferometer.simulate.reference.request import Stage, Status
+from inferometer.simulate.status import Stage, Status
 
 _UNSEEN, _STOPPED, _ABORTED, _REJECTED = (
     int(Status.UNSEEN),

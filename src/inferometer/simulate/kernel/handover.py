@@ -9,7 +9,7 @@ from inferometer.records.types import ABSENT
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import blocks, queue, seats
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.reference.request import Stage, Status
+from inferometer.simulate.status import Stage, Status
 
 _PREEMPTED, _STOPPED, _LENGTH, _PREFILLED = (
     int(Status.PREEMPTED),

@@ -8,7 +8,7 @@ from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import seats
 from inferometer.simulate.kernel.state import NOTHING, Record, State
 from inferometer.simulate.outcome import StepLog
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _STOPPED = int(Status.STOPPED)
 

@@ -9,11 +9,11 @@ seen at its end, in order of time.
 """
 
 from inferometer.perfmodel.steptime_arrays import StepTimeArrays
-from inferometer.simulate.compiling import compiled, entry, merged
+from inferometer.simulate.compiling import compiled, entry
 from inferometer.simulate.kernel import arrivals, steps
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, Outcome, PartLog, StepLog
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _UNSEEN, _ABORTED = int(Status.UNSEEN), int(Status.ABORTED)
 _LOG_FULL, _FINISHED, _HORIZON = int(Outcome.LOG_FULL), int(Outcome.FINISHED), int(Outcome.HORIZON)
@@ -22,15 +22,23 @@ _STUCK, _LIVELOCK = int(Outcome.STUCK), int(Outcome.LIVELOCK)
 
 @entry
 def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, until_ns: int) -> int:
-    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``."""
+    """Go on until all is done, the time is over, no progress is possible, or a log is full; returns an ``Outcome``.
+
+    Called again with a later ``until_ns`` it goes on where it stopped; requests that were added
+    meanwhile come as if they had been known before (the emulator's clock).
+    """
     counters = state.counters[0]
     while steps.has_room(state, log, part_log, 1):
-        _catch_up(state, counters.now_ns)
-        if not steps.fill(state, cost, log):
+        if not counters.is_decided:
+            _catch_up(state, counters.now_ns)
+            steps.fill(state, cost, log)
+            counters.is_decided = 1
+        if counters.n_in_flight == 0:
             when_ns = _next_event_ns(state)
             if when_ns == FAR_NS or when_ns > until_ns:
                 return _end_of_run(state)
             counters.now_ns = max(counters.now_ns, when_ns)
+            counters.is_decided = 0
             continue
         ready_ns = steps.ready_ns(state)
         if ready_ns > until_ns:
@@ -39,12 +47,13 @@ def run(state: State, cost: StepTimeArrays, log: StepLog, part_log: PartLog, unt
             return _HORIZON
         counters.now_ns = max(counters.now_ns, ready_ns)
         _catch_up(state, counters.now_ns - 1)
+        counters.is_decided = 0
         if not steps.complete_oldest(state, part_log):
             return _LIVELOCK
     return _LOG_FULL
 
 
-@merged
+@compiled
 def _catch_up(state: State, until_ns: int) -> None:
     """Who has gone by now, and who has come until then, in order of time; at one instant who goes is before who comes."""
     now_ns = state.counters[0].now_ns

@@ -21,7 +21,7 @@ from inferometer.simulate.kernel import (
 )
 from inferometer.simulate.kernel.config import Kind
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _VLLM, _TRTLLM, _BATCHES, _SGLANG = (
     int(Kind.VLLM),

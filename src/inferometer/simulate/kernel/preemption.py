@@ -5,7 +5,7 @@ Compiled; the same as ``reference.request.Request``'s methods of these names.
 
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel.state import Record, State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _PREEMPTED = int(Status.PREEMPTED)
 

@@ -17,7 +17,7 @@ from inferometer.simulate.kernel.sglang_decode import decode, mix
 from inferometer.simulate.kernel.sglang_order import order_queue
 from inferometer.simulate.kernel.sglang_preempt import preempt_for
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _WAITING, _RUNNING, _STOPPED = int(Status.WAITING), int(Status.RUNNING), int(Status.STOPPED)
 

@@ -4,11 +4,23 @@ The same as ``reference/sglang_admission.py``; ``State.sglang`` has the budgets 
 being made.
 """
 
+from enum import IntEnum
+
 from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import sglang_cache as cache, sglang_tree as tree
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.reference.sglang_admission import Verdict
 from inferometer.simulate.sglang_config import CLIP_MAX_NEW_TOKENS
+
+
+class Verdict(IntEnum):
+    """Goes the queue on?"""
+
+    CONTINUE = 0
+    NO_TOKEN = 1
+    """There is no memory."""
+    OTHER = 2
+    """The batch has enough to compute."""
+
 
 CONTINUE, NO_TOKEN, OTHER = int(Verdict.CONTINUE), int(Verdict.NO_TOKEN), int(Verdict.OTHER)
 

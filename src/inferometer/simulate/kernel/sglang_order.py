@@ -4,7 +4,6 @@ from inferometer.simulate.compiling import compiled
 from inferometer.simulate.kernel import sglang_admission as admission, sglang_cache as cache
 from inferometer.simulate.kernel.sglang_weight import sort_by_weight
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
 from inferometer.simulate.sglang_config import (
     MATCHED_QUEUE,
     N_DRAWS,
@@ -12,6 +11,7 @@ from inferometer.simulate.sglang_config import (
     REFRESH_INTERVAL,
     SHARED_TOKENS,
 )
+from inferometer.simulate.status import Status
 
 _STOPPED = int(Status.STOPPED)
 _FCFS, _LPM, _DFS_WEIGHT = (QUEUE_ORDERS.index(name) for name in ("fcfs", "lpm", "dfs-weight"))

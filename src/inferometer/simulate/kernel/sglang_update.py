@@ -8,7 +8,7 @@ from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, seats, sglang_cache as cache
 from inferometer.simulate.kernel.sglang_admission import max_new_tokens
 from inferometer.simulate.kernel.state import NOTHING, State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _CONTEXT = int(PartKind.CONTEXT)
 _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Status.STOPPED)

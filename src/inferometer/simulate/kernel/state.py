@@ -17,9 +17,9 @@ from inferometer.simulate.engine_config import EngineConfig
 from inferometer.simulate.kernel.config import config_record
 from inferometer.simulate.kernel.sglang_state import node_records, sglang_record
 from inferometer.simulate.outcome import FAR_NS
-from inferometer.simulate.reference.request import Status
 from inferometer.simulate.scheduler_config import SchedulerConfig
 from inferometer.simulate.sglang_config import SglangConfig
+from inferometer.simulate.status import Status
 
 Record: TypeAlias = Any
 """One row of ``Records``, whose fields are attributes in compiled code."""
@@ -181,6 +181,7 @@ COUNTERS: Final = np.dtype(
             "busy_ns",
             "ready_ns",
             "is_due",
+            "is_decided",
             "n_rows",
             "first_free_row",
             "first_received",
@@ -193,7 +194,8 @@ COUNTERS: Final = np.dtype(
 )
 """``n_taken`` and ``n_ended`` count requests, ``busy_ns`` the time of steps that are done, on
 the mean stage; ``ready_ns`` is when its oldest batch or its wait is over (``FAR_NS``: never),
-``is_due``: has it anything to decide now? ``n_rows`` of the block table behind the seats were
+``is_due``: has it anything to decide now? ``is_decided`` (one replica alone): was the next step
+decided since the last event? ``n_rows`` of the block table behind the seats were
 ever used. ``first_unanswered`` and ``last_unanswered`` are one more than a request, 0 for
 nobody."""
 

@@ -13,7 +13,7 @@ from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, holes, policy, price
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.outcome import FAR_NS, PartLog, StepLog, max_barren_steps
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _STOPPED, _REJECTED = int(Status.STOPPED), int(Status.REJECTED)
 

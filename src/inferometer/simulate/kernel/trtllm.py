@@ -10,7 +10,7 @@ from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import preemption, queue, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import NOTHING, State
 from inferometer.simulate.kernel.trtllm_batch import form_batch
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 from inferometer.simulate.trtllm_config import CAPACITY_POLICIES
 
 _RUNNING = int(Status.RUNNING)

@@ -10,7 +10,7 @@ from inferometer.simulate.compiling import compiled, inlined
 from inferometer.simulate.kernel import seats, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import State
 from inferometer.simulate.kernel.vllm_schedule import launch
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 from inferometer.simulate.trtllm_config import CHUNKING_POLICIES
 
 _WAITING, _RUNNING = int(Status.WAITING), int(Status.RUNNING)

@@ -7,7 +7,7 @@ from inferometer.records.types import ABSENT, PartKind
 from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, trtllm, trtllm_blocks as tree
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _CONTEXT = int(PartKind.CONTEXT)
 _UNSEEN, _RUNNING, _STOPPED = int(Status.UNSEEN), int(Status.RUNNING), int(Status.STOPPED)

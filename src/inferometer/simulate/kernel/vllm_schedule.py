@@ -8,7 +8,7 @@ from inferometer.records.types import PartKind
 from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import blocks, handover, preemption, queue
 from inferometer.simulate.kernel.state import NOTHING, Record, State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _CONTEXT, _GENERATION = int(PartKind.CONTEXT), int(PartKind.GENERATION)
 _WAITING, _RUNNING, _PREEMPTED = int(Status.WAITING), int(Status.RUNNING), int(Status.PREEMPTED)

@@ -8,7 +8,7 @@ from inferometer.simulate.acceptance import compiled_n_accepted
 from inferometer.simulate.compiling import compiled, inlined, merged
 from inferometer.simulate.kernel import arrivals, blocks, handover
 from inferometer.simulate.kernel.state import State
-from inferometer.simulate.reference.request import Status
+from inferometer.simulate.status import Status
 
 _RUNNING, _STOPPED = int(Status.RUNNING), int(Status.STOPPED)
 _LENGTH, _ABORTED, _PREFILLED = int(Status.LENGTH), int(Status.ABORTED), int(Status.PREFILLED)

@@ -1,0 +1,270 @@
+"""A replica whose requests become known only while it runs: the simulator's loop on somebody's clock.
+
+The compiled loop of one replica (``kernel/one_replica.py``) can be stopped at any time and told to
+go on. Here requests are written into its memory as they come, and what it logs is read out and told
+to a listener, in the order in which it happened. It has no clock: whoever has one calls ``advance``
+with the present, and again at the instant that it returns.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from inferometer.perfmodel.steptime_arrays import StepTimeArrays
+from inferometer.records.types import ABSENT
+from inferometer.simulate.engine_config import EngineConfig
+from inferometer.simulate.kernel.config import Kind
+from inferometer.simulate.kernel.loop import loop_of
+from inferometer.simulate.live_memory import LiveMemory
+from inferometer.simulate.outcome import Outcome, new_log, new_part_log
+from inferometer.simulate.pointers import pointed
+from inferometer.simulate.status import Status
+
+_LOG_ROWS: Final = 256
+_RESUMABLE: Final = (Outcome.LOG_FULL, Outcome.LIVELOCK)
+"""The loop has returned early. Requests that preempt one another for ever do so here too."""
+
+
+class LiveRequest:
+    """A request to a live engine, and what became of it so far.
+
+    ``stop``: after how many tokens the model would stop by itself; ``max_tokens``: what the client
+    allows; ``contents``: what each full block of prompt and output holds, equal numbers for equal
+    tokens from the start.
+    """
+
+    __slots__ = (
+        "admitted_ns",
+        "arrival_ns",
+        "contents",
+        "index",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_output_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "priority",
+        "slot",
+        "status",
+        "stop_tokens",
+    )
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        arrival_ns: int,
+        prompt: int,
+        stop: int,
+        max_tokens: int,
+        priority: int,
+        contents: Sequence[int],
+    ) -> None:
+        self.index = index
+        self.arrival_ns = arrival_ns
+        self.num_prompt_tokens = prompt
+        self.stop_tokens = stop
+        self.max_tokens = max_tokens
+        self.priority = priority
+        self.contents = contents
+        self.status = Status.UNSEEN
+        """``UNSEEN`` until it has ended."""
+        self.slot = ABSENT
+        """Its place in the engine's memory."""
+        self.admitted_ns = ABSENT
+        self.num_cached_tokens = 0
+        """Tokens found in the prefix cache at the first admission."""
+        self.num_output_tokens = 0
+        """Tokens generated and delivered so far."""
+        self.num_preemptions = 0
+
+
+class Delivery(NamedTuple):
+    """How many tokens a request got by a step; its status says whether they are the last."""
+
+    request: LiveRequest
+    num_tokens: int
+
+
+class Listener(Protocol):
+    """Hears what the engine does; instants are virtual: when something is due, not when it is told."""
+
+    def on_scheduled(self, admitted: Sequence[LiveRequest], n_preempted: int) -> None:
+        """Steps were decided: these requests have their first part in one of them."""
+        ...
+
+    def on_step(self, deliveries: Sequence[Delivery], now_ns: int) -> None:
+        """A step has ended."""
+        ...
+
+    def on_dropped(self, request: LiveRequest, now_ns: int) -> None:
+        """A request has ended before its last token: it was refused, or its client has gone."""
+        ...
+
+
+class _Step(NamedTuple):
+    """A step that was launched."""
+
+    number: int
+    end_ns: int
+
+
+class LiveEngine:
+    """One engine: its scheduler, its device, and what is in flight."""
+
+    def __init__(self, config: EngineConfig, cost: StepTimeArrays, listener: Listener) -> None:
+        self._config = config
+        self._listener = listener
+        self._memory = LiveMemory(config)
+        self._cost = pointed(cost)
+        self._loop = loop_of(Kind(int(self._memory.state.config["kind"][0])))
+        n_parts = max(4 * config.max_num_active, _LOG_ROWS)
+        self._log, self._part_log = new_log(_LOG_ROWS), new_part_log(n_parts)
+        self._logs = pointed(self._log), pointed(self._part_log)
+        self._requests: dict[int, LiveRequest] = {}
+        """By slot; those that have not ended."""
+        self._leaving: set[int] = set()
+        """Slots of those whose clients go away."""
+        self._n_steps = 0
+        self._launched: deque[_Step] = deque()
+        self._run(0)  # compiles the loop, or loads it, before anybody waits for it
+
+    @property
+    def n_unfinished(self) -> int:
+        """Requests that came and have not ended."""
+        counters = self._memory.counters
+        return int(counters["n_taken"] - counters["n_ended"])
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait."""
+        return int(self._memory.counters["n_waiting"])
+
+    @property
+    def n_running(self) -> int:
+        """Requests that have a place in the batch."""
+        return max(self.n_unfinished - self.n_waiting, 0)
+
+    @property
+    def n_kv_blocks_used(self) -> int:
+        """KV blocks that are taken."""
+        return int(self._config.n_kv_blocks - self._memory.counters["n_free"])
+
+    def submit(self, request: LiveRequest) -> None:
+        """A request comes at its ``arrival_ns``, which is not before that of any other so far."""
+        request.slot = self._memory.add(request.contents)
+        row = self._memory.state.requests[request.slot]
+        row["num_tokens"] = row["num_prompt_tokens"] = request.num_prompt_tokens
+        row["stop_tokens"], row["max_tokens"] = request.stop_tokens, request.max_tokens
+        row["priority"] = request.priority
+        row["sent_ns"] = row["arrival_ns"] = request.arrival_ns
+        self._requests[request.slot] = request
+
+    def abort(self, request: LiveRequest, when_ns: int) -> None:
+        """The client of a submitted request goes away."""
+        if request.slot in self._requests and request.slot not in self._leaving:
+            self._leaving.add(request.slot)
+            self._memory.note_abort(request.slot, when_ns)
+
+    def advance(self, until_ns: int) -> int:
+        """Do all that is due until then; when will the next thing be due if nobody comes or goes?
+
+        ``FAR_NS``: never.
+        """
+        while True:
+            outcome = self._run(until_ns)
+            self._tell()
+            next_ns = self._next_ns()
+            if outcome not in _RESUMABLE and next_ns > until_ns:
+                return next_ns
+
+    def _run(self, until_ns: int) -> Outcome:
+        self._log.n_filled[0] = self._part_log.n_filled[0] = 0
+        return Outcome(self._loop(self._memory.handle, self._cost, *self._logs, until_ns))
+
+    def _next_ns(self) -> int:
+        """When does the oldest batch in flight end; where none is, when does anything happen?"""
+        memory, counters = self._memory, self._memory.counters
+        if counters["n_in_flight"] > 0:
+            return int(memory.state.batches["end_ns"][counters["first_batch"]])
+        return min(int(counters["wake_ns"]), memory.next_arrival_ns(), memory.next_abort_ns())
+
+    def _tell(self) -> None:
+        """Tell the listener what the loop has logged, in order of time; of one instant, first who goes."""
+        self._note_launches()
+        happened: list[tuple[int, int, LiveRequest | list[Delivery]]] = [
+            *((when_ns, 0, request) for when_ns, request in self._dropped()),
+            *((when_ns, 1, step) for when_ns, step in self._deliveries()),
+        ]
+        for when_ns, _, what in sorted(happened, key=lambda event: event[:2]):
+            if isinstance(what, LiveRequest):
+                self._end(what)
+                self._listener.on_dropped(what, when_ns)
+                continue
+            for request, n_tokens in what:
+                self._update(request, n_tokens)
+            self._listener.on_step(what, when_ns)
+
+    def _note_launches(self) -> None:
+        """Steps that were launched, and who has a first part in one."""
+        n_launched = int(self._log.n_filled[0])
+        ends_ns = self._log.start_ns[:n_launched] + self._log.duration_ns[:n_launched]
+        self._launched += (
+            _Step(self._n_steps + i, end_ns) for i, end_ns in enumerate(ends_ns.tolist())
+        )
+        self._n_steps += n_launched
+        slots = self._memory.newly_admitted(self._part_log.request_index[: self._n_parts])
+        admitted = [self._requests[slot] for slot in slots]
+        for request in admitted:
+            row = self._memory.state.requests[request.slot]
+            request.admitted_ns = int(row["admitted_ns"])
+            request.num_cached_tokens = int(row["num_cached_tokens"])
+        if n_launched:
+            n_preempted = int(self._log.n_preempted_requests[:n_launched].sum())
+            self._listener.on_scheduled(admitted, n_preempted)
+
+    @property
+    def _n_parts(self) -> int:
+        return int(self._part_log.n_filled[0])
+
+    def _deliveries(self) -> list[tuple[int, list[Delivery]]]:
+        """Of each step that has ended: when, and who got how many tokens."""
+        log, found = self._part_log, list[tuple[int, list[Delivery]]]()
+        number = ABSENT
+        rows = (log.step_index, log.request_index, log.n_delivered_tokens)
+        for step, slot, n_tokens in zip(
+            *(column[: self._n_parts].tolist() for column in rows), strict=True
+        ):
+            if n_tokens == 0:
+                continue
+            if step != number:
+                number = step
+                while self._launched[0].number < step:
+                    self._launched.popleft()
+                found.append((self._launched[0].end_ns, []))
+            found[-1][1].append(Delivery(self._requests[slot], n_tokens))
+        return found
+
+    def _dropped(self) -> list[tuple[int, LiveRequest]]:
+        """Who has ended without a last token, and when?"""
+        rows, found = self._memory.state.requests, list[tuple[int, LiveRequest]]()
+        for slot in dict.fromkeys([*self._memory.take_ended(), *self._leaving]):
+            status = int(rows[slot]["status"])
+            if slot in self._requests and status in {Status.ABORTED, Status.REJECTED}:
+                found.append((int(rows[slot]["finished_ns"]), self._requests[slot]))
+        return found
+
+    def _update(self, request: LiveRequest, n_tokens: int) -> None:
+        """A request has got tokens: were they its last?"""
+        request.num_output_tokens += n_tokens
+        row = self._memory.state.requests[request.slot]
+        is_whole = request.num_output_tokens == row["num_tokens"] - request.num_prompt_tokens
+        if is_whole and row["status"] in {Status.STOPPED, Status.LENGTH}:
+            self._end(request)
+
+    def _end(self, request: LiveRequest) -> None:
+        row = self._memory.state.requests[request.slot]
+        request.status = Status(int(row["status"]))
+        request.num_preemptions = int(row["num_preemptions"])
+        del self._requests[request.slot]
+        self._leaving.discard(request.slot)
