@@ -73,6 +73,15 @@ def test_a_load_test_is_sent_before_what_its_answer_needs_is_imported():
     assert VERBS["load"].second_half == "inferometer.cli.load_answer"
 
 
+def test_a_missing_engine_is_reported_before_what_measures_is_imported():
+    code = "import sys, inferometer.cli.quick\n"
+    code += "print('LATE', sorted({'scipy', 'numba', 'altair', 'numpy'} & set(sys.modules)))"
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert outcome.stdout.splitlines()[-1] == "LATE []"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(verb):
     with click.Context(app) as context:

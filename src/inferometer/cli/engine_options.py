@@ -5,12 +5,15 @@ import os
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import click
 
 from inferometer.cli.format_option import FORMAT, FORMAT_OR_AUTO
 from inferometer.spec.types import EngineMode, EngineName, EngineSpec, LoadFormat
+
+_Brought = TypeVar("_Brought")
+"""What a command gives back: nothing, or what its second half takes."""
 
 _NVIDIA_DEVICE: Final = Path("/dev/nvidiactl")
 _NAMES: Final = tuple(field.name for field in fields(EngineSpec))
@@ -76,18 +79,18 @@ _OPTIONS: Final = (
 )
 
 
-def takes_engine(command: Callable[..., None]) -> Callable[..., None]:
+def takes_engine(command: Callable[..., _Brought]) -> Callable[..., _Brought]:
     """Add the flags to a command; it gets what they say as ``engine: EngineSpec``.
 
     ``auto`` is a GPU where there is one.
     """
 
     @functools.wraps(command)
-    def with_engine(**flags: object) -> None:
+    def with_engine(**flags: object) -> _Brought:
         engine = _engine_from({name: flags.pop(name) for name in _NAMES})
-        command(engine=engine, **flags)
+        return command(engine=engine, **flags)
 
-    wrapped: Callable[..., None] = with_engine
+    wrapped: Callable[..., _Brought] = with_engine
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped

@@ -37,7 +37,9 @@ class Verb(NamedTuple):
 
 VERBS: Final[dict[str, Verb]] = {
     "quick": Verb(
-        "inferometer.cli.quick", "How fast is this model here, and what limits it? (2 minutes)"
+        "inferometer.cli.quick",
+        "How fast is this model here, and what limits it? (2 minutes)",
+        second_half="inferometer.cli.quick_answer",
     ),
     "sweep": Verb(
         "inferometer.cli.sweep", "Measure prefill and decode over prompt lengths and batch sizes."
